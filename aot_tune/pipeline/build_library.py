@@ -21,6 +21,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import without_wrong
 from aot_tune.pipeline.shipping.finish import choose, finish
 from aot_tune.pipeline.shipping.kept_texts import keep_texts
+from aot_tune.pipeline.shipping.standing_in import stand_in
 from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.plan.library_plan import Plan, read_plan
@@ -141,6 +142,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     for name, found in evidence.items():
         share_among_targets(found)
         with session.failures.of(name):
+            stand_in(session, found)
             generics[name] = _generics(session, name, found)
             chosen[name] = [choose(session, e) for e in found]
     before = session.progress.now()

@@ -35,7 +35,7 @@ class Entry:
 
     `recorded` is what a database says of its code, where the source is the recorded one and the toolchain too, or no
     measurement is made here. `only` are the ids of the problems that it is tried on, where its kernel does not say it
-    all; `due` says that it is compiled next.
+    all; `due` says that it is compiled next. It `stands_in` for what there was no time to measure.
     """
 
     candidate: Candidate
@@ -45,6 +45,7 @@ class Entry:
     recorded: str = ""
     only: frozenset[str] | None = None
     due: bool = False
+    stands_in: bool = False
 
     @classmethod
     def of(
@@ -61,6 +62,10 @@ class Entry:
     def is_recorded_as(self, code: str) -> None:
         """A database has measurements of this code, which it would be compiled to."""
         self.recorded = code
+
+    def stand_in(self) -> None:
+        """It is kept for calls of which nothing was measured, without having been timed itself."""
+        self.stands_in = True
 
     def comes_next(self, due: bool) -> None:
         """Whether it is being compiled, and nothing will break that off."""

@@ -177,7 +177,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         raise _miss(session, operator, target, missing, stale=stale)
     if database is None:
         generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
-        evidence = Evidence(operator, target, generic)
+        evidence = Evidence(operator, target, generic, brief=brief)
         if not session.tunes(operator, target):
             evidence.leave_out()
         return evidence, None
