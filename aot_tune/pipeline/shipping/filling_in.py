@@ -26,11 +26,12 @@ def with_filling_in(session: Session, evidence: Evidence, selection: Selection) 
     there is no decision that they could be in, unless something stands in: then there is one without a choice.
     """
     standing = [e for e in evidence.entries.values() if e.stands_in]
-    if not selection.kept and standing:
-        selection = dataclasses.replace(selection, nodes=(Node(),))
-    elif not selection.kept:
+    filling = any(k.fills_in for k in evidence.operator.kernels)
+    if not standing and not (selection.kept and filling):
         return selection
-    entries = [*_filling_in(session, evidence), *standing]
+    if not selection.kept:
+        selection = dataclasses.replace(selection, nodes=(Node(),))
+    entries = [*(_filling_in(session, evidence) if filling else ()), *standing]
     evidence.try_too(entries)
     found = [e.candidate.id for e in entries if not evidence.failed(e.candidate.id)]
     return dataclasses.replace(selection, kept=tuple(dict.fromkeys([*selection.kept, *found])))
