@@ -29,7 +29,8 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     `regret` is what `picked` costs more than the best, by the costs that the choice went by: nothing for a tie.
     `remark` is what is to be said of the winner's times, `others` how many processes that were not ours used the device
     meanwhile. `weight` is how much the problem counts. `roofline` is the least time by the device's peaks over the
-    winner's, None where these are not known, and `bound` whether memory or computing takes that long.
+    winner's, None where these are not known, and `bound` whether memory or computing takes that long, empty where they
+    do not tell.
     """
 
     problem: str

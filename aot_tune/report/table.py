@@ -174,7 +174,7 @@ def _problem(row: ProblemRow) -> tuple[str, ...]:
         _percent(row.spread),
         _percent(row.noise),
         f"{row.flops / row.ns:.1f} GFLOP/s {row.bytes / row.ns:.1f} GB/s",
-        "-" if row.roofline is None else f"{_percent(row.roofline)} {row.bound}",
+        "-" if row.roofline is None else f"{_percent(row.roofline)} {row.bound}".rstrip(),
         name,
         "-" if math.isnan(theirs) else format_time(theirs),
         _speedup(row),

@@ -19,7 +19,7 @@ __all__ = ["Roofline", "roofline_of"]
 
 
 class Roofline(NamedTuple):
-    """`ns` is the least time by the peaks, `bound` what takes it, `of` names the peaks."""
+    """`ns` is the least time by the peaks, `of` names these; `bound` is what takes it, empty where they do not tell."""
 
     ns: float
     bound: str
@@ -66,11 +66,10 @@ def roofline_of(device: Device, operator: Operator, problem: Problem) -> Rooflin
     if sheet is not None:
         rate = sheet.rates.get(math, sheet.rates["f32"])
         moving, computing = size / sheet.memory, flops / (1e3 * rate)
-        of = f"{device.name}'s data sheet"
-    else:
+        bound = "memory" if moving >= computing else "compute"
+        found = Roofline(max(moving, computing), bound, f"{device.name}'s data sheet")
+    else:  # as generous as these are, they say nothing of what a call is bound by
         plain = msgspec.structs.replace(device, unit="")  # its clocks, where a driver tells them, are not in the record
         own = family(device.family)
-        moving, computing = own.floor_ns(plain, 0, size, math), own.floor_ns(plain, flops, 0, math)
-        of = f"generous peaks of {device.name}{own.peaks}"
-    ns = max(moving, computing)
-    return Roofline(ns, "memory" if moving >= computing else "compute", of) if ns > 0 else None
+        found = Roofline(own.floor_ns(plain, flops, size, math), "", f"generous peaks of {device.name}{own.peaks}")
+    return found if found.ns > 0 else None
