@@ -139,9 +139,12 @@ TRITON = """*(
 def test_triton_functions_run_in_the_interpreter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From any folder, with a path of the templates that is relative to it."""
+    """From any folder, with a path of the templates that is relative to it, and without torch."""
     project(tmp_path, TRITON)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "without" / "torch").mkdir(parents=True)
+    (tmp_path / "without" / "torch" / "__init__.py").write_text('raise ImportError("not here")')
+    monkeypatch.syspath_prepend(str(tmp_path / "without"))
     status, said = compiled(capsys, Path("templates"), "--target", "cuda-sm_80")
     told = {said[i - 1].partition(" ")[0]: line for i, line in enumerate(said) if "interpreter " in line and i}
     assert status == 0
