@@ -28,6 +28,8 @@ Config = Mapping[str, ConfigValue]
 
 _MOST_CONFIGS = 100_000_000
 _HEADERS = (".h", ".hh", ".hpp")
+_USUAL = ("-fexceptions", "-frtti")
+"""What functions of C++ take for granted, and templates do without."""
 _ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 
 
@@ -280,11 +282,11 @@ class Kernel:
     def options(self, shared: CompileOptions) -> CompileOptions:
         """What its source is compiled with: folders of its functions' files, its own options, those of the library."""
         folders = tuple(dict.fromkeys(f.folder for f in self.functions if f.folder))
-        own = self.compile
+        own, usual = self.compile, _USUAL if self.functions and self.backend == "cxx" else ()
         return CompileOptions(
             include_directories=(*folders, *own.include_directories, *shared.include_directories),
             definitions={**shared.definitions, **own.definitions},
-            options=(*shared.options, *own.options),
+            options=(*usual, *shared.options, *own.options),
             libraries=(*own.libraries, *shared.libraries),
         )
 

@@ -128,7 +128,7 @@ def _library(given: str | PurePath, folder: Path, where: str) -> str | PurePath:
 
 def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) -> NativeFunction:
     path = _find(function.path, folder, where)
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     others = list(_headers(text, (path.parent, *map(Path, kernel.compile.include_directories))))
     declared = _declared(function, [text, *others], where)
     seen = tuple(sorted({w for t in (text, *others) for w in words(t)}))
@@ -146,7 +146,7 @@ def _headers(text: str, folders: Sequence[Path]) -> Iterable[str]:
         if name in known or path is None:
             continue
         known.add(name)
-        found = path.read_text(encoding="utf-8", errors="replace")
+        found = path.read_text(encoding="utf-8-sig", errors="replace")
         waiting += [str(Path(name).parent / n) for n in included_names(found)] + list(included_names(found))
         yield found
 
@@ -185,7 +185,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
             if name not in declared.parameters:
                 raise SpecError(f"{where} has no parameter {name!r}", fix=did_you_mean(name, declared.parameters))
         for position, name in enumerate(declared.parameters):
-            if name not in given and name not in known and not _is_stream(function, name):
+            if name not in given and name not in known and not _is_stream(kernel, function, name):
                 raise SpecError(
                     f"{where}: nothing is passed as parameter {name or position!r}",
                     why="no tensor, scalar, attribute or dim has its name",
@@ -213,8 +213,8 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
         )
 
 
-def _is_stream(function: NativeFunction, name: str) -> bool:
-    return not isinstance(function, CudaFunction) and function.backend == "nvcc" and name in _STREAMS
+def _is_stream(kernel: Kernel, function: NativeFunction, name: str) -> bool:
+    return not isinstance(function, CudaFunction) and kernel.backend == "nvcc" and name in _STREAMS
 
 
 def _check_template(kernel: Kernel, function: NativeFunction, where: str) -> None:
