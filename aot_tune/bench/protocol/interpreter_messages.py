@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.spec import ConfigValue
 from aot_tune.triton.read_declarations import Inspections
 
 __all__ = ["InterpreterAnswer", "InterpreterRequest"]
@@ -21,7 +22,7 @@ class InterpreterRequest(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     kernel: str
     target: str
-    config: dict[str, int | bool | str]
+    config: dict[str, ConfigValue]
     check: Check
     inspections: Inspections
     roots: list[str]

@@ -82,7 +82,7 @@ class _InterpretedCall:
         target = target_by_name(request.target)
         self._facts = {**operator.facts(self.check.problem), "device.multiprocessors": _MULTIPROCESSORS}
         self._facts |= {f"target.{n}": v for n, v in target.facts.items()}
-        self._facts |= {f"parameter.{n}": int(v) for n, v in request.config.items() if not isinstance(v, str)}
+        self._facts |= {f"parameter.{n}": int(v) for n, v in request.config.items() if isinstance(v, int)}
         present = [t for t in self.operator.tensors if self.operator.is_present(self.check.problem, t)]
         self.memory = {t.name: _HeldTensor(t.dtype, layout(self.operator, self.check, t)) for t in present}
         fill(self.operator, self.check, {n: m.flat for n, m in self.memory.items() if self._is_input(n)}, request.seed)

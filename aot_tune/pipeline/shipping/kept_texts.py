@@ -39,9 +39,9 @@ def _keep(session: Session, top: Path, entry: Entry) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     chain: Toolchain = toolchain_for(candidate.backend, session.environment)
     with scratch_folder() as scratch:
-        texts = chain.texts(entry.rendered.source, target_by_name(candidate.target), Path(scratch), _SECONDS)
-    source = session.operators[candidate.operator].operator.kernel(candidate.kernel).template
-    texts = {"cu" if source.endswith(".cu.j2") else "cpp": entry.rendered.source.encode(), **texts}
+        target, rendered = target_by_name(candidate.target), entry.rendered
+        texts = chain.texts(rendered.source, target, Path(scratch), _SECONDS, rendered.compile)
+    texts = {"cu" if candidate.backend == "nvcc" else "cpp": entry.rendered.source.encode(), **texts}
     for ending, text in texts.items():
         temporary = folder / f".{name}.{ending}.{os.getpid()}"
         temporary.write_bytes(text)
