@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import call_of, fill, layout
 from aot_tune.bench.worker.rounded_arrays import RoundedArray, round_fraction
-from aot_tune.bench.worker.stored_elements import array_dtype, limits_of, stored_as, values_of
+from aot_tune.bench.worker.stored_elements import array_dtype, cut_off, least_errors, stored_as, values_of
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 from aot_tune.spec.generators import largest_integer
 
@@ -74,15 +74,19 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 EXACT = Bounds(absolute=0.0, relative=0.0)
 
+TruthDType = Literal["float64", "int64", "uint64"]
+_WHOLE: dict[str, TruthDType] = {"i64": "int64", "u64": "uint64"}
+_MOST_EXACT = 2.0**53
+
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
     """Where an output's true values are, in row-major order, and how far off a result may be.
 
-    They are float64, but int64 for integers of 64 bits, of which float64 does not tell large ones apart.
+    They are float64, but those of integers of 64 bits, of which float64 does not tell large ones apart.
     """
 
     file: str
-    dtype: Literal["float64", "int64"] = "float64"
+    dtype: TruthDType = "float64"
     shape: tuple[int, ...]
     bounds: Bounds
     undefined: bool = False
@@ -133,7 +137,7 @@ class SequentialSums:
 
 
 def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
-    """The inputs of a problem with its strides, drawn from the seed; float32 for bf16, and dense then."""
+    """The inputs of a problem with its strides, drawn from the seed; float32, and dense, where numpy lacks a dtype."""
     operator = operator.concrete(check.problem.dtypes)
     arrays: dict[str, NDArray[Any]] = {}
     flats: dict[str, NDArray[Any]] = {}
@@ -197,7 +201,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
             any(_differ(value, n[tensor.name]) for n in near)
             or (tensor.dtype.code not in FLOATING and (cast or not np.isfinite(value).all()))
         )
-        dtype: Literal["float64", "int64"] = "int64" if value.dtype == np.int64 else "float64"
+        dtype = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
         name = f"{tensor.name}.{dtype}"
         (partial / name).write_bytes(value.tobytes())  # unlike `tofile`, it says that a disk is full
         truth = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
@@ -228,7 +232,7 @@ def publish(partial: Path, folder: Path) -> None:
 
 def is_truth(path: str) -> bool:
     """Whether a file is one that true values are mapped from."""
-    return path.endswith((".float64", ".int64"))
+    return path.endswith((".float64", ".int64", ".uint64"))
 
 
 def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[Any]]]:
@@ -303,11 +307,21 @@ def _run(
     results: dict[str, NDArray[Any]] = {}
     for tensor, found in outputs_of(operator, check, arrays, lambda _call: xp):
         value = np.asarray(found)
-        if not wide:
-            value = values_of(tensor.dtype, stored_as(tensor.dtype, value))
-        whole = tensor.dtype.name == "i64" and value.dtype.kind in "biu"
-        results[tensor.name] = np.ascontiguousarray(value, dtype=np.int64 if whole else np.float64)
+        value = cut_off(tensor.dtype, value) if wide else values_of(tensor.dtype, stored_as(tensor.dtype, value))
+        whole = _WHOLE.get(tensor.dtype.name, "float64")
+        if wide and whole != "float64" and value.dtype.kind == "f":
+            _refuse_large_floats(tensor, value)
+        results[tensor.name] = np.ascontiguousarray(value, dtype=whole if value.dtype.kind in "biu" else np.float64)
     return results
+
+
+def _refuse_large_floats(tensor: Tensor, value: NDArray[Any]) -> None:
+    largest = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
+    if largest > _MOST_EXACT:
+        raise ValueError(
+            f"the reference returns {tensor.name!r}, which is {tensor.dtype.name}, as floats of up to {largest:g}: "
+            "beyond 2^53 these are not exact; compute with integers"
+        )
 
 
 def _casts_nonfinite(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> bool:
@@ -348,7 +362,7 @@ def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:
 def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, tolerance: float) -> Bounds:
     finite = np.isfinite(values) & np.isfinite(errors)
     values, errors = values[finite], errors[finite]
-    unit, tiny, _ = limits_of(tensor.dtype)
+    unit, tiny = least_errors(tensor.dtype)
     if not values.size:
         return Bounds(absolute=tolerance * tiny, relative=tolerance * unit, factor=tolerance)
     typical = float(np.sqrt(np.mean(np.square(values))))
