@@ -13,8 +13,8 @@ __all__ = ["DTYPES", "DType", "dtype"]
 class DType:
     """One element type. `code` and `bits` are DLPack's; `c` and `cuda` are its names in the two languages.
 
-    Floats of 8 and 16 bits have names of our own in C++, see `render.narrow_floats`. `numpy` is empty where numpy has no
-    such type; arrays hold its bits as unsigned integers then, see `bits_as`.
+    Floats of 8 and 16 bits have names of our own in C++, see `render.narrow_floats`. `numpy` is empty where numpy has
+    no such type; arrays hold its bits as unsigned integers then, see `bits_as`.
     """
 
     name: str

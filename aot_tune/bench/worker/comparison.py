@@ -20,7 +20,7 @@ _STEP, _SHARE = 2, 0.1
 def compare(
     xp: Any, name: str, got: Any, want: Any, bounds: Bounds, highest: float, block: int = 1 << 16
 ) -> tuple[str, float]:
-    """Compare an output with the truth, in float64 or integers of 64 bits; NaN and infinities must be where it has them.
+    """Compare an output with the truth, in float64 or whole 64 bits; NaN and infinities must be where it has them.
 
     Overflow to infinity is right where the truth is beyond `highest`. Returns what is wrong with the worst element, and
     what could be declared if it is right, or an empty text; and the largest error in tolerances.

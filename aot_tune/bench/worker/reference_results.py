@@ -50,6 +50,8 @@ __all__ = [
     "publish",
     "read_truth",
     "refuse_inexact",
+    "rounded_inputs",
+    "run_reference",
     "write_truth",
 ]
 
@@ -174,7 +176,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     inputs = logical_inputs(operator, check, seed)
     present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
     with np.errstate(all="ignore"):
-        exact = _run(operator, check, inputs, np, wide=True)
+        exact = run_reference(operator, check, inputs, np, wide=True)
         near = [] if check.integers else _near(operator, check, inputs)
         cast = bool(check.special) and _casts_nonfinite(operator, check, inputs)
         errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present if near}
@@ -183,7 +185,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
             _check_sums(operator, check, inputs, exact)
         for extra in range(1, _extra_draws(exact, check)):
             drawn = logical_inputs(operator, check, seed + extra)
-            more = _run(operator, check, drawn, np, wide=True)
+            more = run_reference(operator, check, drawn, np, wide=True)
             again = _near(operator, check, drawn)
             for tensor in present:
                 truths[tensor.name].append(more[tensor.name])
@@ -252,15 +254,20 @@ def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) 
 
     It does not where inputs have fewer bits than a sum does: kernels keep more than one.
     """
-    bits = operator.rounds_to(check.problem).fraction
-    arrays = {n: _computed_in(a, bits) for n, a in inputs.items()}
+    arrays = rounded_inputs(operator, check, inputs)
     found = []
     if not any(t.name in inputs and t.dtype.code in FLOATING and t.dtype.bits < 32 for t in operator.inputs):
         sequential = SequentialSums()
-        found.append(_run(operator, check, arrays, sequential, wide=False))
+        found.append(run_reference(operator, check, arrays, sequential, wide=False))
         if not sequential.used:
             return found
-    return [*found, _run(operator, check, arrays, np, wide=False)]
+    return [*found, run_reference(operator, check, arrays, np, wide=False)]
+
+
+def rounded_inputs(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Inputs of a computation that rounds each result to what `Operator.rounds_to` tells."""
+    bits = operator.rounds_to(check.problem).fraction
+    return {n: _computed_in(a, bits) for n, a in inputs.items()}
 
 
 def _computed_in(array: NDArray[Any], bits: int) -> NDArray[Any]:
@@ -299,7 +306,7 @@ def outputs_of(
     return results
 
 
-def _run(
+def run_reference(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], xp: Any, *, wide: bool
 ) -> dict[str, NDArray[Any]]:
     """Run the reference; its results as `Truth` has them, unless wide rounded to the outputs' dtypes before."""
@@ -328,14 +335,14 @@ def _casts_nonfinite(operator: Operator, check: Check, inputs: Mapping[str, NDAr
     """Whether the reference makes integers of NaN or infinities: no two machines agree on which."""
     with warnings.catch_warnings(record=True) as said, np.errstate(invalid="warn"):
         warnings.simplefilter("always")
-        _run(operator, check, inputs, np, wide=True)
+        run_reference(operator, check, inputs, np, wide=True)
     return any("encountered in cast" in str(one.message) for one in said)
 
 
 def _check_sums(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], exact: Mapping[str, NDArray[Any]]
 ) -> None:
-    sums = _run(operator, check, {n: np.abs(a) for n, a in inputs.items()}, np, wide=True)
+    sums = run_reference(operator, check, {n: np.abs(a) for n, a in inputs.items()}, np, wide=True)
     for tensor in (t for t in operator.outputs if t.name in exact):
         value, largest = exact[tensor.name], float(np.max(np.abs(sums[tensor.name]), initial=0.0))
         refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))

@@ -1,4 +1,4 @@
-"""Elements of tensors in arrays of numpy, which lacks bf16 and floats of 8 bits: their bits are kept as uint16 or uint8.
+"""Elements of tensors in arrays of numpy, which lacks bf16 and floats of 8 bits: their bits are uint16 and uint8.
 
 Whoever draws, computes with, compares or hands on such elements converts them here; all others move bits.
 """
@@ -14,7 +14,7 @@ from aot_tune.bench.worker.eight_bit_floats import eight_bits
 from aot_tune.bench.worker.rounded_arrays import round_fraction
 from aot_tune.spec import DType
 
-__all__ = ["FloatLimits", "array_dtype", "cut_off", "least_errors", "limits_of", "stored_as", "values_of"]
+__all__ = ["FloatLimits", "array_dtype", "cut_off", "epsilon_of", "least_errors", "limits_of", "stored_as", "values_of"]
 
 _NAN = np.uint16(0x7FC0)
 _SHIFT = np.uint32(16)
@@ -73,6 +73,16 @@ def least_errors(dtype: DType) -> tuple[float, float]:
     """
     eps, tiny, _ = limits_of(dtype)
     return (eps / 2, eps * tiny) if dtype.saturates else (eps, tiny)
+
+
+def epsilon_of(dtype: DType) -> float | None:
+    """What results of two candidates are compared by, see `comparison.agree`; None of integers.
+
+    It is the step above 1, of which 16 may lie between them; of floats of 8 bits one, since more would be the value.
+    """
+    if not dtype.is_floating:
+        return None
+    return limits_of(dtype).eps / (16 if dtype.saturates else 1)
 
 
 def cut_off(dtype: DType, values: NDArray[Any]) -> NDArray[Any]:

@@ -184,7 +184,7 @@ def test_booleans(spec_and_module: tuple[LibrarySpec, ModuleType], value: object
 @pytest.mark.parametrize("value", [2, -1, "yes", 1.0, None, [1], np.zeros(1, bool)])
 def test_what_is_no_boolean(spec_and_module: tuple[LibrarySpec, ModuleType], value: object) -> None:
     module = spec_and_module[1]
-    with pytest.raises((OverflowError, module.ArgumentTypeError), match="'flag' is .*, wanted True or False"):
+    with pytest.raises((OverflowError, module.ArgumentTypeError), match=r"'flag' is .*, wanted True or False"):
         _told(module, flag=value)
 
 
