@@ -18,13 +18,9 @@ from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import caution_of
 from aot_tune.bench.devices.family import devices as devices_of
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import (
-    families_of,
-    generic_targets,
-    native_targets,
-    toolchain_for,
-)
+from aot_tune.compile import families_of, generic_targets, native_targets, toolchain_for
 from aot_tune.database import OperatorDatabase, deciding, load_databases
+from aot_tune.plan.eight_bit_targets import check_instructions, eight_bit_baselines, generic_dtypes
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
     check_answers,
@@ -174,7 +170,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     wanted, older = apart(options, deciding(databases, options.device), may_measure=may_measure)
     targets = wanted if options.mode != "generic" else []
-    baselines = generic_targets(wanted)
+    baselines = (*generic_targets(wanted), *eight_bit_baselines(operators.values(), wanted))
     families = sorted({t.family for t in (*baselines, *wanted)})
     check_answers(operators, families)
     operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}
@@ -185,7 +181,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         inspections, left_out = read_functions(operators, targets, baselines, roots, environment, imported)
     operators = {name: with_declarations(op, inspections, families) for name, op in operators.items()}
     with mistakes.gather():
-        _check_spaces(operators, targets, baselines, roots)
+        _check_spaces(operators, targets, baselines, wanted, roots)
     mistakes.tell()
     files = sorted({*_input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
@@ -275,16 +271,24 @@ def _check_environment(options: Options, environment: Mapping[str, str]) -> None
 
 
 def _check_spaces(
-    operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target], roots: Sequence[Path]
+    operators: Mapping[str, Operator],
+    targets: Sequence[Target],
+    baselines: Sequence[Target],
+    wanted: Sequence[Target],
+    roots: Sequence[Path],
 ) -> None:
     """Render one config of every kernel and target, so that faults of templates show before anything is compiled."""
     renderer, mistakes = Renderer(roots), Mistakes()
+    with mistakes.gather():
+        check_instructions(operators, targets, wanted)
     for operator in operators.values():
         for kernel in operator.kernels:
             served = families_of(toolchain_for(kernel.backend))
             for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
                 if kernel.triton is not None and target.name not in kernel.triton.inspections:
                     continue  # its constraints say that it is not for the target
+                if kernel.generic and not generic_dtypes(operator, kernel, target):
+                    continue  # another baseline's
                 with mistakes.gather():
                     _render_one(renderer, operator, resolved(kernel, target.name), target)
     mistakes.tell()
@@ -309,7 +313,7 @@ def _any_candidate(
         problem = next(iter(operator.workload_for(target.family)), None)
         return candidate_for(operator, kernel, config, target, problem)
     if kernel.generic:
-        return candidate_for(operator, kernel, config, target)
+        return candidate_for(operator, kernel, config, target, dtypes=generic_dtypes(operator, kernel, target)[0])
     return next(candidates_for(operator, kernel, config, target), None)
 
 

@@ -7,7 +7,6 @@ import time
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.worker.cpu.state import ProblemState
