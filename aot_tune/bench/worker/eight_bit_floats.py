@@ -81,4 +81,5 @@ def _values(form: EightBits) -> NDArray[np.float32]:
     sizes = np.ldexp(wholes.astype(np.float32), form.least_exponent - form.fraction + np.maximum(exponents - 1, 0))
     sizes[patterns % _SIGN == form.largest + 1] = np.inf
     sizes[patterns % _SIGN > form.largest + (form.largest < _NAN - 1)] = np.nan
-    return np.where(patterns < _SIGN, sizes, -sizes).astype(np.float32)
+    found: NDArray[np.float32] = np.where(patterns < _SIGN, sizes, -sizes).astype(np.float32)
+    return found

@@ -203,7 +203,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
             any(_differ(value, n[tensor.name]) for n in near)
             or (tensor.dtype.code not in FLOATING and (cast or not np.isfinite(value).all()))
         )
-        dtype = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
+        dtype: TruthDType = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
         name = f"{tensor.name}.{dtype}"
         (partial / name).write_bytes(value.tobytes())  # unlike `tofile`, it says that a disk is full
         truth = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
