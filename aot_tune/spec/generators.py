@@ -220,6 +220,8 @@ def check_values(values: Values, dtype: DType, known: Collection[str], place: st
     least = {1: 0, 6: 0, 0: -most - 1}.get(dtype.code, -most)
     bounds = [(values.low, 0), (values.high, 1)] if isinstance(values, Integers) else []
     bounds += [(values.total, 0)] if isinstance(values, SortedOffsets) else []
+    if isinstance(values, Generator) and values.kind == "uniform" and not dtype.is_floating and dtype.name != "bool":
+        bounds += [(Expr("const", value=int(values.low)), 0), (Expr("const", value=int(values.high)), 1)]
     for expr, beyond in bounds:
         if not expr.facts() and not least <= expr.evaluate({}) - beyond <= most:
             raise SpecError(
