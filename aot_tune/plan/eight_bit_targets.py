@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from aot_tune.compile.cuda.gpu_targets import BASELINE, EIGHT_BIT_BASELINE
 from aot_tune.render.triton.binding import resolved
-from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.spec import Buffer, Kernel, Operator, Target
 from aot_tune.support.errors import BuildError, Mistakes
 
 __all__ = ["check_instructions", "eight_bit_baselines", "generic_dtypes"]
@@ -76,7 +76,10 @@ def _baseline(operator: Operator, kernel: Kernel, dtypes: Mapping[str, str]) -> 
 
 def _needs(operator: Operator, kernel: Kernel, dtypes: Mapping[str, str]) -> bool:
     """Whether a kernel has to do with f8e4m3 in a way that takes instructions."""
-    return kernel.triton is not None and any(t.dtype.name == "f8e4m3" for t in operator.concrete(dtypes).tensors)
+    if kernel.triton is None:
+        return False
+    buffers = [a.dtype_name for a in kernel.triton.arguments.values() if isinstance(a, Buffer)]
+    return "f8e4m3" in (*(t.dtype_name for t in operator.concrete(dtypes).tensors), *buffers)
 
 
 def _is_too_old(target: Target) -> bool:

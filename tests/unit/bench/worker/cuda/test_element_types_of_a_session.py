@@ -17,7 +17,7 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 pytest.importorskip("torch")
 
-from cuda_session import Bed  # noqa: E402
+from cuda_session import Bed
 
 pytestmark = pytest.mark.slow
 
