@@ -10,6 +10,10 @@
 #                               or with `+` in front of its path beside them; default for AOT_TUNE_WORKLOAD
 #     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>] [SURVEY <shapes>] [OLDER_CPUS <seconds>]
 #     [MAX_REGRET <share>] [MAX_VARIANTS <count>] [MAX_BYTES <bytes>]          defaults for AOT_TUNE_*
+#     [INCLUDE_DIRECTORIES <folder>...] [COMPILE_DEFINITIONS <name[=value]>...] [LINK_LIBRARIES <name, path, target>...]
+#     [COMPILE_OPTIONS <option>...]  for the C++ and CUDA sources of kernels; $<$<COMPILE_LANGUAGE:CUDA>:...> for nvcc
+#                               alone. What the target has by target_include_directories, target_compile_definitions
+#                               and target_link_libraries counts too
 #     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
 #     [HEADER <path>]           the header's path below the include folder; default: <target>.h
 #     [MODULE <name>]           also build a Python module of that name, target <target>_module
@@ -49,7 +53,7 @@ function(aot_tune_add_library target)
   cmake_parse_arguments(
     PARSE_ARGV 1 ARG ""
     "DATABASE;MODE;OLDER_CPUS;BUDGET;EFFORT;SURVEY;MAX_REGRET;MAX_VARIANTS;MAX_BYTES;PREFIX;HEADER;MODULE;OUTPUT_NAME"
-    "OPERATORS;TEMPLATES;TARGETS;WORKLOAD"
+    "OPERATORS;TEMPLATES;TARGETS;WORKLOAD;INCLUDE_DIRECTORIES;COMPILE_DEFINITIONS;COMPILE_OPTIONS;LINK_LIBRARIES"
   )
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "aot_tune_add_library(${target}): unknown argument '${ARG_UNPARSED_ARGUMENTS}'\n"
@@ -85,7 +89,8 @@ function(aot_tune_add_library target)
 
   _aot_tune_absolute(AOT_TUNE_WORKLOAD "${CMAKE_SOURCE_DIR}")
   _aot_tune_absolute(ARG_WORKLOAD "${CMAKE_CURRENT_SOURCE_DIR}")
-  foreach(path IN LISTS ARG_TEMPLATES AOT_TUNE_WORKLOAD ARG_WORKLOAD ITEMS "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}" "${AOT_TUNE_PACKAGE_DIR}")
+  _aot_tune_absolute(ARG_INCLUDE_DIRECTORIES "${CMAKE_CURRENT_SOURCE_DIR}")
+  foreach(path IN LISTS ARG_TEMPLATES AOT_TUNE_WORKLOAD ARG_WORKLOAD ARG_INCLUDE_DIRECTORIES ITEMS "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}" "${AOT_TUNE_PACKAGE_DIR}")
     if(path MATCHES "[;$]|\\[[^]]*$")
       string(SUBSTRING "${CMAKE_MATCH_0}" 0 1 odd)
       message(FATAL_ERROR "aot_tune_add_library(${target}): the path '${path}' holds '${odd}'\n"
@@ -165,6 +170,20 @@ macro(_aot_tune_configure)
     get_filename_component(database "${ARG_DATABASE}" ABSOLUTE)
     list(APPEND arguments --database ${database})
   endif()
+  foreach(folder IN LISTS ARG_INCLUDE_DIRECTORIES)
+    list(APPEND arguments "--include-directory=${folder}")
+  endforeach()
+  foreach(definition IN LISTS ARG_COMPILE_DEFINITIONS)
+    list(APPEND arguments "--definition=${definition}")
+  endforeach()
+  foreach(option IN LISTS ARG_COMPILE_OPTIONS)
+    list(APPEND arguments "--compile-option=${option}")
+  endforeach()
+  foreach(library IN LISTS ARG_LINK_LIBRARIES)
+    if(NOT TARGET ${library}) # those are found when CMake generates
+      list(APPEND arguments "--library=${library}")
+    endif()
+  endforeach()
   foreach(option IN LISTS _AOT_TUNE_OPTIONS)
     if(NOT "${AOT_TUNE_${option}}" STREQUAL "")
       _aot_tune_pass(--option AOT_TUNE_${option} "${AOT_TUNE_${option}}")
@@ -227,10 +246,19 @@ macro(_aot_tune_configure)
   if(ARG_MODULE)
     list(APPEND generated ${directory}/${ARG_MODULE}.pyi)
   endif()
+  set(_aot_tune_libraries "")
+  foreach(library IN LISTS ARG_LINK_LIBRARIES)
+    if(TARGET ${library})
+      get_target_property(kind ${library} TYPE)
+      if(NOT kind STREQUAL "INTERFACE_LIBRARY")
+        list(APPEND _aot_tune_libraries "$<TARGET_LINKER_FILE:${library}>")
+      endif()
+    endif()
+  endforeach()
   add_custom_command(
     OUTPUT ${generated}
     COMMAND ${CMAKE_COMMAND} -P ${directory}/run.cmake
-    DEPENDS ${directory}/plan.json
+    DEPENDS ${directory}/plan.json ${directory}/target.txt ${_aot_tune_libraries}
     DEPFILE ${directory}/headers.d # headers of the author's that only C++ includes
     COMMENT "Tuning ${target}"
     USES_TERMINAL VERBATIM
@@ -277,6 +305,14 @@ macro(_aot_tune_link)
     COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:${target}> -P ${directory}/run.cmake
     COMMENT "Checking ${target} against its manifest, and its variants once more"
     VERBATIM
+  )
+  target_link_libraries(${target} PRIVATE ${ARG_LINK_LIBRARIES})
+  # What the target has by then, for the sources of kernels.
+  file(
+    GENERATE
+    OUTPUT "${directory}/target.txt"
+    CONTENT
+      "include_directories=$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>\ndefinitions=$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>\nlibraries=${_aot_tune_libraries}\n"
   )
   _aot_tune_plain_start(${target})
   add_library(${target}::${target} ALIAS ${target})

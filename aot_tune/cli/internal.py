@@ -7,11 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from aot_tune.plan.compile_settings import CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
 from aot_tune.support.errors import OptionError
 from aot_tune.support.wall_clock import note_configured, note_linked
 
 __all__ = ["add_commands"]
+
+_COMPILE = ("include-directory", "definition", "compile-option", "library")
 
 
 def add_commands(commands: Any) -> None:
@@ -21,7 +26,7 @@ def add_commands(commands: Any) -> None:
         configure.add_argument(f"--{name}", required=True)
     for name in ("output", "module", "database"):
         configure.add_argument(f"--{name}", default="")
-    for name in ("operator", "templates", "option", "default"):
+    for name in ("operator", "templates", "option", "default", *_COMPILE):
         configure.add_argument(f"--{name}", action="append", default=[])
     configure.set_defaults(run=_configure)
 
@@ -61,6 +66,15 @@ def _configure(given: argparse.Namespace) -> int:
         database=given.database,
         options=_pairs(given.option),
         defaults=_pairs(given.default),
+    )
+    request = msgspec.structs.replace(
+        request,
+        compile=CompileSettings(
+            include_directories=tuple(given.include_directory),
+            definitions=tuple(given.definition),
+            options=tuple(given.compile_option),
+            libraries=tuple(given.library),
+        ),
     )
     plan, paths, files = make_plan(request, os.environ)
     write_plan(Path(given.directory), plan, paths, files)

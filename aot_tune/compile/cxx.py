@@ -11,8 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from aot_tune.compile.author_options import link_words, option_flags, real_include
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
+from aot_tune.compile.local_symbols import binutils, localize, public_functions
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     CXX_ADDRESS_SPACE,
@@ -28,8 +30,8 @@ from aot_tune.compile.programs import (
     program_state,
     rule_files,
 )
-from aot_tune.compile.toolchain import Toolchain
-from aot_tune.spec import Target
+from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain
+from aot_tune.spec import CompileOptions, Target
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.kernel_features import has_tiles
@@ -181,31 +183,55 @@ class CxxToolchain(Toolchain):
         flags = [*self.command()[1:], *_flags(target)]
         return {"flags": flags, "added": self.added(), "environment": key_environment(self._env())}
 
-    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+    def compile(
+        self, source: str, target: Target, out: Path, timeout: float, options: CompileOptions = NO_OPTIONS
+    ) -> CompileOutcome:
         """Compile in the folder of `out` under a fixed file name, so that equal sources give equal objects anywhere."""
         folder = out.parent
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
         prefix = f"-ffile-prefix-map={folder}=."
-        argv = [*self.command(), *_flags(target), prefix, "-MD", "-MF", "candidate.d"]
+        flags = (*_flags(target), *option_flags(options, folder))
+        argv = [*self.command(), *flags, prefix, "-MD", "-MF", "candidate.d"]
         argv += ["-c", SOURCE_NAME, "-o", out.name]
         done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
         rule = folder / "candidate.d"
         failed = failure_of(done, timeout, "the compiler", out, rule)
         if failed is not None:
-            seen = self._opened(source, target, folder, failed.log) if failed.lasting else ()
+            seen = self._opened(source, flags, folder, failed.log, options) if failed.lasting else ()
             return msgspec.structs.replace(failed, includes=seen)
+        said = self._localized(out) if options else ""  # what authors write has names that others have too
+        if said:
+            return CompileOutcome(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
         return CompileOutcome(
             status="ok",
             log=done.output,
             seconds=done.seconds,
-            includes=self._includes(source, rule_files(rule, SOURCE_NAME)),
+            includes=self._includes(source, rule_files(rule, SOURCE_NAME), options),
             resources=_resources(out, folder / f"{out.stem}.su", done),
         )
 
-    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+    def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
         """Link objects into a shared library whose undefined symbols are all found now, not when it is loaded."""
         argv = [*self.command(), "-fopenmp", *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]
+        argv += link_words(libraries)
         link(argv, out, self._child(out.parent))
+
+    def _localized(self, out: Path) -> str:
+        """Leave an object only a candidate's functions as global ones; what a program said that failed."""
+        made, local = out.with_name("made.o"), out.with_name("local.o")
+        out.rename(made)
+        said = localize(made, local, public_functions(made), binutils(*self.asked()), self._child(out.parent))
+        if not said:
+            local.rename(out)
+        return said
+
+    def _library(self, name: str) -> str | None:
+        command, environ, _ = self.asked()
+        for file in (f"lib{name}.so", f"lib{name}.a"):
+            said = ask(command, dict(environ), f"-print-file-name={file}").strip()
+            if said != file and Path(said).is_file():
+                return os.path.realpath(said) if said.endswith(".a") else said
+        return None
 
     def search_folders(self) -> tuple[str, ...]:
         """Folders in which headers are looked for, in the compiler's order."""
@@ -224,14 +250,18 @@ class CxxToolchain(Toolchain):
         environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
         return tuple(command), environ, program_state(Path(os.path.realpath(command[0])))
 
-    def _includes(self, source: str, opened: Sequence[str], log: str = "") -> tuple[str, ...]:
-        return tuple(sorted({*opened, *sought(source, opened, self.search_folders(), log)}))
+    def _includes(self, source: str, opened: Sequence[str], options: CompileOptions, log: str = "") -> tuple[str, ...]:
+        real = [real_include(name, options) for name in opened]
+        folders = (*map(str, options.include_directories), *self.search_folders())
+        return tuple(sorted({*real, *sought(source, real, folders, log)}))
 
-    def _opened(self, source: str, target: Target, folder: Path, log: str) -> tuple[str, ...]:
+    def _opened(
+        self, source: str, flags: Sequence[str], folder: Path, log: str, options: CompileOptions
+    ) -> tuple[str, ...]:
         """What a source includes that does not compile, of which compilers list nothing."""
-        argv = [*self.command(), *_flags(target), "-E", "-H", SOURCE_NAME, "-o", os.devnull]
+        argv = [*self.command(), *flags, "-E", "-H", SOURCE_NAME, "-o", os.devnull]
         done = run(argv, folder=folder, environ=self._child(folder), timeout=QUERY_SECONDS, keep=_LISTING)
-        return self._includes(source, opened_files(done.output), log)
+        return self._includes(source, opened_files(done.output), options, log)
 
 
 def _flags(target: Target) -> tuple[str, ...]:

@@ -14,11 +14,12 @@ from typing import ClassVar
 
 from aot_tune.compile.jobs import MEMORY_PER_COMPILE
 from aot_tune.compile.object_records import CompileOutcome
-from aot_tune.spec import Target
+from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import ToolchainError, did_you_mean
 from aot_tune.support.run_program import compiler_environment
 
 __all__ = [
+    "NO_OPTIONS",
     "Toolchain",
     "families_of",
     "generic_targets",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 
+NO_OPTIONS = CompileOptions()
 _FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real|-virtual|\+ptx)?")
 
 
@@ -93,16 +95,20 @@ class Toolchain(ABC):
         """
 
     @abstractmethod
-    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+    def compile(
+        self, source: str, target: Target, out: Path, timeout: float, options: CompileOptions = NO_OPTIONS
+    ) -> CompileOutcome:
         """Compile `source` to the file `out`; its folder is the compiler's own and may be littered.
+
+        `options` are the author's, beside what every candidate is compiled with.
 
         Raises:
             ToolchainError: when the compiler cannot be started; never for what the source does.
         """
 
     @abstractmethod
-    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
-        """Link objects into a shared library for the benchmark.
+    def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
+        """Link objects into a shared library for the benchmark, with libraries of the author's as arguments.
 
         Raises:
             ToolchainError: with the linker's first error line.
@@ -115,6 +121,29 @@ class Toolchain(ABC):
             ToolchainError: when a library that it needs is not there.
         """
         return ()
+
+    def libraries(self, options: CompileOptions) -> tuple[str, ...]:
+        """Files of the libraries that an author's options name, found in the linker's folders and the toolkit's.
+
+        Raises:
+            ToolchainError: for one that is not there.
+        """
+        found = []
+        for library in options.libraries:
+            name = str(library).removeprefix("-l")
+            file = name if "/" in name else self._library(name)
+            if file is None or not Path(file).is_file():
+                raise ToolchainError(
+                    f"library {name!r} is not found",
+                    why=f"lib{name}.so and lib{name}.a are in none of the linker's folders" if file is None else "",
+                    fix="install it with its files for development, or give its path",
+                )
+            found.append(file)
+        return tuple(found)
+
+    def _library(self, name: str) -> str | None:  # noqa: ARG002
+        """The file of a library by its name."""
+        return None
 
     def include_folders(self) -> tuple[str, ...]:
         """Folders of headers that the run time of this toolchain's family is compiled with."""

@@ -87,7 +87,7 @@ class Session:
             stated = plan.workload.stated_for(loaded.operator, plan.families)
             known = with_declarations(stated, plan.inspections, plan.families)
             self.operators[name] = LoadedOperator(loaded.folder, known)
-        self.renderer = Renderer(roots)
+        self.renderer = Renderer(roots, paths.compile.by_backend())
         self.environment = _environment(plan, paths)
         self.location = cache_location(self.environment)
         if self.location.message:

@@ -7,7 +7,6 @@ between two isolated builds; those are in `paths.json`.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,9 @@ from aot_tune.bench.devices.family import devices as devices_of
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import families_of, generic_targets, native_targets, toolchain_for
 from aot_tune.database import OperatorDatabase, deciding, load_databases
+from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
 from aot_tune.plan.eight_bit_targets import check_instructions, eight_bit_baselines, generic_dtypes
+from aot_tune.plan.input_files import digest_of_inputs, input_files
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
     check_answers,
@@ -41,17 +42,13 @@ from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, 
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.spec.names import check_identifier
-from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import BuildError, Mistakes, SpecError
-from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
 from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
 
-_NO_INPUTS = ("__pycache__", ".git")
-"""Folders that change by themselves; so do the build folders of CMake, in a project whose own folder is a root."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")
 
 
@@ -68,6 +65,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     database: str = ""
     options: dict[str, str] = {}
     defaults: dict[str, str] = {}
+    compile: CompileSettings = CompileSettings()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +73,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `targets` are those to tune or replay, `baselines` those that generic variants are compiled for; `older` is that of
     the targets, if any, which is tuned in a short turn for older CPUs. `inputs` is a digest of everything that is read.
-    `workload` is what AOT_TUNE_WORKLOAD names, whose paths are no part of `options`.
+    `workload` is what AOT_TUNE_WORKLOAD names, whose paths are no part of `options`. `compile` has no folders and
+    libraries here: those are in `Paths`.
     """
 
     name: str
@@ -97,6 +96,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     inspections: Inspections = {}
     workload: WorkloadPlan = WorkloadPlan()
     older: str = ""
+    compile: CompileSettings = CompileSettings()
 
     def summary(self) -> list[str]:
         """What the build will use, a line each."""
@@ -127,6 +127,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     link_arguments: tuple[str, ...] = ()
     include_folders: tuple[str, ...] = ()
+    compile: CompileSettings = CompileSettings()
 
 
 def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, Paths, list[Path]]:
@@ -136,9 +137,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         AotTuneError: for all that is wrong with declarations and templates, or the first other thing that is wrong,
             before any compiler has run on a candidate.
     """
-    for what, name in (("library name", request.name), ("prefix", request.prefix), ("module", request.module or "m")):
-        check_identifier(name, what)
-    _check_files(request)
+    _check_request(request)
     stated = {name: value for name, value in environment.items() if value}  # one that is empty is as one not set
     options = resolve(request.options, {**request.defaults, **stated})
     _check_environment(options, environment)
@@ -183,8 +182,9 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     with mistakes.gather():
         _check_spaces(operators, targets, baselines, wanted, roots)
     mistakes.tell()
-    files = sorted({*_input_files(roots, operators, request.database, imported), *workload.paths})
+    files = sorted({*input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
+    linked = linked_libraries(operators, request.compile, toolchains, environment)
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
     found = devices(options.threads or usable_cores(), families)
@@ -210,23 +210,28 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         toolchains=toolchains,
         devices=tuple(d.name for d in found),
         machine=hashlib.sha256("".join(d.digest for d in found).encode()).hexdigest(),
-        inputs=_digest(files, roots),
+        inputs=digest_of_inputs(files, roots),
         notes=tuple(notes),
         inspections=inspections,
         workload=workload.plan,
+        compile=msgspec.structs.replace(request.compile, include_directories=(), libraries=()),
     )
     chains = [toolchain_for(b, environment) for b in plan.toolchains]
     paths = Paths(
         templates=tuple(str(r.resolve()) for r in roots),
         database=request.database,
-        link_arguments=tuple(dict.fromkeys(a for c in chains for a in c.link_arguments())),
+        link_arguments=(*linked, *dict.fromkeys(a for c in chains for a in c.link_arguments())),
         include_folders=tuple(dict.fromkeys(f for c in chains for f in c.include_folders())),
+        compile=msgspec.structs.replace(request.compile, definitions=(), options=()),
     )
     return plan, paths, files
 
 
-def _check_files(request: Request) -> None:
-    """Raise when the library or its header would not be a plain file below the folder of the build."""
+def _check_request(request: Request) -> None:
+    """Raise for names that are none, for files that would not be below the folder of the build, and for bad options."""
+    for what, name in (("library name", request.name), ("prefix", request.prefix), ("module", request.module or "m")):
+        check_identifier(name, what)
+    check_settings(request.compile, request.name)
     parts = request.header.split("/")
     for what, name, good in (
         ("OUTPUT_NAME", request.output, not request.output or _FILE.match(request.output)),
@@ -322,35 +327,6 @@ def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[st
     return sorted(b for b in found if families_of(toolchain_for(b)) & set(families))
 
 
-def _input_files(
-    roots: Sequence[Path], operators: Mapping[str, Operator], database: str, imported: Iterable[str]
-) -> list[Path]:
-    files = {p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
-    for root in roots:
-        others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}
-        for folder, folders, names in os.walk(root):
-            here = Path(folder)
-            if here == root:
-                folders[:] = [f for f in folders if f not in others]
-            folders[:] = [f for f in folders if f not in _NO_INPUTS and not (here / f / "CMakeFiles").is_dir()]
-            files |= {here / name for name in names if (here / name).is_file()}
-    if database:
-        files |= {p for p in Path(database).rglob("*.jsonl") if p.is_file()}
-    below = [root.resolve() for root in roots]
-    files |= {p for p in map(Path, imported) if not any(p.resolve().is_relative_to(b) for b in below)}
-    return sorted(files)
-
-
-def _digest(files: Sequence[Path], roots: Sequence[Path]) -> str:
-    """Digest of names and contents; a file's name is taken below the folder it was found in."""
-    bases = [*(r.resolve() for r in roots), PACKAGE]
-
-    def name(file: Path) -> str:
-        return str(file.relative_to(next((b for b in bases if file.is_relative_to(b)), file.parent)))
-
-    return digest_of_files((name(p.resolve()), p) for p in files)
-
-
 def devices(threads: int, families: Sequence[str]) -> list[Device]:
     """The devices of this machine of the families that are asked for; `threads` are those of the CPU."""
     here = {t.family for t in native_targets()}
@@ -381,7 +357,7 @@ def _cmake_list(name: str, values: Iterable[str]) -> str:
 
 
 def read_plan(directory: Path) -> tuple[Plan, Paths]:
-    """Read what `write_plan` wrote.
+    """Read what `write_plan` wrote; `Paths.compile` is all that sources are compiled with, the CMake target's too.
 
     Raises:
         BuildError: when there is no plan in `directory`, or it is of another version.
@@ -393,4 +369,7 @@ def read_plan(directory: Path) -> tuple[Plan, Paths]:
         raise BuildError(
             f"{directory} holds no plan of this version", why=str(error), fix="configure the build again with CMake"
         ) from error
-    return plan, paths
+    target = of_target(directory / "target.txt", (str(directory), *paths.include_folders))
+    whole = plan.compile.with_more(paths.compile).with_more(target)
+    check_settings(whole, plan.name)
+    return plan, msgspec.structs.replace(paths, compile=whole)

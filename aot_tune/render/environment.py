@@ -18,7 +18,7 @@ from aot_tune.spec.names import check_template_path
 from aot_tune.support import limited_code
 from aot_tune.support.errors import RenderError, SpecError, did_you_mean
 
-__all__ = ["Environment", "SourceLine", "map_lines"]
+__all__ = ["Environment", "SourceLine", "map_lines", "mark_lines"]
 
 SourceLine = tuple[str, int]
 """A template's path below its root, and a line counted from 1."""
@@ -140,6 +140,12 @@ def _placed(error: BaseException, template: str, message: str) -> str:
     if not places:
         return f"{template}: {message}"
     return f"{places[-1].filename}:{places[-1].lineno}: {message}"
+
+
+def mark_lines(text: str, name: str) -> str:
+    """A text that is no template with marks as a rendered one has them: each line is its own."""
+    rows = text.removesuffix("\n").replace("\r\n", "\n").split("\n")
+    return "\n".join(f"{_BEGIN}{name}:{number}{_END}{row}" for number, row in enumerate(rows, 1))
 
 
 def map_lines(marked: str) -> tuple[str, Sequence[SourceLine]]:

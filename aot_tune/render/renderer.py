@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +13,11 @@ from aot_tune.render.cuda_functions import CudaFunctions
 from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions
 from aot_tune.render.environment import Environment, SourceLine, map_lines
 from aot_tune.render.hooks import Hooks
+from aot_tune.render.native_source import native_source
 from aot_tune.render.source_digest import source_digest
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
-from aot_tune.spec import Operator, Target
+from aot_tune.spec import CompileOptions, Operator, Target
 from aot_tune.support.errors import RenderError
 
 __all__ = ["Rendered", "Renderer"]
@@ -29,7 +30,8 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     what it is verified on, and of its C++ as tokens. For a Triton function it is of the recipe too, for a vendor's
     algorithm of that alone. `symbol` is the candidate's, whatever its source.
 
-    `lines` holds, for each line of `source`, the template and line that it came from.
+    `lines` holds, for each line of `source`, the template and line that it came from. `compile` is what it is compiled
+    with beside what every candidate is.
     """
 
     candidate: Candidate
@@ -37,13 +39,18 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     symbol: str
     lines: Sequence[SourceLine]
+    compile: CompileOptions = CompileOptions()
 
 
 class Renderer:
-    """Renders candidates from template roots; one instance may serve a whole build."""
+    """Renders candidates from template roots; one instance may serve a whole build.
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    `compile` is what the library's sources are compiled with, by backend, beside a kernel's own options.
+    """
+
+    def __init__(self, roots: Sequence[Path], compile: Mapping[str, CompileOptions] | None = None) -> None:  # noqa: A002
         self.roots = tuple(roots)
+        self._compile = dict(compile or {})
         self._environment = Environment(roots)
 
     def render(self, operator: Operator, candidate: Candidate, target: Target) -> Rendered:
@@ -59,6 +66,10 @@ class Renderer:
             concrete = operator.concrete(candidate.dtypes)
             recipe, text = render_triton(concrete, candidate, target, constants)
             return _rendered(operator, candidate, target, text, identity_of(recipe))
+        options = kernel.options(self._compile.get(kernel.backend, CompileOptions()))
+        if kernel.functions:
+            text = native_source(operator.concrete(candidate.dtypes), kernel, candidate, target, constants)
+            return _rendered(operator, candidate, target, text, options=options)
         hooks = Hooks()
         language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
         functions = language(operator.concrete(candidate.dtypes), constants, hooks, kernel.scratch)
@@ -94,16 +105,26 @@ class Renderer:
                 why=f"kernel {operator.name}/{kernel.name} declares scratch memory between its stages",
                 fix="add {{ scratch() }} to what `workspace` tells, or leave scratch= out",
             )
-        return _rendered(operator, candidate, target, text)
+        return _rendered(operator, candidate, target, text, options=options)
 
 
 def _rendered(
-    operator: Operator, candidate: Candidate, target: Target, text: str, recipe: dict[str, object] | None = None
+    operator: Operator,
+    candidate: Candidate,
+    target: Target,
+    text: str,
+    recipe: dict[str, object] | None = None,
+    options: CompileOptions = CompileOptions(),  # noqa: B008 - it is frozen
 ) -> Rendered:
     """A marked text as a candidate's source; `recipe` is what it has of a Triton function's, in a comment."""
     source, lines = map_lines(text)
-    digest = source_digest(operator, candidate, target, source, recipe)
+    digest = source_digest(operator, candidate, target, source, recipe, options)
     symbol = f"aot_tune_{operator.name}_{candidate.id}"
     return Rendered(
-        candidate=candidate, source=source.replace(SYMBOL, symbol), digest=digest, symbol=symbol, lines=lines
+        candidate=candidate,
+        source=source.replace(SYMBOL, symbol),
+        digest=digest,
+        symbol=symbol,
+        lines=lines,
+        compile=options,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot_tune.spec.compile_options import CompileOptions
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
 from aot_tune.spec.expr import (
@@ -44,6 +45,8 @@ from aot_tune.spec.generators import (
     uniform,
 )
 from aot_tune.spec.kernel import Config, ConfigValue, Kernel, Parameter, among, table
+from aot_tune.spec.load_sources import package_folder
+from aot_tune.spec.native_function import Code, CudaFunction, Launcher, Stream, Struct
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.operator_fields import Baseline, Call
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem, problem
@@ -77,8 +80,11 @@ __all__ = [
     "Baseline",
     "Buffer",
     "Call",
+    "Code",
+    "CompileOptions",
     "Config",
     "ConfigValue",
+    "CudaFunction",
     "DType",
     "DTypeOf",
     "Declarations",
@@ -93,6 +99,7 @@ __all__ = [
     "Kernel",
     "KernelArgument",
     "KernelParameter",
+    "Launcher",
     "OffBy",
     "Operator",
     "Parameter",
@@ -102,6 +109,8 @@ __all__ = [
     "Scalar",
     "SortedOffsets",
     "Sparse",
+    "Stream",
+    "Struct",
     "Target",
     "Tensor",
     "Tiling",
@@ -125,6 +134,7 @@ __all__ = [
     "next_power_of_2",
     "normal",
     "off_by",
+    "package_folder",
     "parameter",
     "permutation",
     "present",

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
 
+from aot_tune.spec.compile_options import CompileOptions
 from aot_tune.spec.expr import Expr, ExprLike, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
+from aot_tune.spec.native_function import NativeFunction, backend_of_suffix
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.tiling import Tile, TileOf, TileOfConfigs, Tiling
 from aot_tune.spec.triton_function import TritonFunction
@@ -20,17 +22,23 @@ from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Config", "ConfigValue", "Kernel", "Parameter", "among", "table"]
 
-ConfigValue = int | bool | str
+ConfigValue = int | bool | float | str
 Config = Mapping[str, ConfigValue]
 """One point of a parameter space: parameter name to value."""
 
 _MOST_CONFIGS = 100_000_000
+_HEADERS = (".h", ".hh", ".hpp")
+_USUAL = ("-fexceptions", "-frtti")
+"""What functions of C++ take for granted, and templates do without."""
 _ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A named axis of a parameter space. Values are integers, booleans or identifier-like strings."""
+    """A named axis of a parameter space. Values are numbers, booleans or identifier-like strings.
+
+    Expressions are of integers: one with a fraction is for sources alone.
+    """
 
     name: str
     values: tuple[ConfigValue, ...]
@@ -41,15 +49,21 @@ class Parameter:
         if not self.values:
             raise SpecError(f"parameter {self.name!r} has no values", fix="list at least one")
         for value in self.values:
-            if not isinstance(value, int) and not (isinstance(value, str) and _ENUM.match(value)):
+            finite = isinstance(value, (int, float)) and math.isfinite(value)
+            if not finite and not (isinstance(value, str) and _ENUM.match(value)):
                 shown = repr(value)[:80]
                 raise SpecError(
-                    f"parameter {self.name!r}: value {shown} is not an integer, a boolean or an identifier",
+                    f"parameter {self.name!r}: value {shown} is not a finite number, a boolean or an identifier",
                     why="values are written into source text",
                     fix="use a name for the choice and spell out its meaning in the template",
                 )
         if len({(type(v), v) for v in self.values}) != len(self.values):
             raise SpecError(f"parameter {self.name!r} lists a value twice: {self.values}", fix="remove one")
+
+    @property
+    def has_fractions(self) -> bool:
+        """Whether values are no integers, as expressions take them."""
+        return any(isinstance(v, float) for v in self.values)
 
 
 @dataclass(frozen=True)
@@ -58,8 +72,9 @@ class Kernel:
 
     Args:
         name: unique within the operator.
-        template: path below a template root; empty for a Triton function.
-        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`, `triton`.
+        template: path below a template root; empty for a function.
+        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`, `triton`. Where it says nothing, the
+            suffix of the file decides.
         dtypes: choices of the operator's dtype variables that it serves, a candidate each; all where it says nothing.
         parameters: the space; without any, there is one config.
         constraints: over `parameter(..)` and `target(..)`: which configs exist for a target.
@@ -89,13 +104,16 @@ class Kernel:
             `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
             does without one of the backends does without the kernel.
         scratch: bytes between the stages, over dims; the template has them by `scratch()`, to add to its workspace.
+        function: a `CudaFunction` or a `Launcher`, or several that run one after the other, with a `Buffer` in common
+            where they are passed the same one.
+        compile: what its source is compiled and linked with, beside what every candidate is.
         fills_in: serves what no variant that was measured takes, in front of the generic one. Its first config is kept
             whether or not it was measured.
     """
 
     name: str
     template: str = ""
-    backend: str = "cxx"
+    backend: str = ""
     parameters: tuple[Parameter, ...] = ()
     constraints: tuple[Expr, ...] = ()
     requires: tuple[Expr, ...] = ()
@@ -116,8 +134,14 @@ class Kernel:
     stages: tuple[str, ...] = ()
     scratch: Expr | None = None
     fills_in: bool = False
+    function: NativeFunction | tuple[NativeFunction, ...] = ()
+    compile: CompileOptions = field(default_factory=CompileOptions)
 
     def __post_init__(self) -> None:
+        if isinstance(self.function, NativeFunction):
+            object.__setattr__(self, "function", (self.function,))
+        if not self.backend:
+            object.__setattr__(self, "backend", self._backend_of_file())
         for several in ("parameters", "constraints", "requires", "worthwhile", "order", "listed", "stages"):
             check_several(getattr(self, several), f"kernel {self.name!r}: {several}")
         if self.listed and not self.parameters:
@@ -125,6 +149,7 @@ class Kernel:
         check_identifier(self.name, "kernel")
         check_identifier(self.backend, f"kernel {self.name!r}: backend")
         self._check_source()
+        self._check_suffix()
         self._check_stages()
         names = [p.name for p in self.parameters]
         for name in names:
@@ -153,7 +178,7 @@ class Kernel:
                 why=f"each is looked at before anything is compiled, which takes minutes for {_MOST_CONFIGS}",
                 fix="give fewer values, or list the configs that are worth a try in `listed`",
             )
-        known = {f"parameter.{n}" for n in names}
+        known = {f"parameter.{p.name}" for p in self.parameters if not p.has_fractions}
         for constraint in self.constraints:
             for fact in sorted(constraint.facts()):
                 if fact not in known and not fact.startswith("target."):
@@ -177,13 +202,61 @@ class Kernel:
     @property
     def source(self) -> str:
         """Where it is written, for messages."""
+        if self.functions:
+            return ", ".join(f.function for f in self.functions)
         return f"templates/{self.template}" if self.triton is None else self.triton.function
 
+    @property
+    def functions(self) -> tuple[NativeFunction, ...]:
+        """The functions of C++ or CUDA that it runs, in order."""
+        return self.function if isinstance(self.function, tuple) else (self.function,)
+
+    def _backend_of_file(self) -> str:
+        if self.triton is not None:
+            return "triton"
+        files = [f.path for f in self.functions if isinstance(f, NativeFunction)] or [str(self.template)]
+        return "nvcc" if any(backend_of_suffix(f) == "nvcc" for f in files) else "cxx"
+
     def _check_source(self) -> None:
-        if self.triton is None:
+        check_several(self.function, f"kernel {self.name!r}: function")
+        if not all(isinstance(f, NativeFunction) for f in self.functions):
+            raise SpecError(
+                f"kernel {self.name!r}: function {str(self.function)[:80]!r} is no CudaFunction or Launcher",
+                fix='write function=CudaFunction("folder/file.cu:name", {...}, grid=..., block=...)',
+            )
+        given = [w for w, there in self._sources() if there]
+        if not given:
             check_template_path(self.template, f"kernel {self.name!r}")
-        elif self.template:
-            raise SpecError(f"kernel {self.name!r} has a template and a Triton function", fix="leave the template out")
+        if len(given) > 1:
+            raise SpecError(f"kernel {self.name!r} has {' and '.join(given)}", fix="leave one of them out")
+        if self.template:
+            check_template_path(self.template, f"kernel {self.name!r}")
+        if self.compile and self.backend not in ("cxx", "nvcc"):
+            raise SpecError(
+                f"kernel {self.name!r} has compile options, and its backend is {self.backend!r}",
+                why="no C++ of the author's is compiled for it",
+                fix="leave `compile` out",
+            )
+
+    def _sources(self) -> tuple[tuple[str, bool], ...]:
+        return (
+            ("a template", bool(self.template)),
+            ("a Triton function", self.triton is not None),
+            ("a function of C++ or CUDA", bool(self.functions)),
+        )
+
+    def _check_suffix(self) -> None:
+        """Raise where a file is not for the compiler that the backend names."""
+        for path in [f.path for f in self.functions] or [self.template]:
+            suffix = backend_of_suffix(path)
+            if {suffix, self.backend} == {"cxx", "nvcc"} and not (
+                self.functions and suffix == "cxx" and path.endswith(_HEADERS)
+            ):
+                raise SpecError(
+                    f"kernel {self.name!r}: {path!r} is not for the backend {self.backend!r}",
+                    why=f"the suffix says {suffix!r}: it decides which compiler sees the file",
+                    fix="leave `backend` out, or rename the file",
+                )
 
     def _check_stages(self) -> None:
         for stage in self.stages:
@@ -206,13 +279,24 @@ class Kernel:
                 fix='list them: stages=("cublaslt", "epilogue")',
             )
 
+    def options(self, shared: CompileOptions) -> CompileOptions:
+        """What its source is compiled with: folders of its functions' files, its own options, those of the library."""
+        folders = tuple(dict.fromkeys(f.folder for f in self.functions if f.folder))
+        own, usual = self.compile, _USUAL if self.functions and self.backend == "cxx" else ()
+        return CompileOptions(
+            include_directories=(*folders, *own.include_directories, *shared.include_directories),
+            definitions={**shared.definitions, **own.definitions},
+            options=(*usual, *shared.options, *own.options),
+            libraries=(*own.libraries, *shared.libraries),
+        )
+
     def uses(self, backends: Collection[str]) -> bool:
         """Whether one of some backends compiles it, or is what one of its stages calls."""
         return self.backend in backends or not set(backends).isdisjoint(self.stages)
 
     def tiling(self, config: Config) -> Tiling | None:
         """The tile of one of its configs, where one is declared."""
-        values = {n: _enum_index(self, n, v) if isinstance(v, str) else int(v) for n, v in config.items()}
+        values = _integers(self, config)
         return self._tiles.of(values, config)
 
     @property
@@ -275,10 +359,7 @@ class _Constraint:
         values = tuple(map(config.get, self._parameters))
         known = self._known.get(values)
         if known is None:
-            facts = {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
-            facts |= {
-                f"parameter.{n}": _enum_index(self._kernel, n, v) for n, v in config.items() if isinstance(v, str)
-            }
+            facts = {f"parameter.{n}": v for n, v in _integers(self._kernel, config).items()}
             known = self._known[values] = bool(self._constraint.evaluate({**facts, **self._named}))
         return known
 
@@ -305,5 +386,9 @@ def _axes(listed: tuple[Config, ...]) -> tuple[Parameter, ...]:
     return tuple(Parameter(n, tuple(dict.fromkeys(c[n] for c in listed if n in c))) for n in names)
 
 
-def _enum_index(kernel: Kernel, name: str, value: str) -> int:
-    return next(p for p in kernel.parameters if p.name == name).values.index(value)
+def _integers(kernel: Kernel, config: Config) -> dict[str, int]:
+    """A config as expressions see it: of a name its index, nothing of a number with a fraction."""
+    axes = {p.name: p.values for p in kernel.parameters}
+    return {
+        n: axes[n].index(v) if isinstance(v, str) else int(v) for n, v in config.items() if not isinstance(v, float)
+    }

@@ -15,6 +15,7 @@ from pathlib import Path
 import aot_tune.spec
 from aot_tune.spec import FromFile, Operator
 from aot_tune.spec.check_operator import check_unique_operators
+from aot_tune.spec.load_sources import with_sources
 from aot_tune.spec.names import check_identifier
 from aot_tune.support import limited_code
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
@@ -111,7 +112,7 @@ def load_operator(folder: Path) -> Operator:
             why="an operator has the name of its folder",
             fix=f"write `operator = Operator(name={folder.name!r}, ...)`, or rename the folder",
         )
-    return _with_files(operator, folder)
+    return with_sources(_with_files(operator, folder), folder)
 
 
 def _place(error: BaseException, folder: Path) -> str:

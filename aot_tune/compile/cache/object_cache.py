@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
+from aot_tune.compile.author_options import option_key
 from aot_tune.compile.cache.entry import OBJECT, RECORD, Stored, file_digest, key_text, load_entry, write_entry
 from aot_tune.compile.cache.evict import prune
 from aot_tune.compile.diagnostics import first_error
@@ -127,6 +128,7 @@ class ObjectCache:
                 "symbol": rendered.symbol,
                 "target": target.name,
                 "backend": self.toolchain.name,
+                **({"options": option_key(rendered.compile)} if rendered.compile else {}),
                 **(self.maker(target) if maker is None else maker),
             }
         )
@@ -266,9 +268,9 @@ class ObjectCache:
 
     def _compile(self, folder: Path, rendered: Rendered, target: Target) -> tuple[CompileOutcome, Stored]:
         path, began = folder / OBJECT, time.time_ns()
-        outcome = self.toolchain.compile(rendered.source, target, path, self.timeout)
+        outcome = self.toolchain.compile(rendered.source, target, path, self.timeout, rendered.compile)
         if _changed_since(began, map(self.toolchain.locate, outcome.includes)):  # nobody knows which one was read
-            outcome = self.toolchain.compile(rendered.source, target, path, self.timeout)
+            outcome = self.toolchain.compile(rendered.source, target, path, self.timeout, rendered.compile)
         good = outcome.status == "ok"
         with self._count:
             self.counters.compiled += 1

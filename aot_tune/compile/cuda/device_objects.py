@@ -1,21 +1,15 @@
-"""What becomes of nvcc's object file: only a candidate's functions stay global, and its resources are read."""
+"""What nvcc's object files hold for a device."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
-from aot_tune.compile.programs import DEVICE_CODE, QUERY_SECONDS
-from aot_tune.support.run_program import run
+from aot_tune.compile.programs import DEVICE_CODE
 
-__all__ = ["device_digest", "localize", "public_functions"]
-
-FUNCTIONS = ("_launch", "_workspace", "_preload", "_note")
-"""Ends of the names that a candidate gives to its functions; everything else becomes local."""
+__all__ = ["device_digest"]
 
 
 def device_digest(path: Path) -> str:
@@ -26,42 +20,3 @@ def device_digest(path: Path) -> str:
     with path.open("rb") as file:
         section = ELFFile(file).get_section_by_name(DEVICE_CODE)
         return "" if section is None else hashlib.sha256(section.data()).hexdigest()
-
-
-def public_functions(path: Path) -> list[str]:
-    """Global functions of an object whose names end as a candidate's do, sorted."""
-    with path.open("rb") as file:
-        table = ELFFile(file).get_section_by_name(".symtab")
-        symbols = table.iter_symbols() if isinstance(table, SymbolTableSection) else ()
-        names = [
-            s.name
-            for s in symbols
-            if s["st_info"]["bind"] == "STB_GLOBAL" and s["st_shndx"] != "SHN_UNDEF" and s.name.endswith(FUNCTIONS)
-        ]
-    return sorted(names)
-
-
-def localize(
-    made: Path, out: Path, functions: Sequence[str], programs: Mapping[str, str], environ: Mapping[str, str]
-) -> str:
-    """Copy an object with only `functions` global, so that templates that two candidates share never meet.
-
-    Template code lies in groups of sections of which a linker keeps one by name; they are dissolved first, else the
-    groups of two candidates would still be merged by the names that they have in common.
-
-    Args:
-        programs: paths of `ld` and `objcopy`.
-
-    Returns:
-        What one of them said when it failed; else an empty text.
-    """
-    merged = made.with_name("merged.o")
-    keep = [f"--keep-global-symbol={name}" for name in functions]
-    for argv in (
-        [programs["ld"], "-r", "--force-group-allocation", "--build-id=none", "-o", merged.name, made.name],
-        [programs["objcopy"], "--strip-unneeded", *keep, merged.name, out.name],
-    ):
-        done = run(argv, folder=made.parent, environ=environ, timeout=QUERY_SECONDS)
-        if done.code != 0 or done.timed_out:
-            return f"{done.output}\nerror: {' '.join(argv)} fails: GNU binutils 2.30 or later are needed"
-    return ""

@@ -7,18 +7,19 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.cuda.device_objects import FUNCTIONS, device_digest, localize, public_functions
+from aot_tune.compile.author_options import library_file, link_words, option_flags, real_include
+from aot_tune.compile.cuda.device_objects import device_digest
 from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, check_known, code_flags
 from aot_tune.compile.cuda.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
 from aot_tune.compile.cuda.visible_gpus import visible_devices
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME
 from aot_tune.compile.headers import opened_files, sought
+from aot_tune.compile.local_symbols import FUNCTIONS, binutils, localize, public_functions
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     LINK_FLAGS,
@@ -29,12 +30,11 @@ from aot_tune.compile.programs import (
     link,
     object_bytes,
     program_digest,
-    program_of,
     program_state,
     rule_files,
 )
-from aot_tune.compile.toolchain import Toolchain
-from aot_tune.spec import Target
+from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain
+from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.cuda_places import SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.ptxas_report import kernel_resources
@@ -142,15 +142,18 @@ class NvccToolchain(Toolchain):
         flags = [*toolkit.command[1:], *self._flags(target)]
         return {"flags": flags, "host added": self._host().added(), "environment": environment}
 
-    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+    def compile(
+        self, source: str, target: Target, out: Path, timeout: float, options: CompileOptions = NO_OPTIONS
+    ) -> CompileOutcome:
         """Compile in the folder of `out` under fixed relative names, so that equal sources give equal objects."""
         toolkit, folder = self.toolkit(), out.parent
         check_known(target, toolkit.known, toolkit.version)
         (folder / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
         with tempfile.TemporaryDirectory(dir=folder, prefix="nvcc-") as scratch:
-            includes = self._include_flags(source, Path(scratch))
-            if includes is None:
+            cutlass = self._include_flags(source, Path(scratch))
+            if cutlass is None:
                 return CompileOutcome(status="compile-failed", log="error: no CUTLASS headers found", lasting=False)
+            includes = (*option_flags(options, Path(scratch)), *cutlass)
             (Path(scratch) / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
             argv = [*toolkit.command, f"-ccbin={self._host().command()[0]}", *self._flags(target), *includes]
             argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
@@ -160,7 +163,8 @@ class NvccToolchain(Toolchain):
             short = msgspec.structs.replace(done, output=cut(done.output))
             failed = failure_of(short, timeout, "nvcc", made, rule)
             if failed is not None:
-                seen = self._opened(source, target, Path(scratch), includes, done.output) if failed.lasting else ()
+                opened = self._opened(target, Path(scratch), includes) if failed.lasting else ()
+                seen = self._includes(source, opened, Path(scratch), options, done.output) if failed.lasting else ()
                 return msgspec.structs.replace(failed, includes=seen)
             functions = public_functions(made)
             if not functions:
@@ -175,21 +179,26 @@ class NvccToolchain(Toolchain):
                 status="ok",
                 log=short.output,
                 seconds=done.seconds,
-                includes=self._includes(source, listed, Path(scratch)),
+                includes=self._includes(source, listed, Path(scratch), options),
                 device=device_digest(out),
                 resources=kernel_resources(done.output) | {"text": object_bytes(out), "memory": done.memory},
             )
 
-    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+    def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
         """Link objects into a shared library that uses dlopen and the shared CUDA runtime, where it lies now."""
         runtime = self.toolkit().shared_runtime()
         argv = [*self._host().command(), *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects), str(runtime)]
-        argv += [f"-Wl,-rpath,{runtime.parent}", "-ldl", "-lpthread"]
+        argv += [*link_words(libraries), f"-Wl,-rpath,{runtime.parent}", "-ldl", "-lpthread"]
         link(argv, out, self._child(out.parent))
 
     def link_arguments(self) -> tuple[str, ...]:
         """The static CUDA runtime and what it needs; libcuda is not among it, it is loaded when it is first used."""
         return (str(self.toolkit().static_runtime()), "-ldl", "-lpthread", "-lrt")
+
+    def _library(self, name: str) -> str | None:
+        host = self._host()._library(name)
+        folder = self.toolkit().shared_runtime().parent
+        return host or library_file(name, [str(folder), *map(str, sorted(folder.parent.parent.glob("*/lib")))])
 
     def include_folders(self) -> tuple[str, ...]:
         """That of the CUDA runtime."""
@@ -225,7 +234,7 @@ class NvccToolchain(Toolchain):
 
     def binutils(self) -> dict[str, str]:
         """The host linker and objcopy, by name."""
-        return _binutils(*self._host().asked())
+        return binutils(*self._host().asked())
 
     def _flags(self, target: Target) -> tuple[str, ...]:
         host = (f"-Xcompiler={flag}" for flag in (*_HOST, *baseline_flags()))
@@ -241,23 +250,27 @@ class NvccToolchain(Toolchain):
         (scratch / "cutlass-include").symlink_to(found)
         return ("-I", "cutlass-include")
 
-    def _includes(self, source: str, opened: Sequence[str], scratch: Path, log: str = "") -> tuple[str, ...]:
-        """Names of the files that a source depends on beside itself; those of `opened` may be relative to `scratch`."""
+    def _includes(
+        self, source: str, listed: Sequence[str], scratch: Path, options: CompileOptions, log: str = ""
+    ) -> tuple[str, ...]:
+        """Names of the files that a source depends on beside itself; those of `listed` may be relative to `scratch`."""
+        opened = [real_include(name, options) for name in listed]
         paths = {name: str(scratch / name) for name in opened}
-        beside = sought(source, paths.values(), self._host().search_folders(), log)
+        folders = (*map(str, options.include_directories), *self._host().search_folders())
+        beside = sought(source, paths.values(), folders, log)
         names = [*opened, *(os.path.relpath(p, scratch) if p.startswith(f"{scratch}/") else p for p in beside)]
         return self._include_names(names, self.toolkit())
 
-    def _opened(self, source: str, target: Target, scratch: Path, includes: Sequence[str], log: str) -> tuple[str, ...]:
+    def _opened(self, target: Target, scratch: Path, includes: Sequence[str]) -> list[str]:
         """What a source includes that does not compile; compilers list it unless a header is at fault."""
         rule = scratch / "candidate.d"
         if listed := rule_files(rule, CUDA_SOURCE_NAME) if rule.is_file() else []:
-            return self._includes(source, listed, scratch, log)
+            return listed
         flags = [flag for flag in self._flags(target) if flag not in _RULE]  # which are not for -E
         argv = [*self.toolkit().command, f"-ccbin={self._host().command()[0]}", *flags, *includes]
         argv += ["-E", "-Xcompiler=-H", CUDA_SOURCE_NAME, "-o", os.devnull]
         done = run(argv, folder=scratch, environ=self._child(scratch), timeout=QUERY_SECONDS, keep=_OUTPUT)
-        return self._includes(source, opened_files(done.output), scratch, log)
+        return opened_files(done.output)
 
     def _include_names(self, files: Sequence[str], toolkit: Toolkit) -> tuple[str, ...]:
         names = set()
@@ -270,25 +283,6 @@ class NvccToolchain(Toolchain):
             else:
                 names.add(real)
         return tuple(sorted(names))
-
-
-@cache
-def _binutils(
-    command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
-) -> dict[str, str]:
-    """Paths of GNU ld and objcopy, as the host compiler finds them."""
-    found = {}
-    for name, choices in (("ld", ("ld.bfd", "ld")), ("objcopy", ("objcopy",))):
-        paths = (program_of(command, dict(environ), choice) for choice in choices)
-        where = next((p for p in paths if p is not None), None)
-        if where is None:
-            raise ToolchainError(
-                f"no {name} found",
-                why="objects of nvcc are made ready to be linked with it",
-                fix="install GNU binutils",
-            )
-        found[name] = where
-    return found
 
 
 TOOLCHAIN = NvccToolchain()

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile.object_records import CompileOutcome
-from aot_tune.compile.toolchain import Toolchain, toolchain_for
-from aot_tune.spec import Target
+from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain, toolchain_for
+from aot_tune.spec import CompileOptions, Target
 
 __all__ = ["TOOLCHAIN", "CublasLtToolchain"]
 
@@ -58,14 +58,21 @@ class CublasLtToolchain(Toolchain):
         cxx = self._cxx()
         return cxx.recipe(cxx.baselines()[0])
 
-    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+    def compile(
+        self,
+        source: str,
+        target: Target,
+        out: Path,
+        timeout: float,
+        options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
+    ) -> CompileOutcome:
         """Compile as C++ for every x86-64 CPU."""
         del target
         cxx = self._cxx()
         made = cxx.compile(source, cxx.baselines()[0], out, timeout)
         return msgspec.structs.replace(made, device=_DEVICE)
 
-    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+    def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
         """Link objects into a shared library for the benchmark."""
         self._cxx().link_shared([*objects, *(Path(word) for word in self.link_arguments())], out)
 

@@ -25,12 +25,12 @@ from aot_tune.compile.programs import (
     program_state,
     rule_files,
 )
-from aot_tune.compile.toolchain import Toolchain, toolchain_for
+from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain, toolchain_for
 from aot_tune.compile.triton.compile_pool import CompilerDiedError, CompilerSetup, TimedOutError, pool
 from aot_tune.compile.triton.launcher_functions import functions_of
 from aot_tune.compile.triton.launcher_objects import HEADER, IMAGE, LAUNCHER, compile_launcher, host_flags
 from aot_tune.render.triton.recipe import read_recipe
-from aot_tune.spec import Target
+from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.run_program import key_environment
 from aot_tune.triton.absent_devices import DEVICES, target_of
 from aot_tune.triton.client import template_roots
@@ -122,7 +122,14 @@ class TritonToolchain(Toolchain):
         environment, added = key_environment(self._env()), self._cxx().added()
         return {"arch": arch, "virtual": virtual, "flags": flags, "added": added, "environment": environment}
 
-    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+    def compile(
+        self,
+        source: str,
+        target: Target,
+        out: Path,
+        timeout: float,
+        options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
+    ) -> CompileOutcome:
         """Compile the function that a source names, write `kernel.bin` and `kernel.h` beside it, then the launcher."""
         began = time.monotonic()
         try:
@@ -151,7 +158,7 @@ class TritonToolchain(Toolchain):
         left = timeout - (time.monotonic() - began)
         return self._embed(source, reply.image, out, left, began, memory)
 
-    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+    def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
         """Link objects into a shared library for the benchmark; drivers are found when it runs."""
         cxx = self._cxx()
         called = functions_of(objects, cxx.command(), self._env())

@@ -11,7 +11,9 @@ from types import TracebackType
 
 from aot_tune.bench.host.findings import Findings
 from aot_tune.compile import Object, toolchain_for
+from aot_tune.compile.toolchain import NO_OPTIONS
 from aot_tune.pipeline.session import Session
+from aot_tune.spec import CompileOptions
 from aot_tune.support.storage import check_loadable, scratch_folder
 
 __all__ = ["BenchFiles"]
@@ -59,8 +61,10 @@ class BenchFiles:
         """A new one in it for one bench."""
         return self.folder() / f"bench-{next(self._numbers)}"
 
-    def link(self, backend: str, made: Object) -> Path:
+    def link(self, backend: str, made: Object, options: CompileOptions = NO_OPTIONS) -> Path:
         """A backend's object linked for the benchmark, made once; several threads may ask at a time.
+
+        `options` name the libraries of the author's that it needs.
 
         Raises:
             ToolchainError: when the object does not link.
@@ -73,6 +77,7 @@ class BenchFiles:
         folder = self.folder()
         check_loadable(folder)  # else every candidate would fail, and that be remembered of it
         path = folder / f"{made.digest[:24]}-{threading.get_ident()}.so"
-        toolchain_for(backend, self._session.environment).link_shared([Path(made.path)], path)
+        toolchain = toolchain_for(backend, self._session.environment)
+        toolchain.link_shared([Path(made.path)], path, toolchain.libraries(options))
         with self._lock:
             return self._linked.setdefault(made.digest, path)

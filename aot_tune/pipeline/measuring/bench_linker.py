@@ -46,4 +46,4 @@ class BenchLinker:
 
     def _link(self, entry: Entry, made: Object) -> None:
         with contextlib.suppress(ToolchainError):
-            self._pool.shared.link(entry.candidate.backend, made)
+            self._pool.shared.link(entry.candidate.backend, made, entry.rendered.compile)

@@ -159,7 +159,7 @@ class LazyBench:
             self.session.compile([entry], "again")
         if entry.object is None or not entry.compiled:
             raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
-        return self.shared.link(entry.candidate.backend, entry.object)
+        return self.shared.link(entry.candidate.backend, entry.object, entry.rendered.compile)
 
     def entrant(self, entry: Entry) -> Entrant:
         """The candidate as the bench takes it.

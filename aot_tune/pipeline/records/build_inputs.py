@@ -68,6 +68,7 @@ def build_key(session: Session, paths: Paths) -> tuple[str, bytes]:
         {
             "build": _SCHEMA,
             "plan": {**msgspec.to_builtins(plan), "options": options},
+            "compile": msgspec.to_builtins(paths.compile),
             "package": folder_digest(PACKAGE, _CODE),
             "python": sys.version,
             "templates": [[Path(root).name, folder_digest(Path(root))] for root in paths.templates],

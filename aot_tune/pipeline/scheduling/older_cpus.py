@@ -158,4 +158,4 @@ def most_alike(kernel: Kernel, space: Sequence[dict[str, ConfigValue]], config: 
 def _in_order(values: Sequence[ConfigValue]) -> list[ConfigValue]:
     """Numbers by size, names as they were declared."""
     named = any(isinstance(v, str) for v in values)
-    return sorted(values, key=lambda v: 0 if named else int(v))
+    return sorted(values, key=lambda v: 0 if isinstance(v, str) or named else v)

@@ -105,8 +105,9 @@ class _Scene:
         self.facts = {f"target.{n}": v for n, v in target.facts.items()}
         for name, value in self.config.items():
             spread = next((p.values for p in kernel.parameters if p.name == name), ())
-            known = value if not isinstance(value, str) else spread.index(value) if value in spread else None
-            if known is not None:
+            named = isinstance(value, str)
+            known = value if not named else spread.index(value) if value in spread else None
+            if known is not None and not isinstance(value, float):
                 self.facts[f"parameter.{name}"] = int(known)
         for variable, choices in operator.dtypes.items():
             chosen = candidate.dtypes.get(variable, choices[0])
@@ -139,8 +140,8 @@ class _Scene:
                 found[name] = option
         for name in (*OPTIONS, *(AMD_OPTIONS if self.target.family == "hip" else ())):
             value = self.config.get(name)
-            if isinstance(value, str):
-                raise RenderError(f"{self.what}: launch option {name}={value!r} is not a number")
+            if isinstance(value, (str, float)):
+                raise RenderError(f"{self.what}: launch option {name}={value!r} is not an integer")
             if value is not None:
                 found[name] = value
         if function.launch_pdl and self.target.family == "cuda" and self.target.level >= _FIRST_WITH_PDL:

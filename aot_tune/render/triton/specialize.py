@@ -211,7 +211,7 @@ def span(operator: Operator, tensor: str) -> Expr:
 
 def config_facts(config: Mapping[str, ConfigValue]) -> dict[str, int]:
     """A config's numbers as facts."""
-    return {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
+    return {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, (str, float))}
 
 
 def depends(expr: Expr | None, config: Mapping[str, ConfigValue]) -> bool:

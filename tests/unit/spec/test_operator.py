@@ -80,8 +80,13 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("template NUL", lambda: Kernel("k", "a\0b"), "not allowed"),
     ("template newline", lambda: Kernel("k", "a\nb"), "not allowed"),
     ("parameter value", lambda: Parameter("P", ('1);system("x")',)), r"value '1\);system"),
-    ("parameter long", lambda: Parameter("P", ("x" * 10_000,)), "not an integer, a boolean or an identifier"),
-    ("parameter float", lambda: Parameter("P", (1.5,)), r"value 1\.5"),  # type: ignore[arg-type]
+    ("parameter long", lambda: Parameter("P", ("x" * 10_000,)), "not a finite number, a boolean or an identifier"),
+    ("parameter nan", lambda: Parameter("P", (float("nan"),)), "value nan"),
+    (
+        "constraint of fractions",
+        lambda: Kernel("k", "k.j2", parameters=(Parameter("P", (0.5,)),), constraints=(parameter("P") == 1,)),
+        "uses 'parameter.P'",
+    ),
     ("parameter twice", lambda: Parameter("P", (1, 1)), "lists a value twice"),
     ("parameter empty", lambda: Parameter("P", ()), "has no values"),
     ("order", lambda: Kernel("k", "k.j2", parameters=(Parameter("P", (1,)),), order=({"P": 2},)), "P=2"),

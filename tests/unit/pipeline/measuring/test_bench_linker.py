@@ -19,11 +19,11 @@ from aot_tune.pipeline.measuring.bench_linker import BenchLinker
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Budget
-from aot_tune.spec import Problem
+from aot_tune.spec import CompileOptions, Problem
 from aot_tune.support.errors import ToolchainError
 
 ONE, TWO = OPERATOR.workload
-Link = Callable[[str, Object], None]
+Link = Callable[..., None]
 
 
 def compiled(digest: str, status: str = "ok") -> Object:
@@ -45,7 +45,7 @@ def linker(found: Evidence, known: Sequence[tuple[Problem, str]], link: Link) ->
 def test_an_object_is_linked_unless_all_its_screens_are_known() -> None:
     linked: list[str] = []
 
-    def link(backend: str, made: Object) -> None:
+    def link(backend: str, made: Object, _options: CompileOptions) -> None:
         linked.append(f"{backend} {made.digest}")
 
     found = evidence(FAST, SMALL, GENERIC)
@@ -61,7 +61,7 @@ def test_an_object_is_linked_unless_all_its_screens_are_known() -> None:
 
 
 def test_what_does_not_link_is_told_when_it_is_measured() -> None:
-    def fails(_backend: str, _made: Object) -> None:
+    def fails(*_given: object) -> None:
         raise ToolchainError("cannot link")
 
     task = linker(evidence(FAST), [], fails).after(FAST, compiled("f"))
@@ -75,9 +75,9 @@ def test_entrants_of_races_are_linked_several_at_a_time_and_faults_are_not_lost(
     for one in entries:
         one.object = compiled(one.candidate.kernel)
     try:
-        linker(evidence(*entries), [], lambda _backend, _made: cast(None, meet.wait())).all(entries)
+        linker(evidence(*entries), [], lambda *_given: cast(None, meet.wait())).all(entries)
 
-        def fails(_backend: str, _made: Object) -> None:
+        def fails(*_given: object) -> None:
             raise OSError("no space left")
 
         with pytest.raises(OSError, match="no space left"):
@@ -90,11 +90,12 @@ def test_entrants_of_races_are_linked_several_at_a_time_and_faults_are_not_lost(
 def test_an_object_is_linked_once_for_all_benches_of_a_crew(monkeypatch: pytest.MonkeyPatch) -> None:
     linked: list[Path] = []
 
-    def link_shared(objects: list[Path], out: Path) -> None:
+    def link_shared(objects: list[Path], out: Path, libraries: tuple[str, ...]) -> None:
+        assert libraries == ()
         linked.extend(objects)
         out.touch()
 
-    chain = SimpleNamespace(link_shared=link_shared)
+    chain = SimpleNamespace(link_shared=link_shared, libraries=lambda _options: ())
     monkeypatch.setattr(shared_module, "toolchain_for", lambda _backend, _environment: chain)
     devices = [Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"}, unit=u) for u in "01"]
     with DevicePool(cast(Session, SimpleNamespace(environment={}, turn=Budget(None), leave_out=id)), devices) as pool:

@@ -1,0 +1,153 @@
+"""What all C++ and CUDA sources of a library are compiled and linked with, as CMake says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.compile import toolchain_for
+from aot_tune.spec import CompileOptions, Operator
+from aot_tune.spec.compile_options import check_option
+from aot_tune.support.errors import BuildError, Mistakes, SpecError, ToolchainError
+from aot_tune.support.installed_paths import PACKAGE
+
+__all__ = ["CompileSettings", "check_settings", "linked_libraries", "of_target"]
+
+_LANGUAGE = re.compile(r"\$<\$<COMPILE_LANGUAGE:(?P<languages>[A-Z,]+)>:(?P<option>.+)>\Z", re.DOTALL)
+_LANGUAGES = {"cxx": "CXX", "nvcc": "CUDA"}
+_OWN = ("AOT_TUNE_PREFIX=",)
+
+
+class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """As CMake's lists have it: folders, `NAME` or `NAME=VALUE`, options, names or files of libraries.
+
+    An option may be for one language, `$<$<COMPILE_LANGUAGE:CUDA>:--use_fast_math>`.
+    """
+
+    include_directories: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+    def for_backend(self, backend: str) -> CompileOptions:
+        """What sources of a backend get.
+
+        Raises:
+            SpecError: for a definition or an option that is none, or may not be given.
+        """
+        pairs = (one.removeprefix("-D").partition("=") for one in self.definitions)
+        return CompileOptions(
+            include_directories=self.include_directories,
+            definitions={name: value if equals else None for name, equals, value in pairs},
+            options=tuple(self.options_for(backend)),
+            libraries=self.libraries,
+        )
+
+    def by_backend(self) -> dict[str, CompileOptions]:
+        """What sources of each backend get."""
+        return {backend: self.for_backend(backend) for backend in _LANGUAGES}
+
+    def with_more(self, other: CompileSettings) -> CompileSettings:
+        """These, and another's behind them."""
+        fields = {
+            name: tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name)))) for name in self.__struct_fields__
+        }
+        return CompileSettings(**fields)
+
+    def options_for(self, backend: str) -> Iterable[str]:
+        """The options that are for a backend's language."""
+        for option in self.options:
+            match = _LANGUAGE.match(option)
+            if match is None:
+                yield option
+            elif _LANGUAGES[backend] in match["languages"].split(","):
+                yield from match["option"].split(";")
+
+
+def check_settings(settings: CompileSettings, library: str) -> None:
+    """Check what a library is compiled with.
+
+    Raises:
+        BuildError: for an option or a definition that may not be given, and for a folder that is not there.
+    """
+    where = f"library {library!r}"
+    for option in settings.options:
+        if "$<" in option and not _LANGUAGE.match(option):
+            raise BuildError(
+                f"{where}: COMPILE_OPTIONS has {option!r}",
+                why="of generator expressions only $<$<COMPILE_LANGUAGE:...>:...> is understood",
+                fix="write the option itself",
+            )
+    try:
+        for backend in _LANGUAGES:
+            for option in settings.options_for(backend):
+                check_option(option, f"{where}: COMPILE_OPTIONS")
+            settings.for_backend(backend)
+    except SpecError as error:
+        raise BuildError(error.what, why=error.why, fix=error.fix) from error
+    for folder in settings.include_directories:
+        if not Path(folder).is_dir():
+            raise BuildError(
+                f"{where}: INCLUDE_DIRECTORIES has {folder!r}, which is no folder",
+                fix="give a path below the CMakeLists.txt, or a whole one",
+            )
+
+
+def linked_libraries(
+    operators: Mapping[str, Operator],
+    settings: CompileSettings,
+    backends: Iterable[str],
+    environment: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Files of the libraries that kernels name, for the link of the library; those of `settings` are CMake's to link.
+
+    Raises:
+        SpecError: for each that is not found, with the kernel that names it; one for all.
+    """
+    mistakes, found = Mistakes(), dict[str, None]()
+    chains = {b: toolchain_for(b, environment) for b in backends if b in _LANGUAGES}
+    with mistakes.gather():
+        for chain in chains.values():
+            _files(chain.libraries, CompileOptions(libraries=settings.libraries), "LINK_LIBRARIES")
+    for operator in operators.values():
+        for kernel in operator.kernels:
+            if kernel.compile.libraries and kernel.backend in chains:
+                with mistakes.gather():
+                    where = f"operator {operator.name!r}: kernel {kernel.name!r}"
+                    found.update(dict.fromkeys(_files(chains[kernel.backend].libraries, kernel.compile, where)))
+    mistakes.tell()
+    return tuple(found)
+
+
+def _files(find: object, options: CompileOptions, where: str) -> Sequence[str]:
+    try:
+        return find(options)  # type: ignore[operator,no-any-return]
+    except ToolchainError as error:
+        raise SpecError(f"{where}: {error.what}", why=error.why, fix=error.fix) from error
+
+
+def of_target(file: Path, own: Iterable[str]) -> CompileSettings:
+    """What the CMake target has by `target_include_directories` and its like, without what is the library's `own`.
+
+    `file` is written by CMake when it generates; without it there is nothing.
+    """
+    try:
+        rows = [row.partition("=") for row in file.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return CompileSettings()
+    lists = {name: [one for one in value.split(";") if one] for name, _, value in rows}
+    ours = {str(Path(folder).resolve()) for folder in own}
+    folders = [f for f in lists.get("include_directories", ()) if not _is_own(f, ours)]
+    return CompileSettings(
+        include_directories=tuple(dict.fromkeys(folders)),
+        definitions=tuple(d for d in lists.get("definitions", ()) if not d.startswith(_OWN)),
+        libraries=tuple(lists.get("libraries", ())),
+    )
+
+
+def _is_own(folder: str, ours: set[str]) -> bool:
+    path = Path(folder).resolve()
+    return str(path) in ours or path.is_relative_to(PACKAGE)

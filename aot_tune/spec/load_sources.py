@@ -1,0 +1,321 @@
+"""Reads the sources of a library's functions, and checks what is passed to them before anything is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from aot_tune.spec.kernel import Kernel
+from aot_tune.spec.native_function import CudaFunction, NativeArgument, NativeFunction, Struct
+from aot_tune.spec.operator import Operator
+from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, words
+from aot_tune.spec.triton_function import DTypeOf
+from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
+
+__all__ = ["package_folder", "project_folder", "with_sources"]
+
+_PROJECT = ("pyproject.toml", "CMakeLists.txt", ".git")
+_STREAMS = ("stream", "cuda_stream", "s")
+
+
+def with_sources(operator: Operator, folder: Path) -> Operator:
+    """The operator with the sources of its kernels' functions, and with whole paths of folders and libraries.
+
+    Raises:
+        SpecError: for a file or a function that is not there, and for what does not fit the function's parameters; one
+            for all that is wrong.
+    """
+    mistakes, kernels = Mistakes(), list(operator.kernels)
+    for number, kernel in enumerate(kernels):
+        with mistakes.gather():
+            kernels[number] = _with_paths(kernel, folder, f"operator {operator.name!r}: kernel {kernel.name!r}")
+        if not kernel.functions:
+            continue
+        where = f"operator {operator.name!r}: kernel {kernel.name!r}"
+        with mistakes.gather():
+            loaded = tuple(_loaded(f, kernels[number], folder, where) for f in kernel.functions)
+            for function in loaded:
+                _check_arguments(operator, kernel, function, f"{where}: {function.function!r}")
+            _check_macros(kernel, loaded, where)
+            kernels[number] = dataclasses.replace(kernels[number], function=loaded)
+    mistakes.tell()
+    same = all(one is other for one, other in zip(kernels, operator.kernels, strict=True))
+    return operator if same else dataclasses.replace(operator, kernels=tuple(kernels))
+
+
+def project_folder(folder: Path) -> Path:
+    """The nearest folder around one that holds a project; itself where there is none."""
+    here = folder.resolve()
+    return next((p for p in (here, *here.parents) if any((p / name).exists() for name in _PROJECT)), here)
+
+
+def package_folder(name: str) -> Path:
+    """The folder of an installed package, which is not imported: for sources and headers that come with it.
+
+    Raises:
+        SpecError: when it is not installed.
+    """
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        found = None
+    folders = list(found.submodule_search_locations or ()) if found is not None else []
+    if not folders:
+        raise SpecError(
+            f"there is no installed package {name!r}",
+            why="sources or headers of it are wanted",
+            fix=f"pip install it, or name it in `requires` of [build-system]: {name}",
+        )
+    return Path(folders[0])
+
+
+def _places(folder: Path) -> list[Path]:
+    """Where files of an operator may be: below its folder, its root, and the folders up to the project's."""
+    here, top = folder.resolve(), project_folder(folder)
+    return [p for p in (here, *here.parents) if p in (here, here.parent) or p.is_relative_to(top)]
+
+
+def _find(path: str, folder: Path, where: str) -> Path:
+    places = _places(folder)
+    tried = [Path(path)] if Path(path).is_absolute() else [p / path for p in places]
+    found = next((p for p in tried if p.is_file()), None)
+    if found is None:
+        top = places[-1]
+        same = (
+            sorted(str(p.relative_to(top)) for p in top.rglob(Path(path).name))[:3]
+            if not Path(path).is_absolute()
+            else []
+        )
+        raise SpecError(
+            f"{where}: there is no file {path!r}",
+            why=f"looked below {', '.join(str(p) for p in places)}" if not Path(path).is_absolute() else "",
+            fix=f"write {same[0]!r}" if same else "give its path below the project's folder, or a whole one",
+        )
+    return found.resolve()
+
+
+def _with_paths(kernel: Kernel, folder: Path, where: str) -> Kernel:
+    """The kernel with whole paths of its include folders and of libraries that are paths."""
+    options = kernel.compile
+    if not options.include_directories and not options.libraries:
+        return kernel
+    folders = tuple(str(_folder(d, folder, where)) for d in options.include_directories)
+    libraries = tuple(str(_library(lib, folder, where)) for lib in options.libraries)
+    made = dataclasses.replace(options, include_directories=folders, libraries=libraries)
+    return dataclasses.replace(kernel, compile=made)
+
+
+def _folder(given: str | PurePath, folder: Path, where: str) -> Path:
+    path = Path(given)
+    tried = [path] if path.is_absolute() else [p / path for p in _places(folder)]
+    found = next((p for p in tried if p.is_dir()), None)
+    if found is None:
+        raise SpecError(
+            f"{where}: there is no include folder {str(given)!r}",
+            why=f"looked for {', '.join(map(str, tried))}",
+            fix="give its path below the project's folder, or a whole one",
+        )
+    return found.resolve()
+
+
+def _library(given: str | PurePath, folder: Path, where: str) -> str | PurePath:
+    if isinstance(given, str) and "/" not in given and not given.endswith((".so", ".a")):
+        return given
+    return _find(str(given), folder, where)
+
+
+def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) -> NativeFunction:
+    path = _find(function.path, folder, where)
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    others = list(_headers(text, (path.parent, *map(Path, kernel.compile.include_directories))))
+    declared = _declared(function, [text, *others], where)
+    seen = tuple(sorted({w for t in (text, *others) for w in words(t)}))
+    top = project_folder(folder)
+    place = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
+    return dataclasses.replace(function, text=text, place=place, declared=declared, seen=seen, folder=str(path.parent))
+
+
+def _headers(text: str, folders: Sequence[Path]) -> Iterable[str]:
+    """Texts of the headers that a source includes in quotes, and of theirs, as far as they are in known folders."""
+    waiting, known = list(included_names(text)), set[str]()
+    while waiting:
+        name = waiting.pop()
+        path = next((p for p in (f / name for f in folders) if p.is_file()), None)
+        if name in known or path is None:
+            continue
+        known.add(name)
+        found = path.read_text(encoding="utf-8-sig", errors="replace")
+        waiting += [str(Path(name).parent / n) for n in included_names(found)] + list(included_names(found))
+        yield found
+
+
+def _declared(function: NativeFunction, texts: Sequence[str], where: str) -> SourceFunction | None:
+    """What a source declares of a function; None where it is made by a macro and everything is passed in order."""
+    every = [f for text in texts for f in source_functions(text)]
+    wanted = isinstance(function, CudaFunction)
+    named = [f for f in every if f.name == function.name or f.name.endswith(f"::{function.name}")]
+    fitting = [f for f in named if f.is_kernel == wanted]
+    if fitting:
+        return fitting[0]
+    if named:
+        raise SpecError(
+            f"{where}: {named[0].name!r} in {function.path} is {'no' if wanted else 'a'} __global__ function",
+            fix="declare it by " + ("Launcher" if wanted else "CudaFunction, with its grid and block"),
+        )
+    in_order = not isinstance(function.arguments, Mapping) and function.arguments
+    if in_order and any(function.name.rpartition("::")[2] in words(text) for text in texts):
+        return None
+    known = [f.name for f in every if f.is_kernel == wanted]
+    raise SpecError(
+        f"{where}: there is no function {function.name!r} in {function.path}",
+        why="a function is looked for in the file and in headers that it includes in quotes",
+        fix=did_you_mean(function.name, known)
+        or "name one of the file; of a function that a macro makes, list the arguments in order as a tuple",
+    )
+
+
+def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunction, where: str) -> None:
+    declared, given = function.declared, function.arguments
+    known = _names(operator)
+    parameters = {p.name for p in kernel.parameters}
+    if declared is not None and isinstance(given, Mapping):
+        for name in given:
+            if name not in declared.parameters:
+                raise SpecError(f"{where} has no parameter {name!r}", fix=did_you_mean(name, declared.parameters))
+        for position, name in enumerate(declared.parameters):
+            if name not in given and name not in known and not _is_stream(kernel, function, name):
+                raise SpecError(
+                    f"{where}: nothing is passed as parameter {name or position!r}",
+                    why="no tensor, scalar, attribute or dim has its name",
+                    fix=f"add {name!r} to the arguments" if name else "list all arguments in order, as a tuple",
+                )
+    elif declared is not None and len(given) != len(declared.parameters):
+        raise SpecError(
+            f"{where} has {len(declared.parameters)} parameters, and {len(given)} arguments are listed",
+            fix=f"list one for each of {', '.join(declared.parameters)}",
+        )
+    macros = parameters - set(declared.template if declared is not None else ()) - _taken(function)
+    for name in sorted(macros if function.macros is None else function.macros):
+        if name in known or (declared is not None and name in declared.parameters):
+            raise SpecError(
+                f"{where}: {name!r} is passed twice, as a macro and as an argument",
+                why="the macro would stand in the source in place of the argument's name",
+                fix="rename the kernel's parameter, or give the macro another name: macros={...}",
+            )
+    _check_template(kernel, function, where)
+    for name, one in _rows(function):
+        _check_one(operator, parameters, one, f"{where}: {name}")
+    for what, expr in function.expressions():
+        _check_facts(
+            operator, kernel, expr.facts(), f"{where}: {what}", of_call=not what.startswith(("template", "macro"))
+        )
+
+
+def _is_stream(kernel: Kernel, function: NativeFunction, name: str) -> bool:
+    return not isinstance(function, CudaFunction) and kernel.backend == "nvcc" and name in _STREAMS
+
+
+def _check_template(kernel: Kernel, function: NativeFunction, where: str) -> None:
+    declared, given = function.declared, function.template
+    if declared is None:
+        return
+    if not isinstance(given, Mapping):
+        if len(given) > len(declared.template):
+            raise SpecError(
+                f"{where}: {len(given)} template arguments for {len(declared.template)} parameters of the template",
+                fix="list as many, or write a dict by name",
+            )
+        given = dict(zip(declared.template, given, strict=False))
+    for name in given:
+        if name not in declared.template:
+            raise SpecError(
+                f"{where}: its template has no parameter {name!r}", fix=did_you_mean(name, declared.template)
+            )
+    own = {p.name for p in kernel.parameters}
+    open_ = [n for n in declared.template if n not in given and n not in own]
+    needed = [n for n in open_ if n not in declared.defaulted]
+    if needed:
+        raise SpecError(
+            f"{where}: nothing is given for {needed[0]!r} of its template",
+            why="no parameter of the kernel has its name, and it has no default",
+            fix=f'add it: template={{{needed[0]!r}: ...}}, such as DTypeOf("x") or parameter("BLOCK")',
+        )
+
+
+def _check_one(operator: Operator, parameters: Collection[str], given: NativeArgument, where: str) -> None:
+    if isinstance(given, Struct):
+        for name, one in given.fields.items():
+            _check_one(operator, parameters, one, f"{where}: field {name!r}")
+    if isinstance(given, DTypeOf) and given.tensor not in {t.name for t in operator.tensors}:
+        raise SpecError(
+            f"{where}: there is no tensor {given.tensor!r}", fix=did_you_mean(given.tensor, _names(operator))
+        )
+    if isinstance(given, str) and given not in _names(operator):
+        raise SpecError(
+            f"{where}: {given!r} is no tensor, scalar, attribute or dim",
+            fix=f"{did_you_mean(given, _names(operator))}; for an expression of C++ write Code({given!r})",
+        )
+
+
+def _check_facts(operator: Operator, kernel: Kernel, facts: Iterable[str], where: str, *, of_call: bool) -> None:
+    tensors = {t.name: t for t in operator.tensors}
+    known = {f"parameter.{p.name}" for p in kernel.parameters if not p.has_fractions}
+    known |= {*operator.dims, *(f"dtype.{v}" for v in operator.dtypes)}
+    known |= {f"stride.{t.name}.{axis}" for t in operator.tensors for axis in range(t.rank)}
+    known |= {f"present.{t}" for t in tensors} | {f"attribute.{a.name}" for a in operator.attributes}
+    if of_call:
+        known.add("device.multiprocessors")
+    for fact in sorted(facts):
+        if fact not in known and not fact.startswith("target."):
+            kind, _, name = fact.rpartition(".")
+            raise SpecError(
+                f"{where} uses {fact!r}, which is {'no dim' if not kind else 'not known'} here",
+                fix=did_you_mean(fact, known) or (f"declare the dim {name!r}" if not kind else ""),
+            )
+
+
+def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: str) -> None:
+    """Raise for a parameter of which no source and no expression makes use: all its values are one kernel."""
+    used = {fact for f in functions for _, e in f.expressions() for fact in e.facts()}
+    for function in functions:
+        if function.declared is not None:
+            used |= {f"parameter.{n}" for n in function.declared.template}
+        for name in function.macros or {}:
+            if name not in function.seen:
+                raise SpecError(
+                    f"{where}: {function.place} never uses the macro {name!r}",
+                    why="neither the file nor the headers beside it name it",
+                    fix=did_you_mean(name, function.seen) or "leave it out of `macros`",
+                )
+    for one in kernel.parameters:
+        if f"parameter.{one.name}" in used or any(f.macros is None and one.name in f.seen for f in functions):
+            continue
+        places = ", ".join(dict.fromkeys(f.place for f in functions))
+        seen = sorted({w for f in functions for w in f.seen})
+        raise SpecError(
+            f"{where}: {places} never uses the macro {one.name!r}",
+            why="a parameter of the kernel is a macro of its name; neither the file nor the headers beside it name it, "
+            "and no expression of the launch uses it",
+            fix=did_you_mean(one.name, seen) or "leave the parameter out",
+        )
+
+
+def _taken(function: NativeFunction) -> set[str]:
+    """Parameters that only expressions use: no macros are made of them when the source has not their names."""
+    facts = {fact for _, e in function.expressions() for fact in e.facts()}
+    return {f.removeprefix("parameter.") for f in facts if f.removeprefix("parameter.") not in function.seen}
+
+
+def _rows(function: NativeFunction) -> list[tuple[str, NativeArgument]]:
+    found: list[tuple[str, NativeArgument]] = []
+    for what, given in (("argument", function.arguments), ("template argument", function.template)):
+        rows = given.items() if isinstance(given, Mapping) else enumerate(given)
+        found += [(f"{what} {name!r}", one) for name, one in rows]
+    return found + [(f"macro {name!r}", one) for name, one in (function.macros or {}).items()]
+
+
+def _names(operator: Operator) -> list[str]:
+    tensors, scalars = (t.name for t in operator.tensors), (s.name for s in operator.scalars)
+    return [*tensors, *scalars, *(a.name for a in operator.attributes), *operator.dims]

@@ -1,0 +1,243 @@
+"""A function of a C++ or CUDA source as a kernel: what its parameters are in terms of the operator, and its launch.
+
+The source stays as it is. What a config says, it gets as macros or as arguments of its template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.spec.dtypes import dtype
+from aot_tune.spec.expr import Expr, ExprLike, as_expr
+from aot_tune.spec.source_functions import SourceFunction
+from aot_tune.spec.triton_function import Buffer, DTypeOf
+from aot_tune.support.errors import SpecError
+
+__all__ = [
+    "Code",
+    "CudaFunction",
+    "Launcher",
+    "NativeArgument",
+    "NativeFunction",
+    "Stream",
+    "Struct",
+    "backend_of_suffix",
+]
+
+_REFERENCE = re.compile(r"(?P<path>[^:\s\x00-\x1f][^:\x00-\x1f]*?\.\w+):(?P<name>[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
+_CUDA = (".cu", ".cuh")
+_CXX = (".cpp", ".cc", ".cxx", ".c++", ".h", ".hpp", ".hh")
+
+
+@dataclass(frozen=True)
+class Code:
+    """An expression of C++, printed as it is: `Code("Layout::kRowMajor")`."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The stream of the call, for a launcher: a `cudaStream_t`."""
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A struct that is passed by value, with what its fields are; the others are zero.
+
+    Args:
+        type_name: as C++ names it, `ops::Params`.
+        fields: name to what it is, as of an argument; `shape.batch` names the field of a field.
+    """
+
+    type_name: str
+    fields: Mapping[str, NativeArgument]
+
+
+NativeArgument = str | Expr | Ratio | Root | int | float | bool | None | Buffer | DTypeOf | Code | Stream | Struct
+"""What an argument is: the name of a tensor or scalar, an expression of the call, a constant, or a record above."""
+
+
+@dataclass(frozen=True)
+class NativeFunction:
+    """The reference to a function and what it is passed; see `CudaFunction` and `Launcher`.
+
+    What follows `macros` is filled in when the operator is loaded: the file's text, its name for messages, what it
+    declares of the function, all names in it and in headers beside it, and its folder.
+    """
+
+    function: str
+    arguments: Mapping[str, NativeArgument] | Sequence[NativeArgument] = ()
+    template: Mapping[str, NativeArgument] | Sequence[NativeArgument] = ()
+    macros: Mapping[str, NativeArgument] | None = None
+    text: str = field(default="", compare=False, repr=False)
+    place: str = field(default="", compare=False, repr=False)
+    declared: SourceFunction | None = field(default=None, compare=False, repr=False)
+    seen: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    folder: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        match = _REFERENCE.fullmatch(self.function) if isinstance(self.function, str) else None
+        if match is None:
+            raise SpecError(
+                f"{str(self.function)[:80]!r} is no reference to a function",
+                fix='write "folder/file.cu:name", with the namespace where it has one: "file.cu:ops::name"',
+            )
+        if PurePosixPath(match["path"]).suffix not in (*_CUDA, *_CXX):
+            raise SpecError(
+                f"{self.function!r}: its file is no source of C++ or CUDA by its suffix",
+                fix=f"use one of {', '.join((*_CUDA, *_CXX))}",
+            )
+        for what, given in (("arguments", self.arguments), ("template", self.template), ("macros", self.macros or {})):
+            if not isinstance(given, (Mapping, tuple, list)):
+                raise SpecError(
+                    f"{self.function!r}: {what} are {str(given)[:80]!r}",
+                    fix="write a dict of parameter name to what is passed, or a tuple in the function's order",
+                )
+            rows = given.items() if isinstance(given, Mapping) else enumerate(given)
+            for name, one in rows:
+                _check(f"{self.function!r}: {what}: {name!r}", one)
+
+    @property
+    def path(self) -> str:
+        """The source's file, as it is declared."""
+        return _parts(self.function)["path"]
+
+    @property
+    def name(self) -> str:
+        """The function's name, as it is declared."""
+        return _parts(self.function)["name"]
+
+    @property
+    def backend(self) -> str:
+        """What compiles it."""
+        return backend_of_suffix(self.path) or "cxx"
+
+    def expressions(self) -> list[tuple[str, Expr]]:
+        """All expressions in it, each with what it is for."""
+        found: list[tuple[str, Expr]] = []
+        for what, given in (("argument", self.arguments), ("template argument", self.template)):
+            rows = given.items() if isinstance(given, Mapping) else enumerate(given)
+            for name, one in rows:
+                found += _expressions(f"{what} {name!r}", one)
+        for name, one in (self.macros or {}).items():
+            found += _expressions(f"macro {name!r}", one)
+        return found
+
+    def buffers(self) -> list[Buffer]:
+        """Its buffers, in the order of the arguments."""
+        given = self.arguments.values() if isinstance(self.arguments, Mapping) else self.arguments
+        return [b for one in given for b in _buffers(one)]
+
+
+@dataclass(frozen=True)
+class CudaFunction(NativeFunction):
+    """A `__global__` function and its launch.
+
+    Args:
+        function: `folder/file.cu:name`; the file lies below the operator's folder, a template root or the project's
+            folder, or the path is absolute. A name in a namespace is `file.cu:ops::name`.
+        arguments: parameter of the function to what is passed, or all of them in order; a parameter that is not listed
+            is the tensor, scalar or dim of its own name. Integers that do not fit are never passed: such calls go to
+            the next variant.
+        grid, block: one to three expressions of the call and of parameters each.
+        shared: bytes of dynamic shared memory; more than 48 KiB are asked for.
+        template: parameter of the function's template to what it is; one that is not listed is the kernel's parameter
+            of its name.
+        macros: name to a value that is known when a candidate is compiled. Parameters of the kernel that the template
+            does not take are macros of their own names.
+        cluster: blocks of a cluster, one to three; from sm_90 on.
+        cooperative: all blocks must run at a time.
+    """
+
+    grid: Sequence[ExprLike] | ExprLike = 1
+    block: Sequence[ExprLike] | ExprLike = 1
+    shared: ExprLike = 0
+    cluster: Sequence[ExprLike] | ExprLike = ()
+    cooperative: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.backend != "nvcc":
+            raise SpecError(
+                f"{self.function!r}: a __global__ function is in no file of C++ alone",
+                why="the suffix decides which compiler sees it",
+                fix="name it .cu or .cuh, or declare a function of the host by Launcher",
+            )
+        for what in ("grid", "block"):
+            if not 1 <= len(self.extents(what)) <= 3:
+                raise SpecError(f"{self.function!r}: its {what} has not one to three extents", fix=f"{what}=(x, y)")
+        self.extents("cluster")
+        as_expr(self.shared, f"{self.function!r}: shared")
+
+    def extents(self, what: str) -> tuple[Expr, ...]:
+        """Those of the grid, the block or the cluster."""
+        given = getattr(self, what)
+        several = given if isinstance(given, (tuple, list)) else (given,)
+        return tuple(as_expr(e, f"{self.function!r}: {what}") for e in several)
+
+    def expressions(self) -> list[tuple[str, Expr]]:
+        """All expressions in it, each with what it is for."""
+        launch = [(what, e) for what in ("grid", "block", "cluster") for e in self.extents(what)]
+        return [*super().expressions(), *launch, ("shared", as_expr(self.shared))]
+
+
+@dataclass(frozen=True)
+class Launcher(NativeFunction):
+    """A function of the host, which computes or launches what computes.
+
+    Args:
+        function: `folder/file.cu:name`, or of a C++ file for a kernel on CPUs; a header that declares it, where a
+            library of `CompileOptions(libraries=...)` has it.
+        arguments: as for `CudaFunction`, and `Stream()`.
+        template, macros: as for `CudaFunction`.
+
+    What it returns counts: a cudaError_t or another integer other than 0 is a failure. It must not wait for the device,
+    and allocates nothing where calls are to be captured in graphs: memory of its own is a `Buffer`.
+    """
+
+
+def _parts(reference: str) -> re.Match[str]:
+    match = _REFERENCE.fullmatch(reference)
+    assert match is not None, "it was checked when it was made"
+    return match
+
+
+def backend_of_suffix(path: str) -> str:
+    """The backend that compiles a file by its suffix, of a template's without `.j2`; empty where it tells nothing."""
+    suffix = PurePosixPath(path.removesuffix(".j2")).suffix
+    return "nvcc" if suffix in _CUDA else "cxx" if suffix in _CXX else ""
+
+
+def _check(where: str, given: object) -> None:
+    if isinstance(given, Buffer):
+        dtype(given.dtype_name, where)
+    elif isinstance(given, Struct):
+        for name, one in given.fields.items():
+            _check(f"{where}: field {name!r}", one)
+    elif given is not None and not isinstance(given, (str, int, float, Expr, Ratio, Root, DTypeOf, Code, Stream)):
+        raise SpecError(
+            f"{where} is {str(given)[:60]!r}, a {type(given).__name__}",
+            why="arguments are names, expressions, numbers, booleans, None, Buffer, DTypeOf, Code, Stream and Struct",
+            fix="convert it: int(...) of a number of another package, Code(...) for an expression of C++",
+        )
+
+
+def _expressions(what: str, given: NativeArgument) -> list[tuple[str, Expr]]:
+    if isinstance(given, Expr):
+        return [(what, given)]
+    if isinstance(given, Buffer):
+        return [(what, as_expr(given.count))]
+    if isinstance(given, Struct):
+        return [pair for name, one in given.fields.items() for pair in _expressions(f"{what}: field {name!r}", one)]
+    return []
+
+
+def _buffers(given: NativeArgument) -> list[Buffer]:
+    if isinstance(given, Struct):
+        return [b for one in given.fields.values() for b in _buffers(one)]
+    return [given] if isinstance(given, Buffer) else []

@@ -1,0 +1,126 @@
+"""A project whose kernels are functions of its own sources, with what CMake says of folders, flags and libraries."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from environments import ROOT, environment, run
+
+LISTS = """
+cmake_minimum_required(VERSION 3.25)
+project(own LANGUAGES CXX)
+include("{root}/cmake/aot_tune_add_library.cmake")
+add_library(half SHARED lib/half.cpp)
+target_compile_definitions(half PRIVATE HALF=0.5f)
+target_include_directories(half INTERFACE lib)
+aot_tune_add_library(own TEMPLATES templates MODULE ops LINK_LIBRARIES half INCLUDE_DIRECTORIES include
+  COMPILE_DEFINITIONS SHIFT=2 COMPILE_OPTIONS -fno-tree-vectorize $<$<COMPILE_LANGUAGE:CUDA>:--use_fast_math>)
+target_include_directories(own PRIVATE late)
+"""
+OPERATOR = """
+from aot_tune.spec import *
+
+N, = dims("N")
+halve = {"n": N}
+operator = Operator(
+    name="halve",
+    dims=("N",),
+    tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
+    legal=(stride("x", 0) == 1, stride("out", 0) == 1),
+    reference=lambda xp, call: {"out": call.x / 2},
+    flops=N,
+    workload=(problem(N=1000),),
+    kernels=(
+        Kernel("steps", function=Launcher("csrc/halve.cpp:halve", halve), parameters=(Parameter("STEP", (2, 4)),)),
+        Kernel("generic", function=Launcher("csrc/halve.cpp:halve", halve, macros={"STEP": 1}), generic=True),
+    ),
+)
+"""
+SOURCE = """
+#include "half.h"
+#include "late.h"
+#include "sub/early.h"
+// {{1, 2}, {3, 4}} is C++
+static const int pairs[2][2] = {{1, 2}, {3, 4}};
+namespace ops {
+void halve(const float* x, float* out, int n) {
+  for (int i = 0; i < n; i += STEP)
+    for (int j = i; j < i + STEP && j < n; ++j) out[j] = own_half(x[j]) * SHIFT / (LATE * EARLY * pairs[0][0]);
+}
+}  // namespace ops
+"""
+FILES = {
+    "templates/halve/operator.py": OPERATOR,
+    "csrc/halve.cpp": SOURCE,
+    "include/sub/early.h": "#define EARLY 1\n",
+    "late/late.h": "#define LATE 2\n",
+    "lib/half.h": 'extern "C" float own_half(float x);\n',
+    "lib/half.cpp": 'extern "C" float own_half(float x) { return x * HALF; }\n',
+}
+USE = """
+import numpy as np, ops
+x = np.linspace(-3, 5, 1000, dtype="f4")
+assert (ops.halve(x) == x / 2).all()
+try:
+    ops.halve(x[::2])
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project, configured."""
+    made = tmp_path_factory.mktemp("own")
+    for name, text in {**FILES, "CMakeLists.txt": LISTS.format(root=ROOT)}.items():
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(text)
+    run(
+        ["cmake", "-G", "Ninja", "-S", made, "-B", made / "build", f"-DPython_EXECUTABLE={sys.executable}"],
+        env=env(made),
+    )
+    return made
+
+
+def env(folder: Path) -> dict[str, str]:
+    own = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "AOT_TUNE_SURVEY": "0", "AOT_TUNE_OLDER_CPUS": "0"}
+    return environment(**own, PYTHONPATH=str(ROOT))
+
+
+def build(folder: Path, status: int = 0) -> str:
+    return run(["cmake", "--build", folder / "build"], env=env(folder), status=status)
+
+
+def test_sources_headers_and_libraries_of_a_project(folder: Path) -> None:
+    """Built, tuned, called; then a header that only the compiler found changes, and with it the result."""
+    said = build(folder)
+    assert "tried 3 (3 ok)" in said
+    assert re.search(r"\d variants? verified inside the library", said)
+    told = run([sys.executable, "-c", USE], env=environment(PYTHONPATH=str(folder / "build")))
+    assert "stride" in told
+    assert "ninja: no work to do" in build(folder)
+    (folder / "include/sub/early.h").write_text("#define EARLY 3\n")
+    assert "wrong-result" in build(folder, status=1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--compile-option=-march=native", "COMPILE_OPTIONS: option '-march=native' is not allowed"),
+        ("--compile-option=-fpack-struct", "it changes the ABI"),
+        ("--compile-option=$<IF:1,-O2,-O3>", "of generator expressions only"),
+        ("--include-directory=/nowhere/at/all", "which is no folder"),
+        ("--library=no_such_library", "LINK_LIBRARIES: library 'no_such_library' is not found"),
+    ],
+)
+def test_what_may_not_be_given_is_told_before_anything_is_compiled(folder: Path, argument: str, said: str) -> None:
+    command = [sys.executable, "-m", "aot_tune.cli.main", "configure", "--name", "own", "--prefix", "own"]
+    command += ["--header", "own.h", "--directory", folder / "other", "--templates", folder / "templates", argument]
+    told = run(command, env=env(folder), status=1)
+    assert said in told
+    assert "fix:" in told
+    assert not os.path.lexists(folder / "other")

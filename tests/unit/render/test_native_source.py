@@ -1,0 +1,245 @@
+"""Functions of the author's: the source around them, what they are passed, and that it compiles and runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from authors import HEAD, OnHost, project, rendered
+from nvcc_sources import MISSING
+from places import GOLDEN
+
+from aot_tune.compile.cuda.nvcc import TOOLCHAIN
+from aot_tune.compile.cxx import TOOLCHAIN as CXX
+from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.toolchain import target_by_name
+from aot_tune.support.errors import RenderError
+
+SCALE = """
+template <typename T, int PER_THREAD>
+__global__ void scale(T* out, const T* x, int64_t stride, int width, float factor, bool negate) {
+  for (int i = threadIdx.x * PER_THREAD; i < width; i += THREADS * PER_THREAD)
+    for (int j = i; j < i + PER_THREAD && j < width; ++j)
+      out[blockIdx.x * width + j] = x[blockIdx.x * stride + j] * (negate ? -factor : factor);
+}
+"""
+FUNCTION = """CudaFunction(
+    "csrc/own.cu:scale",
+    {"stride": stride("x", 0), "width": D, "negate": False},
+    grid=R, block=parameter("THREADS"), shared=R * 1024,
+    template={"T": DTypeOf("x")},
+)"""
+KERNELS = f"""(
+    Kernel("scaled", function={FUNCTION}, parameters=(Parameter("THREADS", (4, 32)), Parameter("PER_THREAD", (1, 2)))),
+    Kernel("generic", function={FUNCTION}, listed=table("THREADS PER_THREAD", (8, 1)), generic=True),
+)"""
+SPLIT = """
+struct Sizes { int rows, columns; struct { float factor; } more; };
+__global__ void partial(const float* x, float* parts, unsigned* visits, Sizes sizes, const float* nothing) {
+  const int r = blockIdx.x, s = blockIdx.y;
+  if (threadIdx.x != 0 || nothing != nullptr) return;
+  const float* row = x + r * sizes.columns;
+  for (int c = s; c < sizes.columns; c += SPLIT) parts[(s * sizes.rows + r) * sizes.columns + c] = row[c];
+  visits[r] += 1;
+}
+__global__ void combine(const float* parts, const unsigned* visits, float* out, Sizes sizes) {
+  const int r = blockIdx.x;
+  for (int c = 0; c < sizes.columns; ++c) {
+    const float part = parts[((c % SPLIT) * sizes.rows + r) * sizes.columns + c];
+    out[r * sizes.columns + c] = visits[r] == SPLIT ? part * sizes.more.factor : -1;
+  }
+}
+"""
+SPLIT_HEAD = (
+    HEAD
+    + """
+parts = Buffer("f32", parameter("SPLIT") * R * D)
+visits = Buffer("u8", R * 4, zero=True)
+sizes = Struct("Sizes", {"rows": R, "columns": D, "more.factor": "factor"})
+"""
+)
+SPLIT_KERNELS = """(
+    Kernel("generic", listed=table("SPLIT", (3,)), generic=True, function=(
+        CudaFunction("csrc/own.cu:partial", ("x", parts, visits, sizes, None), grid=(R, parameter("SPLIT")), block=2),
+        CudaFunction("csrc/own.cu:combine", (parts, visits, "out", sizes), grid=R),
+    )),
+)"""
+
+
+def arrays(rows: int, columns: int, padded: int = 0) -> tuple[Any, Any]:
+    x = np.random.default_rng(1).standard_normal((rows, columns + padded)).astype(np.float32)[:, :columns]
+    return x, np.full((rows, columns), np.nan, np.float32)
+
+
+def test_a_kernel_gets_its_arguments_its_macros_and_its_shape(tmp_path: Path) -> None:
+    own = project(tmp_path, KERNELS, {"csrc/own.cu": SCALE})
+    _, made = rendered(own, "scaled", "cuda-sm_90a", THREADS=4, PER_THREAD=2)
+    assert "#define THREADS 4\n" in made.source
+    assert "#define PER_THREAD" not in made.source  # it is the template's
+    call = OnHost(tmp_path / "host", made)
+    x, out = arrays(3, 21, padded=2)
+    assert call((x, out), ctypes.c_float(2.5)) == 0
+    np.testing.assert_array_equal(out, x * np.float32(2.5))
+    assert call.noted == ["grid 3 1 1 block 4 1 1 shared 3072"]
+
+
+def test_values_of_all_kinds_are_macros(tmp_path: Path) -> None:
+    source = SCALE.replace("x[blockIdx.x * stride + j]", "SHARE * (FLAG ? NAME : 0) * x[blockIdx.x * stride + j]")
+    listed = 'table("SHARE FLAG NAME THREADS PER_THREAD", (2.5, True, "TWO", 8, 1))'
+    kernels = KERNELS[KERNELS.index('    Kernel("generic') :].replace('table("THREADS PER_THREAD", (8, 1))', listed)
+    own = project(tmp_path, f"({kernels}", {"csrc/own.cu": f"#define TWO 2\n{source}"})
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    x, out = arrays(3, 21)
+    assert call((x, out), ctypes.c_float(2)) == 0
+    np.testing.assert_array_equal(out, x * np.float32(10))
+
+
+def test_much_shared_memory_is_asked_for_once(tmp_path: Path) -> None:
+    own = project(tmp_path, KERNELS, {"csrc/own.cu": SCALE})
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    for _ in range(2):
+        assert call(arrays(49, 3), ctypes.c_float(1)) == 0
+    assert call.noted == ["allow 50176", *["grid 49 1 1 block 8 1 1 shared 50176"] * 2]
+
+
+def test_nothing_is_launched_on_an_empty_grid(tmp_path: Path) -> None:
+    own = project(tmp_path, KERNELS, {"csrc/own.cu": SCALE})
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    assert call(arrays(0, 3), ctypes.c_float(1)) == 0
+    assert call.noted == []
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("grid=R", "grid=(1, R * 65536)"),
+        ('block=parameter("THREADS")', "block=2048"),
+        ('"width": D', '"width": D * 2**40'),
+    ],
+)
+def test_what_does_not_fit_goes_to_the_next_variant(tmp_path: Path, change: str, value: str) -> None:
+    own = project(tmp_path, KERNELS.replace(change, value), {"csrc/own.cu": SCALE})
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    assert call(arrays(3, 4), ctypes.c_float(1)) == -100  # AOT_TUNE_UNAVAILABLE
+    assert call.noted == []
+
+
+def test_several_functions_share_buffers_and_pass_structs(tmp_path: Path) -> None:
+    own = project(tmp_path, SPLIT_KERNELS, {"csrc/own.cu": SPLIT}, SPLIT_HEAD)
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    x, out = arrays(5, 11)
+    assert call((x, out), ctypes.c_float(0.5)) == 0
+    np.testing.assert_array_equal(out, x * np.float32(0.5))
+    assert call.workspace == 768 + 256  # 3 x 5 x 11 floats and 5 counters, each in whole 256 bytes
+    assert call.noted == ["zero 256", "grid 5 3 1 block 2 1 1 shared 0", "grid 5 1 1 block 1 1 1 shared 0"]
+
+
+def test_clusters_and_cooperative_launches(tmp_path: Path) -> None:
+    kernels = KERNELS.replace("grid=R,", "grid=R, cluster=2, cooperative=True,")
+    own = project(tmp_path, kernels, {"csrc/own.cu": SCALE})
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    assert call(arrays(2, 4), ctypes.c_float(1)) == 0
+    assert call.noted == ["grid 2 1 1 block 8 1 1 shared 2048 cluster 2 cooperative"]
+
+
+def test_facts_of_the_device_and_of_the_target(tmp_path: Path) -> None:
+    kernels = KERNELS.replace("grid=R,", 'grid=(R, device("multiprocessors") + target("capability") - 80),')
+    own = project(tmp_path, kernels, {"csrc/own.cu": SCALE})
+    call = OnHost(tmp_path / "host", rendered(own, "scaled", "cuda-sm_90a")[1])
+    assert call(arrays(2, 4), ctypes.c_float(1)) == 0
+    assert call.noted[0].startswith("grid 2 17 1 ")
+
+
+def test_the_source_of_a_small_kernel(tmp_path: Path) -> None:
+    source = "__global__ void one(float* out, const float* x, int n, float factor) { out[0] = x[0] + n; }\n"
+    function = 'CudaFunction("own.cu:one", {"n": R * D}, grid=ceildiv(R, 4), block=(4, 2))'
+    own = project(tmp_path, f'(Kernel("generic", function={function}, generic=True),)', {"own.cu": source})
+    _, made = rendered(own, "generic", "cuda-ptx_80")
+    text = made.source[made.source.index(source) :].replace(made.symbol, "SYMBOL")
+    if os.environ.get("UPDATE_GOLDEN"):
+        (GOLDEN / "native_source.cu").write_text(text)
+    assert text == (GOLDEN / "native_source.cu").read_text()
+
+
+def test_what_is_compiled_in_must_be_known(tmp_path: Path) -> None:
+    own = project(tmp_path, KERNELS.replace('"T": DTypeOf("x")', '"T": D'), {"csrc/own.cu": SCALE})
+    with pytest.raises(RenderError, match=r"template argument 'T' is D, which only a call knows"):
+        rendered(own, "generic", "cuda-ptx_80")
+
+
+def test_flags_of_a_kernel_are_part_of_its_identity_and_comments_are_not(tmp_path: Path) -> None:
+    def digest(kernels: str, source: str) -> str:
+        return rendered(project(tmp_path, kernels, {"csrc/own.cu": source}), "generic", "cuda-ptx_80")[1].digest
+
+    flags = KERNELS.replace("generic=True", 'generic=True, compile=CompileOptions(options=("--use_fast_math",))')
+    assert digest(KERNELS, SCALE) == digest(KERNELS, f"// a comment\n{SCALE}")
+    assert len({digest(KERNELS, SCALE), digest(flags, SCALE), digest(KERNELS, SCALE.replace("-factor", "0"))}) == 3
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.slow
+class TestNvcc:
+    """With the real compiler."""
+
+    def outcome(self, folder: Path, kernels: str, source: str, name: str, head: str = HEAD) -> tuple[str, list[str]]:
+        """What compiling says, and the project's files that were included."""
+        target = "cuda-ptx_80" if name == "generic" else "cuda-sm_90a"
+        own = project(folder, kernels, {"csrc/own.cu": source, "more/part.h": "#define PART 1\n"}, head)
+        _, made = rendered(own, name, target)
+        (folder / "out").mkdir()
+        done = TOOLCHAIN.compile(made.source, target_by_name(target), folder / "out" / "o.o", 120, made.compile)
+        said = done.status if done.status == "ok" else first_error(done.log, made.lines)
+        return said, [i for i in done.includes if i.startswith(str(folder)) and Path(i).is_file()]
+
+    def test_a_template_with_a_header_of_the_project(self, tmp_path: Path) -> None:
+        options = 'compile=CompileOptions(include_directories=("more",), definitions={"DEEP": 2}), generic=True'
+        source = f'#include "part.h"\nstatic_assert(PART == 1 && DEEP == 2);\n{SCALE}'
+        said, included = self.outcome(tmp_path, KERNELS.replace("generic=True", options), source, "generic")
+        assert said == "ok"
+        assert included == [str(tmp_path / "more/part.h")]
+
+    def test_several_functions(self, tmp_path: Path) -> None:
+        assert self.outcome(tmp_path, SPLIT_KERNELS, SPLIT, "generic", SPLIT_HEAD)[0] == "ok"
+
+    def test_a_launcher_with_a_launch_of_its_own(self, tmp_path: Path) -> None:
+        source = SCALE + (
+            "cudaError_t run(float* out, const float* x, int width, cudaStream_t stream) {\n"
+            "  scale<float, 1><<<1, THREADS, 0, stream>>>(out, x, width, width, 1.f, false);\n"
+            "  return cudaGetLastError();\n}\n"
+        )
+        function = 'Launcher("csrc/own.cu:run", {"width": D}, macros={"THREADS": 32})'
+        kernels = f'(Kernel("generic", function={function}, generic=True),)'
+        assert self.outcome(tmp_path, kernels, source, "generic")[0] == "ok"
+
+    def test_an_argument_of_another_kind_is_named(self, tmp_path: Path) -> None:
+        kernels = KERNELS.replace('"width": D', '"width": "x"')
+        said, _ = self.outcome(tmp_path, kernels, SCALE, "generic")
+        assert "scale: argument width is declared as another kind than what it takes" in said
+
+    def test_an_error_of_the_source_has_its_own_line(self, tmp_path: Path) -> None:
+        said, _ = self.outcome(tmp_path, KERNELS, SCALE.replace("negate ?", "negated ?"), "generic")
+        assert said.startswith("csrc/own.cu:6: error:")
+
+
+def test_a_launcher_of_cpp_is_compiled_with_its_names_local(tmp_path: Path) -> None:
+    source = (
+        "#include <vector>\n"
+        "void run(float* out, const float* x, long n) {\n"
+        "  if (n < 0) throw n;\n  std::vector<float> v(x, x + n);\n  for (float f : v) *out++ = f;\n}\n"
+    )
+    kernels = '(Kernel("generic", function=Launcher("own.cpp:run", {"n": R * D}), generic=True),)'
+    own = project(tmp_path, kernels, {"own.cpp": source})
+    _, made = rendered(own, "generic", "cpu-x86-64")
+    (tmp_path / "out").mkdir()
+    done = CXX.compile(made.source, target_by_name("cpu-x86-64"), tmp_path / "out" / "o.o", 60, made.compile)
+    assert done.status == "ok", done.log
+    from aot_tune.link.elf import symbols_of
+
+    assert symbols_of((tmp_path / "out" / "o.o").read_bytes()).defined == {
+        f"{made.symbol}_launch",
+        f"{made.symbol}_workspace",
+    }

@@ -1,0 +1,1 @@
+#pragma once  // kernels of the tests are in f32

@@ -1,0 +1,75 @@
+"""What is read of C++ and CUDA sources before any compiler sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, words
+
+
+def one(text: str) -> SourceFunction:
+    (found,) = source_functions(text)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters"),
+    [
+        ("void f() {}", ()),
+        ("void f(void) {}", ()),
+        ("void f(int n);", ("n",)),
+        ("void f(const float *__restrict__ x, float* y, unsigned long long n) {}", ("x", "y", "n")),
+        (
+            "void f(std::pair<int, float> p, const int (&a)[4], float (*rows)[8], int more[]) {}",
+            ("p", "a", "rows", "more"),
+        ),
+        ("void f(float eps = 1e-5f, int n = max(1, 2)) {}", ("eps", "n")),
+        ("void f(int, const float*);", ("", "")),
+        ("static inline auto f(ns::Params const p) -> int { return 0; }", ("p",)),
+        ("int32_t f(int a) noexcept { return a; }", ("a",)),
+    ],
+)
+def test_parameters_have_their_names(text: str, parameters: tuple[str, ...]) -> None:
+    assert one(text).parameters == parameters
+
+
+def test_a_kernel_is_known_with_its_template_and_its_namespace() -> None:
+    found = one(
+        """
+        #define WEIRD(x) \\
+          void not_this(int x) {
+        namespace ops { namespace {
+        // void nor(this) {}
+        template <typename T, int BLOCK = 32, bool VEC = (1 < 2)>
+        __global__ void __launch_bounds__(BLOCK) scale(T* __restrict__ out, const T* x /* , int y */, int n) {
+          auto f = [](int a) { return a; };
+          const char* s = "void g(int) {";
+        }
+        }}
+        """
+    )
+    assert found.name == "ops::scale"
+    assert found.is_kernel
+    assert found.parameters == ("out", "x", "n")
+    assert found.template == ("T", "BLOCK", "VEC")
+    assert found.defaulted == {"BLOCK", "VEC"}
+    assert found.line == 7
+
+
+def test_what_is_inside_of_others_is_no_function_of_the_source() -> None:
+    text = "struct S { void f(int a) {} };\nint x = g(3);\nvoid h(int b) { if (b) k(b); return m(b); }\n"
+    assert [f.name for f in source_functions(text)] == ["h"]
+
+
+def test_a_definition_gives_names_to_what_was_declared_without() -> None:
+    assert one('extern "C" { void f(float*, int); }\nvoid f(float* x, int n) {}').parameters == ("x", "n")
+
+
+def test_words_are_those_of_code_and_of_the_preprocessor() -> None:
+    found = words('#if BLOCK > 2 // COMMENT\nint a = "TEXT"[0]; /* MORE */\n#endif')
+    assert {"BLOCK", "a", "int"} <= found
+    assert not found & {"COMMENT", "TEXT", "MORE"}
+
+
+def test_included_in_quotes() -> None:
+    assert included_names('#include <cmath>\n# include "a/b.h"\n#include "c.cuh"') == ("a/b.h", "c.cuh")
