@@ -38,6 +38,7 @@ from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.pending import PendingWork
+from aot_tune.plan.eight_bit_targets import generic_dtypes
 from aot_tune.plan.library_plan import Paths, Plan, devices
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, candidates_for, resolved
@@ -280,7 +281,7 @@ class Session:
         for kernel, baseline in self.generics(operator, target):
             one = resolved(kernel, baseline.name)
             config = next(iter(one.configs(baseline.facts)))
-            for dtypes in operator.dtype_choices(one):
+            for dtypes in generic_dtypes(operator, one, baseline):
                 candidate = candidate_for(operator, one, config, baseline, dtypes=dtypes)
                 if candidate.id not in self._generic:
                     rendered = self.renderer.render(operator, candidate, baseline)
@@ -293,7 +294,8 @@ class Session:
         for kernel in operator.generics:
             served = families_of(toolchain_for(kernel.backend, self.environment))
             for baseline in self.baselines:
-                if baseline.family in served and (target is None or baseline.meets(target)):
+                here = baseline.family in served and (target is None or baseline.meets(target))
+                if here and generic_dtypes(operator, kernel, baseline):
                     yield kernel, baseline
 
     def compile(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aot_tune.compile import families_of, toolchain_for
+from aot_tune.plan.eight_bit_targets import check_instructions, generic_dtypes
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.support.errors import Mistakes, SpecError
@@ -47,6 +48,8 @@ def read_and_render(
     with mistakes.gather():
         if mode != "compile":
             _check_spaces(whole, wanted, baselines, sources.roots)
+    with mistakes.gather():
+        check_instructions(whole, wanted if mode != "generic" else (), wanted)
     if mode != "generic":
         return whole, found, left_out
     shipped = {t.name for t in baselines}
@@ -66,6 +69,8 @@ def _check_spaces(
             for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
                 if kernel.triton is not None and target.name not in kernel.triton.inspections:
                     continue  # its constraints say that it is not for the target
+                if kernel.generic and not generic_dtypes(operator, kernel, target):
+                    continue  # another baseline's
                 with mistakes.gather():
                     _render_one(renderer, operator, resolved(kernel, target.name), target)
     mistakes.tell()
@@ -90,5 +95,5 @@ def _any_candidate(
         problem = next(iter(operator.workload_for(target.family)), None)
         return candidate_for(operator, kernel, config, target, problem)
     if kernel.generic:
-        return candidate_for(operator, kernel, config, target)
+        return candidate_for(operator, kernel, config, target, dtypes=generic_dtypes(operator, kernel, target)[0])
     return next(candidates_for(operator, kernel, config, target), None)

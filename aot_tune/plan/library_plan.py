@@ -17,15 +17,11 @@ from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import caution_of
 from aot_tune.bench.devices.family import devices as devices_of
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import (
-    families_of,
-    generic_targets,
-    native_targets,
-    toolchain_for,
-)
+from aot_tune.compile import families_of, generic_targets, native_targets, toolchain_for
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.check_templates import Sources, read_and_render
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
+from aot_tune.plan.eight_bit_targets import eight_bit_baselines
 from aot_tune.plan.input_files import digest_of_inputs, input_files
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
@@ -176,7 +172,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     wanted, older = apart(options, deciding(databases, options.device), may_measure=may_measure)
     targets = wanted if options.mode != "generic" else []
-    baselines = generic_targets(wanted)
+    baselines = (*generic_targets(wanted), *eight_bit_baselines(operators.values(), wanted))
     families = sorted({t.family for t in (*baselines, *wanted)})
     check_answers(operators, families)
     operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}

@@ -60,7 +60,7 @@ class CxxFunctions:
 
     _public = (
         "prelude kernel_signature no_workspace dtype dim size stride ptr address present attr attr_value load store "
-        "store_output epilogue_functions unroll scratch"
+        "store_output epilogue_functions unroll scratch has_eight_bit_floats"
     )
 
     def __init__(
@@ -117,6 +117,10 @@ class CxxFunctions:
         declared = self._tensor(tensor).dtype
         self._named.add(declared.name)
         return declared.c
+
+    def has_eight_bit_floats(self) -> bool:
+        """Whether a tensor of the operator is of a floating dtype of 8 bits."""
+        return any(t.dtype.saturates for t in self._op.tensors)
 
     def dim(self, name: str) -> str:
         """The extent of a dim: a constant when the candidate is specialised on it, else read from an argument."""

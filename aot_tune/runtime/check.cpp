@@ -6,6 +6,10 @@
 
 namespace aot_tune {
 
+// DLPack 1.1's codes: a header of another version, which may be used here, need not have them.
+constexpr uint8_t kFloat8E4M3 = 10;  // kDLFloat8_e4m3fn
+constexpr uint8_t kFloat8E5M2 = 12;  // kDLFloat8_e5m2
+
 Name dtype_name(const DLDataType& type) noexcept {
   const char* kind = type.code == kDLInt      ? "i"
                      : type.code == kDLUInt   ? "u"
@@ -14,7 +18,9 @@ Name dtype_name(const DLDataType& type) noexcept {
                      : type.code == kDLBool   ? "bool"
                                               : nullptr;
   Name name;
-  if (kind == nullptr) {
+  if (type.lanes == 1 && (type.code == kFloat8E4M3 || type.code == kFloat8E5M2)) {
+    std::snprintf(name.text, sizeof name.text, type.code == kFloat8E4M3 ? "f8e4m3" : "f8e5m2");
+  } else if (kind == nullptr) {
     std::snprintf(name.text, sizeof name.text, "DLPack type %u with %u bits", type.code, type.bits);
   } else if (type.lanes != 1) {
     std::snprintf(name.text, sizeof name.text, "%s%u x %u lanes", kind, type.bits, type.lanes);

@@ -22,7 +22,7 @@ from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
-from aot_tune.spec.tolerance import DEFAULT_TOLERANCE, FLOATING, OffBy, Tolerance, narrowest
+from aot_tune.spec.tolerance import DEFAULT_TOLERANCE, FLOATING, TOLERANCE_OF_8_BITS, OffBy, Tolerance, narrowest
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Baseline", "Call", "OperatorFields"]
@@ -221,7 +221,9 @@ class OperatorFields:
     def factor(self, tensor: Tensor) -> float:
         """How many times the error of the yardstick an output of a floating dtype may be off."""
         given = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
-        return float(given) if isinstance(given, (int, float)) else DEFAULT_TOLERANCE
+        if isinstance(given, (int, float)):
+            return float(given)
+        return TOLERANCE_OF_8_BITS if tensor.dtype.saturates else DEFAULT_TOLERANCE
 
     def step(self, tensor: Tensor) -> OffBy | None:
         """By how much integers of an output may be off; None where they must be right."""

@@ -56,12 +56,16 @@ DESCRIPTOR_ROUNDING = "round_f32_to_tf32" in {f.name for f in dataclasses.fields
 """Whether a descriptor that is passed in parts has that flag behind the one for padding: since 3.7."""
 _TEXTS = ("ttgir", "ptx", "amdgcn")
 """Stages whose results people read."""
-BASELINE_PTX = 80
-"""The PTX version of the baseline: that of CUDA 12.0, so that every driver of CUDA 12 and later takes it."""
+BASELINE_PTX = {80: 80, 89: 81}
+"""The PTX version of a baseline: that of CUDA 12.0, so that every driver of CUDA 12 and later takes it.
+
+Of sm_89 it is that of CUDA 12.1: PTX has its instructions for floats of 8 bits since then."""
 
 _ELEMENT_TYPES = {
-    "f32": core.float32, "f64": core.float64, "f16": core.float16, "bf16": core.bfloat16, "i8": core.int8,
-    "i32": core.int32, "i64": core.int64, "u8": core.uint8, "bool": core.int1, "u1": core.int1,
+    "f32": core.float32, "f64": core.float64, "f16": core.float16, "bf16": core.bfloat16,
+    "f8e4m3": core.float8e4nv, "f8e5m2": core.float8e5, "bool": core.int1, "u1": core.int1,
+    "i8": core.int8, "i16": core.int16, "i32": core.int32, "i64": core.int64,
+    "u8": core.uint8, "u16": core.uint16, "u32": core.uint32, "u64": core.uint64,
 }  # fmt: skip
 
 
@@ -298,7 +302,7 @@ def compile_function(jit: Any, recipe: Recipe, device: DeviceFacts, virtual: boo
         try:
             given: dict[str, Any] = {"enable_fp_fusion": True, **recipe.options}
             if virtual:
-                given["ptx_version"] = BASELINE_PTX
+                given["ptx_version"] = BASELINE_PTX[int(device.arch)]
             options = backend.parse_options(_known(given, backend, recipe.function))
             source = _source(jit, recipe, backend)
             results, metadata = _stages(source, backend, target, options, texts)

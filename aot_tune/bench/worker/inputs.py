@@ -89,14 +89,19 @@ def _elements(
         return generator.uniform(kind.low, kind.high, drawn).astype(dtype)
     if isinstance(kind, Generator):
         low, high = (0 if dtype.kind == "u" else -8, 9) if kind.kind == "normal" else (int(kind.low), int(kind.high))
-        return generator.integers(*((0, 2) if dtype.kind == "b" else (low, high)), drawn).astype(dtype)
+        return _integers(generator, *((0, 2) if dtype.kind == "b" else (low, high)), drawn).astype(dtype)
     assert isinstance(kind, Integers), f"{tensor.name!r}: {type(kind).__name__} is not drawn one by one"
     low, high = (bound.evaluate(check.problem.dims) for bound in (kind.low, kind.high))
     most = largest_integer(operator.dtype(check.problem, tensor))
     if not low < high or high - 1 > most:
         name = operator.dtype(check.problem, tensor).name
         raise ValueError(f"{tensor.name!r}: [{low}, {high}) is empty, or beyond {most}, where {name} ends; {_RULE_OUT}")
-    return generator.integers(low, high, drawn).astype(dtype)
+    return _integers(generator, low, high, drawn).astype(dtype)
+
+
+def _integers(generator: np.random.Generator, low: int, high: int, count: int) -> NDArray[Any]:
+    """Integers from [low, high), in 64 bits with a sign unless they need all of them."""
+    return generator.integers(low, high, count, dtype=np.int64 if high <= 2**63 else np.uint64)
 
 
 def _rows(

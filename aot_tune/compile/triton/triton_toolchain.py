@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, fits
+from aot_tune.compile.cuda.gpu_targets import BASELINE, EIGHT_BIT_BASELINE, TARGETS, fits
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.diagnostics import is_lasting
 from aot_tune.compile.object_records import CompileOutcome
@@ -91,8 +91,11 @@ class TritonToolchain(Toolchain):
         return TritonToolchain(dict(environ), self._search)
 
     def targets(self) -> tuple[Target, ...]:
-        """Those of the CUDA compiler, as far as Triton's code runs on all that they promise, and three of AMD."""
-        return (*(t for t in TARGETS if _supported(t)), *HIP_TARGETS)
+        """Those of the CUDA compiler, as far as Triton's code runs on all that they promise, and three of AMD.
+
+        cuda-ptx_89 is that of generic kernels with instructions for f8e4m3.
+        """
+        return (*(t for t in TARGETS if _supported(t)), EIGHT_BIT_BASELINE, *HIP_TARGETS)
 
     def baselines(self) -> tuple[Target, ...]:
         """cuda-ptx_80, PTX of sm_80 that the driver translates for every later device, and each target of AMD."""

@@ -52,18 +52,32 @@ struct TensorArgument {
 union Scalar {
   float f32;
   double f64;
+  bool truth;
+  int8_t i8;
+  int16_t i16;
   int32_t i32;
   int64_t i64;
+  uint8_t u8;
+  uint16_t u16;
+  uint32_t u32;
+  uint64_t u64;
   Scalar() = default;
   constexpr Scalar(float value) : f32(value) {}
   constexpr Scalar(double value) : f64(value) {}
+  constexpr Scalar(bool value) : truth(value) {}
+  constexpr Scalar(int8_t value) : i8(value) {}
+  constexpr Scalar(int16_t value) : i16(value) {}
   constexpr Scalar(int32_t value) : i32(value) {}
   constexpr Scalar(int64_t value) : i64(value) {}
+  constexpr Scalar(uint8_t value) : u8(value) {}
+  constexpr Scalar(uint16_t value) : u16(value) {}
+  constexpr Scalar(uint32_t value) : u32(value) {}
+  constexpr Scalar(uint64_t value) : u64(value) {}
 };
 
 struct ScalarArgument {
   const char* name;
-  enum Kind : uint8_t { kF32, kF64, kI32, kI64 } kind;
+  enum Kind : uint8_t { kF32, kF64, kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64 } kind;
   Scalar value;  // when the caller gives none
   bool required = false;
 };

@@ -126,7 +126,7 @@ def _preload_generics(table: OperatorTable, family: str) -> list[str]:
     generics = table.generics(family)
     targets = c_string(", ".join(table.targets(family)))
     fail = f"      return too_old(kOperator, device, level, kInfo[{generics[0]}], {targets});"
-    if table.bounded(family):
+    if table.bounded(family) or len({table.variants[i].level for i in generics}) > 1:
         marks = [f"    wanted[{i}] = runs_on(kInfo[{i}], level);" for i in generics]
         body = [*marks, f"    if ({' && '.join(f'!wanted[{i}]' for i in generics)})", fail]
     else:

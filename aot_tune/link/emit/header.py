@@ -39,7 +39,7 @@ def render_header(spec: LibrarySpec) -> str:
 #define {guard}
 
 #include "aot_tune/base.h"
-
+{_booleans(spec)}
 #ifdef __cplusplus
 extern "C" {{
 #endif
@@ -60,6 +60,12 @@ int32_t {spec.prefix}_preload(int32_t device_type, int32_t device_id);
 
 #endif /* {guard} */
 """
+
+
+def _booleans(spec: LibrarySpec) -> str:
+    """What C needs for functions that take booleans; nothing where none does."""
+    needed = any(s.dtype_name == "bool" for table in spec.operators for s in table.operator.scalars)
+    return "#ifndef __cplusplus\n#include <stdbool.h>\n#endif\n" if needed else ""
 
 
 def _operator(spec: LibrarySpec, table: OperatorTable) -> str:

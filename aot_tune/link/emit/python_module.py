@@ -16,7 +16,9 @@ __all__ = ["python_signature", "render_module", "render_stub"]
 _PYTHON = {"inf": "1e999", "-inf": "-1e999", "nan": "1e999 - 1e999"}
 _CPP = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
 _CPP |= {str(-(2**63)): "-9223372036854775807 - 1"}
-_KINDS = {"f32": ("kF32", "f32"), "f64": ("kF64", "f64"), "i32": ("kI32", "i32"), "i64": ("kI64", "i64")}
+_FLOATS = ("f32", "f64")
+_COMMON = (*_FLOATS, "i32", "i64")
+"""Scalars whose range nobody asks for."""
 
 
 def python_signature(op: Operator, *, annotate: bool = False) -> str:
@@ -48,12 +50,29 @@ def python_signature(op: Operator, *, annotate: bool = False) -> str:
 def _default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
     """A default as source; `words` are for what has no literal."""
     value = scalar.default or 0
-    text = repr(float(value)) if scalar.dtype_name in ("f32", "f64") else str(int(value))
+    if scalar.dtype_name == "bool":
+        return str(bool(value)) if words is _PYTHON else str(bool(value)).lower()
+    text = repr(float(value)) if scalar.dtype_name in _FLOATS else str(int(value))
     return words.get(text, text)
 
 
 def _scalar_note(scalar: Scalar) -> str:
-    return "float" if scalar.dtype_name in ("f32", "f64") else "int"
+    return "float" if scalar.dtype_name in _FLOATS else "bool" if scalar.dtype_name == "bool" else "int"
+
+
+def _scalar_member(scalar: Scalar) -> str:
+    """Where the binding's union holds it."""
+    return "truth" if scalar.dtype_name == "bool" else scalar.dtype_name
+
+
+def _scalar_doc(scalar: Scalar) -> str:
+    what = "a number"
+    if scalar.dtype_name == "bool":
+        what = "True or False"
+    elif scalar.dtype_name not in _COMMON:
+        low, high = dtype(scalar.dtype_name).limits
+        what = f"a whole number from {low} to {high}"
+    return f"{scalar.name}: {what}{', to be passed' if scalar.default is None else ''}."
 
 
 def _doc(op: Operator) -> str:
@@ -67,7 +86,7 @@ def _doc(op: Operator) -> str:
         else:
             lines.append(f"{tensor.name}: {what}, made when not passed.")
     lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
-    lines += [f"{s.name}: a number{', to be passed' if s.default is None else ''}." for s in op.scalars]
+    lines += [_scalar_doc(s) for s in op.scalars]
     lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
     lines += [
         "stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.",
@@ -134,7 +153,7 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
     op = table.operator
     index = spec.operators.index(table)
     passed = [f"t[{i}]" for i in range(len(op.tensors))]
-    passed += [f"s[{i}].{_KINDS[s.dtype_name][1]}" for i, s in enumerate(op.scalars)]
+    passed += [f"s[{i}].{_scalar_member(s)}" for i, s in enumerate(op.scalars)]
     passed += [f"c[{i}]" for i in range(len(op.attributes))]
     arguments = ", ".join(passed)
     name = f"{spec.prefix}_{op.name}"
@@ -187,7 +206,7 @@ def _tables(op: Operator) -> str:
     lines.append("};")
     if op.scalars:
         scalars = ", ".join(
-            f'{{"{s.name}", ScalarArgument::{_KINDS[s.dtype_name][0]}, {_scalar_value(s)}'
+            f'{{"{s.name}", ScalarArgument::k{s.dtype_name.capitalize()}, {_scalar_value(s)}'
             f"{', true' if s.default is None else ''}}}"
             for s in op.scalars
         )
@@ -208,7 +227,8 @@ def _dtype(element: DType) -> str:
 
 
 def _scalar_value(scalar: Scalar) -> str:
-    return f"{{static_cast<{scalar_type(scalar)}>({_default(scalar, _CPP)})}}"
+    suffix = "u" if scalar.dtype_name.startswith("u") else ""
+    return f"{{static_cast<{scalar_type(scalar)}>({_default(scalar, _CPP)}{suffix})}}"
 
 
 def _entry(op: Operator) -> str:

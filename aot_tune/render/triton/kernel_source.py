@@ -21,16 +21,22 @@ _ELEMENTS = {
     "f64": "fp64",
     "f16": "fp16",
     "bf16": "bf16",
-    "i8": "i8",
-    "i32": "i32",
-    "i64": "i64",
-    "u8": "u8",
+    "f8e4m3": "fp8e4nv",
+    "f8e5m2": "fp8e5",
     "bool": "u1",
+    **{f"{sign}{bits}": f"{sign}{bits}" for sign in "iu" for bits in (8, 16, 32, 64)},
 }
 """Element type to its name in Triton's signatures."""
 
-_SCALARS = {"f32": "fp32", "f64": "fp32", "i32": "i32", "i64": "i64"}
-"""Scalars as the JIT passes Python's numbers: a float has 32 bits whatever it was."""
+_SCALARS = {
+    "f32": "fp32",
+    "f64": "fp32",
+    "bool": "u1",
+    **dict.fromkeys(("i8", "i16", "i32", "u8", "u16"), "i32"),
+    **dict.fromkeys(("i64", "u32"), "i64"),
+    "u64": "u64",
+}
+"""Scalars as the JIT passes Python's numbers: a float has 32 bits whatever it was, an integer what its range needs."""
 
 _TYPES = ("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "fp16", "bf16", "fp32", "fp64")
 

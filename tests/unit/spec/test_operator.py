@@ -21,6 +21,7 @@ from aot_tune.spec import (
     Kernel,
     Operator,
     Parameter,
+    Scalar,
     Tensor,
     ceildiv,
     dim,
@@ -66,6 +67,9 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("dtype", lambda: Tensor("x", (M,), "f23"), r"tensor 'x': unknown dtype 'f23'\n  fix: did you mean 'f32'"),
     ("tensor name", lambda: Tensor("x y", (M,)), "'x y' is not a valid name"),
     ("keyword", lambda: Tensor("while", (M,)), "reserved"),
+    ("scalar of a float of 8 bits", lambda: Scalar("a", "f8e4m3"), "(?s)f8e4m3 cannot be passed by value.*use f32"),
+    ("boolean scalar", lambda: Scalar("a", "bool", 2), r"scalar 'a': default 2 is no boolean\n  fix: write True"),
+    ("range of a scalar", lambda: Scalar("a", "u8", 300), "(?s)300 does not fit u8.*from 0 to 255"),
     ("argument", lambda: Tensor("workspace", (M,)), "reserved"),
     ("no axes", lambda: Tensor("x", ()), "has no axes"),
     ("generator", lambda: uniform(1, 1), r"uniform\(1, 1\) is empty"),
@@ -462,3 +466,11 @@ def test_special_values_go_into_the_first_floating_input_that_is_not_finite() ->
     assert found is not None
     assert found.name == "y"
     assert operator(tensors=(*tensors[:2], Tensor("out", (M, N), output=True))).special(problem(M=1, N=1)) is None
+
+
+def test_a_boolean_is_verified_with_both_of_its_values() -> None:
+    assert [(s.sample, s.another) for s in (Scalar("a", "bool"), Scalar("a", "bool", False))] == [
+        (True, False),
+        (False, True),
+    ]
+    assert Scalar("a", "u16").another is None

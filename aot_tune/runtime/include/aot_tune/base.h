@@ -42,7 +42,15 @@ typedef struct {
 } DLDevice;
 
 /* Kinds of elements. */
-typedef enum { kDLInt = 0U, kDLUInt = 1U, kDLFloat = 2U, kDLBfloat = 4U, kDLBool = 6U } DLDataTypeCode;
+typedef enum {
+  kDLInt = 0U,
+  kDLUInt = 1U,
+  kDLFloat = 2U,
+  kDLBfloat = 4U,
+  kDLBool = 6U,
+  kDLFloat8_e4m3fn = 10U,
+  kDLFloat8_e5m2 = 12U
+} DLDataTypeCode;
 
 typedef struct {
   uint8_t code;   /* a DLDataTypeCode */
