@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.spec.generators import Values, normal
+from aot_tune.spec.in_place import check_in_place
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.support.errors import SpecError
 
@@ -29,10 +30,14 @@ class Tensor:
         shape: one expression per axis, such as `(M, K)`; its length is the rank.
         dtype_name: element type, or the name of one of the operator's dtype variables, which begins with a capital.
         output: written by the operator, never read.
+        inout: read and written in place (a residual, a page of a cache): callers pass it, and find the new values in it.
         optional: may be left out of a call.
         cold: its bytes are not in the caches when a call begins (weights); False is for activations.
         read: how many of its elements a call must read at least, over facts of the call: `N * D` of a table of which
-            rows are looked up. Without it, a call that takes less time than all of them need is not believed.
+            rows are looked up. Without it, a call that takes less time than all of them need is not believed. Of an
+            inout tensor, elements that are read and elements that are written count, each once.
+        may_alias: of an output: inputs of its shape and dtype in whose very memory a caller may have it written, each
+            element being read before it is written. Candidates are verified so, too.
         finite: no call has NaN or infinities in it (coordinates, lengths), and none are put into it to verify.
         values: how test inputs are drawn, see `spec.generators`; by default `normal()`.
     """
@@ -44,10 +49,12 @@ class Tensor:
         dtype_name: str = "f32",
         *,
         output: bool = False,
+        inout: bool = False,
         optional: bool = False,
         cold: bool = False,
         finite: bool = False,
         read: ExprLike | None = None,
+        may_alias: Sequence[str] = (),
         values: Values | None = None,
     ) -> None:
         self.name = check_identifier(name, "tensor", argument=True)
@@ -59,6 +66,8 @@ class Tensor:
         if not _VARIABLE.match(dtype_name):
             dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold, self.finite = output, optional, cold, finite
+        check_in_place(name, output=output, inout=inout, may_alias=may_alias)
+        self.inout, self.may_alias = inout, tuple(may_alias)
         if values is not None and (output or not isinstance(values, Values)):
             raise SpecError(
                 f"tensor {name!r}: its values cannot be {str(values)[:80]}",
@@ -71,6 +80,11 @@ class Tensor:
         self.values: Values = values or normal()
         if not self.shape:
             raise SpecError(f"tensor {name!r} has no axes", fix="use a Scalar for a single number")
+
+    @property
+    def written(self) -> bool:
+        """Whether calls write to it: an output, or a tensor that is read and written."""
+        return self.output or self.inout
 
     @property
     def rank(self) -> int:
