@@ -30,7 +30,8 @@ class Tensor:
         shape: one expression per axis, such as `(M, K)`; its length is the rank.
         dtype_name: element type, or the name of one of the operator's dtype variables, which begins with a capital.
         output: written by the operator, never read.
-        inout: read and written in place (a residual, a page of a cache): callers pass it, and find the new values in it.
+        inout: read and written in place (a residual, the pages of a cache): callers pass it and find the new values in
+            it.
         optional: may be left out of a call.
         cold: its bytes are not in the caches when a call begins (weights); False is for activations.
         read: how many of its elements a call must read at least, over facts of the call: `N * D` of a table of which
