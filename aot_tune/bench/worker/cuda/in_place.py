@@ -20,7 +20,7 @@ Undo = Callable[[], None]
 _MEMORY = 1 << 30
 """Copies take no more than that, but for the first."""
 _LEAST = 8
-"""Calls of a graph of short ones: where there are fewer copies, of a large cache say, several calls get the same one."""
+"""Calls of a graph of short ones: where there are fewer copies, as of a large cache, several calls get the same one."""
 _BYTES_PER_NS = 8_000
 """No call moves more: a quick one takes as many ns as its bytes over this."""
 
