@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol import messages
@@ -119,19 +121,21 @@ BODIES = ("GOOD", "IDLE", "TWICE", "LATE", "GAP", "UNSTEADY", "LATER", "MEMO")
 class Bed:
     """A worker's session of a family; the host is the GPU. `cold` says so of what is read and written."""
 
-    def __init__(self, folder: Path, family: str, role: Any = "candidate", *, cold: bool = False) -> None:
+    def __init__(
+        self, folder: Path, family: str, role: Any = "candidate", *, cold: bool = False, copies: int = 64
+    ) -> None:
         self.handles: list[str] = []
         self.folder, self.references, self.count = folder / "templates" / "step", folder / "references", 0
         self.folder.mkdir(parents=True)
         self.references.mkdir()
         (self.folder / "operator.py").write_text(OPERATOR.replace("COLD", str(cold)))
-        policy = Policy(screen_ns=1_000_000, sample_ns=10_000, copies=4)
+        policy = policy_for(family, Policy(screen_ns=1_000_000, sample_ns=10_000))
         device = Device(family="cpu", name="CPU", slug="cpu", identity={})
         if family == "cuda":
             device = device_of(
                 name="Host", uuid="host", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
             )
-        self.session = session_of(policy_for(family, policy), role, device)
+        self.session = session_of(msgspec.structs.replace(policy, copies=copies), role, device)
 
     def ask(self, request: Any) -> Any:
         return self.session.handle(request, lambda _message: None)

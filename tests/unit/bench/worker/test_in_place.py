@@ -24,12 +24,12 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return partial(in_place.build, tmp_path_factory.mktemp("candidates"))
 
 
-@pytest.fixture(params=["cpu", "cpu cold", "cuda", "cuda cold"])
+@pytest.fixture(params=["cpu", "cpu cold", "cuda", "cuda cold", "cuda few"])
 def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
-    family, _, cold = request.param.partition(" ")
+    family, _, kind = request.param.partition(" ")
     if family == "cuda":
         pytest.importorskip("torch")
-    made = Bed(tmp_path, family, cold=bool(cold))
+    made = Bed(tmp_path, family, cold=kind == "cold", copies=3 if kind == "few" else 64)
     yield made
     made.close()
 
