@@ -20,7 +20,8 @@ R, D = dims("R D")
 def reference(xp, call):
     residual = call.residual + call.x
     scale = 1 / xp.sqrt(xp.mean(residual * residual, axis=-1, keepdims=True) + call.eps)
-    return {"x": residual * scale * call.w, "residual": residual}
+    new = {"x": residual * scale * call.w, "residual": residual}
+    return new if call.calls is None else {**new, "calls": call.calls + 1}
 
 
 def in_numpy(np, call):
@@ -28,6 +29,8 @@ def in_numpy(np, call):
         np.add(call.residual, call.x, out=call.residual)
         scale = 1 / np.sqrt(np.mean(call.residual**2, axis=-1, keepdims=True) + call.eps)
         np.multiply(call.residual * scale, call.w, out=call.x)
+        if call.calls is not None:
+            call.calls += 1
 
     return run
 
@@ -35,7 +38,12 @@ def in_numpy(np, call):
 operator = Operator(
     name="add_rms_norm",
     dims=("R", "D"),
-    tensors=(Tensor("x", (R, D), inout=True), Tensor("residual", (R, D), inout=True), Tensor("w", (D,))),
+    tensors=(
+        Tensor("x", (R, D), inout=True),
+        Tensor("residual", (R, D), inout=True),
+        Tensor("w", (D,)),
+        Tensor("calls", (R,), "i32", inout=True, optional=True),
+    ),
     scalars=(Scalar("eps", default=1e-5),),
     reference=reference,
     flops=5 * R * D,
@@ -67,6 +75,7 @@ ROWS = """
     for (int64_t j = 0; j < {{ dim("D") }}; ++j) {
       {{ store("x", ["i", "j"], load("residual", ["i", "j"]) ~ " * scale * " ~ load("w", ["j"])) }}
     }
+    if ({{ present("calls") }}) {{ store("calls", ["i"], load("calls", ["i"]) ~ " + 1") }}
   }
 {% if wrong == "gap" %}
   if ({{ stride("x", 1) }} == 1 && {{ stride("x", 0) }} > {{ dim("D") }}) {{ ptr("x") }}[{{ dim("D") }}] = 0;
@@ -159,6 +168,10 @@ for shape in ((16, 1024), (5, 77), (1, 1)):
     ops.add_rms_norm(wide[:, ::2], b, w, eps=1e-5)
     near(wide[:, ::2], new_x)
     assert not wide[:, 1::2].any()
+    a, b, count = x.copy(), residual.copy(), np.arange(shape[0], dtype="i4")
+    assert ops.add_rms_norm(a, b, w, count) is None
+    assert ops.add_rms_norm(a, b, w, calls=count) is None
+    assert (count == np.arange(shape[0]) + 2).all()
     b = residual.copy()
     b.flags.writeable = False
     a = x.copy()
@@ -256,7 +269,10 @@ def test_the_library_says_what_it_changes(project: Project) -> None:
     assert "An output may be the very memory of an input" in text
     (stub,) = project.folder.glob("cmake/**/ops.pyi")
     stubs = stub.read_text()
-    assert re.search(r"def add_rms_norm\(x: Tensor, residual: Tensor, w: Tensor, \*, eps.*\) -> None:", stubs)
+    assert re.search(
+        r"def add_rms_norm\(x: Tensor, residual: Tensor, w: Tensor, calls: Tensor \| None = None, \*, eps.*\) -> None:",
+        stubs,
+    )
     assert "out: Tensor | None = None" in stubs
 
 
