@@ -246,8 +246,8 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
       if (in_place && are_same(view, views[j])) continue;
       if (view.low < views[j].high && views[j].low < view.high && !interleaved_rows(view, views[j])) {
         return fail(AOT_TUNE_ERROR_OVERLAP,
-                    "%s: %s '%s' overlaps %s '%s' in memory; wanted separate memory%s", op.name, role_of(info),
-                    info.name, role_of(op.tensors[j]), op.tensors[j].name,
+                    "%s: %s '%s' overlaps %s '%s' in memory; wanted separate memory%s", op.name,
+                    role_of(info), info.name, role_of(op.tensors[j]), op.tensors[j].name,
                     in_place ? ", or the very same tensor" : "");
       }
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from aot_tune.spec.aliases import check_aliases
 from aot_tune.spec.check_problem import check_call, check_work
 from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
@@ -11,7 +12,6 @@ from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
-from aot_tune.spec.in_place import check_aliases
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.operator_fields import OperatorFields

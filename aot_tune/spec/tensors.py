@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.spec.generators import Values, normal
-from aot_tune.spec.in_place import check_in_place
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.support.errors import SpecError
 
@@ -67,7 +66,7 @@ class Tensor:
         if not _VARIABLE.match(dtype_name):
             dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold, self.finite = output, optional, cold, finite
-        check_in_place(name, output=output, inout=inout, may_alias=may_alias)
+        _check_in_place(name, output=output, inout=inout, may_alias=may_alias)
         self.inout, self.may_alias = inout, tuple(may_alias)
         if values is not None and (output or not isinstance(values, Values)):
             raise SpecError(
@@ -117,6 +116,24 @@ class Tensor:
         other = copy.copy(self)
         other.values = values
         return other
+
+
+def _check_in_place(name: str, *, output: bool, inout: bool, may_alias: Sequence[str]) -> None:
+    """Raise SpecError for a tensor that is both an output and inout, or that may alias others but is no output."""
+    check_several(may_alias, f"tensor {name!r}: may_alias")
+    if output and inout:
+        raise SpecError(
+            f"tensor {name!r} is declared with output=True and with inout=True",
+            why="an output is never read, and made where it is not passed",
+            fix="leave output=True out for a tensor that is read and written",
+        )
+    if may_alias and not output:
+        raise SpecError(
+            f"tensor {name!r}: may_alias={tuple(may_alias)} has no effect",
+            why="it says in whose memory an output may lie"
+            + (", and an inout tensor is its own input" if inout else ""),
+            fix="declare it of the output",
+        )
 
 
 @dataclass(frozen=True)

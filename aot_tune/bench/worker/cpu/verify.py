@@ -22,7 +22,7 @@ from aot_tune.bench.worker.reference_results import Bounds
 from aot_tune.bench.worker.stored_elements import limits_of, values_of
 from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal, told
 from aot_tune.spec import FLOATING, Tensor
-from aot_tune.spec.in_place import aliases_on
+from aot_tune.spec.aliases import aliases_on
 
 __all__ = ["Bits", "compare", "inspect", "same_bits", "unsteady", "verify", "workspace_for"]
 

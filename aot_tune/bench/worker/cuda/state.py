@@ -12,8 +12,8 @@ import torch
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cuda.compare import Expected
 from aot_tune.bench.worker.cuda.engine import Engine
-from aot_tune.bench.worker.cuda.in_place import Undo, copies_in_place
 from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words
+from aot_tune.bench.worker.cuda.restoring import Undo, copies_in_place
 from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, read_limits, torch_dtype
 from aot_tune.bench.worker.honesty import is_elementwise
 from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
@@ -250,7 +250,7 @@ class ProblemState:
 
         There are as many copies as it takes for the cold tensors to fill the L2 as often as the policy wants. A call
         whose tensors are more than the L2 holds finds none of them there: all of them are cold then. What is read and
-        written has a copy for each call that is made before it is written again, see `in_place`.
+        written has a copy for each call that is made before it is written again, see `restoring`.
         """
         if not self._rotation:
             first = CallSet(self._engine, self.operator, self.check, self.pristine, natural=True)

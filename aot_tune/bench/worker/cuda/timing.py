@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Play, Recorded
-from aot_tune.bench.worker.cuda.in_place import Undo, calls_between, undoing
+from aot_tune.bench.worker.cuda.restoring import Undo, calls_between, undoing
 
 __all__ = ["Clock", "Sampler", "graph_size", "measure_empty"]
 
@@ -25,7 +25,7 @@ class Sampler:
 
     `recorded` holds them; `note` says why they are not in a graph, when they are not; `made` is how many calls there
     were. Short calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
-    `undo` undoes each of the calls, see `in_place`; then fewer of them than there are may take turns.
+    `undo` undoes each of the calls, see `restoring`; then fewer of them than there are may take turns.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ from aot_tune.bench.worker.comparison import compare  # noqa: E402
 from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
-from aot_tune.bench.worker.cuda.in_place import copies_in_place  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words  # noqa: E402
+from aot_tune.bench.worker.cuda.restoring import copies_in_place  # noqa: E402
 from aot_tune.bench.worker.cuda.timing import Sampler, graph_size, measure_empty  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import ArrayApi, Limits  # noqa: E402
 from aot_tune.bench.worker.inputs import Strided  # noqa: E402

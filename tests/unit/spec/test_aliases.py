@@ -8,8 +8,8 @@ import pytest
 
 from aot_tune.database.identity import operator_digest
 from aot_tune.spec import Epilogue, Kernel, Operator, Tensor, dims, integers, problem
+from aot_tune.spec.aliases import aliases_on
 from aot_tune.spec.epilogue import AddTensor
-from aot_tune.spec.in_place import aliases_on
 from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")

@@ -1,36 +1,14 @@
-"""What is written in place: tensors that are read and written, and outputs that may be an input's memory."""
+"""Outputs that may lie in an input's memory: whether what is declared can be, and on which problems it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from aot_tune.spec.names import check_several
+from aot_tune.spec.operator_fields import OperatorFields
+from aot_tune.spec.problem import Problem
 from aot_tune.support.errors import SpecError, did_you_mean
 
-if TYPE_CHECKING:
-    from aot_tune.spec.operator_fields import OperatorFields
-    from aot_tune.spec.problem import Problem
-
-__all__ = ["aliases_on", "check_aliases", "check_in_place"]
-
-
-def check_in_place(name: str, *, output: bool, inout: bool, may_alias: Sequence[str]) -> None:
-    """Raise SpecError for a tensor that is both an output and inout, or that may alias others but is no output."""
-    check_several(may_alias, f"tensor {name!r}: may_alias")
-    if output and inout:
-        raise SpecError(
-            f"tensor {name!r} is declared with output=True and with inout=True",
-            why="an output is never read, and made where it is not passed",
-            fix="leave output=True out for a tensor that is read and written",
-        )
-    if may_alias and not output:
-        raise SpecError(
-            f"tensor {name!r}: may_alias={tuple(may_alias)} has no effect",
-            why="it says in whose memory an output may lie"
-            + (", and an inout tensor is its own input" if inout else ""),
-            fix="declare it of the output",
-        )
+__all__ = ["aliases_on", "check_aliases"]
 
 
 def check_aliases(op: OperatorFields, where: str) -> None:
