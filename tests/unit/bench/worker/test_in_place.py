@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import in_place
+import numpy as np
 import pytest
 from in_place import Bed
 
 from aot_tune.bench.protocol import messages
-from aot_tune.spec import problem
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.reference_results import EXACT, read_truth, write_truth
+from aot_tune.spec import IntegerSums, Kernel, Operator, Tensor, dims, problem
 
 SMALL = problem(R=13, D=37)
 PADDED = problem(R=13, D=37, strides={"state": (40, 1), "x": (41, 1), "out": (41, 1)})
@@ -140,3 +143,53 @@ def test_baselines_work_in_place_and_are_timed_so(tmp_path: Path, family: str, c
         assert timed.samples[0] > 0
     wrong = bed.ask(messages.PrepareBaseline(handle="two", key=key, name="twice"))
     assert "got" in wrong.reason
+
+
+M, N, K = dims("M N K")
+
+
+def accumulating(reference: Any, dtype: str) -> Operator:
+    """c += a @ b."""
+    return Operator(
+        name="accumulate",
+        dims=("M", "N", "K"),
+        tensors=(Tensor("a", (M, K), dtype), Tensor("b", (K, N), dtype), Tensor("c", (M, N), dtype, inout=True)),
+        reference=reference,
+        exact=IntegerSums(K, thinned="b"),
+        flops=2 * M * N * K,
+        workload=(problem(M=4, N=4, K=4),),
+        kernels=(Kernel("generic", "accumulate/generic.cpp.j2", generic=True),),
+    )
+
+
+def out_of_place(xp: Any, call: Any) -> Any:
+    return {"c": call.c + xp.matmul(call.a, call.b)}
+
+
+def by_changing_it(xp: Any, call: Any) -> Any:
+    call.c += xp.matmul(call.a, call.b)
+    return {"c": call.c}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("integers", [False, True])
+def test_a_reference_may_change_what_it_is_given(tmp_path: Path, dtype: str, integers: bool) -> None:
+    torch = pytest.importorskip("torch")
+    from aot_tune.bench.worker.cuda import truth as on_gpu
+
+    check = Check(problem=problem(M=7, N=9, K=300), integers=integers)
+    found = []
+    for reference in (out_of_place, by_changing_it):
+        op, folder = accumulating(reference, dtype), tmp_path / reference.__name__
+        write_truth(op, check, folder / "cpu", 1)
+        (told, values) = read_truth(folder / "cpu")["c"]
+        storages = on_gpu.draw_inputs(op, check, 1, torch.device("cpu"))
+        on_gpu.write_limits(op, check, folder / "cuda", 1, torch.device("cpu"))
+        limits = on_gpu.read_limits(folder / "cuda")["c"].bounds
+        exact = [on_gpu.exact_values(op, check, storages)["c"].numpy() for _ in range(2)]
+        assert np.array_equal(*exact)
+        found.append((told.bounds, limits, values.tolist(), exact[0].tolist()))
+        if integers:
+            assert told.bounds == limits == EXACT
+            assert np.array_equal(values, np.rint(values))
+    assert found[0] == found[1]
