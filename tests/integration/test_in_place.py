@@ -149,6 +149,19 @@ def refused(words, call, *arguments, **given):
         raise SystemExit("not refused: " + words)
 
 
+class Foreign:
+    """An array whose export does not say whether it may be written."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **_):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
 def norm(x, residual, w):
     residual = residual.astype("f8") + x
     return residual / np.sqrt((residual**2).mean(-1, keepdims=True) + 1e-5) * w, residual
@@ -177,7 +190,9 @@ for shape in ((16, 1024), (5, 77), (1, 1)):
     a = x.copy()
     refused("tensor 'residual' is read-only; wanted a tensor that can be written", ops.add_rms_norm, a, b, w)
     refused("tensor 'x' is read-only", ops.add_rms_norm, np.broadcast_to(x[:1], shape), x.copy(), w)
+    refused("'residual' is passed by a DLPack capsule without a version", ops.add_rms_norm, a, Foreign(x.copy()), w)
     assert (a == x).all()
+    ops.add_rms_norm(x.copy(), residual.copy(), Foreign(w))
     refused("tensor 'residual' overlaps tensor 'x' in memory; wanted separate memory", ops.add_rms_norm, a, a, w)
 
     gate, up = x, residual
