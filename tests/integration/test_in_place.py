@@ -150,7 +150,7 @@ def refused(words, call, *arguments, **given):
 
 
 class Foreign:
-    """An array whose export does not say whether it may be written."""
+    # an array whose export does not say whether it may be written
 
     def __init__(self, array):
         self.array = array
