@@ -12,9 +12,11 @@ from environments import run
 from project import Project
 
 ADD_RMS_NORM = """
-from aot_tune.spec import Baseline, Kernel, Operator, Parameter, Scalar, Tensor, dims, problem, stride
+from aot_tune.spec import Baseline, Kernel, Launcher, Operator, Parameter, Scalar, Tensor
+from aot_tune.spec import dims, present, problem, stride
 
 R, D = dims("R D")
+dense = tuple(c for t in ("x", "residual") for c in (stride(t, 1) == 1, stride(t, 0) == D))
 
 
 def reference(xp, call):
@@ -52,6 +54,11 @@ operator = Operator(
     kernels=(
         Kernel("generic", "add_rms_norm/rows.cpp.j2", generic=True),
         Kernel("dense", "add_rms_norm/rows.cpp.j2", requires=(stride("x", 1) == 1, stride("residual", 1) == 1)),
+        Kernel(
+            "own",
+            function=Launcher("csrc/add_rms_norm.cpp:add_rms_norm", {"rows": R, "columns": D}),
+            requires=(*dense, stride("w", 0) == 1, ~present("calls")),
+        ),
         Kernel("wrong", "add_rms_norm/rows.cpp.j2", parameters=(Parameter("WRONG", ("idle", "twice", "gap")),)),
     ),
 )
@@ -81,6 +88,18 @@ ROWS = """
   if ({{ stride("x", 1) }} == 1 && {{ stride("x", 0) }} > {{ dim("D") }}) {{ ptr("x") }}[{{ dim("D") }}] = 0;
 {% endif %}
   return 0;
+}
+"""
+OWN = """
+#include <cmath>
+
+void add_rms_norm(float* x, float* residual, const float* w, int rows, int columns, float eps) {
+  for (; rows > 0; --rows, x += columns, residual += columns) {
+    float sum = 0;
+    for (int j = 0; j < columns; ++j) residual[j] += x[j], sum += residual[j] * residual[j];
+    const float scale = 1 / std::sqrt(sum / columns + eps);
+    for (int j = 0; j < columns; ++j) x[j] = residual[j] * scale * w[j];
+  }
 }
 """
 
@@ -253,6 +272,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         (made.templates / name).mkdir()
         (made.templates / name / "operator.py").write_text(declared)
         (made.templates / name / "rows.cpp.j2").write_text(template)
+    (made.folder / "csrc").mkdir()
+    (made.folder / "csrc" / "add_rms_norm.cpp").write_text(OWN)
     made.cmake()
     (made.folder / "said.txt").write_text(made.make_all())
     return made
@@ -271,7 +292,8 @@ def test_wrong_kernels_are_dropped_and_right_ones_are_verified_in_the_library(pr
     (made,) = project.folder.glob("cmake/**/manifest.json")
     operators: Any = {o["name"]: o for o in json.loads(made.read_bytes())["operators"]}
     kernels = {n: {v["kernel"] for v in o["variants"]} for n, o in operators.items()}
-    assert kernels["add_rms_norm"] <= {"generic", "dense"}
+    assert kernels["add_rms_norm"] <= {"generic", "dense", "own"}
+    assert "tried 6 (3 ok, 3 wrong-result)" in said  # a function of a source that works in place is one of the three
     assert "generic" in kernels["add_rms_norm"] & kernels["gated"]
     assert "numpy" in said  # the baseline was right and took part
 
