@@ -27,6 +27,8 @@ def operator_digest(operator: Operator) -> str:
     tensors = [
         [t.name, [s.key() for s in t.shape], t.dtype_name, t.output, t.optional, t.cold, _plain(t.values)]
         + ([True] if t.finite else [])
+        + (["inout"] if t.inout else [])
+        + ([["may_alias", *t.may_alias]] if t.may_alias else [])
         for t in operator.tensors
     ]
     rounds = operator.roundings()

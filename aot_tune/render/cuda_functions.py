@@ -85,7 +85,7 @@ class CudaFunctions(CxxFunctions):
         ]
         lines += [f"  int64_t dim_{d};" for d in self._op.dims]
         for tensor in self._op.tensors:
-            const = "" if tensor.output else "const "
+            const = "" if tensor.written else "const "
             lines += [
                 f"  {const}{tensor.dtype.cuda}* {tensor.name};",
                 f"  int64_t stride_{tensor.name}[{tensor.rank}];",
@@ -98,7 +98,7 @@ class CudaFunctions(CxxFunctions):
         """The initialiser of `Arguments` from what `launch` or `workspace` is given."""
         values = [super(CudaFunctions, self).dim(d) for d in self._op.dims]
         for tensor in self._op.tensors:
-            const = "" if tensor.output else "const "
+            const = "" if tensor.written else "const "
             pointer = f"static_cast<{const}{tensor.dtype.cuda}*>({tensor.name}->data)"
             strides = ", ".join(f"{tensor.name}->strides[{i}]" for i in range(tensor.rank))
             if tensor.optional:
@@ -161,7 +161,7 @@ class CudaFunctions(CxxFunctions):
         self._single(lanes, count)
         self._all_indices(tensor, indices)
         declared = self._tensor(tensor)
-        if not declared.output:
+        if not declared.written:
             raise self._is_input(tensor)
         convert = "from_float" if _is_computed_as_float(declared) else "static_cast"
         return f"*({self.address(tensor, indices)}) = {convert}<{declared.dtype.cuda}>({value});"

@@ -180,7 +180,7 @@ class CxxFunctions:
     def ptr(self, tensor: str) -> str:
         """The typed data pointer of a tensor."""
         declared = self._tensor(tensor)
-        const = "" if declared.output else "const "
+        const = "" if declared.written else "const "
         return f"static_cast<{const}{self.dtype(tensor)}*>({tensor}->data)"
 
     def address(self, tensor: str, indices: Sequence[str]) -> str:
@@ -210,7 +210,7 @@ class CxxFunctions:
         """A statement that stores `value` at `indices`."""
         self._all_indices(tensor, indices)
         declared = self._tensor(tensor)
-        if not declared.output:
+        if not declared.written:
             raise self._is_input(tensor)
         if lanes == 1:
             return f"*({self.address(tensor, indices)}) = static_cast<{self.dtype(tensor)}>({value});"

@@ -51,6 +51,10 @@ Name device_name(const DLDevice& device) noexcept {
 
 namespace {
 
+const char* role_of(const TensorInfo& info) noexcept {
+  return info.inout ? "tensor" : info.output ? "output" : "input";
+}
+
 int32_t too_large(const OperatorInfo& op, const TensorInfo& info) noexcept {
   return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s' spans more than the address space", op.name, info.name);
 }
@@ -239,15 +243,18 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
     if (!info.output) continue;
     if (self_overlap(view)) {
       return fail(AOT_TUNE_ERROR_LAYOUT,
-                  "%s: output '%s' has elements that share memory; wanted distinct elements", op.name,
-                  info.name);
+                  "%s: %s '%s' has elements that share memory; wanted distinct elements", op.name,
+                  role_of(info), info.name);
     }
     for (int j = 0; j < op.count; ++j) {
       if (j == i || given[j] == nullptr || views[j].empty || (op.tensors[j].output && j > i)) continue;
+      const bool in_place = may_alias(op, static_cast<size_t>(i), static_cast<size_t>(j));
+      if (in_place && are_same(view, views[j])) continue;
       if (view.low < views[j].high && views[j].low < view.high && !interleaved_rows(view, views[j])) {
         return fail(AOT_TUNE_ERROR_OVERLAP,
-                    "%s: output '%s' overlaps %s '%s' in memory; wanted separate memory", op.name, info.name,
-                    op.tensors[j].output ? "output" : "input", op.tensors[j].name);
+                    "%s: %s '%s' overlaps %s '%s' in memory; wanted separate memory%s", op.name,
+                    role_of(info), info.name, role_of(op.tensors[j]), op.tensors[j].name,
+                    in_place ? ", or the very same tensor" : "");
       }
     }
   }
@@ -261,7 +268,7 @@ int32_t check_workspace(const OperatorInfo& op, const DLTensor* const* given, co
     if (given[i] == nullptr || views[i].empty || views[i].high <= low || low + size <= views[i].low) continue;
     return fail(AOT_TUNE_ERROR_OVERLAP,
                 "%s: the workspace overlaps %s '%s' in memory; wanted separate memory", op.name,
-                op.tensors[i].output ? "output" : "input", op.tensors[i].name);
+                role_of(op.tensors[i]), op.tensors[i].name);
   }
   return AOT_TUNE_OK;
 }

@@ -27,9 +27,11 @@ struct TensorInfo {
   uint8_t code;       // this and the next are of no meaning where a variable tells
   uint8_t bits;
   int8_t rank;
-  bool output;
+  bool output;  // it is written
   bool optional;
-  int8_t variable;  // index of its dtype variable, or -1
+  int8_t variable;       // index of its dtype variable, or -1
+  bool inout = false;    // of one that is written: it is read, too
+  uint32_t aliases = 0;  // of an output: a bit for each tensor that it may be the memory of
 };
 
 struct DTypeInfo {
@@ -58,6 +60,11 @@ struct OperatorInfo {
   const VariableInfo* variables;
   int32_t variable_count;
 };
+
+// Whether an output may be the very memory of another tensor.
+constexpr bool may_alias(const OperatorInfo& op, size_t output, size_t other) {
+  return (op.tensors[output].aliases >> other & 1u) != 0;
+}
 
 struct Backend;
 
@@ -99,13 +106,21 @@ struct View {
   bool empty;
 };
 
+// Whether two tensors are one, element by element.
+inline bool are_same(const View& one, const View& other) noexcept {
+  bool same = one.tensor.data == other.tensor.data && one.tensor.ndim == other.tensor.ndim;
+  for (int i = 0; same && i < one.tensor.ndim; ++i)
+    same = one.tensor.shape[i] == other.tensor.shape[i] && one.strides[i] == other.strides[i];
+  return same;
+}
+
 // Checks presence, rank, dtype and device of each tensor and fills the views of those that are passed, and
 // for each dtype variable the index of its choice.
 int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views,
                      int32_t* dtypes) noexcept;
 
-// Checks that there is data, aligned to its element size, and that no output shares memory with another
-// tensor or within itself.
+// Checks that there is data, aligned to its element size, and that no output shares memory within itself or
+// with another tensor, unless it may be that one's memory and is.
 int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept;
 
 // Checks that a caller's workspace shares no memory with a tensor.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from aot_tune.spec.aliases import check_aliases
 from aot_tune.spec.check_problem import check_call, check_work
 from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
@@ -39,6 +40,7 @@ def check_operator(op: OperatorFields) -> None:
         _check_dtypes,
         _check_dims,
         check_ranges,
+        check_aliases,
         _check_inputs,
         _check_exact,
         _check_epilogue,
@@ -112,8 +114,10 @@ def _check_names(op: OperatorFields, where: str) -> None:
                     fix="rename a choice",
                 )
             constants[constant] = text
-    if not any(t.output and not t.optional for t in op.tensors):
-        raise SpecError(f"{where} has no output that is always written", fix="declare Tensor(..., output=True)")
+    if not any(t.written and not t.optional for t in op.tensors):
+        raise SpecError(
+            f"{where} has no output that is always written", fix="declare Tensor(..., output=True), or inout=True"
+        )
 
 
 def _check_dtypes(op: OperatorFields, where: str) -> None:
@@ -228,15 +232,15 @@ def _check_epilogue(op: OperatorFields, where: str) -> None:
         return
     tensors = {t.name: t for t in op.tensors}
     output = tensors.get(op.epilogue.output)
-    if output is None or not output.output:
+    if output is None or not output.written:
         raise SpecError(f"{where}: its epilogue writes {op.epilogue.output!r}, which is not an output")
     for step in op.epilogue.steps:
         if isinstance(step, AddTensor):
             added = tensors.get(step.tensor)
-            if added is None or added.output:
+            if added is None or added.written:
                 raise SpecError(
                     f"{where}: its epilogue adds {step.tensor!r}, which is not an input",
-                    fix=did_you_mean(step.tensor, [t.name for t in op.tensors if not t.output]),
+                    fix=did_you_mean(step.tensor, [t.name for t in op.tensors if not t.written]),
                 )
             if len(step.axes) != added.rank or any(a >= output.rank for a in step.axes):
                 raise SpecError(f"{where}: epilogue axes {step.axes} do not fit tensor {step.tensor!r}")

@@ -107,13 +107,13 @@ class OperatorFields:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """Tensors that are read, in order."""
+        """Tensors that are read, in order, with those that are also written."""
         return tuple(t for t in self.tensors if not t.output)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """Tensors that are written, in order."""
-        return tuple(t for t in self.tensors if t.output)
+        """Tensors that are written, in order, with those that are also read."""
+        return tuple(t for t in self.tensors if t.written)
 
     @property
     def generics(self) -> tuple[Kernel, ...]:
@@ -273,10 +273,10 @@ class OperatorFields:
         )
 
     def compulsory_bytes(self, problem: Problem) -> int:
-        """Bytes of a call that must cross the memory bus once: what is read or written of every present tensor."""
+        """Bytes of a call that must cross the memory bus: what is read and what is written of every present tensor."""
         total = 0
         for tensor in (t for t in self.tensors if self.is_present(problem, t)):
-            count = math.prod(self.shape(problem, tensor))
+            count = math.prod(self.shape(problem, tensor)) * (2 if tensor.inout else 1)
             if tensor.read is not None:
                 count = min(count, tensor.read.evaluate(self.facts(problem)))
             total += count * self.dtype(problem, tensor).itemsize

@@ -30,10 +30,15 @@ class Tensor:
         shape: one expression per axis, such as `(M, K)`; its length is the rank.
         dtype_name: element type, or the name of one of the operator's dtype variables, which begins with a capital.
         output: written by the operator, never read.
+        inout: read and written in place (a residual, the pages of a cache): callers pass it and find the new values in
+            it.
         optional: may be left out of a call.
         cold: its bytes are not in the caches when a call begins (weights); False is for activations.
         read: how many of its elements a call must read at least, over facts of the call: `N * D` of a table of which
-            rows are looked up. Without it, a call that takes less time than all of them need is not believed.
+            rows are looked up. Without it, a call that takes less time than all of them need is not believed. Of an
+            inout tensor, elements that are read and elements that are written count, each once.
+        may_alias: of an output: inputs of its shape and dtype in whose very memory a caller may have it written, each
+            element being read before it is written. Candidates are verified so, too.
         finite: no call has NaN or infinities in it (coordinates, lengths), and none are put into it to verify.
         values: how test inputs are drawn, see `spec.generators`; by default `normal()`.
     """
@@ -45,10 +50,12 @@ class Tensor:
         dtype_name: str = "f32",
         *,
         output: bool = False,
+        inout: bool = False,
         optional: bool = False,
         cold: bool = False,
         finite: bool = False,
         read: ExprLike | None = None,
+        may_alias: Sequence[str] = (),
         values: Values | None = None,
     ) -> None:
         self.name = check_identifier(name, "tensor", argument=True)
@@ -60,6 +67,8 @@ class Tensor:
         if not _VARIABLE.match(dtype_name):
             dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold, self.finite = output, optional, cold, finite
+        _check_in_place(name, output=output, inout=inout, may_alias=may_alias)
+        self.inout, self.may_alias = inout, tuple(may_alias)
         if values is not None and (output or not isinstance(values, Values)):
             raise SpecError(
                 f"tensor {name!r}: its values cannot be {str(values)[:80]}",
@@ -72,6 +81,11 @@ class Tensor:
         self.values: Values = values or normal()
         if not self.shape:
             raise SpecError(f"tensor {name!r} has no axes", fix="use a Scalar for a single number")
+
+    @property
+    def written(self) -> bool:
+        """Whether calls write to it: an output, or a tensor that is read and written."""
+        return self.output or self.inout
 
     @property
     def rank(self) -> int:
@@ -103,6 +117,24 @@ class Tensor:
         other = copy.copy(self)
         other.values = values
         return other
+
+
+def _check_in_place(name: str, *, output: bool, inout: bool, may_alias: Sequence[str]) -> None:
+    """Raise SpecError for a tensor that is both an output and inout, or that may alias others but is no output."""
+    check_several(may_alias, f"tensor {name!r}: may_alias")
+    if output and inout:
+        raise SpecError(
+            f"tensor {name!r} is declared with output=True and with inout=True",
+            why="an output is never read, and made where it is not passed",
+            fix="leave output=True out for a tensor that is read and written",
+        )
+    if may_alias and not output:
+        raise SpecError(
+            f"tensor {name!r}: may_alias={tuple(may_alias)} has no effect",
+            why="it says in whose memory an output may lie"
+            + (", and an inout tensor is its own input" if inout else ""),
+            fix="declare it of the output",
+        )
 
 
 @dataclass(frozen=True)

@@ -110,15 +110,15 @@ def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Dec
             fix="declare what it does: a descriptor's block_shape by Descriptor(block=...), outputs set to 0 by "
             "reset_to_zero; then say hooks_declared=True",
         )
-    inputs = {t.name for t in operator.inputs}
+    inputs = {t.name for t in operator.tensors if not t.written}
     for argument in inspection.restore_value:
         given = function.arguments.get(argument, argument)
         tensor = given.tensor if isinstance(given, Descriptor) else given
         if isinstance(tensor, str) and tensor in inputs:
             raise BuildError(
                 f"{where} changes its argument {argument!r} (restore_value), which is passed the input {tensor!r}",
-                why="inputs of operators are never written",
-                fix="have the kernel write an output of its own, or pass an output in that place",
+                why="inputs of operators are never written, unless they are declared so",
+                fix="declare the tensor with inout=True, or have the kernel write an output of its own",
             )
 
 

@@ -183,7 +183,7 @@ def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]
         dense = row_major(operator.shape(base, tensor))
         for axis in range(tensor.rank):
             one_row = axis == tensor.rank - 1 and isinstance(tensor.values, ROWWISE)
-            for factor in (-1,) if one_row else (-1, 0):
+            for factor in (-1,) if one_row or tensor.inout else (-1, 0):
                 strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
                 yield msgspec.structs.replace(base, strides={tensor.name: strides})
     yield msgspec.structs.replace(base, alignment={t.name: operator.dtype(base, t).itemsize for t in operator.tensors})

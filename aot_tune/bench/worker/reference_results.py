@@ -311,6 +311,7 @@ def run_reference(
 ) -> dict[str, NDArray[Any]]:
     """Run the reference; its results as `Truth` has them, unless wide rounded to the outputs' dtypes before."""
     arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
+    arrays |= {t.name: arrays[t.name].copy() for t in operator.inputs if t.inout and t.name in arrays}
     results: dict[str, NDArray[Any]] = {}
     for tensor, found in outputs_of(operator, check, arrays, lambda _call: xp):
         value = np.asarray(found)

@@ -47,6 +47,8 @@ struct TensorArgument {
   int8_t variable;  // index of its dtype variable, or -1
   bool output;
   bool optional;
+  bool inout = false;  // an input that is written, too
+  constexpr bool written() const { return output || inout; }
 };
 
 union Scalar {

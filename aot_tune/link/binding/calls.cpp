@@ -254,6 +254,7 @@ PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& t
     Py_INCREF(found[0]);
     return found[0];
   }
+  if (output_count(op) == 0) Py_RETURN_NONE;
   PyObject* tuple = PyTuple_New(count);
   for (int i = 0; tuple != nullptr && i < count; ++i) {
     Py_INCREF(found[i]);

@@ -141,7 +141,13 @@ inline bool is_long(const CallTensors& tensors) {
   return tensors.elements > (tensors.on_gpu ? kReleaseElementsOfGpus : kReleaseElements);
 }
 
-// The outputs of a call: one as it is, several as a tuple.
+constexpr int output_count(const Operator& op) {
+  int count = 0;
+  for (int i = 0; i < op.tensor_count; ++i) count += op.tensors[i].output ? 1 : 0;
+  return count;
+}
+
+// The outputs of a call: one as it is, several as a tuple; None of an operator that has none.
 PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors);
 
 // The text of a function's signature: "(a, b, bias=None, *, activation='none', out=None)".

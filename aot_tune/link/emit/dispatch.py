@@ -14,6 +14,7 @@ from aot_tune.link.emit.signature import (
     c_string,
     dtype_text,
     first_tensor,
+    in_place_flags,
     parameters,
     scalar_type,
     shape_text,
@@ -170,7 +171,7 @@ def _tables(table: OperatorTable) -> str:
     for tensor in op.tensors:
         index = variables.index(tensor.dtype_name) if tensor.dtype_name in op.dtypes else -1
         d = dtype(op.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))[0])
-        flags = f"{str(tensor.output).lower()}, {str(tensor.optional).lower()}, {index}"
+        flags = f"{str(tensor.written).lower()}, {str(tensor.optional).lower()}, {index}{in_place_flags(op, tensor)}"
         texts = f"{c_string(shape_text(op, tensor.name))}, {c_string(dtype_text(op, tensor))}"
         lines.append(f'    {{"{tensor.name}", {texts}, {d.code}, {d.bits}, {tensor.rank}, {flags}}},')
     variables_text = f"kVariables, {len(variables)}" if variables else "nullptr, 0"
@@ -281,7 +282,7 @@ def _read(table: OperatorTable) -> str:
             f"  if ({attribute.name} < 0 || {attribute.name} >= {len(attribute.choices)})",
             f"    return wrong_attribute(kOperator, kAttribute_{attribute.name}, {attribute.name});",
         ]
-    outputs = " && ".join(_is_empty(t.name, index[t.name], t.optional, "true") for t in op.tensors if t.output)
+    outputs = " && ".join(_is_empty(t.name, index[t.name], t.optional, "true") for t in op.tensors if t.written)
     inputs = " || ".join(_is_empty(t.name, index[t.name], t.optional, "false") for t in op.tensors if not t.output)
     lines += [
         f"  c_.empty = {outputs};",

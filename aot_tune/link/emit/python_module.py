@@ -8,7 +8,7 @@ from aot_tune.link.emit.cpp_expressions import checked, is_plain
 from aot_tune.link.emit.dispatch import bound_dims
 from aot_tune.link.emit.signature import c_string, choices_text, scalar_type, shape_text
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
-from aot_tune.spec import Operator, Scalar
+from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.dtypes import DType, dtype
 
 __all__ = ["python_signature", "render_module", "render_stub"]
@@ -39,7 +39,7 @@ def python_signature(op: Operator, *, annotate: bool = False) -> str:
         quote = '"' if annotate else "'"
         default = f"{quote}{attribute.choices[0]}{quote}"
         keyword.append(f"{attribute.name}{note(f'Literal[{choices}]')}{equals}{default}")
-    for output in op.outputs:
+    for output in _made(op):
         kind = "Tensor | bool | None" if output.optional else "Tensor | None"
         keyword.append(f"{output.name}{note(kind)}{equals}None")
     keyword.append(f"stream{note('Any')}{equals}None")
@@ -54,6 +54,11 @@ def _default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
         return str(bool(value)) if words is _PYTHON else str(bool(value)).lower()
     text = repr(float(value)) if scalar.dtype_name in _FLOATS else str(int(value))
     return words.get(text, text)
+
+
+def _made(op: Operator) -> list[Tensor]:
+    """What a call makes where it is not passed, and returns."""
+    return [t for t in op.tensors if t.output]
 
 
 def _scalar_note(scalar: Scalar) -> str:
@@ -79,12 +84,14 @@ def _doc(op: Operator) -> str:
     lines = [op.documentation.strip() or op.name, ""]
     for tensor in op.tensors:
         what = f"{tensor.dtype_name} {shape_text(op, tensor.name)}"
+        alias = f"; it may be {' or '.join(tensor.may_alias)} itself" if tensor.may_alias else ""
         if not tensor.output:
-            lines.append(f"{tensor.name}: {what}" + (", may be left out." if tensor.optional else "."))
+            changed = ", changed in place" if tensor.inout else ""
+            lines.append(f"{tensor.name}: {what}{changed}" + (", may be left out." if tensor.optional else "."))
         elif tensor.optional:
-            lines.append(f"{tensor.name}: {what}, written when passed; True makes a new one.")
+            lines.append(f"{tensor.name}: {what}, written when passed{alias}; True makes a new one.")
         else:
-            lines.append(f"{tensor.name}: {what}, made when not passed.")
+            lines.append(f"{tensor.name}: {what}, made when not passed{alias}.")
     lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
     lines += [_scalar_doc(s) for s in op.scalars]
     lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
@@ -92,8 +99,8 @@ def _doc(op: Operator) -> str:
         "stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.",
         "workspace: memory of the device for the call, any tensor; the library's own when not passed.",
     ]
-    several = len(op.outputs) > 1
-    lines += ["", "Returns the output" + ("; a tuple when several are written." if several else ".")]
+    returned = {0: "nothing", 1: "the output"}.get(len(_made(op)), "the output; a tuple when several are written")
+    lines += ["", f"Returns {returned}."]
     return "\n".join(lines)
 
 
@@ -201,7 +208,7 @@ def _tables(op: Operator) -> str:
     for t in op.tensors:
         variable_index = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
         element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
-        flags = f"{str(t.output).lower()}, {str(t.optional).lower()}"
+        flags = f"{str(t.output).lower()}, {str(t.optional).lower()}" + (", true" if t.inout else "")
         lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
     lines.append("};")
     if op.scalars:
@@ -291,7 +298,7 @@ def render_stub(spec: LibrarySpec) -> str:
     ]
     for table in spec.operators:
         op = table.operator
-        parts.append(f"def {op.name}({python_signature(op, annotate=True)}) -> Any:")
+        parts.append(f"def {op.name}({python_signature(op, annotate=True)}) -> {'Any' if _made(op) else 'None'}:")
         doc = _doc(op).replace("\\", "\\\\").replace('"""', "'''").splitlines()
         parts += [f'    """{doc[0]}', *(f"    {line}".rstrip() for line in doc[1:]), '    """', ""]
     parts += [

@@ -33,7 +33,8 @@ class FreshCalls:
     def __init__(self, engine: Engine, call: Call, calls: CallSet, call_ns: float) -> None:
         self._engine, self._call, self._calls = engine, call, calls
         self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
-        self._outputs = [calls.storages[t.name] for t in calls.outputs() if calls.storages[t.name].numel()]
+        made = [t.name for t in calls.outputs() if t.name not in calls.sources]
+        self._outputs = [calls.storages[name] for name in made if calls.storages[name].numel()]
         self._results = [s.clone() for s in self._outputs]
         self._poison = [torch.full_like(s, 0xFF) for s in self._outputs]
         self._inputs = [t for t in calls.inputs() if is_elementwise(t) and calls.storages[t.name].numel()]
@@ -55,6 +56,7 @@ class FreshCalls:
     def _record(self, fresh: bool) -> Recorded:
         sources = self._poison if fresh else self._results
         copies = list(zip(self._outputs, sources, strict=True))
+        copies += [(self._calls.storages[name], source) for name, source in self._calls.sources.items()]
         changes = self._changes(fresh)
         batch: list[Call] = []
         for number in range(self._count):
@@ -70,9 +72,10 @@ class FreshCalls:
         for tensor in self._inputs:
             storage, width = self._calls.storages[tensor.name], tensor.dtype.itemsize
             one, other = self._places.integers(0, storage.numel() // width, 2).tolist()
-            element, another = (storage[n * width : (n + 1) * width] for n in (one, other))
-            contents = (another if fresh else element).clone(), element.clone()
-            found.append((element, contents))
+            held = self._calls.sources.get(tensor.name, storage)
+            own, another = (held[n * width : (n + 1) * width] for n in (one, other))
+            contents = (another if fresh else own).clone(), own.clone()
+            found.append((storage[one * width : (one + 1) * width], contents))
         return found
 
 

@@ -237,7 +237,9 @@ def exact_values(
             dtype = torch_dtype(tensor)
             value = tensor_of(layout(operator, check, tensor), storages[tensor.name], dtype)
             least = torch.float64 if wide or dtype == torch.float64 else torch.float32
-            arrays[tensor.name] = value.to(least) if dtype.is_floating_point else value
+            arrays[tensor.name] = value.to(least, copy=tensor.inout) if dtype.is_floating_point else value
+            if tensor.inout and not dtype.is_floating_point:  # a reference may write to it
+                arrays[tensor.name] = value.clone()
             exactly_float &= dtype == torch.float32 or not dtype.is_floating_point
     results: dict[str, Any] = {}
     api = partial(_api, not wide and exactly_float)

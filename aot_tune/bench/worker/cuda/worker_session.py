@@ -23,7 +23,7 @@ from aot_tune.bench.worker.cuda.engine import Engine, FaultError, GpuEngine
 from aot_tune.bench.worker.cuda.fresh_calls import FreshCalls
 from aot_tune.bench.worker.cuda.host_engine import HostEngine
 from aot_tune.bench.worker.cuda.probes import Probes
-from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
+from aot_tune.bench.worker.cuda.state import CallSet, ProblemState, undo_of
 from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
 from aot_tune.bench.worker.cuda.truth import torch_dtype, write_limits
 from aot_tune.bench.worker.cuda.verify import Bits, Caller, Workspaces, inspect, verify
@@ -202,9 +202,11 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             self._accepted.popitem(last=False)
 
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
-        runner = Caller(self._engine, loaded, self._workspaces, state.rotation())
+        sets = state.rotation()
+        runner = Caller(self._engine, loaded, self._workspaces, sets)
         self._on_streams = False  # its first launches
-        return _Ready(runner, Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz))
+        sampler = Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz, undo=undo_of(sets))
+        return _Ready(runner, sampler)
 
     def _bench(self, request: messages.Screen, emit: Emit) -> messages.Reply:
         runs = self._runs.pop((request.handle, request.key), ())
@@ -221,6 +223,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             runner.first.poison()
             self._use_streams()
             samples = sampler.screen(self._policy, request.best_ns)
+            _settle(runner)
         bits = self._accepted.pop((request.handle, request.key), {})
         fault, less = self._fault(runner, state, bits), ""
         if not fault and not sampler.idle and (request.best_ns is None or min(samples) < request.best_ns):
@@ -238,6 +241,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             ready.runner.run(GARBAGE[0])
             self._use_streams()
             samples = ready.sampler.screen(self._policy, request.best_ns)
+            _settle(ready.runner)
             calls = ready.runner.first
             fault = next((calls.describe(name) for name, written in calls.changed() if bool(written)), "")
             fault = fault or self._results.compare(request.key, _outputs(calls), first=request.first)
@@ -287,6 +291,8 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             mhz = self._probes.clock_mhz() if request.clock else 0.0
         fault = less = ""
         if request.fresh:
+            with self._confined():
+                _settle(runner)
             state, bits = self._state(request.key), self._accepted.get((request.handle, request.key), {})
             fault = self._fault(runner, state, bits)
             if not fault and not sampler.idle:
@@ -299,6 +305,12 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             reason=f"{fault} (after a race)" if fault else less or sampler.note,
             mhz=mhz,
         )
+
+
+def _settle(runner: Caller) -> None:
+    """A call whose results are looked at, where timed ones may have had those of others to go on."""
+    if runner.first.sources:
+        runner.run(GARBAGE[1])
 
 
 def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
