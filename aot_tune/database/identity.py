@@ -30,7 +30,7 @@ def operator_digest(operator: Operator) -> str:
         for t in operator.tensors
     ]
     rounds = operator.roundings()
-    scalars = [[s.name, s.dtype_name, s.default] for s in operator.scalars]
+    scalars = [[s.name, s.dtype_name, s.default] + ([s.binds] if s.binds else []) for s in operator.scalars]
     attributes = [[a.name, a.choices] for a in operator.attributes]
     uses = used_elsewhere(operator.reference)
     return canonical_digest(

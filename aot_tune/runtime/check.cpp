@@ -276,6 +276,26 @@ int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symb
       op.name, info.name, axis, symbol, info.shape);
 }
 
+int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
+                 const char* dim) noexcept {
+  const TensorInfo& info = op.tensors[tensor];
+  return fail(AOT_TUNE_ERROR_SHAPE,
+              "%s: tensor '%s': axis %d has extent %" PRId64 ", which is %s for no %s, as in %s", op.name,
+              info.name, axis, got, symbol, dim, info.shape);
+}
+
+int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept {
+  return fail(AOT_TUNE_ERROR_SHAPE, "%s: '%s' is %" PRId64 ", wanted an extent of the dim %s: 0 or more",
+              op.name, scalar, got, dim);
+}
+
+int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim,
+                  int64_t wanted) noexcept {
+  return fail(AOT_TUNE_ERROR_SHAPE,
+              "%s: '%s' is %" PRId64 ", but the dim %s is %" PRId64 " in the tensors; wanted one for both",
+              op.name, scalar, got, dim, wanted);
+}
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept {
   return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: attribute '%s' is %d, wanted 0 (%s) to %d (%s)", op.name,
               attribute.name, static_cast<int>(got), attribute.choices[0],

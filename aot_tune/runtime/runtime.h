@@ -119,6 +119,16 @@ int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, 
 int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symbol) noexcept
     __attribute__((cold));
 
+// An extent of a tensor that `symbol`, which is to be solved for a dim, has for no such dim.
+int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
+                 const char* dim) noexcept __attribute__((cold));
+
+// An integer that is no extent of the dim that it binds, or another one than that of the tensors.
+int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept
+    __attribute__((cold));
+int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim,
+                  int64_t wanted) noexcept __attribute__((cold));
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept
     __attribute__((cold));
 

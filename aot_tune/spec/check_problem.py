@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from aot_tune.spec.bound_dims import extents_exist
 from aot_tune.spec.expr import all_of
 from aot_tune.spec.generators import ROWWISE
 from aot_tune.spec.operator_fields import OperatorFields
@@ -48,6 +49,9 @@ def check_values_of(op: OperatorFields, problem: Problem) -> None:
     place = "a shape"
     try:
         facts = op.facts(problem)
+        for condition in extents_exist(op):
+            if not condition.evaluate(facts):
+                raise SpecError(f"{condition.key()} does not hold", fix="give a larger dim, or leave the problem out")
         place = "legal"
         for condition in op.legal:
             if not condition.evaluate(facts):

@@ -16,7 +16,7 @@ class Operator(OperatorFields):
 
     Args:
         name: unique in a library; the C function is `<prefix>_<name>`.
-        dims: names of the symbolic dims, each bound by the shape of an input that is always present.
+        dims: names of the symbolic dims, each bound by the shape of a tensor that is always present, or by an integer.
         tensors: inputs and outputs in the order of the C arguments.
         scalars, attributes: further arguments, in order.
         reference: `reference(xp, call)` returns a dict of output name to array, computed by array-API functions of `xp`

@@ -23,6 +23,7 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.spec.bound_dims import dims_of_scalars
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
 from aot_tune.triton.triton_messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
 
@@ -187,6 +188,7 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
 
 
 def _given(operator: Operator, value: KernelArgument) -> Given:
+    value = dims_of_scalars(operator).get(value, value) if isinstance(value, str) else value
     if isinstance(value, Expr):
         return Given(kind="integer", expr=value.data())
     if isinstance(value, (Buffer, Ratio, Root)):

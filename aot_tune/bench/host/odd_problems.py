@@ -8,6 +8,7 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.spec import Expr, IntegerSums, Operator, Problem, Tensor, all_of, row_major
+from aot_tune.spec.bound_dims import extents_exist
 from aot_tune.spec.generators import ROWWISE
 
 __all__ = ["checks_for", "derived_checks", "large_checks", "oddest_checks"]
@@ -58,7 +59,7 @@ def large_checks(operator: Operator, requires: Sequence[Expr], most_bytes: int) 
 def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) -> dict[str, Check]:
     """The derived checks of any size."""
     tensors = {t.name: t for t in operator.tensors}
-    requires = (*operator.legal, *requires)
+    requires = (*extents_exist(operator), *operator.legal, *requires)
     found: dict[str, Check] = {}
     dtypes = _pinned_dtypes(operator, requires)
     derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))

@@ -233,7 +233,8 @@ def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:
 
 def scalar_values(operator: Operator, check: Check) -> dict[str, float | int]:
     """The scalars of a test call."""
-    return {s.name: check.scalars.get(s.name, s.sample) for s in operator.scalars}
+    dims = check.problem.dims
+    return {s.name: dims[s.binds] if s.binds else check.scalars.get(s.name, s.sample) for s in operator.scalars}
 
 
 def attribute_indices(operator: Operator, check: Check) -> dict[str, int]:

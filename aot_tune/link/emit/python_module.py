@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
-from aot_tune.link.emit.dispatch import bound_dims
+from aot_tune.link.emit.learned_dims import python_bind
 from aot_tune.link.emit.signature import c_string, choices_text, scalar_type, shape_text
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Operator, Scalar
+from aot_tune.spec.bound_dims import outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
 
 __all__ = ["python_signature", "render_module", "render_stub"]
@@ -37,9 +38,11 @@ def python_signature(op: Operator, *, annotate: bool = False) -> str:
         quote = '"' if annotate else "'"
         default = f"{quote}{attribute.choices[0]}{quote}"
         keyword.append(f"{attribute.name}{note(f'Literal[{choices}]')}{equals}{default}")
+    to_pass = outputs_to_pass(op)
     for output in op.outputs:
         kind = "Tensor | bool | None" if output.optional else "Tensor | None"
-        keyword.append(f"{output.name}{note(kind)}{equals}None")
+        passed = output.name in to_pass
+        keyword.append(f"{output.name}{note('Tensor')}" if passed else f"{output.name}{note(kind)}{equals}None")
     keyword.append(f"stream{note('Any')}{equals}None")
     keyword.append(f"workspace{note('Tensor | None')}{equals}None")
     return ", ".join([*required, *optional, "*", *keyword])
@@ -52,22 +55,35 @@ def _default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
     return words.get(text, text)
 
 
+def _scalar_flags(op: Operator, scalar: Scalar) -> str:
+    """Whether it must be passed, and the index of the dim that it binds; what most are not is left out."""
+    binds = f", {op.dims.index(scalar.binds)}" if scalar.binds else ""
+    required = "true" if scalar.default is None else "false"
+    return f", {required}{binds}" if binds or scalar.default is None else ""
+
+
 def _scalar_note(scalar: Scalar) -> str:
     return "float" if scalar.dtype_name in ("f32", "f64") else "int"
 
 
 def _doc(op: Operator) -> str:
     lines = [op.documentation.strip() or op.name, ""]
+    to_pass = outputs_to_pass(op)
     for tensor in op.tensors:
         what = f"{tensor.dtype_name} {shape_text(op, tensor.name)}"
         if not tensor.output:
             lines.append(f"{tensor.name}: {what}" + (", may be left out." if tensor.optional else "."))
         elif tensor.optional:
             lines.append(f"{tensor.name}: {what}, written when passed; True makes a new one.")
+        elif tensor.name in to_pass:
+            told = f"; it tells {' and '.join(to_pass[tensor.name])}" if to_pass[tensor.name] else ""
+            lines.append(f"{tensor.name}: {what}, to be passed{told}.")
         else:
             lines.append(f"{tensor.name}: {what}, made when not passed.")
     lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
-    lines += [f"{s.name}: a number{', to be passed' if s.default is None else ''}." for s in op.scalars]
+    for s in op.scalars:
+        what = f"the dim {s.binds}" if s.binds else "a number"
+        lines.append(f"{s.name}: {what}{', to be passed' if s.default is None else ''}.")
     lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
     lines += [
         "stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.",
@@ -158,7 +174,7 @@ struct Functions_{op.name} {{
     {unnamed}
     return {name}_is_tuned({arguments}, tuned);
   }}
-{_bind(op)}
+{python_bind(op, {s.name: _KINDS[s.dtype_name][1] for s in op.scalars})}
 {_shape(op)}
 }};
 
@@ -178,17 +194,17 @@ def _tables(op: Operator) -> str:
     if op.dtypes:
         rows = ", ".join(f'{{"{v}", kDTypes_{op.name}_{v}, {len(c)}}}' for v, c in op.dtypes.items())
         lines.append(f"constexpr DTypeVariable kVariables_{op.name}[] = {{{rows}}};")
+    to_pass = outputs_to_pass(op)
     lines.append(f"constexpr TensorArgument kTensors_{op.name}[] = {{")
     for t in op.tensors:
         variable_index = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
         element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
-        flags = f"{str(t.output).lower()}, {str(t.optional).lower()}"
+        flags = f"{str(t.output).lower()}, {str(t.optional).lower()}{', true' if t.name in to_pass else ''}"
         lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
     lines.append("};")
     if op.scalars:
         scalars = ", ".join(
-            f'{{"{s.name}", ScalarArgument::{_KINDS[s.dtype_name][0]}, {_scalar_value(s)}'
-            f"{', true' if s.default is None else ''}}}"
+            f'{{"{s.name}", ScalarArgument::{_KINDS[s.dtype_name][0]}, {_scalar_value(s)}{_scalar_flags(op, s)}}}'
             for s in op.scalars
         )
         lines.append(f"constexpr ScalarArgument kScalars_{op.name}[] = {{{scalars}}};")
@@ -226,18 +242,6 @@ def _entry(op: Operator) -> str:
         )
     )
     return f'{{"{op.name}", {tables}, {functions}}}'
-
-
-def _bind(op: Operator) -> str:
-    index = {t.name: i for i, t in enumerate(op.tensors)}
-    bound = bound_dims(op)
-    lines = ["  static bool bind(Tensors t, int64_t* dims) {"]
-    for tensor in dict.fromkeys(t for t, _ in bound.values()):
-        rank = op.tensor(tensor).rank
-        lines.append(f"    if (t[{index[tensor]}] == nullptr || t[{index[tensor]}]->ndim != {rank}) return false;")
-    for i, (tensor, axis) in enumerate(bound.values()):
-        lines.append(f"    dims[{i}] = t[{index[tensor]}]->shape[{axis}];")
-    return "\n".join([*lines, "    (void)t;", "    (void)dims;", "    return true;", "  }"])
 
 
 def _shape(op: Operator) -> str:

@@ -24,6 +24,7 @@ from aot_tune.spec import (
     dim,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.spec.bound_dims import dims_of_scalars
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Argument", "bind", "inspection_of", "resolved"]
@@ -138,6 +139,7 @@ def _config_names(kernel: Kernel, inspection: Declarations) -> set[str]:
 
 def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: KernelArgument) -> Argument:
     where = f"operator {operator.name!r}: kernel {kernel.name!r}: argument {p.name!r}"
+    given = dims_of_scalars(operator).get(given, given) if isinstance(given, str) else given
     tensors = [t.name for t in operator.tensors]
     if isinstance(given, (Buffer, Descriptor, DTypeOf)):
         return _declared(where, tensors, p, given)

@@ -27,6 +27,7 @@ from aot_tune.spec import (
     dims,
     parameter,
     present,
+    problem,
     stride,
     where,
 )
@@ -122,6 +123,24 @@ def test_every_kind_of_argument_has_its_type_its_size_and_its_value(tmp_path: Pa
     assert got[23] == 0x4049  # 3.14159 is 0x40490fd0 in fp32
     assert got[24] == answer["address"]
     assert got[25:] == [6, 0, 0]
+
+
+def test_dims_that_integers_and_extents_tell(tmp_path: Path, cuda: Path) -> None:
+    """The function's `top_k` is the dim that the scalar binds; N is half of an axis, R is told by the output."""
+    k, r = dims("K R")
+    op = tl.operator(
+        TritonFunction("scale.py:scale_kernel", {"columns": tl.N, "rows": r}, grid=(k,)),
+        tl.parameters("x out columns rows top_k K"),
+        tensors=(Tensor("x", (tl.M, 2 * tl.N)), Tensor("out", (r, k), output=True)),
+        dims=("M", "N", "K", "R"),
+        scalars=(Scalar("top_k", "i64", binds="K"),),
+        workload=(problem(M=4, N=8, K=2, R=3),),
+    )
+    source = tl.rendered(op, pins={"columns.bits": 64})
+    library = tl.compiled(tmp_path, source, (8, 8, 8, 4, 4, 4, 8, 8))
+    call = {"arguments": [{"shape": [4, 10]}, {"shape": [3, 6]}, {"scalar": "i64", "value": 6}]}
+    (answer,) = tl.call(library, source.symbol, [call], cuda)
+    assert [int.from_bytes(p, "little") for p in tl.passed(answer)[2:6]] == [5, 3, 6, 6]
 
 
 def test_quotients_of_a_call_are_passed_as_python_divides(tmp_path: Path, cuda: Path) -> None:
