@@ -10,6 +10,7 @@ import msgspec
 from aot_tune.render.triton.grid_limits import grid_limits
 from aot_tune.render.triton.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
+from aot_tune.spec.config_guards import requires_of, worthwhile_of
 from aot_tune.support.digests import canonical_digest
 
 __all__ = ["Candidate", "assumes_less", "candidate_for", "candidates_for", "requirements"]
@@ -101,7 +102,8 @@ def _is_for(
 ) -> bool:
     if any(problem.dtypes.get(v, operator.dtypes[v][0]) != d for v, d in dtypes.items()):
         return False
-    wanted = all_of((*kernel.requires, *kernel.worthwhile), operator.facts(problem))
+    stated = (*requires_of(kernel, config), *worthwhile_of(kernel, config))
+    wanted = all_of(stated, operator.facts(problem))
     return wanted and not is_pruned(kernel, target.name, config, problem)
 
 
@@ -129,13 +131,14 @@ def requirements(operator: Operator, candidate: Candidate) -> tuple[Expr, ...]:
     """The guards of a candidate: its dtypes, its kernel's, and that pinned dims have their values."""
     dtypes = tuple(dtype_index(v) == operator.dtypes[v].index(d) for v, d in candidate.dtypes.items())
     kernel = operator.kernel(candidate.kernel)
+    required = requires_of(kernel, candidate.config)
     if kernel.triton is not None:
         concrete = operator.concrete(candidate.dtypes)
         assumed = guards(concrete, kernel, candidate.config, candidate.pins, candidate.target)
         limits = grid_limits(concrete, kernel, candidate.config, candidate.pins, candidate.target)
-        return (*dtypes, *kernel.requires, *assumed, *limits)
+        return (*dtypes, *required, *assumed, *limits)
     pins = tuple(dim(name) == extent for name, extent in candidate.pins.items())
-    return (*dtypes, *kernel.requires, *pins)
+    return (*dtypes, *required, *pins)
 
 
 def assumes_less(plain: Candidate, special: Candidate) -> bool:

@@ -8,6 +8,7 @@ from aot_tune.spec.bound_dims import bound_dims
 from aot_tune.spec.check_problem import check_call, check_work
 from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
+from aot_tune.spec.config_guards import check_guard_parameters
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr
@@ -289,7 +290,10 @@ def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
                 f"{where}: kernel {kernel.name!r}: {str(expr)[:80]!r} in requires or worthwhile is no expression",
                 fix='compare facts of the call, such as stride("x", 1) == 1',
             )
-        _check_facts(expr, known, f"{where}: kernel {kernel.name!r}")
+        parameters = {fact for fact in expr.facts() if fact.startswith("parameter.")}  # which are checked below
+        _check_facts(expr, known | parameters, f"{where}: kernel {kernel.name!r}")
+    if kernel.triton is None or kernel.parameters:  # else its function has the configs
+        check_guard_parameters(kernel)
     if "epilogue" in kernel.stages and op.epilogue is None:
         raise SpecError(f"{where} has no epilogue for a stage of kernel {kernel.name!r}", fix="declare epilogue=")
     if kernel.scratch is not None:

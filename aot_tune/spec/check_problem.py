@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from aot_tune.spec.bound_dims import extents_exist
-from aot_tune.spec.expr import all_of
+from aot_tune.spec.config_guards import may_serve
 from aot_tune.spec.generators import ROWWISE
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
@@ -60,7 +60,7 @@ def check_values_of(op: OperatorFields, problem: Problem) -> None:
         op.flops.evaluate(facts)
         for kernel in op.kernels:
             place = f"kernel {kernel.name!r}: requires or worthwhile"
-            all_of((*kernel.requires, *kernel.worthwhile), facts)
+            may_serve(kernel, facts, worthwhile=True)
     except SpecError as error:
         raise SpecError(
             f"operator {op.name!r}: {place}: {error.what} on problem '{problem.id}'",

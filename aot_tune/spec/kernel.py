@@ -64,7 +64,8 @@ class Kernel:
         parameters: the space; without any, there is one config.
         constraints: over `parameter(..)` and `target(..)`: which configs exist for a target.
         requires: over dims, strides, alignments, presence and attributes: calls for which the result is right. Dispatch
-            guards them; `fact == constant` also makes the renderer print the constant.
+            guards them; `fact == constant` also makes the renderer print the constant. A `parameter(..)` has its value
+            in each config: `N % parameter("VEC") == 0`.
         worthwhile: over the same facts: problems on which it is tried at all.
         pins: boolean parameter to the dims that are compiled in as constants when it is true.
         generic: accepts every legal call on its backend's devices in its dtypes; has one config, is built for the

@@ -31,6 +31,7 @@ from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
+from aot_tune.spec.config_guards import worthwhile_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
@@ -123,7 +124,8 @@ def _survey_of(evidence: Evidence) -> Survey | None:
 
 
 def _worthwhile(evidence: Evidence, candidate: str) -> tuple[Expr, ...]:
-    return evidence.operator.kernel(evidence.entries[candidate].candidate.kernel).worthwhile
+    made = evidence.entries[candidate].candidate
+    return worthwhile_of(evidence.operator.kernel(made.kernel), made.config)
 
 
 def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:

@@ -25,6 +25,7 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.bound_dims import dims_of_scalars
+from aot_tune.spec.config_guards import check_guard_parameters
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Argument", "bind", "inspection_of", "resolved"]
@@ -80,12 +81,15 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
         return kernel
     _, inspection = inspection_of(kernel, target)
     if not inspection.configs:
+        check_guard_parameters(kernel)
         return kernel
     listed: tuple[dict[str, ConfigValue], ...] = ()
     for one in ({n: v for n, v in c.items() if v is not None} for c in inspection.configs):
         listed += (one,) if one not in listed else ()
     listed = listed[:1] if kernel.generic else listed
-    return replace(kernel, listed=listed, order=listed)
+    found = replace(kernel, listed=listed, order=listed)
+    check_guard_parameters(found)
+    return found
 
 
 def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:

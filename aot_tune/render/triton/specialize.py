@@ -24,6 +24,7 @@ from aot_tune.spec import (
     present,
     stride,
 )
+from aot_tune.spec.config_guards import requires_of
 from aot_tune.support.errors import SpecError
 
 __all__ = ["generic_pins", "guards", "is_pruned", "plain_pins", "specialized_pins"]
@@ -168,7 +169,7 @@ def guards(
     found: list[Expr] = []
     for a in bind(operator, kernel, target):
         if a.descriptor is not None:
-            found += conditions(operator, a.descriptor, kernel.requires)
+            found += conditions(operator, a.descriptor, requires_of(kernel, config))
         found += _guards_of(operator, a, config, pins)
     for name, option in function.options.items():
         if f"option.{name}" in pins and isinstance(option, Expr):
