@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import msgspec
 
@@ -17,9 +18,19 @@ from aot_tune.render.source_digest import source_digest
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
 from aot_tune.spec import Operator, Target
+from aot_tune.spec.device_facts import ELSEWHERE, WHY
 from aot_tune.support.errors import RenderError
 
 __all__ = ["Rendered", "Renderer"]
+
+
+class _TargetNames(SimpleNamespace):
+    """What templates see of a target."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "multiprocessors":
+            raise RenderError("target.multiprocessors is no number of a target", why=WHY, fix=ELSEWHERE)
+        raise AttributeError(name)
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +73,7 @@ class Renderer:
         hooks = Hooks()
         language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
         functions = language(operator.concrete(candidate.dtypes), constants, hooks, kernel.scratch)
-        names = {**functions.names(), **candidate.config, "target": SimpleNamespace(name=target.name, **target.facts)}
+        names = {**functions.names(), **candidate.config, "target": _TargetNames(name=target.name, **target.facts)}
         try:
             text = hooks.finalize(self._environment.render(kernel.template, names))
         except RenderError as error:

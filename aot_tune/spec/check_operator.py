@@ -9,6 +9,7 @@ from aot_tune.spec.check_problem import check_call, check_work
 from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
 from aot_tune.spec.config_guards import check_guard_parameters
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr
@@ -225,6 +226,7 @@ def _may_be_thinned(tensor: Tensor) -> bool:
 
 
 def _check_facts(expr: Expr, known: set[str], place: str) -> None:
+    refuse_device_facts(expr.facts() - known, place)
     for fact in sorted(expr.facts()):
         if fact not in known:
             raise SpecError(f"{place} uses {fact!r}, which is not bound", fix=did_you_mean(fact, known))

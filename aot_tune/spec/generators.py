@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.dtypes import DType
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.support.errors import SpecError, did_you_mean
@@ -207,6 +208,7 @@ def check_values(values: Values, dtype: DType, known: Collection[str], place: st
         SpecError: which begins with `place`.
     """
     for expr in _expressions(values):
+        refuse_device_facts(expr.facts(), place)
         for fact in sorted(expr.facts()):
             if fact not in known:
                 raise SpecError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
 
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.expr import Expr, ExprLike, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.problem import Problem
@@ -156,6 +157,7 @@ class Kernel:
             )
         known = {f"parameter.{n}" for n in names}
         for constraint in self.constraints:
+            refuse_device_facts(constraint.facts(), f"kernel {self.name!r}: constraint {constraint.key()}")
             for fact in sorted(constraint.facts()):
                 if fact not in known and not fact.startswith("target."):
                     raise SpecError(

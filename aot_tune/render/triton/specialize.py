@@ -155,9 +155,9 @@ def _values(
 def _no_device(kernel: Kernel, expr: Expr | None, what: str) -> None:
     if of_device(expr):
         raise SpecError(
-            f"kernel {kernel.name!r}: {what} depends on the device",
+            f'kernel {kernel.name!r}: {what} depends on the device, by device("multiprocessors")',
             why="what is compiled in is decided by dispatch, which knows dims, strides and alignments",
-            fix="pass it as an ordinary argument, or use it in the grid",
+            fix="have the function take it as an ordinary argument, use it in the grid, or make it a parameter",
         )
 
 
