@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.database.reference_source import own_sources, used_elsewhere
-from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.spec import Drawn, Expr, Operator, Problem
 from aot_tune.spec.tolerance import DEFAULT_TOLERANCE
 from aot_tune.support.digests import canonical, canonical_digest
 
@@ -54,6 +54,8 @@ def operator_digest(operator: Operator) -> str:
 
 def _plain(value: object) -> object:
     """Specification objects as plain data."""
+    if isinstance(value, Drawn):
+        return ["Drawn", own_sources(value.function), used_elsewhere(value.function)]
     if value is None or isinstance(value, (int, float, str)):
         return value
     if isinstance(value, Expr):

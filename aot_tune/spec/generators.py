@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from aot_tune.spec.device_facts import refuse_device_facts
+from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.dtypes import DType
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.support.errors import SpecError, did_you_mean
@@ -93,7 +94,7 @@ class FromFile:
     digest: str = ""
 
 
-Values = Generator | Integers | Permutation | SortedOffsets | Probabilities | Sparse | FromFile
+Values = Generator | Integers | Permutation | SortedOffsets | Probabilities | Sparse | FromFile | Drawn
 
 ROWWISE = (Permutation, SortedOffsets, Probabilities)
 """What is drawn a row at a time: no two elements of a row may be one, as they are with a stride of 0."""

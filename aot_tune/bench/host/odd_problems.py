@@ -9,6 +9,7 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.spec import Expr, IntegerSums, Operator, Problem, Tensor, all_of, row_major
 from aot_tune.spec.bound_dims import extents_exist
+from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.generators import ROWWISE
 
 __all__ = ["checks_for", "derived_checks", "large_checks", "oddest_checks"]
@@ -184,6 +185,7 @@ def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]
         dense = row_major(operator.shape(base, tensor))
         for axis in range(tensor.rank):
             one_row = axis == tensor.rank - 1 and isinstance(tensor.values, ROWWISE)
+            one_row |= isinstance(tensor.values, Drawn)
             for factor in (-1,) if one_row else (-1, 0):
                 strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
                 yield msgspec.structs.replace(base, strides={tensor.name: strides})
