@@ -27,7 +27,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
-from aot_tune.render import assumes_less
+from aot_tune.render import assumes_less, combination
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
@@ -327,7 +327,7 @@ def _variant(entry: Entry) -> LinkedVariant:
         last=target.last,
         dtypes=entry.candidate.dtypes,
         config=entry.candidate.config,
-        requires=() if entry.candidate.generic else entry.requires,
+        requires=combination(entry.requires) if entry.candidate.generic else entry.requires,
         object_path=entry.object.path,
         object_digest=entry.object.digest,
         device_digest=entry.object.device,
