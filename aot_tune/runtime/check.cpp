@@ -302,9 +302,20 @@ int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, 
               static_cast<int>(attribute.count - 1), attribute.choices[attribute.count - 1]);
 }
 
-int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept {
-  return fail(code, "%s: not a call that it takes: %s must hold%s", op.name, condition,
-              code == AOT_TUNE_ERROR_LAYOUT ? "; pass a contiguous copy of the tensor" : "");
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition, const char* hint,
+                  std::initializer_list<FoundFact> found) noexcept {
+  char text[256];
+  Text facts(text, sizeof text);
+  for (const FoundFact& one : found) {
+    facts.add("%s%s is ", &one == found.begin() ? "" : ", ", one.name);
+    if (one.text != nullptr) {
+      facts.add("%s (%" PRId64 ")", one.text, one.value);
+    } else {
+      facts.add("%" PRId64, one.value);
+    }
+  }
+  return fail(code, "%s: not a call that it takes: %s must hold, and %s%s%s", op.name, condition, text,
+              hint[0] != '\0' ? "; " : "", hint);
 }
 
 int64_t stride_class(const DLTensor& tensor) noexcept {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "aot_tune/base.h"
 #include "arithmetic.h"
@@ -132,8 +133,16 @@ int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept
     __attribute__((cold));
 
-// A condition of the operator that a call does not meet.
-int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept __attribute__((cold));
+// What a call has of something that a condition asks for; `text` is the name of a choice, or NULL.
+struct FoundFact {
+  const char* name;
+  int64_t value;
+  const char* text;
+};
+
+// A condition of the operator that a call does not meet; `hint` is what to do about it, or empty.
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition, const char* hint,
+                  std::initializer_list<FoundFact> found) noexcept __attribute__((cold));
 
 // The largest power of two, at most 64, that divides an address.
 inline int64_t alignment_of(const void* data) noexcept {

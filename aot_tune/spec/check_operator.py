@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from aot_tune.spec.bound_dims import bound_dims
+from aot_tune.spec.check_legal import check_legal
 from aot_tune.spec.check_problem import check_call, check_work
 from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
@@ -40,6 +41,7 @@ def check_operator(op: OperatorFields) -> None:
     for check in (
         _check_names,
         _check_dtypes,
+        check_legal,
         _check_dims,
         check_ranges,
         _check_inputs,

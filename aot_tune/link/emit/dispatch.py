@@ -5,9 +5,10 @@ from __future__ import annotations
 from aot_tune.link.emit.call_facts import render_facts, render_library_info
 from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
-from aot_tune.link.emit.decision import fact_printer, render_choice
+from aot_tune.link.emit.decision import render_choice
 from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
 from aot_tune.link.emit.learned_dims import check_scalars, read_dim
+from aot_tune.link.emit.legal_calls import render_legal
 from aot_tune.link.emit.measured_problems import render_is_tuned, render_nearest
 from aot_tune.link.emit.repeated_calls import render_known
 from aot_tune.link.emit.signature import (
@@ -121,7 +122,7 @@ namespace operator_{op.name} {{
 
 {_call(op)}
 
-{_legal(op)}{_read(table)}
+{render_legal(op)}{_read(table)}
 
 {render_facts(table)}
 
@@ -294,24 +295,6 @@ def _read(table: OperatorTable) -> str:
     if op.legal:
         lines.append("  if (int32_t status = check_legal(c_)) return status;")
     return "\n".join([*lines, *_read_device(table), "}"])
-
-
-def _legal(op: Operator) -> str:
-    """The function that checks what every call must meet; nothing where there are no such conditions."""
-    if not op.legal:
-        return ""
-    fact = fact_printer(op)
-    lines = ["int32_t check_legal(const Call& c) {"]
-    lines += [] if all(map(is_plain, op.legal)) else ["  bool undefined_;"]
-    for condition in op.legal:
-        code = "LAYOUT" if any("." in f for f in condition.facts()) else "SHAPE"
-        if is_plain(condition):
-            lines.append(f"  if (!{condition.cpp(fact)})")
-        else:
-            lines.append("  undefined_ = false;")
-            lines.append(f"  if (!{checked(condition, fact)} || undefined_)")
-        lines.append(f"    return not_legal(kOperator, AOT_TUNE_ERROR_{code}, {c_string(condition.key())});")
-    return "\n".join([*lines, "  return AOT_TUNE_OK;", "}", "", ""])
 
 
 def _read_device(table: OperatorTable) -> list[str]:
