@@ -108,7 +108,8 @@ class CxxFunctions:
         scratch = self._scratch
         if scratch is None:
             raise RenderError(
-                "scratch(): the kernel declares none", fix="give it scratch=, bytes as an expression of dims"
+                "scratch(): the kernel declares none",
+                fix="give it scratch=, bytes as an expression of dims and parameters",
             )
         return self._hooks.open("scratch", lambda: scratch.cpp(self.dim))
 

@@ -301,7 +301,8 @@ def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
     if "epilogue" in kernel.stages and op.epilogue is None:
         raise SpecError(f"{where} has no epilogue for a stage of kernel {kernel.name!r}", fix="declare epilogue=")
     if kernel.scratch is not None:
-        _check_facts(kernel.scratch, set(op.dims), f"{where}: kernel {kernel.name!r}: scratch")
+        sizes = {*op.dims, *(f"parameter.{p.name}" for p in kernel.parameters)}
+        _check_facts(kernel.scratch, sizes, f"{where}: kernel {kernel.name!r}: scratch")
     for pinned in kernel.pins.values():
         for name in pinned:
             if name not in op.dims:

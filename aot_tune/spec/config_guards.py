@@ -104,6 +104,6 @@ def _number(kernel: Kernel, name: str, config: Config) -> int:
 
 def _unknown(kernel: Kernel, expr: Expr, name: str, known: Mapping[str, object]) -> SpecError:
     return SpecError(
-        f"kernel {kernel.name!r}: {expr.key()} in requires or worthwhile uses the unknown parameter {name!r}",
+        f"kernel {kernel.name!r}: {expr.key()} uses the unknown parameter {name!r}",
         fix=did_you_mean(name, known) if known else "declare it among the kernel's parameters",
     )

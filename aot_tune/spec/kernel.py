@@ -90,7 +90,8 @@ class Kernel:
         stages: of a composed kernel, what it launches, in order: a vendor's library by its backend, `cublaslt`; what
             `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
             does without one of the backends does without the kernel.
-        scratch: bytes between the stages, over dims; the template has them by `scratch()`, to add to its workspace.
+        scratch: bytes between the stages, over dims and parameters, such as `parameter("SPLIT") * M * N * 4`; the
+            template has those of its config by `scratch()`, to add to its workspace.
         fills_in: serves what no variant that was measured takes, in front of the generic one. Its first config is kept
             whether or not it was measured.
     """
@@ -200,7 +201,7 @@ class Kernel:
         if self.scratch is not None and not isinstance(self.scratch, Expr):
             raise SpecError(
                 f"kernel {self.name!r}: scratch {str(self.scratch)[:80]!r} is no expression",
-                fix="give the bytes as an expression of dims, such as M * N * 4",
+                fix="give the bytes as an expression of dims and parameters, such as M * N * 4",
             )
         if self.scratch is not None and not self.stages:
             raise SpecError(
