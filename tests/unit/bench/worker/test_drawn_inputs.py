@@ -10,6 +10,7 @@ import pytest
 
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.reference_results import logical_inputs
 from aot_tune.database import operator_digest
 from aot_tune.spec import (
@@ -200,3 +201,12 @@ def test_on_gpus_the_same_rules_hold() -> None:
     assert sorted(table.tolist()) == list(range(4000))
     lens, least = found["seq_lens"].view(torch.int64), found["query_lens"].view(torch.int32)
     assert (lens >= least).all()
+
+
+def test_what_a_function_may_have_seen_stays_where_it_is() -> None:
+    """Elements of others change places, to see whether a kernel repeats itself: lengths would not fit any more."""
+    op = paged()
+    assert exchangeable(op, op.inputs) == []
+    tensors = op.tensors
+    op = paged(tensors=(*tensors[:2], tensors[4], *tensors[2:4], tensors[5]))
+    assert [t.name for t in exchangeable(op, op.inputs)] == ["pages", "bias"]
