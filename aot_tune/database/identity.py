@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.database.reference_source import own_sources, used_elsewhere
-from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.spec import Drawn, Expr, Operator, Problem
 from aot_tune.spec.tolerance import DEFAULT_TOLERANCE
 from aot_tune.support.digests import canonical, canonical_digest
 
@@ -32,7 +32,7 @@ def operator_digest(operator: Operator) -> str:
         for t in operator.tensors
     ]
     rounds = operator.roundings()
-    scalars = [[s.name, s.dtype_name, s.default] for s in operator.scalars]
+    scalars = [[s.name, s.dtype_name, s.default] + ([s.binds] if s.binds else []) for s in operator.scalars]
     attributes = [[a.name, a.choices] for a in operator.attributes]
     uses = used_elsewhere(operator.reference)
     return canonical_digest(
@@ -56,6 +56,8 @@ def operator_digest(operator: Operator) -> str:
 
 def _plain(value: object) -> object:
     """Specification objects as plain data."""
+    if isinstance(value, Drawn):
+        return ["Drawn", own_sources(value.function), used_elsewhere(value.function)]
     if value is None or isinstance(value, (int, float, str)):
         return value
     if isinstance(value, Expr):

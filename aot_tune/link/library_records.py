@@ -35,7 +35,8 @@ class LinkedVariant:
         object_digest: SHA-256 of that file.
         device_digest: digest of what a GPU runs of it, as its toolchain tells; empty for a CPU.
         generic: answers every legal call in its dtypes; on each device an operator has one for each dtypes. Where code
-            runs on one architecture alone, a family of devices has one per architecture, with a `last`.
+            runs on one architecture alone, a family of devices has one per architecture, with a `last`. Several may
+            share that by guards over optional tensors and attributes, of which each call meets those of one.
         notes: it has the function `<symbol>_note` too, which writes a line of text for explain(); `generate` finds out
             from its object.
         settled: once it ran on a device it loads nothing there any more, and what it says of its workspace depends on

@@ -17,6 +17,7 @@ from aot_tune.pipeline.surveyed_times import SurveyedTimes
 from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
+from aot_tune.spec.config_guards import worthwhile_of
 from aot_tune.support.digests import canonical_digest
 
 __all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_band"]
@@ -157,7 +158,8 @@ class Evidence:
     def worth_a_try(self, entry: Entry, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it, whatever was asked for."""
         kernel = self.operator.kernel(entry.candidate.kernel)
-        return self._conditions.hold(entry.candidate.id, (*entry.requires, *kernel.worthwhile), problem)
+        worthwhile = worthwhile_of(kernel, entry.candidate.config)
+        return self._conditions.hold(entry.candidate.id, (*entry.requires, *worthwhile), problem)
 
     def tried(self, problem: Problem, among: Iterable[Entry] | None = None) -> list[Entry]:
         """Candidates that have an object and are meant for a problem; of all, or `among` some of the evidence's."""

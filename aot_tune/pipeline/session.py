@@ -41,7 +41,7 @@ from aot_tune.pipeline.pending import PendingWork
 from aot_tune.plan.eight_bit_targets import generic_dtypes
 from aot_tune.plan.library_plan import Paths, Plan, devices
 from aot_tune.plan.options import effort_limit
-from aot_tune.render import Renderer, candidate_for, candidates_for, resolved
+from aot_tune.render import Renderer, candidates_for, generic_candidates, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.spec.load_operators import load_operators
@@ -276,17 +276,17 @@ class Session:
         return any(True for _ in self.generics(operator, target))
 
     def generic_entries(self, operator: Operator, target: Target | None = None) -> list[Entry]:
-        """The rendered generic candidates of an operator, one per dtypes: on devices of a target, or in the build."""
+        """The rendered generic candidates of an operator for each dtypes: on devices of a target, or in the build."""
         found = []
         for kernel, baseline in self.generics(operator, target):
             one = resolved(kernel, baseline.name)
             config = next(iter(one.configs(baseline.facts)))
             for dtypes in generic_dtypes(operator, one, baseline):
-                candidate = candidate_for(operator, one, config, baseline, dtypes=dtypes)
-                if candidate.id not in self._generic:
-                    rendered = self.renderer.render(operator, candidate, baseline)
-                    self._generic[candidate.id] = Entry.of(operator, rendered)
-                found.append(self._generic[candidate.id])
+                for candidate in generic_candidates(operator, one, config, baseline, dtypes):
+                    if candidate.id not in self._generic:
+                        rendered = self.renderer.render(operator, candidate, baseline)
+                        self._generic[candidate.id] = Entry.of(operator, rendered)
+                    found.append(self._generic[candidate.id])
         return found
 
     def generics(self, operator: Operator, target: Target | None = None) -> Iterator[tuple[Kernel, Target]]:

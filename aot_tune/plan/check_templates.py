@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.plan.eight_bit_targets import check_instructions, generic_dtypes
-from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
+from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, generic_candidates, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.support.errors import Mistakes, SpecError
 from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
@@ -95,5 +95,6 @@ def _any_candidate(
         problem = next(iter(operator.workload_for(target.family)), None)
         return candidate_for(operator, kernel, config, target, problem)
     if kernel.generic:
-        return candidate_for(operator, kernel, config, target, dtypes=generic_dtypes(operator, kernel, target)[0])
+        dtypes = generic_dtypes(operator, kernel, target)[0]
+        return generic_candidates(operator, kernel, config, target, dtypes)[0]
     return next(candidates_for(operator, kernel, config, target), None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from aot_tune.render.hooks import Hooks
 from aot_tune.render.narrow_floats import NARROW, declarations
 from aot_tune.spec import AddTensor, Expr, Operator, Tensor
+from aot_tune.spec.bound_dims import BoundDim, bound_dims
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.epilogue import Epilogue, EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
@@ -106,7 +108,8 @@ class CxxFunctions:
         scratch = self._scratch
         if scratch is None:
             raise RenderError(
-                "scratch(): the kernel declares none", fix="give it scratch=, bytes as an expression of dims"
+                "scratch(): the kernel declares none",
+                fix="give it scratch=, bytes as an expression of dims and parameters",
             )
         return self._hooks.open("scratch", lambda: scratch.cpp(self.dim))
 
@@ -128,11 +131,7 @@ class CxxFunctions:
             raise RenderError(f"dim({name!r}): no such dim", fix=did_you_mean(name, self._op.dims))
         if name in self._constants:
             return f"INT64_C({self._constants[name]})"
-        for tensor in self._op.inputs:
-            for axis, extent in enumerate(tensor.shape):
-                if not tensor.optional and extent.key() == name:
-                    return f"{tensor.name}->shape[{axis}]"
-        raise RenderError(f"dim({name!r}) is bound by no input")
+        return self._bound[name].cpp(lambda other: CxxFunctions.dim(self, other))
 
     def rank(self, tensor: str) -> int:
         """How many axes a tensor has."""
@@ -288,6 +287,10 @@ class CxxFunctions:
         if self._op.epilogue is None:
             raise RenderError(f"operator {self._op.name!r} has no epilogue", fix="declare epilogue=Epilogue(...)")
         return self._op.epilogue
+
+    @cached_property
+    def _bound(self) -> dict[str, BoundDim]:
+        return bound_dims(self._op)
 
     # -- pieces --------------------------------------------------------------------------------------------------
 

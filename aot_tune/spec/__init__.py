@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.spec.compile_options import CompileOptions
+from aot_tune.spec.drawn_values import Drawn, drawn
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
 from aot_tune.spec.expr import (
@@ -89,6 +90,7 @@ __all__ = [
     "DTypeOf",
     "Declarations",
     "Descriptor",
+    "Drawn",
     "Epilogue",
     "Expr",
     "Facts",
@@ -125,6 +127,7 @@ __all__ = [
     "device",
     "dim",
     "dims",
+    "drawn",
     "dtype",
     "dtype_index",
     "from_file",

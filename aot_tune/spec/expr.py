@@ -351,12 +351,15 @@ def parameter(name: str) -> Expr:
 
 
 def target(name: str) -> Expr:
-    """A number that describes the target, such as `vector_bytes`."""
-    return Expr("fact", value=f"target.{name}")
+    """A number that describes the target, such as `vector_bytes`; `multiprocessors` is the device's, see `device`."""
+    return device(name) if name == "multiprocessors" else Expr("fact", value=f"target.{name}")
 
 
 def device(name: str) -> Expr:
-    """A number of the device that a launch is for: `multiprocessors`. For grids only; no dispatch depends on it."""
+    """A number of the device that a launch is for: `multiprocessors`.
+
+    For what a launch works out, grids and ordinary arguments; nothing that is compiled in or dispatched by has it.
+    """
     return Expr("fact", value=f"device.{name}")
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+from aot_tune.spec.device_facts import refuse_device_facts
+from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.dtypes import DType
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.support.errors import SpecError, did_you_mean
@@ -92,7 +94,7 @@ class FromFile:
     digest: str = ""
 
 
-Values = Generator | Integers | Permutation | SortedOffsets | Probabilities | Sparse | FromFile
+Values = Generator | Integers | Permutation | SortedOffsets | Probabilities | Sparse | FromFile | Drawn
 
 ROWWISE = (Permutation, SortedOffsets, Probabilities)
 """What is drawn a row at a time: no two elements of a row may be one, as they are with a stride of 0."""
@@ -203,6 +205,7 @@ def check_values(values: Values, dtype: DType, known: Collection[str], place: st
         SpecError: which begins with `place`.
     """
     for expr in _expressions(values):
+        refuse_device_facts(expr.facts(), place)
         for fact in sorted(expr.facts()):
             if fact not in known:
                 raise SpecError(

@@ -15,7 +15,7 @@ import msgspec
 
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
-from aot_tune.spec.expr import Expr, as_expr
+from aot_tune.spec.expr import Expr, all_of, as_expr
 from aot_tune.spec.generators import Generator, IntegerSums
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier, check_several
@@ -134,9 +134,15 @@ class OperatorFields:
         return found if len(set(found.values())) > 1 else {}
 
     def dtype_choices(self, kernel: Kernel) -> list[dict[str, str]]:
-        """The dtypes that a kernel has candidates for: one dict of variable to dtype each."""
+        """The legal dtypes that a kernel has candidates for: one dict of variable to dtype each."""
         values = [kernel.dtypes.get(v, choices) for v, choices in self.dtypes.items()]
-        return [dict(zip(self.dtypes, row, strict=True)) for row in itertools.product(*values)]
+        every = (dict(zip(self.dtypes, row, strict=True)) for row in itertools.product(*values))
+        facts = {f"dtype.{v}" for v in self.dtypes}
+        legal = tuple(c for c in self.legal if c.facts() and c.facts() <= facts)
+        return [one for one in every if all_of(legal, self._dtype_facts(one))]
+
+    def _dtype_facts(self, dtypes: Mapping[str, str]) -> dict[str, int]:
+        return {f"dtype.{v}": self.dtypes[v].index(name) for v, name in dtypes.items()}
 
     def concrete(self: T, dtypes: Mapping[str, str]) -> T:
         """The operator with a dtype in place of each variable; a variable that is not given has its default."""

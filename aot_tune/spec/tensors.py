@@ -143,13 +143,16 @@ class Scalar:
 
     `default` is what Python callers get that pass none, and what calls are verified and timed with; without one they
     have to pass it. `other` is a value that every second odd problem is verified with in its place: one which shows,
-    as an epsilon of 1e-5 does not, that a kernel takes what it is passed. Of bool it is the other one anyway.
+    as an epsilon of 1e-5 does not, that a kernel takes what it is passed. Of bool it is the other one anyway. `binds`
+    names the dim that an integer is, as one that says how many results are wanted; where an input has that dim as well,
+    the two must agree.
     """
 
     name: str
     dtype_name: str = "f32"
     default: float | None = None
     other: float | None = None
+    binds: str = ""
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "scalar", argument=True)
@@ -162,9 +165,22 @@ class Scalar:
         for value, what in ((self.default, "default"), (self.other, "other")):
             if value is not None:
                 _check_number(value, self.dtype_name, f"scalar {self.name!r}: {what}")
+        if self.binds:
+            self._check_binds()
         if self.other is not None and self.other == self.sample:
             raise SpecError(
                 f"scalar {self.name!r}: `other` is what it is verified with anyway", fix="name another value"
+            )
+
+    def _check_binds(self) -> None:
+        where = f"scalar {self.name!r}: it binds the dim {self.binds!r}"
+        if self.dtype_name[0] not in "iu":
+            raise SpecError(f"{where}, and is {self.dtype_name}", why="extents are integers", fix="make it i32 or i64")
+        if self.other is not None or (self.default or 0) < 0:
+            raise SpecError(
+                f"{where}, and has `other` or a negative default",
+                why="it is verified with the extents of each problem",
+                fix="leave `other` out, and give no default or one that is an extent",
             )
 
     @property

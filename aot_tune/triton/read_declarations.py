@@ -23,6 +23,8 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.spec.bound_dims import dims_of_scalars
+from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
 from aot_tune.triton.triton_messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
 
@@ -170,7 +172,7 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
     problems = []
     for problem in operator.workload_for(target.family):
         facts = operator.facts(problem)
-        if all_of((*kernel.requires, *kernel.worthwhile), facts):
+        if may_serve(kernel, facts, worthwhile=True):
             problems.append(ProblemFacts(id=problem.id, facts=facts))
     operands = {t.name: _given(operator, t.name) for t in operator.tensors}
     operands |= {s.name: _given(operator, s.name) for s in operator.scalars}
@@ -187,6 +189,7 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
 
 
 def _given(operator: Operator, value: KernelArgument) -> Given:
+    value = dims_of_scalars(operator).get(value, value) if isinstance(value, str) else value
     if isinstance(value, Expr):
         return Given(kind="integer", expr=value.data())
     if isinstance(value, (Buffer, Ratio, Root)):

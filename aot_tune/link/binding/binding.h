@@ -49,6 +49,7 @@ struct TensorArgument {
   bool optional;
   bool inout = false;  // an input that is written, too
   constexpr bool written() const { return output || inout; }
+  bool required = false;  // of an output: a dim or dtype of the call is that of this one
 };
 
 union Scalar {
@@ -82,6 +83,7 @@ struct ScalarArgument {
   enum Kind : uint8_t { kF32, kF64, kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64 } kind;
   Scalar value;  // when the caller gives none
   bool required = false;
+  int8_t binds = -1;  // index of the dim that it is
 };
 
 struct AttributeArgument {
@@ -107,8 +109,8 @@ struct Operator {
   int32_t (*call)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*);
   int32_t (*explain)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*, char*, size_t);
   int32_t (*is_tuned)(Tensors, const Scalar*, const int32_t*, int32_t*);
-  // Reads the dims off the inputs; false when one has too few axes for that.
-  bool (*bind)(Tensors, int64_t* dims);
+  // Reads the dims off tensors and scalars; false when a tensor is missing or has another number of axes.
+  bool (*bind)(Tensors, const Scalar*, int64_t* dims);
   // An extent that has no value, since it divides by zero or needs more than 64 bits, is -1.
   void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
 };

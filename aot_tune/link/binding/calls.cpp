@@ -220,7 +220,7 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
   const int first = tensors->first();
   for (int i = 0; i < op.tensor_count; ++i) {
     if (!op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i])) continue;
-    if (!bound && !(bound = op.bind(tensors->given, dims))) return true;
+    if (!bound && !(bound = op.bind(tensors->given, parsed.scalars, dims))) return true;
     int64_t extents[kMaxRank];
     op.shape(i, dims, extents);
     for (int axis = 0; axis < op.tensors[i].rank; ++axis) {

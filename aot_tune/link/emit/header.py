@@ -98,7 +98,7 @@ def _documentation(op: Operator) -> list[str]:
         optional = ", may be NULL" if tensor.optional else ""
         lines.append(f"{tensor.name}: {tensor.dtype_name} {shape_text(op, tensor.name)}, {role}{optional}")
     lines += [f"{variable}: {choices_text(choices)}, the same for all" for variable, choices in op.dtypes.items()]
-    lines += [f"{s.name}: {scalar_type(s)}" for s in op.scalars]
+    lines += [f"{s.name}: {scalar_type(s)}{f', the dim {s.binds}' if s.binds else ''}" for s in op.scalars]
     for attribute in op.attributes:
         values = ", ".join(f"{i} {c}" for i, c in enumerate(attribute.choices))
         lines.append(f"{attribute.name}: {values}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
-from aot_tune.link.emit.dispatch import bound_dims
+from aot_tune.link.emit.learned_dims import python_bind
 from aot_tune.link.emit.signature import c_string, choices_text, scalar_type, shape_text
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Operator, Scalar, Tensor
+from aot_tune.spec.bound_dims import outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
 
 __all__ = ["python_signature", "render_module", "render_stub"]
@@ -39,9 +40,11 @@ def python_signature(op: Operator, *, annotate: bool = False) -> str:
         quote = '"' if annotate else "'"
         default = f"{quote}{attribute.choices[0]}{quote}"
         keyword.append(f"{attribute.name}{note(f'Literal[{choices}]')}{equals}{default}")
+    to_pass = outputs_to_pass(op)
     for output in _made(op):
         kind = "Tensor | bool | None" if output.optional else "Tensor | None"
-        keyword.append(f"{output.name}{note(kind)}{equals}None")
+        passed = output.name in to_pass
+        keyword.append(f"{output.name}{note('Tensor')}" if passed else f"{output.name}{note(kind)}{equals}None")
     keyword.append(f"stream{note('Any')}{equals}None")
     keyword.append(f"workspace{note('Tensor | None')}{equals}None")
     return ", ".join([*required, *optional, "*", *keyword])
@@ -61,6 +64,13 @@ def _made(op: Operator) -> list[Tensor]:
     return [t for t in op.tensors if t.output]
 
 
+def _scalar_flags(op: Operator, scalar: Scalar) -> str:
+    """Whether it must be passed, and the index of the dim that it binds; what most are not is left out."""
+    binds = f", {op.dims.index(scalar.binds)}" if scalar.binds else ""
+    required = "true" if scalar.default is None else "false"
+    return f", {required}{binds}" if binds or scalar.default is None else ""
+
+
 def _scalar_note(scalar: Scalar) -> str:
     return "float" if scalar.dtype_name in _FLOATS else "bool" if scalar.dtype_name == "bool" else "int"
 
@@ -71,10 +81,10 @@ def _scalar_member(scalar: Scalar) -> str:
 
 
 def _scalar_doc(scalar: Scalar) -> str:
-    what = "a number"
+    what = f"the dim {scalar.binds}" if scalar.binds else "a number"
     if scalar.dtype_name == "bool":
         what = "True or False"
-    elif scalar.dtype_name not in _COMMON:
+    elif scalar.dtype_name not in _COMMON and not scalar.binds:
         low, high = dtype(scalar.dtype_name).limits
         what = f"a whole number from {low} to {high}"
     return f"{scalar.name}: {what}{', to be passed' if scalar.default is None else ''}."
@@ -82,6 +92,7 @@ def _scalar_doc(scalar: Scalar) -> str:
 
 def _doc(op: Operator) -> str:
     lines = [op.documentation.strip() or op.name, ""]
+    to_pass = outputs_to_pass(op)
     for tensor in op.tensors:
         what = f"{tensor.dtype_name} {shape_text(op, tensor.name)}"
         alias = f"; it may be {' or '.join(tensor.may_alias)} itself" if tensor.may_alias else ""
@@ -90,6 +101,9 @@ def _doc(op: Operator) -> str:
             lines.append(f"{tensor.name}: {what}{changed}" + (", may be left out." if tensor.optional else "."))
         elif tensor.optional:
             lines.append(f"{tensor.name}: {what}, written when passed{alias}; True makes a new one.")
+        elif tensor.name in to_pass:
+            told = f"; it tells {' and '.join(to_pass[tensor.name])}" if to_pass[tensor.name] else ""
+            lines.append(f"{tensor.name}: {what}, to be passed{told}{alias}.")
         else:
             lines.append(f"{tensor.name}: {what}, made when not passed{alias}.")
     lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
@@ -184,7 +198,7 @@ struct Functions_{op.name} {{
     {unnamed}
     return {name}_is_tuned({arguments}, tuned);
   }}
-{_bind(op)}
+{python_bind(op, {s.name: _scalar_member(s) for s in op.scalars})}
 {_shape(op)}
 }};
 
@@ -204,17 +218,18 @@ def _tables(op: Operator) -> str:
     if op.dtypes:
         rows = ", ".join(f'{{"{v}", kDTypes_{op.name}_{v}, {len(c)}}}' for v, c in op.dtypes.items())
         lines.append(f"constexpr DTypeVariable kVariables_{op.name}[] = {{{rows}}};")
+    to_pass = outputs_to_pass(op)
     lines.append(f"constexpr TensorArgument kTensors_{op.name}[] = {{")
     for t in op.tensors:
         variable_index = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
         element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
         flags = f"{str(t.output).lower()}, {str(t.optional).lower()}" + (", true" if t.inout else "")
+        flags += ", false, true" if t.name in to_pass else ""
         lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
     lines.append("};")
     if op.scalars:
         scalars = ", ".join(
-            f'{{"{s.name}", ScalarArgument::k{s.dtype_name.capitalize()}, {_scalar_value(s)}'
-            f"{', true' if s.default is None else ''}}}"
+            f'{{"{s.name}", ScalarArgument::k{s.dtype_name.capitalize()}, {_scalar_value(s)}{_scalar_flags(op, s)}}}'
             for s in op.scalars
         )
         lines.append(f"constexpr ScalarArgument kScalars_{op.name}[] = {{{scalars}}};")
@@ -253,18 +268,6 @@ def _entry(op: Operator) -> str:
         )
     )
     return f'{{"{op.name}", {tables}, {functions}}}'
-
-
-def _bind(op: Operator) -> str:
-    index = {t.name: i for i, t in enumerate(op.tensors)}
-    bound = bound_dims(op)
-    lines = ["  static bool bind(Tensors t, int64_t* dims) {"]
-    for tensor in dict.fromkeys(t for t, _ in bound.values()):
-        rank = op.tensor(tensor).rank
-        lines.append(f"    if (t[{index[tensor]}] == nullptr || t[{index[tensor]}]->ndim != {rank}) return false;")
-    for i, (tensor, axis) in enumerate(bound.values()):
-        lines.append(f"    dims[{i}] = t[{index[tensor]}]->shape[{axis}];")
-    return "\n".join([*lines, "    (void)t;", "    (void)dims;", "    return true;", "  }"])
 
 
 def _shape(op: Operator) -> str:

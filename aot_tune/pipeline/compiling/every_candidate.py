@@ -13,7 +13,8 @@ from aot_tune.pipeline.compiling.interpret import interpret_kernels
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
-from aot_tune.render import Candidate, candidate_for, candidates_for, resolved
+from aot_tune.plan.eight_bit_targets import generic_dtypes
+from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
 from aot_tune.report import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.support.errors import AotTuneError, BuildError
@@ -113,9 +114,9 @@ def _rendered(session: Session, one: _Tried) -> Iterator[Entry]:
     try:
         for config in kernel.configs(target.facts):
             configs += 1
-            choices = operator.dtype_choices(kernel)
+            choices = generic_dtypes(operator, kernel, target) if kernel.generic else []
             made = (
-                (candidate_for(operator, kernel, config, target, dtypes=d) for d in choices)
+                (c for d in choices for c in generic_candidates(operator, kernel, config, target, d))
                 if kernel.generic
                 else candidates_for(operator, kernel, config, target)
             )

@@ -28,10 +28,11 @@ from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in
 from aot_tune.pipeline.shipping.resource_rows import BestShare, Rooflines, resources_of
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
-from aot_tune.render import assumes_less
+from aot_tune.render import assumes_less, combination
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
+from aot_tune.spec.config_guards import worthwhile_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
@@ -124,7 +125,8 @@ def _survey_of(evidence: Evidence) -> Survey | None:
 
 
 def _worthwhile(evidence: Evidence, candidate: str) -> tuple[Expr, ...]:
-    return evidence.operator.kernel(evidence.entries[candidate].candidate.kernel).worthwhile
+    made = evidence.entries[candidate].candidate
+    return worthwhile_of(evidence.operator.kernel(made.kernel), made.config)
 
 
 def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
@@ -327,7 +329,7 @@ def _variant(entry: Entry, best: BestShare | None = None) -> LinkedVariant:
         last=target.last,
         dtypes=entry.candidate.dtypes,
         config=entry.candidate.config,
-        requires=() if entry.candidate.generic else entry.requires,
+        requires=combination(entry.requires) if entry.candidate.generic else entry.requires,
         object_path=entry.object.path,
         object_digest=entry.object.digest,
         device_digest=entry.object.device,

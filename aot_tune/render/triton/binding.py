@@ -24,6 +24,8 @@ from aot_tune.spec import (
     dim,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.spec.bound_dims import dims_of_scalars
+from aot_tune.spec.config_guards import check_guard_parameters
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Argument", "bind", "inspection_of", "resolved"]
@@ -79,12 +81,15 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
         return kernel
     _, inspection = inspection_of(kernel, target)
     if not inspection.configs:
+        check_guard_parameters(kernel)
         return kernel
     listed: tuple[dict[str, ConfigValue], ...] = ()
     for one in ({n: v for n, v in c.items() if v is not None} for c in inspection.configs):
         listed += (one,) if one not in listed else ()
     listed = listed[:1] if kernel.generic else listed
-    return replace(kernel, listed=listed, order=listed)
+    found = replace(kernel, listed=listed, order=listed)
+    check_guard_parameters(found)
+    return found
 
 
 def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:
@@ -138,6 +143,7 @@ def _config_names(kernel: Kernel, inspection: Declarations) -> set[str]:
 
 def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: KernelArgument) -> Argument:
     where = f"operator {operator.name!r}: kernel {kernel.name!r}: argument {p.name!r}"
+    given = dims_of_scalars(operator).get(given, given) if isinstance(given, str) else given
     tensors = [t.name for t in operator.tensors]
     if isinstance(given, (Buffer, Descriptor, DTypeOf)):
         return _declared(where, tensors, p, given)

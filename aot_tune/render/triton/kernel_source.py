@@ -12,6 +12,7 @@ from aot_tune.render.triton.launcher import Launch, Passed, render_launcher
 from aot_tune.render.triton.numbers import FLOATS
 from aot_tune.render.triton.recipe import Recipe, as_data, of_data, with_recipe
 from aot_tune.spec import AMD_OPTIONS, OPTIONS, Declarations, Expr, Kernel, Operator, Target, TritonFunction
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
 __all__ = ["render_triton"]
@@ -282,6 +283,7 @@ class _Scene:
 
     def _known(self, expr: Expr, which: str) -> int:
         value = expr.substitute(self.facts)
+        refuse_device_facts(value.facts(), f"{self.what}: {which}")
         if value.kind != "const":
             raise RenderError(
                 f"{self.what}: {which} is {value.key()}, which has no value here",

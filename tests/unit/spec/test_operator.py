@@ -48,6 +48,7 @@ GENERIC = Kernel("generic", "scale/generic.j2", generic=True)
 
 
 X = Tensor("x", (M, N))
+OUT = Tensor("out", (M, N), output=True)
 
 
 def operator(**changes: Any) -> Operator:
@@ -94,6 +95,42 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("generic parameters", lambda: Kernel("g", "g.j2", generic=True, parameters=(Parameter("P", (1,)),)), "generic"),
     ("unbound dim", lambda: operator(flops=dim("Q")), "flops uses 'Q', which is not bound"),
     ("dim of no tensor", lambda: operator(dims=("M", "N", "K")), "dim 'K' is bound by no tensor"),
+    (
+        "dim of a quotient",
+        lambda: operator(dims=("M", "N", "K"), tensors=(Tensor("x", (M, N, dim("K") // 2)), OUT)),
+        r"dim 'K' is bound by no tensor and no scalar\n  why: .*of K // 2 it cannot be\n  fix: .*binds=.K",
+    ),
+    (
+        "dim of two unknown ones",
+        lambda: operator(dims=("M", "N", "K", "L"), tensors=(X, Tensor("y", (dim("K") * dim("L"),)), OUT)),
+        "dim 'K' is bound by no tensor",
+    ),
+    (
+        "dim of an optional tensor",
+        lambda: operator(dims=("M", "N", "K"), tensors=(X, Tensor("y", (dim("K"),), optional=True), OUT)),
+        "dim 'K' is bound by no tensor",
+    ),
+    ("scalar binds a float", lambda: Scalar("s", "f32", binds="M"), r"binds the dim 'M', and is f32\n  why: extents"),
+    (
+        "scalar binds and has other",
+        lambda: Scalar("s", "i64", other=3, binds="M"),
+        "binds the dim 'M', and has `other`",
+    ),
+    (
+        "scalar binds nothing",
+        lambda: operator(scalars=(Scalar("s", "i64", binds="MM"),)),
+        r"scalar 's' binds the unknown dim 'MM'\n  fix: did you mean 'M'",
+    ),
+    (
+        "two scalars of a dim",
+        lambda: operator(scalars=(Scalar("s", "i64", binds="M"), Scalar("t", "i32", binds="M"))),
+        "scalars 's' and 't' bind the dim 'M'",
+    ),
+    (
+        "a negative extent",
+        lambda: operator(tensors=(X, Tensor("y", (M - 4,)), OUT)),
+        r"a shape: \(\(M - 4\) >= 0\) does not hold on problem 'M=3 N=5'",
+    ),
     (
         "dim of shape",
         lambda: operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, dim("Nn")), output=True))),

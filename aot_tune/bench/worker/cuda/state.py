@@ -15,7 +15,7 @@ from aot_tune.bench.worker.cuda.engine import Engine
 from aot_tune.bench.worker.cuda.memory import Arena, Want, moved_as, tensor_of, words
 from aot_tune.bench.worker.cuda.restoring import Undo, copies_in_place
 from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, read_limits, torch_dtype
-from aot_tune.bench.worker.honesty import is_elementwise
+from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
@@ -129,7 +129,7 @@ class CallSet:
     def renew(self) -> bool:
         """Other contents in the same memory, as legal as the inputs' own; whether there are any to be had."""
         renewed = False
-        for tensor in filter(is_elementwise, self.inputs()):
+        for tensor in exchangeable(self.operator, self.inputs()):
             storage, dtype = self.storages[tensor.name], moved_as(torch_dtype(tensor))
             if storage.numel() > tensor.dtype.itemsize:
                 storage.view(dtype).copy_(self._pristine[tensor.name].view(dtype).flip(0))

@@ -27,6 +27,7 @@ from aot_tune.spec import (
     dims,
     parameter,
     present,
+    problem,
     stride,
     where,
 )
@@ -158,6 +159,24 @@ def test_a_scalar_of_64_bits_without_a_sign_is_passed_whole(tmp_path: Path, cuda
     )
     assert answer["launch"] == 0
     assert int.from_bytes(tl.passed(answer)[2], "little") == 2**64 - 1
+
+
+def test_dims_that_integers_and_extents_tell(tmp_path: Path, cuda: Path) -> None:
+    """The function's `top_k` is the dim that the scalar binds; N is half of an axis, R is told by the output."""
+    k, r = dims("K R")
+    op = tl.operator(
+        TritonFunction("scale.py:scale_kernel", {"columns": tl.N, "rows": r}, grid=(k,)),
+        tl.parameters("x out columns rows top_k K"),
+        tensors=(Tensor("x", (tl.M, 2 * tl.N)), Tensor("out", (r, k), output=True)),
+        dims=("M", "N", "K", "R"),
+        scalars=(Scalar("top_k", "i64", binds="K"),),
+        workload=(problem(M=4, N=8, K=2, R=3),),
+    )
+    source = tl.rendered(op, pins={"columns.bits": 64})
+    library = tl.compiled(tmp_path, source, (8, 8, 8, 4, 4, 4, 8, 8))
+    call = {"arguments": [{"shape": [4, 10]}, {"shape": [3, 6]}, {"scalar": "i64", "value": 6}]}
+    (answer,) = tl.call(library, source.symbol, [call], cuda)
+    assert [int.from_bytes(p, "little") for p in tl.passed(answer)[2:6]] == [5, 3, 6, 6]
 
 
 def test_quotients_of_a_call_are_passed_as_python_divides(tmp_path: Path, cuda: Path) -> None:
