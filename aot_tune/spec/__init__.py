@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from aot_tune.spec import elementwise
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
-from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
+from aot_tune.spec.epilogue import Activate, AddTensor, Compute, Epilogue
 from aot_tune.spec.expr import (
     Expr,
     Facts,
@@ -24,6 +25,8 @@ from aot_tune.spec.expr import (
     target,
     where,
 )
+from aot_tune.spec.formula import Formula, FormulaLike
+from aot_tune.spec.fragment import Fragment, FragmentOf, fragment
 from aot_tune.spec.generators import (
     FromFile,
     Generator,
@@ -77,6 +80,7 @@ __all__ = [
     "Baseline",
     "Buffer",
     "Call",
+    "Compute",
     "Config",
     "ConfigValue",
     "DType",
@@ -86,6 +90,10 @@ __all__ = [
     "Epilogue",
     "Expr",
     "Facts",
+    "Formula",
+    "FormulaLike",
+    "Fragment",
+    "FragmentOf",
     "FromFile",
     "Generator",
     "IntegerSums",
@@ -118,6 +126,8 @@ __all__ = [
     "dims",
     "dtype",
     "dtype_index",
+    "elementwise",
+    "fragment",
     "from_file",
     "integers",
     "maximum",
