@@ -8,9 +8,8 @@ from pathlib import Path
 
 import formula_bounds
 import pytest
-from formulas import FUNCTIONS, TEMPLATES, FormulaCall, formulas, operator_of
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from formulas import BATCHES, CALLS, FUNCTIONS, PHASES, TEMPLATES, FormulaCall, operator_of
+from hypothesis import given, settings
 from nvcc_sources import MISSING
 from places import SHARED
 from precompiled import include
@@ -23,9 +22,6 @@ from aot_tune.spec.load_operators import bundled_templates
 
 CPU = Target(name="cpu-x86-64", family="cpu", level=1, facts={"vector_bytes": 16, "registers": 16})
 GPU = Target(name="cuda-sm_80", family="cuda", level=80, facts={"capability": 80})
-CALLS = [FormulaCall(1, present=True, mode="relu"), FormulaCall(2, present=False, mode="none")]
-PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a message names the one formula that is wrong
-BATCHES = st.lists(formulas(), min_size=12, max_size=12)
 HOST = SHARED / "cuda_rows_on_host"
 FLAGS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-pthread"]
 
@@ -49,7 +45,7 @@ def build(folder: Path, rendered: Rendered, *flags: str) -> Path:
 def check(folder: Path, op: Operator, batch: list[Formula], *flags: str) -> None:
     rendered = render(op)
     library = build(folder, rendered, *flags)
-    for call in CALLS:
+    for call in (FormulaCall(**c) for c in CALLS):
         for formula, got in zip(batch, call.run(library, rendered.symbol, op), strict=True):
             assert not formula_bounds.off(got, formula, call)
 
@@ -58,24 +54,22 @@ def check(folder: Path, op: Operator, batch: list[Formula], *flags: str) -> None
 @given(BATCHES)
 def test_the_reference_gives_what_a_formula_says(batch: list[Formula]) -> None:
     op = operator_of(batch)
-    for call in CALLS:
+    for call in (FormulaCall(**c) for c in CALLS):
         for dtype in ("float64", "float32"):
             for formula, got in zip(batch, call.reference(op, dtype), strict=True):
                 assert not formula_bounds.off(got, formula, call)
 
 
-@pytest.mark.parametrize(
-    "config", [{"LANES": 1, "MATH": False}, {"LANES": 1, "MATH": True}, {"LANES": 4, "MATH": True}]
-)
-def test_cpp(config: dict[str, int], tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize(("lanes", "math_functions"), [(1, False), (1, True), (4, False), (4, True), (16, True)])
+def test_cpp(lanes: int, math_functions: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("cpp")
 
     @settings(max_examples=6, deadline=None, phases=PHASES)
     @given(BATCHES)
-    def property(batch: list[Formula]) -> None:
-        check(folder, operator_of(batch, **config), batch)
+    def holds(batch: list[Formula]) -> None:
+        check(folder, operator_of(batch, LANES=lanes, MATH=math_functions), batch)
 
-    property()
+    holds()
 
 
 def test_cuda_on_the_host(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -84,10 +78,10 @@ def test_cuda_on_the_host(tmp_path_factory: pytest.TempPathFactory) -> None:
 
     @settings(max_examples=6, deadline=None, phases=PHASES)
     @given(BATCHES)
-    def property(batch: list[Formula]) -> None:
+    def holds(batch: list[Formula]) -> None:
         check(folder, operator_of(batch, "each.cu.j2"), batch, *flags)
 
-    property()
+    holds()
 
 
 @pytest.mark.skipif(MISSING != "", reason=MISSING)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from hypothesis import Phase
 from hypothesis import strategies as st
 from places import SHARED
 from rows_on_host import DLTensor
@@ -239,3 +240,12 @@ def formulas(depth: int = 4) -> st.SearchStrategy[Formula]:
         lambda f: el.maximum(el.value(), f),
     )
     return st.builds(lambda f, join: join(f), floats(depth), st.sampled_from(joins))
+
+
+CALLS: tuple[dict[str, Any], ...] = (
+    {"seed": 1, "present": True, "mode": "relu"},
+    {"seed": 2, "present": False, "mode": "none"},
+)
+"""What a `FormulaCall` is made of."""
+BATCHES = st.lists(formulas(), min_size=12, max_size=12)
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a message names the one formula that is wrong
