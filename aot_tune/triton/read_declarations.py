@@ -13,6 +13,7 @@ from aot_tune.spec import (
     Descriptor,
     DTypeOf,
     Expr,
+    FragmentOf,
     Kernel,
     KernelArgument,
     Operator,
@@ -24,7 +25,7 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
-from aot_tune.triton.triton_messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
+from aot_tune.triton.triton_messages import FunctionRequest, Given, GivenKind, InspectRequest, ProblemFacts, TensorFacts
 
 __all__ = ["FAMILIES", "Inspections", "read_functions", "requests_of", "with_declarations"]
 
@@ -186,11 +187,14 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
     )
 
 
+_KINDS: dict[type, GivenKind] = {Buffer: "buffer", FragmentOf: "fragment"}
+
+
 def _given(operator: Operator, value: KernelArgument) -> Given:
     if isinstance(value, Expr):
         return Given(kind="integer", expr=value.data())
-    if isinstance(value, (Buffer, Ratio, Root)):
-        return Given(kind="buffer" if isinstance(value, Buffer) else "quotient")
+    if isinstance(value, (Buffer, FragmentOf, Ratio, Root)):
+        return Given(kind=_KINDS.get(type(value), "quotient"))
     if isinstance(value, (Descriptor, DTypeOf)):
         known = next((t for t in operator.tensors if t.name == value.tensor), None)
         facts = _facts(operator, known) if known is not None else None

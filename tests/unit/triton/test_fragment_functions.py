@@ -12,14 +12,38 @@ from typing import Any
 import formula_bounds
 import msgspec
 import numpy as np
+import pytest
 from formulas import BATCHES, CALLS, PHASES, FormulaCall, operator_of
 from hypothesis import given, settings
 from places import SHARED
-from triton_installed import EACH_TRITON
+from triton_installed import EACH_TRITON, VERSIONS, ask, chain
 
+from aot_tune.compile import target_by_name
+from aot_tune.database import operator_digest
+from aot_tune.render import Rendered, Renderer, candidates_for, read_recipe
 from aot_tune.render.triton.fragment_source import fragment_data
-from aot_tune.spec import Formula
+from aot_tune.spec import (
+    Epilogue,
+    Formula,
+    Fragment,
+    Kernel,
+    Operator,
+    Scalar,
+    Target,
+    Tensor,
+    TritonFunction,
+    ceildiv,
+    dims,
+    fragment,
+    problem,
+    stride,
+)
+from aot_tune.spec import elementwise as el
+from aot_tune.support.errors import SpecError
 from aot_tune.triton.client import child_environment
+from aot_tune.triton.read_declarations import requests_of, with_declarations
+
+M, N = dims("M N")
 
 
 class Interpreter:
@@ -70,3 +94,93 @@ def test_random_formulas(search: list[str], tmp_path: Path) -> None:
         holds()
     finally:
         interpreter.close()
+
+
+def scaled(**other: Any) -> Operator:
+    """An operator with a Triton function that applies two fragments."""
+    x, slope = el.value(), el.element("slopes", "i")
+    ours: dict[str, Any] = {
+        "epilogue": Epilogue("out", expression=x * el.sigmoid(x) + el.element("bias", 1) * el.scalar("alpha")),
+        "fragments": {"score": Fragment({"i": M, "j": N}, x + slope * (el.index("j") - el.index("i")))},
+    }
+    function = TritonFunction(
+        "triton_functions/formulas.py:scaled",
+        {
+            **{f"stride_{t}_0": stride(t, 0) for t in ("x", "out", "slopes")},
+            "score": fragment("score"),
+            "epilogue": fragment("epilogue"),
+            **other.pop("arguments", {}),
+        },
+        grid=(ceildiv(M, 16), ceildiv(N, 64)),
+    )
+    return Operator(
+        name="scaled",
+        dims=("M", "N"),
+        tensors=(
+            Tensor("x", (M, N), "T"),
+            Tensor("bias", (N,), "T", optional=True),
+            Tensor("slopes", (M,)),
+            Tensor("out", (M, N), "T", output=True),
+        ),
+        dtypes={"T": ("bf16", "f32")},
+        scalars=(Scalar("alpha"),),
+        legal=tuple(stride(*one) == 1 for one in (("x", 1), ("bias", 0), ("out", 1))),
+        reference=lambda xp, call: {"out": call.epilogue(call.fragment("score", call.x))},
+        flops=8 * M * N,
+        workload=(problem(M=64, N=64), problem(M=64, N=128, present=("bias",))),
+        kernels=(
+            Kernel("scaled", backend="triton", triton=function, listed=({"BM": 16, "BN": 64},)),
+            Kernel("generic", "scaled/generic.cu.j2", backend="nvcc", generic=True),
+        ),
+        **{**ours, **other},
+    )
+
+
+def rendered(search: list[str], op: Operator, target: Target) -> list[Rendered]:
+    """The kernel's candidates for a target, read by a version of Triton."""
+    (asked,) = requests_of({op.name: op}, target)
+    (answer,) = ask(search, target.name, asked)
+    assert answer.inspection is not None, answer.fault
+    whole = with_declarations(op, {"scaled/scaled": {target.name: answer.inspection}}, [target.family])
+    kernel = whole.kernel("scaled")
+    config = dict(kernel.listed[0])
+    return [Renderer([]).render(whole, c, target) for c in candidates_for(whole, kernel, config, target)]
+
+
+@EACH_TRITON
+@pytest.mark.parametrize("target", ["cuda-sm_90a", "hip-gfx942"])
+def test_a_function_with_two_fragments_compiles(search: list[str], target: str, tmp_path: Path) -> None:
+    found = rendered(search, scaled(), target_by_name(target))
+    assert len(found) == 4  # two problems, with and without assumptions
+    toolchain = chain(search)
+    for number, one in enumerate(found):
+        recipe = read_recipe(one.source)
+        assert list(recipe.fragments) == ["score", "epilogue"]
+        outcome = toolchain.compile(one.source, target_by_name(target), tmp_path / f"{number}.o", timeout=300)
+        assert outcome.status == "ok", outcome.log
+
+
+@EACH_TRITON
+def test_another_formula_is_another_candidate(search: list[str]) -> None:
+    target = target_by_name("cuda-sm_90a")
+    first = rendered(search, scaled(), target)
+    x = el.value()
+    changed = Epilogue("out", expression=x * el.sigmoid(x) - el.element("bias", 1) * el.scalar("alpha"))
+    second = rendered(search, scaled(epilogue=changed), target)
+    assert not {r.digest for r in first} & {r.digest for r in second}
+    assert [r.symbol for r in first] == [r.symbol for r in second]
+    assert operator_digest(scaled()) != operator_digest(scaled(epilogue=changed))
+    assert operator_digest(scaled()) == operator_digest(scaled())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score": fragment("scores")}, "argument 'score': the operator has no fragment 'scores'"),
+        ({"alpha": fragment("score")}, "argument 'alpha' is the fragment 'score', and no constexpr"),
+    ],
+)
+def test_a_fragment_that_cannot_be_passed(arguments: dict[str, Any], message: str) -> None:
+    search = next(iter(VERSIONS.values()))
+    with pytest.raises(SpecError, match=message):
+        rendered(search, scaled(arguments=arguments), target_by_name("cuda-sm_90a"))
