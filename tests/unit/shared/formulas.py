@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from places import SHARED
 from rows_on_host import DLTensor
 
+from aot_tune.render.triton.fragment_source import TritonFragment, parameters_of
 from aot_tune.spec import (
     Attribute,
+    Epilogue,
     Fragment,
     Kernel,
     Operator,
@@ -35,12 +37,18 @@ M, N, T, F = dims("M N T F")
 UNIT_STRIDES = tuple(stride(t, a) == 1 for t, a in (("x", 1), ("out", 2)))
 MODES = ("none", "relu", "silu")
 SIZES = {"M": 5, "N": 19, "T": 7}
-DTYPES = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bool": np.bool_, "bf16": np.uint16, "f16": np.float16}
 FUNCTIONS = ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu", "floor")
 
 
-def operator_of(formulas: Sequence[Formula], kernel: str = "each.cpp.j2", **config: Any) -> Operator:
-    """An operator with these formulas as its fragments f0, f1, ..., which a kernel applies one after the other."""
+def operator_of(
+    formulas: Sequence[Formula], kernel: str = "each.cpp.j2", epilogue: Formula | None = None, **config: Any
+) -> Operator:
+    """An operator with these formulas as its fragments f0, f1, ..., which a kernel applies to x, each on its own."""
+
+    def reference(xp: Any, call: Any) -> dict[str, Any]:
+        found = xp.stack([call.fragment(f"f{i}", call.x) for i in range(len(formulas))])
+        return {"out": found if epilogue is None else call.epilogue(found)}
+
     backend = "nvcc" if kernel.endswith(".cu.j2") else "cxx"
     config = config if backend == "nvcc" else {"LANES": 1, "MATH": True, **config}
     return Operator(
@@ -61,7 +69,8 @@ def operator_of(formulas: Sequence[Formula], kernel: str = "each.cpp.j2", **conf
         scalars=(Scalar("alpha"), Scalar("shift", "i32")),
         attributes=(Attribute("mode", MODES),),
         fragments={f"f{i}": Fragment({"i": M, "j": N}, formula) for i, formula in enumerate(formulas)},
-        reference=lambda xp, call: {"out": xp.stack([call.fragment(f"f{i}", call.x) for i in range(len(formulas))])},
+        epilogue=None if epilogue is None else Epilogue("out", expression=epilogue),
+        reference=reference,
         flops=M * N * F,
         workload=(problem(M=5, N=19, T=7, F=len(formulas)),),
         kernels=(
@@ -131,6 +140,29 @@ class FormulaCall:
         alpha, shift = ctypes.c_float(self.scalars["alpha"]), ctypes.c_int32(self.scalars["shift"])
         assert launch(*passed, alpha, shift, MODES.index(self.mode), None, ctypes.c_size_t(0), None) == 0
         return out
+
+
+_KERNEL = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(x, out, M, N, {taken}BM: tl.constexpr, BN: tl.constexpr, FRAGMENT: tl.constexpr):
+    i = tl.program_id(0) * BM + tl.arange(0, BM)[:, None]
+    j = tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
+    inside = (i < M) & (j < N)
+    v = tl.load(x + i * N + j, mask=inside, other=0.0)
+    v = FRAGMENT(v, i, j, {passed})
+    tl.store(out + i * N + j, v, mask=inside)
+"""
+
+
+def triton_kernel(fragment: TritonFragment) -> str:
+    """A module with a function `kernel` that passes a fragment what it takes."""
+    names = parameters_of(fragment)
+    taken = "".join(f"{n}, " for n in names if n not in ("x", "M", "N"))
+    return _KERNEL.format(taken=taken, passed=", ".join(f"{n}={n}" for n in names))
 
 
 # -- random formulas ---------------------------------------------------------------------------------------------

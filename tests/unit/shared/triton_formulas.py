@@ -15,33 +15,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from formulas import MODES, SIZES, FormulaCall
+from formulas import MODES, SIZES, FormulaCall, triton_kernel
 
 from aot_tune.render.triton.fragment_source import TritonFragment, parameters_of
 from aot_tune.triton.fragment_functions import fragment_function
 
-KERNEL = """\
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def kernel(x, out, M, N, {taken}BM: tl.constexpr, BN: tl.constexpr, FRAGMENT: tl.constexpr):
-    i = tl.program_id(0) * BM + tl.arange(0, BM)[:, None]
-    j = tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
-    inside = (i < M) & (j < N)
-    v = tl.load(x + i * N + j, mask=inside, other=0.0)
-    v = FRAGMENT(v, i, j, {passed})
-    tl.store(out + i * N + j, v, mask=inside)
-"""
 BLOCK = (4, 8)
 
 
 def kernel_of(fragment: TritonFragment, folder: Path, number: int) -> Any:
-    names = parameters_of(fragment)
-    taken = "".join(f"{n}, " for n in names if n not in ("x", "M", "N"))
     path = folder / f"kernel_{number}.py"
-    path.write_text(KERNEL.format(taken=taken, passed=", ".join(f"{n}={n}" for n in names)))
+    path.write_text(triton_kernel(fragment))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

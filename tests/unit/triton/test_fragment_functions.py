@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import formula_bounds
 import msgspec
 import numpy as np
 import pytest
-from formulas import BATCHES, CALLS, PHASES, FormulaCall, operator_of
+from formulas import BATCHES, CALLS, FUNCTIONS, PHASES, FormulaCall, operator_of, triton_kernel
 from hypothesis import given, settings
 from places import SHARED
 from triton_installed import EACH_TRITON, VERSIONS, ask, chain
@@ -21,8 +24,10 @@ from triton_installed import EACH_TRITON, VERSIONS, ask, chain
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.render import Rendered, Renderer, candidates_for, read_recipe
-from aot_tune.render.triton.fragment_source import fragment_data
+from aot_tune.render.triton.fragment_source import TritonFragment, fragment_data
 from aot_tune.spec import (
+    Activate,
+    AddTensor,
     Epilogue,
     Formula,
     Fragment,
@@ -32,6 +37,7 @@ from aot_tune.spec import (
     Target,
     Tensor,
     TritonFunction,
+    attribute,
     ceildiv,
     dims,
     fragment,
@@ -63,7 +69,10 @@ class Interpreter:
     def __call__(self, batch: list[Formula]) -> Any:
         """The results of each formula in each of the calls."""
         op = operator_of(batch)
-        fragments = [fragment_data(op, name) for name in op.fragments]
+        return self.run([fragment_data(op, name) for name in op.fragments])
+
+    def run(self, fragments: list[TritonFragment]) -> Any:
+        """The same of fragments."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(msgspec.json.encode({"fragments": fragments, "calls": CALLS}) + b"\n")
@@ -79,10 +88,15 @@ class Interpreter:
         self._process.stdout.close()
 
 
-@EACH_TRITON
-def test_random_formulas(search: list[str], tmp_path: Path) -> None:
-    interpreter = Interpreter(search, tmp_path)
+@pytest.fixture
+def interpreter(search: list[str], tmp_path: Path) -> Iterator[Interpreter]:
+    made = Interpreter(search, tmp_path)
+    yield made
+    made.close()
 
+
+@EACH_TRITON
+def test_random_formulas(interpreter: Interpreter) -> None:
     @settings(max_examples=6, deadline=None, phases=PHASES)
     @given(BATCHES)
     def holds(batch: list[Formula]) -> None:
@@ -90,10 +104,62 @@ def test_random_formulas(search: list[str], tmp_path: Path) -> None:
             for call, got in zip(CALLS, results, strict=True):
                 assert not formula_bounds.off(np.array(got, np.float32), formula, FormulaCall(**call))
 
-    try:
-        holds()
-    finally:
-        interpreter.close()
+    holds()
+
+
+@EACH_TRITON
+def test_bias_and_gelu(interpreter: Interpreter) -> None:
+    """Against the definition, as test_fragments.py has it of C++."""
+    ((results, _),) = interpreter([el.gelu(el.value() + el.element("columns", "j"))])
+    call = FormulaCall(**CALLS[0])
+    got, added = np.array(results), call.arrays["x"].astype(np.float64) + call.arrays["columns"]
+    with np.errstate(all="ignore"):
+        truth = np.where(added == -np.inf, 0.0, added * 0.5 * (1 + formula_bounds.erf(added / math.sqrt(2))))
+    finite = np.isfinite(truth)
+    assert np.array_equal(np.isnan(got), np.isnan(truth))
+    assert np.abs(got[finite] - truth[finite]).max() < 5e-7 * np.abs(truth[finite]).max()
+
+
+@EACH_TRITON
+def test_an_epilogue_of_declared_steps_is_a_fragment(interpreter: Interpreter) -> None:
+    op = operator_of([el.value()])
+    tensors = tuple(Tensor("out", (M, N), output=True) if t.output else t for t in op.tensors)
+    steps = Epilogue("out", (AddTensor("maybe", (1,)), Activate("mode"), AddTensor("rows", (0,))))
+    declared = replace(op, tensors=tensors, epilogue=steps, kernels=op.generics)
+    (results,) = interpreter.run([fragment_data(declared, "epilogue")])
+    x = el.value() + el.element("maybe", "j")
+    chosen = el.where(el.choice("mode", "relu"), el.relu(x), el.where(el.choice("mode", "silu"), el.silu(x), x))
+    for call, got in zip(CALLS, results, strict=True):
+        wrong = formula_bounds.off(np.array(got), chosen + el.element("rows", "i"), FormulaCall(**call))
+        assert not wrong
+
+
+@EACH_TRITON
+def test_the_compiler_takes_every_operation(search: list[str], tmp_path: Path) -> None:
+    x, i, j = el.value(), el.index("i"), el.index("j")
+    total = x
+    for name in FUNCTIONS:
+        total = total + getattr(el, name)(x) * getattr(el, name)(el.scalar("alpha"))
+    total = total + el.cast(el.cast(x, "bf16"), "f16") + el.cast(el.cast(x, "i32") % 3 - i // el.scalar("shift"), "f32")
+    total = el.where(el.present("maybe") & ~el.element("flags", "j"), total + el.element("maybe", "j"), -math.inf)
+    total = total + el.element("turned", "j", "i") + el.element("table", i - j) + el.maximum(i % 2, abs(j - 3))
+    total = el.where(el.choice("mode", "relu") | (el.element("whole", "i", "j") > 2), total, math.nan)
+    op = operator_of([total])
+    (tmp_path / "kernel.py").write_text(triton_kernel(fragment_data(op, "f0")))
+    strides = {f"stride_{t.name}_{a}": stride(t.name, a) for t in op.inputs for a in range(t.rank)}
+    passed = {n: e for n, e in strides.items() if n in (tmp_path / "kernel.py").read_text()}
+    function = TritonFunction(
+        "kernel.py:kernel",
+        {**passed, "mode": attribute("mode"), "FRAGMENT": fragment("f0")},
+        grid=(ceildiv(M, 16), ceildiv(N, 32)),
+    )
+    kernel = Kernel("scaled", backend="triton", triton=function, listed=({"BM": 16, "BN": 32},))
+    op = replace(op, kernels=(*op.generics, kernel), name="scaled")
+    for number, one in enumerate(rendered(search, op, target_by_name("cuda-sm_80"), tmp_path)):
+        outcome = chain(search, tmp_path).compile(
+            one.source, target_by_name("cuda-sm_80"), tmp_path / f"{number}.o", 300.0
+        )
+        assert outcome.status == "ok", outcome.log
 
 
 def scaled(**other: Any) -> Operator:
@@ -136,10 +202,10 @@ def scaled(**other: Any) -> Operator:
     )
 
 
-def rendered(search: list[str], op: Operator, target: Target) -> list[Rendered]:
+def rendered(search: list[str], op: Operator, target: Target, root: Path = SHARED) -> list[Rendered]:
     """The kernel's candidates for a target, read by a version of Triton."""
     (asked,) = requests_of({op.name: op}, target)
-    (answer,) = ask(search, target.name, asked)
+    (answer,) = ask(search, target.name, asked, root=root)
     assert answer.inspection is not None, answer.fault
     whole = with_declarations(op, {"scaled/scaled": {target.name: answer.inspection}}, [target.family])
     kernel = whole.kernel("scaled")
