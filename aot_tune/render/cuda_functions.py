@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot_tune.render.cxx_functions import TENSOR, CxxFunctions, scalar_type
-from aot_tune.render.fragments import Dialect
+from aot_tune.render.formula_statements import Dialect
 from aot_tune.spec.dtypes import dtype
 from aot_tune.support.errors import RenderError
 

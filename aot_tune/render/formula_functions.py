@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from aot_tune.render.fragments import Arguments, Dialect, Elements, statements
+from aot_tune.render.formula_statements import ArgumentTexts, Dialect, Elements, statements
 from aot_tune.render.hooks import Hooks
 from aot_tune.spec import Compute, Operator
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.fragment_programs import program_of, step_program
-from aot_tune.spec.programs import Program
+from aot_tune.spec.typed_formulas import Program
 from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["FormulaFunctions"]
@@ -73,7 +73,7 @@ class FormulaFunctions:
         return lambda indices, variable: " ".join(self._compute(step, indices, variable))
 
     def _statements(self, name: str, program: Program, at: Elements) -> list[str]:
-        return statements(name, program, cast(Arguments, self), self._dialect(), at)
+        return statements(name, program, cast(ArgumentTexts, self), self._dialect(), at)
 
     def _real(self) -> str:
         """The type of floats that formulas are computed in: that of f64 where the operator has such a tensor."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
-from aot_tune.spec.programs import BOOLEAN, Builder, Program, pruned
+from aot_tune.spec.typed_formulas import BOOLEAN, Builder, Program, pruned
 
 __all__ = ["COMPOSED", "expanded"]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from aot_tune.spec.composed_functions import expanded
-from aot_tune.spec.programs import BOOLEAN, FLOAT, Instruction, Program
+from aot_tune.spec.typed_formulas import BOOLEAN, FLOAT, Instruction, Program
 
 __all__ = ["LARGEST_INTEGER", "evaluate"]
 

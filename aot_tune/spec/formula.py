@@ -1,7 +1,7 @@
 """Formulas: what is computed for each element of a result, as data that every backend can print.
 
 A formula is written in Python with the functions of `spec.elementwise` and the operators below. Nothing of it is known
-to an operator yet: `spec.programs` gives each part its type.
+to an operator yet: `spec.typed_formulas` gives each part its type.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from aot_tune.spec.fragment import EPILOGUE, Fragment
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
-from aot_tune.spec.programs import Program, ProgramScope, typed
 from aot_tune.spec.tensors import Tensor
+from aot_tune.spec.typed_formulas import Program, ProgramScope, typed
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
 __all__ = ["bind_fragments", "check_fragments", "program_of", "step_program"]

@@ -12,7 +12,7 @@ from aot_tune.spec import Expr, Operator
 from aot_tune.spec.composed_functions import expanded
 from aot_tune.spec.evaluate_program import LARGEST_INTEGER
 from aot_tune.spec.fragment_programs import program_of
-from aot_tune.spec.programs import BOOLEAN, FLOAT, INTEGER, Instruction, Program
+from aot_tune.spec.typed_formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program
 from aot_tune.support.errors import RenderError
 
 __all__ = ["TritonFragment", "TritonOperand", "fragment_data", "function_source", "parameters_of"]
@@ -98,7 +98,7 @@ def parameters_of(fragment: TritonFragment) -> list[str]:
 
 def function_source(fragment: TritonFragment) -> str:
     """The text of a module that defines the fragment as a @triton.jit function of its name."""
-    writer, program = _Writer(fragment), fragment.program()
+    writer, program = _FunctionText(fragment), fragment.program()
     for number, one in enumerate(program.instructions):
         writer.atoms.append(writer.instruction(number, one))
     parameters = ", ".join(["aot_value", *fragment.indices, *parameters_of(fragment)])
@@ -112,7 +112,7 @@ def _printed(extent: Expr) -> str:
     return f"({_printed(extent.args[0])} {extent.kind} {_printed(extent.args[1])})"
 
 
-class _Writer:
+class _FunctionText:
     def __init__(self, fragment: TritonFragment) -> None:
         self.fragment = fragment
         self.lines = ["aot_value = tl.cast(aot_value, tl.float32)"]

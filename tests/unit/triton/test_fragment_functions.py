@@ -109,7 +109,7 @@ def test_random_formulas(interpreter: Interpreter) -> None:
 
 @EACH_TRITON
 def test_bias_and_gelu(interpreter: Interpreter) -> None:
-    """Against the definition, as test_fragments.py has it of C++."""
+    """Against the definition, as test_formula_statements.py has it of C++."""
     ((results, _),) = interpreter([el.gelu(el.value() + el.element("columns", "j"))])
     call = FormulaCall(**CALLS[0])
     got, added = np.array(results), call.arrays["x"].astype(np.float64) + call.arrays["columns"]

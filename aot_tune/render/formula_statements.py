@@ -10,9 +10,9 @@ from typing import Protocol
 
 from aot_tune.spec.composed_functions import expanded
 from aot_tune.spec.evaluate_program import LARGEST_INTEGER
-from aot_tune.spec.programs import BOOLEAN, FLOAT, INTEGER, Instruction, Program
+from aot_tune.spec.typed_formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program
 
-__all__ = ["Arguments", "Dialect", "Elements", "number_text", "statements"]
+__all__ = ["ArgumentTexts", "Dialect", "Elements", "number_text", "statements"]
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
@@ -20,7 +20,7 @@ _INFIX = {
 }  # fmt: skip
 
 
-class Arguments(Protocol):
+class ArgumentTexts(Protocol):
     """What is asked of the functions of templates."""
 
     def dim(self, name: str) -> str:
@@ -86,19 +86,19 @@ class Elements:
     count: str | None = None
 
 
-def statements(name: str, program: Program, arguments: Arguments, dialect: Dialect, at: Elements) -> list[str]:
+def statements(name: str, program: Program, arguments: ArgumentTexts, dialect: Dialect, at: Elements) -> list[str]:
     """Statements that put a formula's result into its variable; they stand in braces of their own.
 
     Names begin with `aot_` and the formula's, so that those of two formulas never meet.
     """
     if at.lanes == 1:
-        return _Writer(name, program, arguments, dialect, at).text()
-    vector = _Writer(name, program, arguments, dialect, at)
+        return _Statements(name, program, arguments, dialect, at).text()
+    vector = _Statements(name, program, arguments, dialect, at)
     if vector.has_lanes():
         return vector.text()
     upto, one = at.count or str(at.lanes), f"{at.variable}[aot_{name}_l]"
     places = [*at.indices[:-1], f"({at.indices[-1]}) + aot_{name}_l"]
-    single = _Writer(name, program, arguments, dialect, Elements(one, places)).text()
+    single = _Statements(name, program, arguments, dialect, Elements(one, places)).text()
     return [f"for (int64_t aot_{name}_l = 0; aot_{name}_l < ({upto}); ++aot_{name}_l) {{", *single, "}"]
 
 
@@ -118,8 +118,8 @@ def number_text(value: float, real: str) -> str:
     return f"{text}f" if real == "float" else text
 
 
-class _Writer:
-    def __init__(self, name: str, program: Program, arguments: Arguments, dialect: Dialect, at: Elements) -> None:
+class _Statements:
+    def __init__(self, name: str, program: Program, arguments: ArgumentTexts, dialect: Dialect, at: Elements) -> None:
         native = dialect.functions.keys() | dialect.lanes.keys() if at.lanes == 1 else dialect.lanes.keys()
         self.name, self.program, self.arguments, self.dialect, self.at = name, program, arguments, dialect, at
         self.program = expanded(program, native)
