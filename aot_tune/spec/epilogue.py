@@ -9,6 +9,7 @@ from functools import reduce
 from aot_tune.spec.expr import Expr, as_expr, attribute, present
 from aot_tune.spec.formula import Formula, FormulaLike, as_formula
 from aot_tune.spec.names import check_identifier
+from aot_tune.support.errors import SpecError
 
 __all__ = ["Activate", "AddTensor", "Compute", "Epilogue", "EpilogueStep"]
 
@@ -61,6 +62,12 @@ class Epilogue:
     expression: InitVar[FormulaLike | None] = None
 
     def __post_init__(self, expression: FormulaLike | None) -> None:
+        for step in self.steps if isinstance(self.steps, (tuple, list)) else [self.steps]:
+            if not isinstance(step, EpilogueStep):
+                raise SpecError(
+                    f"the epilogue of {self.output!r} has the step {str(step)[:60]}, a {type(step).__name__}",
+                    fix="write Epilogue(output, (AddTensor(...), Activate(...), Compute(...))), or expression=...",
+                )
         if expression is not None:
             computed = Compute(as_formula(expression, f"the epilogue of {self.output!r}"))
             object.__setattr__(self, "steps", (*self.steps, computed))

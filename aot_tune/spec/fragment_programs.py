@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,6 +88,11 @@ def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:
 
 def check_fragments(op: OperatorFields, where: str) -> None:
     """Raise SpecError for formulas that contradict their operator; `where` begins the messages."""
+    if not isinstance(op.fragments, Mapping):
+        raise SpecError(
+            f"{where}: fragments is {str(op.fragments)[:60]}, no mapping of names",
+            fix='write fragments={"score": Fragment("q k", formula)}',
+        )
     mistakes = Mistakes()
     known = op.epilogue is not None and op.epilogue.output in {t.name for t in op.outputs}
     computed = [s for s in op.epilogue.steps if isinstance(s, Compute)] if op.epilogue is not None and known else []

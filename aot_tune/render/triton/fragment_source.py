@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
     "ge": ">=",
 }  # fmt: skip
+_TAKEN = frozenset(("float", "tl", "triton"))
 _EXTENTS = ("+", "-", "*", "//", "%")
 
 
@@ -34,12 +36,17 @@ class TritonOperand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TritonFragment(msgspec.Struct, frozen=True, kw_only=True):
-    """A fragment in a recipe: instructions are op, value (a float as text), type, operands, and which are trusted."""
+    """A fragment in a recipe: instructions are op, value (a float as text), type, operands, and which are trusted.
+
+    `digest` is that of its function's text: what is compiled is told apart by it, also where these instructions come to
+    be written otherwise.
+    """
 
     name: str
     indices: list[str]
     instructions: list[tuple[str, Any, str, list[int], list[bool]]]
     tensors: dict[str, TritonOperand] = {}
+    digest: str = ""
 
     def program(self) -> Program:
         """The program that it is of."""
@@ -70,7 +77,13 @@ def fragment_data(op: Operator, name: str) -> TritonFragment:
         listed.append((one.op, value, one.kind, list(one.args), list(one.trusted)))
     indices = [f"i{i}" if i.isdigit() else i for i in program.indices]
     renamed = [(o, f"i{v}" if o == "index" and str(v).isdigit() else v, k, a, t) for o, v, k, a, t in listed]
-    return TritonFragment(name=name, indices=indices, instructions=renamed, tensors=tensors)
+    found = TritonFragment(name=name, indices=indices, instructions=renamed, tensors=tensors)
+    for taken in sorted({name, *indices, *parameters_of(found)} & _TAKEN):
+        raise RenderError(
+            f"operator {op.name!r}: fragment {name!r} is a function of Triton, where {taken!r} is something else",
+            fix="rename what is called so",
+        )
+    return msgspec.structs.replace(found, digest=hashlib.sha256(function_source(found).encode()).hexdigest())
 
 
 def _check_extent(extent: Expr, what: str) -> None:

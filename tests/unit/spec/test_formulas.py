@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,6 +158,9 @@ def test_names_that_references_need_are_no_arguments() -> None:
         (lambda: x + stride("x", 0), "a formula cannot use stride.x.0"),
         (lambda: Fragment("q q", x), "a fragment lists an index twice: q q"),
         (lambda: Fragment("1", x), "index of a fragment '1' is not a valid name"),
+        (lambda: Epilogue("out", x * 2), "the epilogue of 'out' has the step (value() * 2), a Formula"),  # type: ignore[arg-type]
+        (lambda: Epilogue("out", ("bias",)), "has the step bias, a str"),  # type: ignore[arg-type]
+        (lambda: dataclasses.replace(make(x), fragments=(x,)), "fragments is (value(),), no mapping of names"),
         (lambda: Epilogue("out", expression="x"), "the epilogue of 'out' cannot be 'x', a str"),  # type: ignore[arg-type]
     ],
 )
@@ -164,7 +168,7 @@ def test_what_is_no_formula_is_refused_where_it_is_written(write: Any, what: str
     if what is None:
         assert isinstance(write(), Formula)  # a float in the place of an index is told with the operator
         return
-    with pytest.raises(SpecError, match=what.replace("(", r"\(")):
+    with pytest.raises(SpecError, match=re.escape(what)):
         write()
 
 

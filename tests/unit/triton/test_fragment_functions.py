@@ -43,10 +43,12 @@ from aot_tune.spec import (
     fragment,
     problem,
     stride,
+    where,
 )
 from aot_tune.spec import elementwise as el
-from aot_tune.support.errors import SpecError
+from aot_tune.support.errors import RenderError, SpecError, ToolchainError
 from aot_tune.triton.client import child_environment
+from aot_tune.triton.fragment_functions import fragment_function
 from aot_tune.triton.read_declarations import requests_of, with_declarations
 
 M, N = dims("M N")
@@ -250,3 +252,25 @@ def test_a_fragment_that_cannot_be_passed(arguments: dict[str, Any], message: st
     search = next(iter(VERSIONS.values()))
     with pytest.raises(SpecError, match=message):
         rendered(search, scaled(arguments=arguments), target_by_name("cuda-sm_90a"))
+
+
+def test_names_that_mean_something_in_triton_are_refused() -> None:
+    op = scaled(fragments={"tl": Fragment("i j", el.value() * 2)})
+    with pytest.raises(RenderError, match="fragment 'tl' is a function of Triton, where 'tl' is something else"):
+        fragment_data(op, "tl")
+
+
+def test_extents_that_a_function_is_not_told_are_refused() -> None:
+    op = scaled()
+    odd = Tensor("bias", (where(N > 4, N, 4),), "T", optional=True)
+    tensors = tuple(odd if t.name == "bias" else t for t in op.tensors)
+    bias = el.value() + el.element("bias", el.index(1))
+    changed = replace(op, tensors=tensors, epilogue=Epilogue("out", expression=bias))
+    with pytest.raises(RenderError, match=r"fragment 'epilogue' reads 'bias', which has the extent where\("):
+        fragment_data(changed, "epilogue")
+
+
+def test_a_function_of_another_version_is_refused(tmp_path: Path) -> None:
+    data = fragment_data(scaled(), "score")
+    with pytest.raises(ToolchainError, match="the function of the fragment 'score' is another one"):
+        fragment_function(msgspec.structs.replace(data, digest="0" * 64), tmp_path)
