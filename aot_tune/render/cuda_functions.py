@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot_tune.render.cxx_functions import TENSOR, CxxFunctions, scalar_type
+from aot_tune.render.formula_statements import Dialect
 from aot_tune.spec import Tensor
+from aot_tune.spec.dtypes import dtype
 from aot_tune.support.errors import RenderError
 
 __all__ = ["CudaFunctions"]
@@ -43,6 +45,10 @@ __host__ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
 }
 """
 
+_FUNCTIONS = {
+    "exp": "expf", "log": "logf", "sqrt": "sqrtf", "tanh": "tanhf", "erf": "erff", "abs": "fabsf", "floor": "floorf",
+}  # fmt: skip
+
 
 # Of NVIDIA's types, whose constructors round to the nearest and saturate: in instructions from sm_89 on, else in code.
 _CONVERSIONS_OF_EIGHT_BITS = """\
@@ -64,10 +70,11 @@ class CudaFunctions(CxxFunctions):
     _public = (
         "prelude kernel_signature no_workspace pack dtype dtype_name itemsize dim size stride ptr address present attr "
         "attr_value load store store_output apply_epilogue epilogue_functions epilogue_output epilogue_steps rank "
-        "scratch activation unroll"
+        "scratch activation unroll apply_fragment"
     )
     _activation_qualifiers = "__device__ inline"
     _activations = "common/math.cuh.j2"
+    _argument = "args."
 
     def prelude(self) -> str:
         """Includes, `DLTensor`, `Arguments`, `to_float` and `from_float`."""
@@ -169,12 +176,8 @@ class CudaFunctions(CxxFunctions):
     def apply_epilogue(self, tensor: str, indices: Sequence[str], variable: str) -> str:
         """A statement that takes the float `variable` through the operator's epilogue at `indices`, without a store."""
         self._all_indices(tensor, indices)
-
-        def fill() -> str:
-            lines = self._applied(self._steps(tensor), indices)
-            return "{ " + " ".join([f"float& aot_v = {variable};", *lines, "(void)aot_v;"]) + " }"
-
-        return self._hooks.open("apply_epilogue", fill)
+        lines = [f"float& aot_v = {variable};", *self._applied(self._steps(tensor), indices), "(void)aot_v;"]
+        return self._hooks.open("apply_epilogue", lambda: "{ " + " ".join(lines) + " }")
 
     def activation(self, choice: str) -> str:
         """The name of the function that an activation calls: an approximate one where the output hides its error."""
@@ -182,6 +185,19 @@ class CudaFunctions(CxxFunctions):
         output = self._tensor(epilogue.output).dtype if epilogue is not None else None
         short = output is not None and output.is_floating and output.itemsize <= 2
         return f"{choice}_approximate" if short and choice != "relu" else choice
+
+    def apply_fragment(
+        self, name: str, indices: Sequence[str], variable: str, lanes: int = 1, count: str | None = None
+    ) -> str:
+        """A statement that takes the float `variable` through a fragment of the operator at these indices."""
+        self._single(lanes, count)
+        return super().apply_fragment(name, indices, variable)
+
+    def _dialect(self) -> Dialect:
+        return Dialect("float", _FUNCTIONS, {}, self._rounded)
+
+    def _rounded(self, dtype_name: str, value: str) -> str:
+        return f"to_float(from_float<{dtype(dtype_name).cuda}>({value}))"
 
     def _element(self, tensor: str, indices: Sequence[str]) -> str:
         one = f"*({self.address(tensor, indices)})"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from aot_tune.spec import elementwise
 from aot_tune.spec.compile_options import CompileOptions
 from aot_tune.spec.drawn_values import Drawn, drawn
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
-from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
+from aot_tune.spec.epilogue import Activate, AddTensor, Compute, Epilogue
 from aot_tune.spec.expr import (
     Expr,
     Facts,
@@ -26,6 +27,8 @@ from aot_tune.spec.expr import (
     target,
     where,
 )
+from aot_tune.spec.formula import Formula, FormulaLike
+from aot_tune.spec.fragment import Fragment, FragmentOf, fragment
 from aot_tune.spec.generators import (
     FromFile,
     Generator,
@@ -83,6 +86,7 @@ __all__ = [
     "Call",
     "Code",
     "CompileOptions",
+    "Compute",
     "Config",
     "ConfigValue",
     "CudaFunction",
@@ -94,6 +98,10 @@ __all__ = [
     "Epilogue",
     "Expr",
     "Facts",
+    "Formula",
+    "FormulaLike",
+    "Fragment",
+    "FragmentOf",
     "FromFile",
     "Generator",
     "IntegerSums",
@@ -130,6 +138,8 @@ __all__ = [
     "drawn",
     "dtype",
     "dtype_index",
+    "elementwise",
+    "fragment",
     "from_file",
     "integers",
     "maximum",

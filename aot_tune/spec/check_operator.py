@@ -13,8 +13,9 @@ from aot_tune.spec.check_tolerance import check_tolerance
 from aot_tune.spec.config_guards import check_guard_parameters
 from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.dtypes import DTYPES, dtype
-from aot_tune.spec.epilogue import AddTensor
+from aot_tune.spec.epilogue import Activate, AddTensor
 from aot_tune.spec.expr import Expr
+from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier
@@ -49,6 +50,7 @@ def check_operator(op: OperatorFields) -> None:
         _check_inputs,
         _check_exact,
         _check_epilogue,
+        check_fragments,
         _check_kernels,
     ):
         with mistakes.gather():
@@ -263,7 +265,7 @@ def _check_epilogue(op: OperatorFields, where: str) -> None:
                 )
             if len(step.axes) != added.rank or any(a >= output.rank for a in step.axes):
                 raise SpecError(f"{where}: epilogue axes {step.axes} do not fit tensor {step.tensor!r}")
-        elif step.attribute not in {a.name for a in op.attributes}:
+        elif isinstance(step, Activate) and step.attribute not in {a.name for a in op.attributes}:
             raise SpecError(
                 f"{where}: its epilogue uses the unknown attribute {step.attribute!r}",
                 fix=did_you_mean(step.attribute, [a.name for a in op.attributes]),

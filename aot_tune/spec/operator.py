@@ -23,6 +23,7 @@ class Operator(OperatorFields):
             in the dtype of the arrays it is given (float64 for the truth, the operator's own for the tolerance).
         flops: floating-point operations of a problem.
         epilogue: applied by `store_output` to one output.
+        fragments: formulas that kernels apply by their names, such as a change of the scores of attention.
         workload: problems worth tuning: a tuple, or one by family of devices (`cpu`, `cuda`).
         dtypes: dtype variables that tensors name, with their choices; the first is the default.
         checks: problems to verify beside those of the workload and the derived odd ones.

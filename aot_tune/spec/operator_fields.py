@@ -16,6 +16,7 @@ import msgspec
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
 from aot_tune.spec.expr import Expr, all_of, as_expr
+from aot_tune.spec.fragment import Fragment
 from aot_tune.spec.generators import Generator, IntegerSums
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier, check_several
@@ -68,6 +69,7 @@ class OperatorFields:
     attributes: tuple[Attribute, ...] = ()
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     epilogue: Epilogue | None = None
+    fragments: Mapping[str, Fragment] = field(default_factory=dict)
     checks: tuple[Problem, ...] = ()
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     expected: tuple[Expr, ...] = ()

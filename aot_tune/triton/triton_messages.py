@@ -18,13 +18,14 @@ __all__ = [
     "Fault",
     "FunctionRequest",
     "Given",
+    "GivenKind",
     "Image",
     "InspectRequest",
     "ProblemFacts",
     "TensorFacts",
 ]
 
-GivenKind = Literal["pointer", "integer", "quotient", "scalar", "constant", "descriptor", "buffer", "dtype"]
+GivenKind = Literal["pointer", "integer", "quotient", "scalar", "constant", "descriptor", "buffer", "dtype", "fragment"]
 
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):

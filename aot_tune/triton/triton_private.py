@@ -14,6 +14,7 @@ import sys
 import types
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -33,6 +34,7 @@ from aot_tune.render.triton.recipe import Recipe, as_data, of_data
 from aot_tune.spec import Expr, KernelParameter, next_power_of_2
 from aot_tune.support.errors import SpecError
 from aot_tune.triton.absent_devices import DeviceFacts
+from aot_tune.triton.fragment_functions import fragment_function
 from aot_tune.triton.function_digest import Reached, reach
 
 __all__ = [
@@ -351,6 +353,8 @@ def _source(jit: Any, recipe: Recipe, backend: Any) -> Any:
 def _constant(p: Any, recipe: Recipe) -> Any:
     if p.name in recipe.dtypes:
         return element_type(recipe.dtypes[p.name])
+    if p.name in recipe.fragments:
+        return fragment_function(recipe.fragments[p.name], Path.cwd())
     value = of_data(recipe.constexprs.get(p.name, {OWN_DEFAULT: ""}))
     if isinstance(value, dict):
         if not p.has_default:

@@ -33,6 +33,7 @@ from aot_tune.bench.worker.inputs import call_of, fill, layout
 from aot_tune.bench.worker.rounded_arrays import RoundedArray, round_fraction
 from aot_tune.bench.worker.stored_elements import array_dtype, cut_off, least_errors, stored_as, values_of
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
+from aot_tune.spec.fragment_programs import bind_fragments
 from aot_tune.spec.generators import largest_integer
 
 __all__ = [
@@ -290,7 +291,9 @@ def outputs_of(
     for scalar in operator.scalars:
         if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
             setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
-    found = operator.reference(api(call), call)
+    xp = api(call)
+    bind_fragments(operator, check.problem, xp, call)
+    found = operator.reference(xp, call)
     if not isinstance(found, Mapping):
         raise TypeError(f"the reference returns {type(found).__name__}, wanted a dict of output name to array")
     results = []

@@ -7,6 +7,7 @@ from typing import Any
 
 from aot_tune.render.candidate import Candidate
 from aot_tune.render.triton.binding import Argument, bind, inspection_of
+from aot_tune.render.triton.fragment_source import fragment_data
 from aot_tune.render.triton.grid import grid_values
 from aot_tune.render.triton.launcher import Launch, Passed, render_launcher
 from aot_tune.render.triton.numbers import FLOATS
@@ -41,6 +42,9 @@ _SCALARS = {
 
 _TYPES = ("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "fp16", "bf16", "fp32", "fp64")
 
+_OWN = ("dtype", "fragment")
+"""Kinds of constexprs that a recipe holds apart from others."""
+
 _FIRST_WITH_PDL = 90
 """The level from which on kernels may begin before the one in front of them has ended."""
 
@@ -71,12 +75,13 @@ def render_triton(
             digest=inspection.digest,
             signature={p.name: p.type for p in passed},
             constexprs={
-                p.name: as_data(p.value) for p in passed if p.type == "constexpr" and p.argument.kind != "dtype"
+                p.name: as_data(p.value) for p in passed if p.type == "constexpr" and p.argument.kind not in _OWN
             },
             dtypes={p.name: p.value for p in passed if p.argument.kind == "dtype"},
             divisible=[p.name for p in passed if p.divisible],
             ranges=[p.name for p in passed if f"{p.name}.range" in candidate.pins],
             options=scene.options(function, inspection),
+            fragments={p.name: p.value for p in passed if p.argument.kind == "fragment"},
         )
         launch = Launch(
             operator=operator,
@@ -124,6 +129,7 @@ class _Scene:
             "descriptor": self._descriptor,
             "buffer": self._buffer,
             "dtype": self._dtype,
+            "fragment": self._fragment,
             "parameter": self._parameter,
             "constant": lambda a: self._constant(a, a.value),
         }
@@ -186,6 +192,9 @@ class _Scene:
 
     def _dtype(self, a: Argument) -> Passed:
         return Passed(argument=a, type="constexpr", value=self._element(a, self.operator.tensor(a.tensor).dtype.name))
+
+    def _fragment(self, a: Argument) -> Passed:
+        return Passed(argument=a, type="constexpr", value=fragment_data(self.operator, a.value))
 
     def _scalar(self, a: Argument) -> Passed:
         scalar = next(s for s in self.operator.scalars if s.name == a.value)
