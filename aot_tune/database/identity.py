@@ -57,8 +57,6 @@ def operator_digest(operator: Operator) -> str:
 
 def _plain(value: object) -> object:
     """Specification objects as plain data."""
-    if isinstance(value, Drawn):
-        return ["Drawn", own_sources(value.function), used_elsewhere(value.function)]
     if value is None or isinstance(value, (int, float, str)):
         return value
     if isinstance(value, Expr):
@@ -67,7 +65,7 @@ def _plain(value: object) -> object:
         return [_plain(v) for v in value]
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in sorted(value.items())}
-    if isinstance(value, Compute):
-        return ["Compute", value.key]
-    fields: Mapping[str, object] = vars(value)
+    if isinstance(value, Drawn):
+        return ["Drawn", own_sources(value.function), used_elsewhere(value.function)]
+    fields: Mapping[str, object] = {"key": value.key} if isinstance(value, Compute) else vars(value)
     return [type(value).__name__, {k: _plain(v) for k, v in sorted(fields.items())}]

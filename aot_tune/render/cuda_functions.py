@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aot_tune.render.cxx_functions import TENSOR, CxxFunctions, scalar_type
+from aot_tune.render.cxx_functions import CxxFunctions, scalar_type
+from aot_tune.render.dlpack_tensor import TENSOR
 from aot_tune.render.formula_statements import Dialect
 from aot_tune.spec import Tensor
 from aot_tune.spec.dtypes import dtype

@@ -7,6 +7,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from aot_tune.render.dlpack_tensor import TENSOR
 from aot_tune.render.formula_functions import FormulaFunctions
 from aot_tune.render.hooks import Hooks
 from aot_tune.render.narrow_floats import NARROW, declarations
@@ -16,32 +17,10 @@ from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.epilogue import Epilogue, EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
 
-__all__ = ["SYMBOL", "TENSOR", "CxxFunctions", "scalar_type"]
+__all__ = ["SYMBOL", "CxxFunctions", "scalar_type"]
 
 SYMBOL = "AOT_TUNE_SYMBOL"
 """Stands for the candidate's symbol until the digest of the source is known."""
-
-TENSOR = """\
-struct DLDevice {
-  int32_t device_type;
-  int32_t device_id;
-};
-struct DLDataType {
-  uint8_t code;
-  uint8_t bits;
-  uint16_t lanes;
-};
-struct DLTensor {
-  void* data;
-  DLDevice device;
-  int32_t ndim;
-  DLDataType dtype;
-  int64_t* shape;
-  int64_t* strides;
-  uint64_t byte_offset;
-};
-"""
-"""DLPack's tensor, in both languages."""
 
 _PRELUDE = f"""\
 #include <cmath>

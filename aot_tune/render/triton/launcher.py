@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot_tune.render.cxx_functions import SYMBOL, TENSOR, CxxFunctions, scalar_type
+from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions, scalar_type
+from aot_tune.render.dlpack_tensor import TENSOR
 from aot_tune.render.hooks import Hooks
 from aot_tune.render.triton.binding import Argument
 from aot_tune.render.triton.grid import print_expr, trace_grid

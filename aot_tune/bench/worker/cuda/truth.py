@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cuda.memory import moved_as, tensor_of
 from aot_tune.bench.worker.cuda.on_host import exact_on_host, is_for_host
-from aot_tune.bench.worker.cuda.rounded_tensors import Casts, Rounding
+from aot_tune.bench.worker.cuda.rounded_tensors import Casts, Rounding, made_on
 from aot_tune.bench.worker.eight_bit_floats import eight_bits
 from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
@@ -244,7 +244,7 @@ def exact_values(
     results: dict[str, Any] = {}
     api = partial(_api, not wide and exactly_float)
     bits = 52 if wide else operator.rounds_to(check.problem).fraction
-    with Rounding(bits) if bits < 23 else contextlib.nullcontext(), _made_on(device, wide):
+    with Rounding(bits) if bits < 23 else contextlib.nullcontext(), made_on(device, wide):
         found = outputs_of(operator, check, arrays, api)
     for tensor, value in found:
         whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
@@ -252,21 +252,6 @@ def exact_values(
         exact = _cut_off(tensor, value, wide=wide)
         results[tensor.name] = (exact if wide else exact.to(torch_dtype(tensor))).to(kept)
     return results
-
-
-@contextlib.contextmanager
-def _made_on(device: torch.device, wide: bool) -> Iterator[None]:
-    """Arrays that a reference makes by itself, as by `xp.arange`, are on the device of the others.
-
-    They are in float64 where these are, unless the reference says otherwise: what float32 rounds is no true value.
-    """
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if wide else torch.float32)
-    try:
-        with device:
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _cut_off(tensor: Tensor, value: Any, *, wide: bool) -> Any:
