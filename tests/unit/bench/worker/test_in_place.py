@@ -115,7 +115,11 @@ def test_a_candidate_that_does_less_in_a_call_like_the_last_one_is_seen(bed: Bed
     key = bed.name(SMALL)
     bed.load(build("MEMO"))
     assert bed.verify(key).status == "ok"
-    timed = bed.ask(messages.Screen(handle="one", key=key))
+    for _ in range(3):  # what else runs can make a repeated call as long as a fresh one, for once
+        timed = bed.ask(messages.Screen(handle="one", key=key))
+        if timed.status != "ok":
+            break
+        bed.verify(key)
     assert timed.status == "suspicious", timed.reason
     assert "it does less in a call that is repeated" in timed.reason
 

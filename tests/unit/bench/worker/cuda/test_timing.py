@@ -22,7 +22,7 @@ from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words  # noqa: E402
-from aot_tune.bench.worker.cuda.restoring import copies_in_place  # noqa: E402
+from aot_tune.bench.worker.cuda.restoring import copies_in_place, put_back  # noqa: E402
 from aot_tune.bench.worker.cuda.timing import Sampler, graph_size, measure_empty  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import ArrayApi, Limits  # noqa: E402
 from aot_tune.bench.worker.inputs import Strided  # noqa: E402
@@ -424,3 +424,24 @@ def test_there_are_as_many_copies_as_calls_may_need_and_memory_allows() -> None:
     assert copies_in_place(256 << 20, 2 << 20, POLICY) == 4  # a large cache, of which little is changed
     assert copies_in_place(8 << 30, 2 << 20, POLICY) == 1
     assert copies_in_place(256 << 20, 512 << 20, POLICY) == 3  # calls of 67 us or more
+
+
+@pytest.mark.parametrize("offset", [0, 8, 3])
+@pytest.mark.parametrize("size", [0, 100, 4096 * 40, 4096 * 40 + 77, 4096 * 70_000 + 5])
+@pytest.mark.parametrize("few", [True, False])
+def test_what_a_call_changed_is_put_back(offset: int, size: int, few: bool) -> None:
+    """Of blocks that it did not change nothing is written: what is there stays there."""
+    memory, source = torch.zeros(size + offset, dtype=torch.uint8), torch.arange(size, dtype=torch.uint8)
+    storage = memory[offset:]
+    storage.copy_(source)
+    step = max(size // 3, 1) if few else 1024
+    storage[::step] += 1
+    undo = put_back(storage, source)
+    storage[::step] += 77
+    undo()
+    assert torch.equal(storage, source)
+    if few and size > 4096 * 30:
+        storage[4096 * 10] += 1
+        undo()
+        assert not torch.equal(storage, source)
+    assert not memory[:offset].any()
