@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from aot_tune.cli.source_options import add_source_options, source_options
+
 __all__ = ["add_commands"]
 
 
@@ -37,6 +39,7 @@ def add_commands(commands: Any) -> None:
     every.add_argument("--jobs", default="", metavar="COUNT", help="as AOT_TUNE_JOBS")
     every.add_argument("--cache", default="", choices=("rw", "ro", "fresh", "off"), help="as AOT_TUNE_CACHE")
     every.add_argument("--cache-dir", default="", metavar="DIR", help="as AOT_TUNE_CACHE_DIR")
+    add_source_options(every)
     every.add_argument("--strict", action="store_true", help="exit status 1 where anything fails, or a result is wrong")
     every.add_argument("--json", action="store_true", help="print what came of each kernel as JSON")
     every.set_defaults(run=_compile)
@@ -59,6 +62,7 @@ def _compile(given: argparse.Namespace) -> int:
             given.operators,
             templates=given.templates,
             options={name: value for name, value in options.items() if value},
+            compiled_with=source_options(given),
             as_json=given.json,
         )
     return 0 if well else 1

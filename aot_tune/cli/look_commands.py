@@ -90,7 +90,7 @@ def _code_lines(manifest: dict[str, Any], operator: str, variant: str) -> list[s
     code, best = format_resources(known.get("resources", {})), known.get("roofline")
     lines = [f"{'code':<9} {code}"] if code else []
     if best:
-        share = f"{100 * best['share']:.1f} % by {best['of']}, on '{best['problem']}'"
+        share = f"{100 * best['share']:.0f} % by {best['of']}, on '{best['problem']}'"
         lines.append(f"{'roofline':<9} {share} at best")
     return lines
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
@@ -13,6 +15,7 @@ from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.shipping.kept_texts import keep_texts
+from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import candidates_for
 from aot_tune.report import format_resources, format_time
@@ -33,6 +36,7 @@ def try_candidate(
     target: str = "",
     problem: str = "",
     source: Path | None = None,
+    compiled_with: CompileSettings = PLAIN,
     environment: Mapping[str, str] = os.environ,
 ) -> bool:
     """Compile, verify and time one candidate, and print what comes of it; whether all is well.
@@ -44,6 +48,7 @@ def try_candidate(
         target: what it was compiled for; the best that this machine has where it is not given.
         problem: a problem's id; all of the workload that it serves where it is not given.
         source: a file to write the rendered source to.
+        compiled_with: what sources are compiled with, as CMake would say it.
         environment: of the build that is repeated.
 
     Raises:
@@ -63,8 +68,10 @@ def try_candidate(
         operators=(operator,),
         templates=roots_with_bundled(templates),
         options=options,
+        compile=compiled_with,
     )
     plan, paths, _ = make_plan(request, environment)
+    paths = msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile))
     session = Session(plan, paths, Progress())
     try:
         loaded = session.operators[operator]

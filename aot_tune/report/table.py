@@ -87,7 +87,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
 def _code(row: VariantRow) -> str:
     """What the code of a variant takes, and how near to the roofline it comes."""
     parts = [format_resources(row.resources)]
-    parts += [f"{_percent(row.roofline)} of the roofline at best"] if row.roofline is not None else []
+    parts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
     return "".join(f"; {part}" for part in parts if part)
 
 
@@ -99,7 +99,7 @@ def _candidates(one: OperatorReport) -> list[str]:
             row.name,
             row.label,
             str(row.problems),
-            "-" if row.roofline is None else _percent(row.roofline),
+            "-" if row.roofline is None else f"{100 * row.roofline:.0f} %",
             row.where or "-",
             format_resources(row.resources) or "not compiled here",
         )

@@ -11,6 +11,7 @@ import msgspec
 
 from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate
 from aot_tune.pipeline.session import Session
+from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.spec.load_operators import roots_with_bundled
 from aot_tune.support.progress import Progress
@@ -23,6 +24,7 @@ def compile_operators(
     *,
     templates: Sequence[str] = (),
     options: Mapping[str, str],
+    compiled_with: CompileSettings = PLAIN,
     as_json: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> bool:
@@ -32,6 +34,7 @@ def compile_operators(
         operators: all of the template roots where there are none.
         templates: template roots; the bundled ones where there are none.
         options: of a build, before those of the environment.
+        compiled_with: what sources are compiled with, as CMake would say it.
         as_json: print the outcome as JSON to the standard output, and what is told meanwhile to the standard error.
 
     Raises:
@@ -46,8 +49,10 @@ def compile_operators(
         operators=named,
         templates=roots,
         options={**options, "AOT_TUNE_MODE": "compile"},
+        compile=compiled_with,
     )
     plan, paths, _ = make_plan(request, environment)
+    paths = msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile))
     progress = Progress(sys.stderr if as_json else None)
     for line in (*plan.summary(), *paths.compilers):
         progress.line(line)

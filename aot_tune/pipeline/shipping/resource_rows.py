@@ -15,11 +15,12 @@ __all__ = ["BestShare", "Rooflines", "candidate_rows", "resources_of"]
 
 _MOST = 40
 """Candidates of an operator that a report lists."""
-_DIGITS = 4
+_DIGITS, _PERCENTS = 4, 2
+"""Of a share on a problem, and of the best one: a record's times, which are rounded, say the same of the latter."""
 
 
 class BestShare(NamedTuple):
-    """The best share of the roofline that a candidate comes to, the problem, and the peaks."""
+    """The best share of the roofline that a candidate comes to, in whole percents, the problem, and the peaks."""
 
     share: float
     problem: str
@@ -54,8 +55,8 @@ class Rooflines:
         shares = [(found, p) for p in self._problems if (found := self.on(p, candidate)) is not None]
         if not shares:
             return None
-        (share, line), problem = max(shares, key=lambda s: (s[0][0], s[1]))
-        return BestShare(share, problem, line.of)
+        (share, line), problem = max(shares, key=lambda s: (round(s[0][0], _PERCENTS), s[1]))
+        return BestShare(round(share, _PERCENTS), problem, line.of)
 
     @property
     def of(self) -> str:

@@ -68,7 +68,7 @@ def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(library, "manifest", lambda: held, raising=False)
     for name, said in (
         ("rows_1", ["code      40 registers, no spills, 1032 static bytes of shared memory",
-                    "roofline  71.0 % by a data sheet, on 'M=1' at best"]),
+                    "roofline  71 % by a data sheet, on 'M=1' at best"]),
         ("generic_0", []),
     ):  # fmt: skip
         told["variant"] = name

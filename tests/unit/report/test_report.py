@@ -99,7 +99,7 @@ REPORT = Report(
                     wins=1,
                     rebuilt=False,
                     resources={"registers": 40, "spill_bytes": 0, "shared": 1032, "stack": 16},
-                    roofline=0.712,
+                    roofline=0.71,
                 ),
                 VariantRow(
                     name="packed_89ab0123",
@@ -135,7 +135,7 @@ REPORT = Report(
                     label="skinny MR=1",
                     problems=2,
                     resources={"registers": 255, "spill_bytes": 64, "shared": 96, "dynamic_shared": 64},
-                    roofline=0.712,
+                    roofline=0.71,
                     where="M=1 N=4096 K=4096 b:10",
                 ),
                 CandidateRow(name="packed_89ab0123", label="packed MR=6", problems=1),
@@ -164,7 +164,7 @@ def test_candidates_are_listed_on_request_with_what_their_code_takes() -> None:
     assert told[head].split() == ["candidate", "config", "problems", "roofline", "on", "code"]
     code = "255 registers, 64 bytes spilled, 32 static + 64 dynamic bytes of shared memory"
     assert told[head + 1].split(maxsplit=4)[0] == "skinny_0123abcd"
-    assert told[head + 1].endswith(f"2         71.2 %    M=1 N=4096 K=4096 b:10  {code}")
+    assert told[head + 1].endswith(f"2         71 %      M=1 N=4096 K=4096 b:10  {code}")
     assert told[head + 2].split()[-4:] == ["-", "not", "compiled", "here"]
 
 

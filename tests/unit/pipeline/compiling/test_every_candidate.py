@@ -71,6 +71,23 @@ def test_the_outcome_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert {(f["status"], f["count"]) for f in some["failures"]} == {("render-failed", 1), ("compile-failed", 1)}
 
 
+def test_sources_are_compiled_with_what_cmake_would_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = '#include "theirs.h"\n#if WIDTH != 4 || !defined(THEIRS)\n#error "other ones"\n#endif\n'
+    templates = project(tmp_path, 'Kernel("some", "twice/some.cpp.j2")', some=needs + GENERIC)
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "theirs.h").write_text("#define THEIRS\n")
+    monkeypatch.chdir(tmp_path)
+    target = ("--target", "cpu-x86-64-v3")
+    status, said = compiled(capsys, templates, *target)
+    assert status == 1
+    assert "theirs.h: No such file or directory" in said[2]
+    status, said = compiled(capsys, templates, *target, "--include-directory", "include", "--definition", "WIDTH=4")
+    assert (status, said[1]) == (0, "twice/some for cpu-x86-64-v3: 1 candidate, 1 fit")
+    assert compiled(capsys, templates, *target, "--include-directory", "include", "--compile-option=-DWIDTH=4")[0] == 1
+
+
 def test_a_kernel_that_is_not_for_a_target_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kernel = 'Kernel("some", "twice/some.cpp.j2", constraints=(target("vector_bytes") >= 64,), parameters=(K,))'
     templates = project(tmp_path, kernel, some=GENERIC)
