@@ -86,7 +86,7 @@ class _Source:
             if function.macros is not None:
                 found |= {n: self._constant(v, f"macro {n!r}", macro=True) for n, v in function.macros.items()}
                 continue
-            taken = function.declared.template if function.declared is not None else ()
+            taken = function.own_parameters()
             for name, value in self._candidate.config.items():
                 if name not in taken and name in function.seen:
                     found[name] = self._printed(value, macro=True)
@@ -113,7 +113,7 @@ class _Source:
 
     def _constant(self, given: NativeArgument, what: str, *, macro: bool = False) -> str:
         if isinstance(given, Code):
-            return given.text
+            return self._code(given, what)
         if isinstance(given, DTypeOf):
             declared = self._op.tensor(given.tensor).dtype
             if not self._cuda and declared.name in NARROW:
@@ -139,6 +139,12 @@ class _Source:
             f"{self._where}: {what} is {str(given)[:60]!r}, which is not known when it is compiled",
             fix="give a number, parameter(...), target(...), DTypeOf(...) or Code(...)",
         )
+
+    def _code(self, given: Code, what: str) -> str:
+        text = given.text
+        for name, value in given.values.items():
+            text = text.replace(f"{{{name}}}", self._constant(value, f"{what}: {name!r}"))
+        return text
 
     @staticmethod
     def _printed(value: object, *, macro: bool = False) -> str:
@@ -211,7 +217,11 @@ class _Source:
             *(s.name for s in op.scalars),
             *(a.name for a in op.attributes),
         }
-        return [(p, given[p] if p in given else p if p in names else Stream()) for p in function.declared.parameters]
+        left: dict[str, NativeArgument] = {
+            p: None if text in ("NULL", "nullptr") else Code(text) for p, text in function.declared.defaults.items()
+        }
+        left |= {p: Stream() for p in function.declared.parameters if function.is_stream(p, self._kernel.backend)}
+        return [(p, given[p] if p in given else p if p in names else left[p]) for p in function.declared.parameters]
 
     def _value(self, name: str, given: NativeArgument, lost: str) -> Iterator[str]:
         """The declaration of a variable that holds what is passed."""
@@ -233,7 +243,7 @@ class _Source:
         if isinstance(given, Stream):
             return "Value @{static_cast<cudaStream_t>(stream)}" if self._cuda else "Pointer @{stream}"
         if isinstance(given, Code):
-            return f"Value @{{{given.text}}}"
+            return f"Value @{{{self._code(given, 'argument')}}}"
         if isinstance(given, Buffer):
             return f"Pointer @{{aot_buffer_{self._number(given)}}}"
         return self._named(given) if isinstance(given, str) else self._number_passed(given)
@@ -266,7 +276,9 @@ class _Source:
         for what in ("grid", "block", "cluster"):
             extents = [self._expr(e) for e in function.extents(what)]
             rows.append("{" + ", ".join([*extents, "1", "1", "1"][:3]) + "}")
-        return f"Shape{{{', '.join(rows)}, {self._expr(function.shared)}, {str(function.cooperative).lower()}}}"
+        shared = function.shared
+        size = self._code(shared, "shared") if isinstance(shared, Code) else self._expr(shared)
+        return f"Shape{{{', '.join(rows)}, {size}, {str(function.cooperative).lower()}}}"
 
     def _bytes(self, buffer: Buffer) -> str:
         size = f"({self._expr(buffer.count)}) * {DTYPES[buffer.dtype_name].itemsize}"
