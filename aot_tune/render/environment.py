@@ -144,8 +144,8 @@ def _placed(error: BaseException, template: str, message: str) -> str:
 
 def mark_lines(text: str, name: str) -> str:
     """A text that is no template with marks as a rendered one has them: each line is its own."""
-    marked = (f"{_BEGIN}{name}:{number}{_END}{line}" for number, line in enumerate(text.splitlines(), 1))
-    return "\n".join(marked)
+    rows = text.removesuffix("\n").replace("\r\n", "\n").split("\n")
+    return "\n".join(f"{_BEGIN}{name}:{number}{_END}{row}" for number, row in enumerate(rows, 1))
 
 
 def map_lines(marked: str) -> tuple[str, Sequence[SourceLine]]:

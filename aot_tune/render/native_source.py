@@ -9,7 +9,16 @@ from aot_tune.render.candidate import Candidate
 from aot_tune.render.cxx_functions import CxxFunctions
 from aot_tune.render.environment import mark_lines
 from aot_tune.render.hooks import Hooks
-from aot_tune.render.native_glue import CUDA_INCLUDES, CUDA_LAUNCH, INCLUDES, NAMESPACE, PASSING
+from aot_tune.render.narrow_floats import NARROW
+from aot_tune.render.native_glue import (
+    CUDA_INCLUDES,
+    CUDA_LAUNCH,
+    FP8_INCLUDE,
+    INCLUDES,
+    NAMESPACE,
+    PASSING,
+    UNSIGNED,
+)
 from aot_tune.spec import Expr, Operator, Target
 from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.dtypes import DTYPES
@@ -60,7 +69,9 @@ class _Source:
 
     def text(self) -> str:
         files = {f.place: f.text for f in self._kernel.functions}
-        parts = [CUDA_INCLUDES if self._cuda else "", INCLUDES, PASSING, CUDA_LAUNCH if self._cuda else ""]
+        head = [FP8_INCLUDE if any(t.dtype.saturates for t in self._op.tensors) else "", CUDA_INCLUDES]
+        unsigned = UNSIGNED if any(s.dtype_name == "u64" for s in self._op.scalars) else ""
+        parts = [*(head if self._cuda else []), INCLUDES, PASSING, unsigned, CUDA_LAUNCH if self._cuda else ""]
         parts += [f"#define {name} {value}\n" for name, value in self._macros().items()]
         parts += [mark_lines(text, place) + "\n" for place, text in files.items()]
         parts += [mark_lines("\n", self._candidate.kernel), f"namespace {NAMESPACE} {{\n\n"]
@@ -105,7 +116,7 @@ class _Source:
             return self._code(given, what)
         if isinstance(given, DTypeOf):
             declared = self._op.tensor(given.tensor).dtype
-            if not self._cuda and declared.name in ("bf16", "f16"):
+            if not self._cuda and declared.name in NARROW:
                 raise RenderError(
                     f"{self._where}: {what}: C++ has no type of its own for {declared.name}",
                     fix='write Code("...") with the name that the source has for it',
@@ -209,7 +220,7 @@ class _Source:
         left: dict[str, NativeArgument] = {
             p: None if text in ("NULL", "nullptr") else Code(text) for p, text in function.declared.defaults.items()
         }
-        left |= {p: Stream() for p in function.declared.parameters if function.is_stream(p)}
+        left |= {p: Stream() for p in function.declared.parameters if function.is_stream(p, self._kernel.backend)}
         return [(p, given[p] if p in given else p if p in names else left[p]) for p in function.declared.parameters]
 
     def _value(self, name: str, given: NativeArgument, lost: str) -> Iterator[str]:
@@ -255,7 +266,8 @@ class _Source:
         scalar = next((s for s in self._op.scalars if s.name == name), None)
         if scalar is not None and scalar.dtype_name.startswith("f"):
             return f"Real @{{{name}}}"
-        return f"Integer @{{{name if scalar is not None else self._functions.attr(name)}}}"
+        kind = "Unsigned" if scalar is not None and scalar.dtype_name == "u64" else "Integer"
+        return f"{kind} @{{{name if scalar is not None else self._functions.attr(name)}}}"
 
     # -- pieces --------------------------------------------------------------------------------------------------
 

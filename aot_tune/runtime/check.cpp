@@ -6,6 +6,10 @@
 
 namespace aot_tune {
 
+// DLPack 1.1's codes: a header of another version, which may be used here, need not have them.
+constexpr uint8_t kFloat8E4M3 = 10;  // kDLFloat8_e4m3fn
+constexpr uint8_t kFloat8E5M2 = 12;  // kDLFloat8_e5m2
+
 Name dtype_name(const DLDataType& type) noexcept {
   const char* kind = type.code == kDLInt      ? "i"
                      : type.code == kDLUInt   ? "u"
@@ -14,7 +18,9 @@ Name dtype_name(const DLDataType& type) noexcept {
                      : type.code == kDLBool   ? "bool"
                                               : nullptr;
   Name name;
-  if (kind == nullptr) {
+  if (type.lanes == 1 && (type.code == kFloat8E4M3 || type.code == kFloat8E5M2)) {
+    std::snprintf(name.text, sizeof name.text, type.code == kFloat8E4M3 ? "f8e4m3" : "f8e5m2");
+  } else if (kind == nullptr) {
     std::snprintf(name.text, sizeof name.text, "DLPack type %u with %u bits", type.code, type.bits);
   } else if (type.lanes != 1) {
     std::snprintf(name.text, sizeof name.text, "%s%u x %u lanes", kind, type.bits, type.lanes);
@@ -44,6 +50,10 @@ Name device_name(const DLDevice& device) noexcept {
 }
 
 namespace {
+
+const char* role_of(const TensorInfo& info) noexcept {
+  return info.inout ? "tensor" : info.output ? "output" : "input";
+}
 
 int32_t too_large(const OperatorInfo& op, const TensorInfo& info) noexcept {
   return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s' spans more than the address space", op.name, info.name);
@@ -233,15 +243,18 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
     if (!info.output) continue;
     if (self_overlap(view)) {
       return fail(AOT_TUNE_ERROR_LAYOUT,
-                  "%s: output '%s' has elements that share memory; wanted distinct elements", op.name,
-                  info.name);
+                  "%s: %s '%s' has elements that share memory; wanted distinct elements", op.name,
+                  role_of(info), info.name);
     }
     for (int j = 0; j < op.count; ++j) {
       if (j == i || given[j] == nullptr || views[j].empty || (op.tensors[j].output && j > i)) continue;
+      const bool in_place = may_alias(op, static_cast<size_t>(i), static_cast<size_t>(j));
+      if (in_place && are_same(view, views[j])) continue;
       if (view.low < views[j].high && views[j].low < view.high && !interleaved_rows(view, views[j])) {
         return fail(AOT_TUNE_ERROR_OVERLAP,
-                    "%s: output '%s' overlaps %s '%s' in memory; wanted separate memory", op.name, info.name,
-                    op.tensors[j].output ? "output" : "input", op.tensors[j].name);
+                    "%s: %s '%s' overlaps %s '%s' in memory; wanted separate memory%s", op.name,
+                    role_of(info), info.name, role_of(op.tensors[j]), op.tensors[j].name,
+                    in_place ? ", or the very same tensor" : "");
       }
     }
   }
@@ -255,7 +268,7 @@ int32_t check_workspace(const OperatorInfo& op, const DLTensor* const* given, co
     if (given[i] == nullptr || views[i].empty || views[i].high <= low || low + size <= views[i].low) continue;
     return fail(AOT_TUNE_ERROR_OVERLAP,
                 "%s: the workspace overlaps %s '%s' in memory; wanted separate memory", op.name,
-                op.tensors[i].output ? "output" : "input", op.tensors[i].name);
+                role_of(op.tensors[i]), op.tensors[i].name);
   }
   return AOT_TUNE_OK;
 }
@@ -276,15 +289,46 @@ int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symb
       op.name, info.name, axis, symbol, info.shape);
 }
 
+int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
+                 const char* dim) noexcept {
+  const TensorInfo& info = op.tensors[tensor];
+  return fail(AOT_TUNE_ERROR_SHAPE,
+              "%s: tensor '%s': axis %d has extent %" PRId64 ", which is %s for no %s, as in %s", op.name,
+              info.name, axis, got, symbol, dim, info.shape);
+}
+
+int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept {
+  return fail(AOT_TUNE_ERROR_SHAPE, "%s: '%s' is %" PRId64 ", wanted an extent of the dim %s: 0 or more",
+              op.name, scalar, got, dim);
+}
+
+int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim,
+                  int64_t wanted) noexcept {
+  return fail(AOT_TUNE_ERROR_SHAPE,
+              "%s: '%s' is %" PRId64 ", but the dim %s is %" PRId64 " in the tensors; wanted one for both",
+              op.name, scalar, got, dim, wanted);
+}
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept {
   return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: attribute '%s' is %d, wanted 0 (%s) to %d (%s)", op.name,
               attribute.name, static_cast<int>(got), attribute.choices[0],
               static_cast<int>(attribute.count - 1), attribute.choices[attribute.count - 1]);
 }
 
-int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept {
-  return fail(code, "%s: not a call that it takes: %s must hold%s", op.name, condition,
-              code == AOT_TUNE_ERROR_LAYOUT ? "; pass a contiguous copy of the tensor" : "");
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition, const char* hint,
+                  std::initializer_list<FoundFact> found) noexcept {
+  char text[256];
+  Text facts(text, sizeof text);
+  for (const FoundFact& one : found) {
+    facts.add("%s%s is ", &one == found.begin() ? "" : ", ", one.name);
+    if (one.text != nullptr) {
+      facts.add("%s (%" PRId64 ")", one.text, one.value);
+    } else {
+      facts.add("%" PRId64, one.value);
+    }
+  }
+  return fail(code, "%s: not a call that it takes: %s must hold, and %s%s%s", op.name, condition, text,
+              hint[0] != '\0' ? "; " : "", hint);
 }
 
 int64_t stride_class(const DLTensor& tensor) noexcept {

@@ -143,7 +143,17 @@ struct Known {
     const Argument &a = tensors[Output], &b = tensors[Other];
     const auto first = reinterpret_cast<uintptr_t>(a.tensor.data);
     const auto second = reinterpret_cast<uintptr_t>(b.tensor.data);
+    if constexpr (may_alias(Op, Output, Other)) {
+      if (first == second && same_strides<Output, Other>()) return true;
+    }
     return first + a.below >= second + b.above || second + b.below >= first + a.above;
+  }
+
+  // Of two tensors of one shape.
+  template <size_t One, size_t Other>
+  bool same_strides() const noexcept {
+    constexpr size_t size = static_cast<size_t>(Op.tensors[One].rank) * sizeof views[0];
+    return std::memcmp(views + axes_before<Op>(One), views + axes_before<Op>(Other), size) == 0;
   }
 
   void keep_one(size_t tensor, const DLTensor* given, const View& seen) noexcept {

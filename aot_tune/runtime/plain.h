@@ -127,6 +127,9 @@ bool is_row_major(const View& view) noexcept {
 template <const OperatorInfo& Op, size_t Output, size_t Other>
 bool is_apart(const DLTensor* const* given, const View* views) noexcept {
   if constexpr (Output == Other || (Op.tensors[Other].output && Other > Output)) return true;
+  if constexpr (may_alias(Op, Output, Other)) {
+    if (given[Other] != nullptr && are_same(views[Output], views[Other])) return true;
+  }
   return given[Other] == nullptr || views[Output].low >= views[Other].high ||
          views[Other].low >= views[Output].high;
 }

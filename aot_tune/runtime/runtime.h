@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "aot_tune/base.h"
 #include "arithmetic.h"
@@ -27,9 +28,11 @@ struct TensorInfo {
   uint8_t code;       // this and the next are of no meaning where a variable tells
   uint8_t bits;
   int8_t rank;
-  bool output;
+  bool output;  // it is written
   bool optional;
-  int8_t variable;  // index of its dtype variable, or -1
+  int8_t variable;       // index of its dtype variable, or -1
+  bool inout = false;    // of one that is written: it is read, too
+  uint32_t aliases = 0;  // of an output: a bit for each tensor that it may be the memory of
 };
 
 struct DTypeInfo {
@@ -58,6 +61,11 @@ struct OperatorInfo {
   const VariableInfo* variables;
   int32_t variable_count;
 };
+
+// Whether an output may be the very memory of another tensor.
+constexpr bool may_alias(const OperatorInfo& op, size_t output, size_t other) {
+  return (op.tensors[output].aliases >> other & 1u) != 0;
+}
 
 struct Backend;
 
@@ -99,13 +107,21 @@ struct View {
   bool empty;
 };
 
+// Whether two tensors are one, element by element.
+inline bool are_same(const View& one, const View& other) noexcept {
+  bool same = one.tensor.data == other.tensor.data && one.tensor.ndim == other.tensor.ndim;
+  for (int i = 0; same && i < one.tensor.ndim; ++i)
+    same = one.tensor.shape[i] == other.tensor.shape[i] && one.strides[i] == other.strides[i];
+  return same;
+}
+
 // Checks presence, rank, dtype and device of each tensor and fills the views of those that are passed, and
 // for each dtype variable the index of its choice.
 int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views,
                      int32_t* dtypes) noexcept;
 
-// Checks that there is data, aligned to its element size, and that no output shares memory with another
-// tensor or within itself.
+// Checks that there is data, aligned to its element size, and that no output shares memory within itself or
+// with another tensor, unless it may be that one's memory and is.
 int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept;
 
 // Checks that a caller's workspace shares no memory with a tensor.
@@ -119,11 +135,29 @@ int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, 
 int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symbol) noexcept
     __attribute__((cold));
 
+// An extent of a tensor that `symbol`, which is to be solved for a dim, has for no such dim.
+int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
+                 const char* dim) noexcept __attribute__((cold));
+
+// An integer that is no extent of the dim that it binds, or another one than that of the tensors.
+int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept
+    __attribute__((cold));
+int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim,
+                  int64_t wanted) noexcept __attribute__((cold));
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept
     __attribute__((cold));
 
-// A condition of the operator that a call does not meet.
-int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept __attribute__((cold));
+// What a call has of something that a condition asks for; `text` is the name of a choice, or NULL.
+struct FoundFact {
+  const char* name;
+  int64_t value;
+  const char* text;
+};
+
+// A condition of the operator that a call does not meet; `hint` is what to do about it, or empty.
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition, const char* hint,
+                  std::initializer_list<FoundFact> found) noexcept __attribute__((cold));
 
 // The largest power of two, at most 64, that divides an address.
 inline int64_t alignment_of(const void* data) noexcept {

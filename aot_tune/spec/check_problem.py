@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
-from aot_tune.spec.expr import all_of
+from aot_tune.spec.bound_dims import extents_exist
+from aot_tune.spec.config_guards import may_serve
+from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.generators import ROWWISE
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.tensors import Tensor
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["check_call", "check_problem", "check_values_of", "check_work", "is_empty"]
@@ -48,6 +51,9 @@ def check_values_of(op: OperatorFields, problem: Problem) -> None:
     place = "a shape"
     try:
         facts = op.facts(problem)
+        for condition in extents_exist(op):
+            if not condition.evaluate(facts):
+                raise SpecError(f"{condition.key()} does not hold", fix="give a larger dim, or leave the problem out")
         place = "legal"
         for condition in op.legal:
             if not condition.evaluate(facts):
@@ -56,7 +62,7 @@ def check_values_of(op: OperatorFields, problem: Problem) -> None:
         op.flops.evaluate(facts)
         for kernel in op.kernels:
             place = f"kernel {kernel.name!r}: requires or worthwhile"
-            all_of((*kernel.requires, *kernel.worthwhile), facts)
+            may_serve(kernel, facts, worthwhile=True)
     except SpecError as error:
         raise SpecError(
             f"operator {op.name!r}: {place}: {error.what} on problem '{problem.id}'",
@@ -107,13 +113,25 @@ def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> 
     for name, strides in problem.strides.items():
         if len(strides) != tensors[name].rank:
             raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
-        if isinstance(tensors[name].values, ROWWISE) and strides[-1] == 0 and not tensors[name].output:
-            raise SpecError(
-                f"{where}: {name!r} has stride 0 on its last axis",
-                why=f"all elements of a row are one: no {type(tensors[name].values).__name__}",
-                fix="give that axis another stride",
-            )
+        if not tensors[name].output:
+            _check_apart(tensors[name], strides, where)
     for name, alignment in problem.alignment.items():
         size = op.dtype(problem, tensors[name]).itemsize
         if alignment < size or alignment > DEFAULT_ALIGNMENT or alignment & (alignment - 1):
             raise SpecError(f"{where}: alignment {alignment} of {name!r} is not a power of two from {size} to 64")
+
+
+def _check_apart(tensor: Tensor, strides: tuple[int, ...], where: str) -> None:
+    """Refuse strides of 0 along which elements are drawn that are not to be one."""
+    if isinstance(tensor.values, Drawn) and 0 in strides:
+        raise SpecError(
+            f"{where}: {tensor.name!r} has stride 0 on an axis, and values by a function",
+            why="elements that it draws apart would be one",
+            fix="give that axis another stride",
+        )
+    if isinstance(tensor.values, ROWWISE) and strides[-1] == 0:
+        raise SpecError(
+            f"{where}: {tensor.name!r} has stride 0 on its last axis",
+            why=f"all elements of a row are one: no {type(tensor.values).__name__}",
+            fix="give that axis another stride",
+        )

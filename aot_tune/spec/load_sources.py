@@ -128,7 +128,7 @@ def _library(given: str | PurePath, folder: Path, where: str) -> str | PurePath:
 
 def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) -> NativeFunction:
     path = _find(function.path, folder, where)
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     folders = (path.parent, *map(Path, kernel.compile.include_directories))
     others = list(_headers(text, folders))
     every = [f for one in (text, *others) for f in source_functions(one)]
@@ -153,7 +153,7 @@ def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> 
         if name in known or path is None:
             continue
         known.add(name)
-        found = path.read_text(encoding="utf-8", errors="replace")
+        found = path.read_text(encoding="utf-8-sig", errors="replace")
         names = included_names(found, in_angles=in_angles)
         waiting += [*(str(Path(name).parent / n) for n in names), *names]
         yield found
@@ -206,7 +206,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
             if name not in declared.parameters:
                 raise SpecError(f"{where} has no parameter {name!r}", fix=did_you_mean(name, declared.parameters))
         for position, name in enumerate(declared.parameters):
-            if not {name} & {*given, *known, *declared.defaults} and not function.is_stream(name):
+            if not {name} & {*given, *known, *declared.defaults} and not function.is_stream(name, kernel.backend):
                 raise SpecError(
                     f"{where}: nothing is passed as parameter {name or position!r}",
                     why="no tensor, scalar, attribute or dim has its name",

@@ -125,9 +125,9 @@ class NativeFunction:
         """What compiles it."""
         return backend_of_suffix(self.path) or "cxx"
 
-    def is_stream(self, name: str) -> bool:
+    def is_stream(self, name: str, backend: str) -> bool:
         """Whether a parameter of this name is the call's stream, unless something else is passed as it."""
-        return isinstance(self, Launcher) and self.backend == "nvcc" and name in _STREAMS
+        return isinstance(self, Launcher) and backend == "nvcc" and name in _STREAMS
 
     def expressions(self) -> list[tuple[str, Expr]]:
         """All expressions in it, each with what it is for."""

@@ -18,6 +18,7 @@ from aot_tune.support.errors import SpecError
 __all__ = ["Attribute", "Scalar", "Tensor"]
 
 _F32_MAX = 3.4028234663852886e38
+_SCALARS = ("f32", "f64", "bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9]{0,15}\Z")
 
 
@@ -29,10 +30,15 @@ class Tensor:
         shape: one expression per axis, such as `(M, K)`; its length is the rank.
         dtype_name: element type, or the name of one of the operator's dtype variables, which begins with a capital.
         output: written by the operator, never read.
+        inout: read and written in place (a residual, the pages of a cache): callers pass it and find the new values in
+            it.
         optional: may be left out of a call.
         cold: its bytes are not in the caches when a call begins (weights); False is for activations.
         read: how many of its elements a call must read at least, over facts of the call: `N * D` of a table of which
-            rows are looked up. Without it, a call that takes less time than all of them need is not believed.
+            rows are looked up. Without it, a call that takes less time than all of them need is not believed. Of an
+            inout tensor, elements that are read and elements that are written count, each once.
+        may_alias: of an output: inputs of its shape and dtype in whose very memory a caller may have it written, each
+            element being read before it is written. Candidates are verified so, too.
         finite: no call has NaN or infinities in it (coordinates, lengths), and none are put into it to verify.
         values: how test inputs are drawn, see `spec.generators`; by default `normal()`.
     """
@@ -44,10 +50,12 @@ class Tensor:
         dtype_name: str = "f32",
         *,
         output: bool = False,
+        inout: bool = False,
         optional: bool = False,
         cold: bool = False,
         finite: bool = False,
         read: ExprLike | None = None,
+        may_alias: Sequence[str] = (),
         values: Values | None = None,
     ) -> None:
         self.name = check_identifier(name, "tensor", argument=True)
@@ -59,6 +67,8 @@ class Tensor:
         if not _VARIABLE.match(dtype_name):
             dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold, self.finite = output, optional, cold, finite
+        _check_in_place(name, output=output, inout=inout, may_alias=may_alias)
+        self.inout, self.may_alias = inout, tuple(may_alias)
         if values is not None and (output or not isinstance(values, Values)):
             raise SpecError(
                 f"tensor {name!r}: its values cannot be {str(values)[:80]}",
@@ -71,6 +81,11 @@ class Tensor:
         self.values: Values = values or normal()
         if not self.shape:
             raise SpecError(f"tensor {name!r} has no axes", fix="use a Scalar for a single number")
+
+    @property
+    def written(self) -> bool:
+        """Whether calls write to it: an output, or a tensor that is read and written."""
+        return self.output or self.inout
 
     @property
     def rank(self) -> int:
@@ -104,31 +119,68 @@ class Tensor:
         return other
 
 
+def _check_in_place(name: str, *, output: bool, inout: bool, may_alias: Sequence[str]) -> None:
+    """Raise SpecError for a tensor that is both an output and inout, or that may alias others but is no output."""
+    check_several(may_alias, f"tensor {name!r}: may_alias")
+    if output and inout:
+        raise SpecError(
+            f"tensor {name!r} is declared with output=True and with inout=True",
+            why="an output is never read, and made where it is not passed",
+            fix="leave output=True out for a tensor that is read and written",
+        )
+    if may_alias and not output:
+        raise SpecError(
+            f"tensor {name!r}: may_alias={tuple(may_alias)} has no effect",
+            why="it says in whose memory an output may lie"
+            + (", and an inout tensor is its own input" if inout else ""),
+            fix="declare it of the output",
+        )
+
+
 @dataclass(frozen=True)
 class Scalar:
-    """A number passed by value: `dtype_name` is f32, f64, i32 or i64.
+    """A number passed by value: `dtype_name` is f32, f64, bool or one of integers, i8 to i64 and u8 to u64.
 
     `default` is what Python callers get that pass none, and what calls are verified and timed with; without one they
     have to pass it. `other` is a value that every second odd problem is verified with in its place: one which shows,
-    as an epsilon of 1e-5 does not, that a kernel takes what it is passed.
+    as an epsilon of 1e-5 does not, that a kernel takes what it is passed. Of bool it is the other one anyway. `binds`
+    names the dim that an integer is, as one that says how many results are wanted; where an input has that dim as well,
+    the two must agree.
     """
 
     name: str
     dtype_name: str = "f32"
     default: float | None = None
     other: float | None = None
+    binds: str = ""
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "scalar", argument=True)
         dtype(self.dtype_name, f"scalar {self.name!r}")
-        if self.dtype_name not in ("f32", "f64", "i32", "i64"):
-            raise SpecError(f"scalar {self.name!r}: {self.dtype_name} cannot be passed by value", fix="use f32 or i64")
+        if self.dtype_name not in _SCALARS:
+            raise SpecError(
+                f"scalar {self.name!r}: {self.dtype_name} cannot be passed by value",
+                fix=f"use f32, or another of {', '.join(_SCALARS)}",
+            )
         for value, what in ((self.default, "default"), (self.other, "other")):
             if value is not None:
                 _check_number(value, self.dtype_name, f"scalar {self.name!r}: {what}")
+        if self.binds:
+            self._check_binds()
         if self.other is not None and self.other == self.sample:
             raise SpecError(
                 f"scalar {self.name!r}: `other` is what it is verified with anyway", fix="name another value"
+            )
+
+    def _check_binds(self) -> None:
+        where = f"scalar {self.name!r}: it binds the dim {self.binds!r}"
+        if self.dtype_name[0] not in "iu":
+            raise SpecError(f"{where}, and is {self.dtype_name}", why="extents are integers", fix="make it i32 or i64")
+        if self.other is not None or (self.default or 0) < 0:
+            raise SpecError(
+                f"{where}, and has `other` or a negative default",
+                why="it is verified with the extents of each problem",
+                fix="leave `other` out, and give no default or one that is an extent",
             )
 
     @property
@@ -139,29 +191,43 @@ class Scalar:
         """
         if self.default is not None:
             return self._passed(self.default)
+        if self.dtype_name == "bool":
+            return True
         number = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "big")
         return 1.25 + number % 61 / 64 if self.dtype_name.startswith("f") else 2 + number % 5
 
     @property
     def another(self) -> float | int | None:
         """`other` as it is passed."""
+        if self.dtype_name == "bool":
+            return not self.sample
         return None if self.other is None else self._passed(self.other)
 
     def _passed(self, value: float) -> float | int:
+        if self.dtype_name == "bool":
+            return bool(value)
         return float(value) if self.dtype_name.startswith("f") else int(value)
 
 
 def _check_number(value: float, dtype_name: str, what: str) -> None:
     """Raise SpecError when a dtype of scalars does not hold a number."""
-    if dtype_name.startswith("i"):
-        bits = int(dtype_name[1:])
-        if not math.isfinite(value) or value != int(value):
-            raise SpecError(f"{what} {value} is no whole number", fix="name one")
-        holds = -(1 << (bits - 1)) <= value < 1 << (bits - 1)
-    else:
-        holds = dtype_name == "f64" or not _F32_MAX < abs(value) < math.inf
-    if not holds:
-        raise SpecError(f"{what} {value} does not fit {dtype_name}", fix="name a smaller one, or another dtype")
+    if dtype_name == "bool":
+        if value not in (0, 1):
+            raise SpecError(f"{what} {value} is no boolean", fix="write True or False")
+        return
+    if dtype_name.startswith("f"):
+        if dtype_name == "f32" and _F32_MAX < abs(value) < math.inf:
+            raise SpecError(f"{what} {value} does not fit {dtype_name}", fix="name a smaller one, or another dtype")
+        return
+    if not math.isfinite(value) or value != int(value):
+        raise SpecError(f"{what} {value} is no whole number", fix="name one")
+    low, high = dtype(dtype_name).limits
+    if not low <= value <= high:
+        raise SpecError(
+            f"{what} {value} does not fit {dtype_name}",
+            why=f"it holds whole numbers from {low} to {high}",
+            fix="name a smaller one, or another dtype",
+        )
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy, Status
 
-__all__ = ["CANARY", "GARBAGE", "Verdict", "WorkspaceError", "allowed_workspace", "refusal"]
+__all__ = ["CANARY", "GARBAGE", "Verdict", "WorkspaceError", "allowed_workspace", "refusal", "told"]
 
 CANARY = 0xA5
 """What guard zones are filled with."""
@@ -31,10 +32,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     bits: dict[str, Any] = {}
 
 
-def refusal(fault: str, check: Check) -> str:
+def told(aliases: Mapping[str, str]) -> str:
+    """In whose memory outputs lie, for people, to be put behind a problem."""
+    return "".join(f", {output!r} in the memory of {name!r}" for output, name in aliases.items())
+
+
+def refusal(fault: str, check: Check, beside: str = "") -> str:
     """What is wrong on a check, for people, and what could be declared where no call is like it."""
     hint = f"; if no call has any there, declare {check.special!r} with finite=True" if check.special else ""
-    return f"{fault} ({check.place}{hint})"
+    return f"{fault} ({check.place}{beside}{hint})"
 
 
 class WorkspaceError(Exception):

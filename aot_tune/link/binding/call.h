@@ -33,12 +33,6 @@ constexpr bool needs_scalars(const Operator& op) {
   return needs;
 }
 
-constexpr int output_count(const Operator& op) {
-  int count = 0;
-  for (int i = 0; i < op.tensor_count; ++i) count += op.tensors[i].output ? 1 : 0;
-  return count;
-}
-
 // What `parse` does for a call.
 template <const Operator& Op>
 bool parse_call(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
@@ -73,7 +67,7 @@ bool parse_call(State* state, int index, PyObject* const* arguments, Py_ssize_t 
   return true;
 }
 
-// The outputs of a call: one as it is, several as a tuple.
+// The outputs of a call: one as it is, several as a tuple; None of an operator that has none.
 template <const Operator& Op, size_t... I>
 PyObject* results_of(const Parsed& parsed, const CallTensors& tensors, std::index_sequence<I...>) {
   if constexpr (output_count(Op) == 1) {

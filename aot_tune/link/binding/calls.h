@@ -46,6 +46,7 @@ struct CallTensors {
   bool take_passed(State* state, const Operator& op, int index, PyObject* object) {
     const TensorArgument& argument = op.tensors[index];
     if (object == nullptr && !argument.optional && !argument.output) return is_missing(state, op, index);
+    if (argument.required && (object == nullptr || object == Py_None)) return is_missing(state, op, index);
     if (object == nullptr || object == Py_None) return true;
     if (argument.output && argument.optional && (object == Py_True || object == Py_False)) return true;
     return take(state, op, index, object);
@@ -141,7 +142,13 @@ inline bool is_long(const CallTensors& tensors) {
   return tensors.elements > (tensors.on_gpu ? kReleaseElementsOfGpus : kReleaseElements);
 }
 
-// The outputs of a call: one as it is, several as a tuple.
+constexpr int output_count(const Operator& op) {
+  int count = 0;
+  for (int i = 0; i < op.tensor_count; ++i) count += op.tensors[i].output ? 1 : 0;
+  return count;
+}
+
+// The outputs of a call: one as it is, several as a tuple; None of an operator that has none.
 PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors);
 
 // The text of a function's signature: "(a, b, bias=None, *, activation='none', out=None)".

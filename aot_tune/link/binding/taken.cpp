@@ -42,7 +42,7 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
   took(tensor);
   if (!find_stream(current_stream, tensor.device, &shared.stream))
     return cannot_read(state, {&op, op.tensors[index].name});
-  if (torch && op.tensors[index].output) versioned |= uint32_t{1} << index;
+  if (torch && op.tensors[index].written()) versioned |= uint32_t{1} << index;
   if (!has_flags || (shared.gradients == Gradients::kOff && !shared.forward && !may_be_negated(tensor)))
     return true;
   settle();
@@ -64,7 +64,7 @@ bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject
   owned |= uint32_t{1} << index;
   if (!borrow(state, object, {&op, op.tensors[index].name}, &shared, &place)) return false;
   took(place.tensor);
-  if (!op.tensors[index].output) return true;
+  if (!op.tensors[index].written()) return true;
   if (find_type(state, object)->torch) versioned |= uint32_t{1} << index;
   return !(place.read_only || place.copied || place.unversioned) || is_read_only(state, op, index);
 }
@@ -91,13 +91,17 @@ void CallTensors::give_back() {
 }
 
 bool CallTensors::is_missing(State* state, const Operator& op, int index) {
-  PyErr_Format(state->type_error, "%s() misses the tensor '%s'", op.name, op.tensors[index].name);
+  PyErr_Format(state->type_error,
+               op.tensors[index].output
+                   ? "%s() misses the output '%s', whose shape, dtype or device tells what is computed"
+                   : "%s() misses the tensor '%s'",
+               op.name, op.tensors[index].name);
   return false;
 }
 
 bool CallTensors::is_read_only(State* state, const Operator& op, int index) const {
-  PyErr_Format(state->value_error, "%s: output '%s' is %s; wanted a tensor that can be written", op.name,
-               op.tensors[index].name,
+  PyErr_Format(state->value_error, "%s: %s '%s' is %s; wanted a tensor that can be written", op.name,
+               op.tensors[index].inout ? "tensor" : "output", op.tensors[index].name,
                held[index].read_only ? "read-only"
                : held[index].copied  ? "a copy that its __dlpack__ made"
                                      : "passed by a DLPack capsule without a version, which does not tell "

@@ -22,6 +22,12 @@ def public_functions(spec: LibrarySpec) -> list[str]:
 
 def render_header(spec: LibrarySpec) -> str:
     """The header's text."""
+    aliases = any(t.may_alias for table in spec.operators for t in table.operator.tensors)
+    in_place = (
+        "\n * An output may be the very memory of an input, with its strides, where that is said below."
+        if aliases
+        else ""
+    )
     guard = re.sub(r"[^A-Za-z0-9]", "_", spec.header).upper() + "_"
     operators = "\n".join(_operator(spec, table) for table in spec.operators)
     return f"""\
@@ -29,7 +35,7 @@ def render_header(spec: LibrarySpec) -> str:
  *
  * All functions return AOT_TUNE_OK (0) or an aot_tune_status; {spec.prefix}_last_error() then says what was wrong. They
  * may be called from any thread. Tensors may have any strides; outputs must not share memory with other tensors. A call
- * whose outputs have no elements returns at once.
+ * whose outputs have no elements returns at once.{in_place}
  *
  * Variables of the environment are read at the first call: AOT_TUNE_OVERRIDE=FILE has rules that say what serves calls
  * within ranges of dims; AOT_TUNE_FORCE and AOT_TUNE_EXCLUDE have variants that serve, or never do; AOT_TUNE_TRACE=FILE
@@ -39,7 +45,7 @@ def render_header(spec: LibrarySpec) -> str:
 #define {guard}
 
 #include "aot_tune/base.h"
-
+{_booleans(spec)}
 #ifdef __cplusplus
 extern "C" {{
 #endif
@@ -62,6 +68,12 @@ int32_t {spec.prefix}_preload(int32_t device_type, int32_t device_id);
 """
 
 
+def _booleans(spec: LibrarySpec) -> str:
+    """What C needs for functions that take booleans; nothing where none does."""
+    needed = any(s.dtype_name == "bool" for table in spec.operators for s in table.operator.scalars)
+    return "#ifndef __cplusplus\n#include <stdbool.h>\n#endif\n" if needed else ""
+
+
 def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
     op = table.operator
     name = f"{spec.prefix}_{op.name}"
@@ -81,11 +93,12 @@ def _documentation(op: Operator) -> list[str]:
     lines = [line.rstrip() for line in (op.documentation.strip() or op.name).splitlines()]
     lines.append("")
     for tensor in op.tensors:
-        role = "output" if tensor.output else "input"
+        role = "read and written" if tensor.inout else "output" if tensor.output else "input"
+        role += f", may be the memory of {' or '.join(tensor.may_alias)}" if tensor.may_alias else ""
         optional = ", may be NULL" if tensor.optional else ""
         lines.append(f"{tensor.name}: {tensor.dtype_name} {shape_text(op, tensor.name)}, {role}{optional}")
     lines += [f"{variable}: {choices_text(choices)}, the same for all" for variable, choices in op.dtypes.items()]
-    lines += [f"{s.name}: {scalar_type(s)}" for s in op.scalars]
+    lines += [f"{s.name}: {scalar_type(s)}{f', the dim {s.binds}' if s.binds else ''}" for s in op.scalars]
     for attribute in op.attributes:
         values = ", ".join(f"{i} {c}" for i, c in enumerate(attribute.choices))
         lines.append(f"{attribute.name}: {values}")

@@ -13,6 +13,7 @@ __all__ = [
     "choices_text",
     "dtype_text",
     "first_tensor",
+    "in_place_flags",
     "parameters",
     "prepared",
     "scalar_type",
@@ -56,6 +57,15 @@ def choices_text(choices: Sequence[str]) -> str:
 def first_tensor(operator: Operator) -> int:
     """The index of the first tensor that every call passes."""
     return next(i for i, t in enumerate(operator.tensors) if not t.optional)
+
+
+def in_place_flags(operator: Operator, tensor: Tensor) -> str:
+    """The end of a tensor's row in the tables: whether it is read, too, and a bit for each that it may alias."""
+    names = [t.name for t in operator.tensors]
+    aliases = sum(1 << names.index(name) for name in tensor.may_alias)
+    if not tensor.inout and not aliases:
+        return ""
+    return f", {str(tensor.inout).lower()}" + (f", {aliases:#x}" if aliases else "")
 
 
 def prepared(operator: Operator, call: str) -> str:

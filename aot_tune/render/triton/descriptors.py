@@ -32,7 +32,7 @@ def conditions(operator: Operator, given: Descriptor, promised: Sequence[Expr] =
         yield declared.shape[axis] <= 2**31 - 1
     extent, unit = declared.shape[order[-1]], 16 // declared.dtype.itemsize
     said = {condition.key() for condition in promised}
-    if declared.output and not any((extent % n == 0).key() in said for n in (unit, 2 * unit, 4 * unit, 8 * unit)):
+    if declared.written and not any((extent % n == 0).key() in said for n in (unit, 2 * unit, 4 * unit, 8 * unit)):
         yield extent % unit == 0
 
 

@@ -1,68 +1,36 @@
-"""What the packages have no kernel for: generic ones, and one that keeps the inputs of an in-place kernel."""
+"""What the packages have no kernel for: generic ones."""
 
 import triton
 import triton.language as tl
-from liger_kernel.ops.rope import _triton_rope
 
 
 @triton.jit
-def _copy_heads(to_ptr, from_ptr, heads: tl.constexpr, width: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):
-    head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, WIDTH)[None, :]
-    place, inside = head * width + column, (head < heads) & (column < width)
-    tl.store(to_ptr + place, tl.load(from_ptr + place, mask=inside), mask=inside)
-
-
-@triton.jit
-def rope(
-    q_out, q_out_stride, k_out, k_out_stride, q, q_stride, k, k_stride, cos, cos_stride, sin, sin_stride, tokens,
-    n_qh: tl.constexpr, n_kh: tl.constexpr, hd: tl.constexpr,
-    pad_n_qh: tl.constexpr, pad_n_kh: tl.constexpr, pad_hd: tl.constexpr,
-):  # fmt: skip
-    """Liger's rope works in place; here each program copies its token first, and then has Liger's turn the copy."""
-    row = tl.program_id(0).to(tl.int64)
-    _copy_heads(q_out + row * q_out_stride, q + row * q_stride, n_qh, hd, pad_n_qh, pad_hd)
-    _copy_heads(k_out + row * k_out_stride, k + row * k_stride, n_kh, hd, pad_n_kh, pad_hd)
-    tl.debug_barrier()  # what one thread copied, another turns
-    _triton_rope(
-        q_out, q_out_stride, k_out, k_out_stride, cos, cos_stride, sin, sin_stride, tokens, 1, 1,
-        n_qh, n_kh, hd, pad_n_qh, pad_n_kh, pad_hd, pad_hd, hd, BLOCK_SIZE=1, BACKWARD_PASS=False,
-    )  # fmt: skip
-
-
-@triton.jit
-def _rotate(
-    to_ptr, to_step, from_ptr, from_step, cos_ptr, cos_step, sin_ptr, sin_step, half, BLOCK: tl.constexpr
-):  # fmt: skip
+def _rotate(ptr, step, cos_ptr, cos_step, sin_ptr, sin_step, half, BLOCK: tl.constexpr):
     for start in range(0, half, BLOCK):
         column = (start + tl.arange(0, BLOCK)).to(tl.int64)
         inside = column < half
-        left = tl.load(from_ptr + column * from_step, mask=inside).to(tl.float32)
-        right = tl.load(from_ptr + (half + column) * from_step, mask=inside).to(tl.float32)
+        left = tl.load(ptr + column * step, mask=inside).to(tl.float32)
+        right = tl.load(ptr + (half + column) * step, mask=inside).to(tl.float32)
         cos = tl.load(cos_ptr + column * cos_step, mask=inside).to(tl.float32)
         sin = tl.load(sin_ptr + column * sin_step, mask=inside).to(tl.float32)
-        tl.store(to_ptr + column * to_step, left * cos - right * sin, mask=inside)
-        tl.store(to_ptr + (half + column) * to_step, right * cos + left * sin, mask=inside)
+        tl.store(ptr + column * step, left * cos - right * sin, mask=inside)
+        tl.store(ptr + (half + column) * step, right * cos + left * sin, mask=inside)
 
 
 @triton.jit
 def rope_any(
-    q_out, q_out_0, q_out_1, q_out_2, q_out_3, k_out, k_out_0, k_out_1, k_out_2, k_out_3,
     q, q_0, q_1, q_2, q_3, k, k_0, k_1, k_2, k_3, cos, cos_0, cos_1, sin, sin_0, sin_1,
     tokens, query_heads, half, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The same for any strides: a program for each token and head."""
+    """Rotary embedding in place, for any strides: a program for each token and head."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     batch, token = row // tokens, row % tokens
     cos_row, sin_row = cos + token * cos_0, sin + token * sin_0
     if head < query_heads:
-        to = q_out + batch * q_out_0 + token * q_out_1 + head * q_out_2
-        source = q + batch * q_0 + token * q_1 + head * q_2
-        _rotate(to, q_out_3, source, q_3, cos_row, cos_1, sin_row, sin_1, half, BLOCK)
+        _rotate(q + batch * q_0 + token * q_1 + head * q_2, q_3, cos_row, cos_1, sin_row, sin_1, half, BLOCK)
     else:
         head -= query_heads
-        to = k_out + batch * k_out_0 + token * k_out_1 + head * k_out_2
-        source = k + batch * k_0 + token * k_1 + head * k_2
-        _rotate(to, k_out_3, source, k_3, cos_row, cos_1, sin_row, sin_1, half, BLOCK)
+        _rotate(k + batch * k_0 + token * k_1 + head * k_2, k_3, cos_row, cos_1, sin_row, sin_1, half, BLOCK)
 
 
 @triton.jit

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from places import ROOT
 
 import aot_tune.spec as spec
@@ -15,10 +16,11 @@ from aot_tune.spec import generators
 from aot_tune.spec.load_operators import load_operator
 
 TEXT = (ROOT / "docs" / "operators.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_the_operator_that_it_shows_is_one(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    code = BLOCKS[0]
     folder = tmp_path / "route"
     folder.mkdir()
     (folder / "operator.py").write_text(code)
@@ -28,6 +30,23 @@ def test_the_operator_that_it_shows_is_one(tmp_path: Path) -> None:
     (_, values) = read_truth(tmp_path / "truth")["out"]
     assert values.any()
     assert np.array_equal(values, np.rint(values))
+
+
+@pytest.mark.parametrize(("block", "written"), [(1, ["x", "residual"]), (2, ["out"])])
+def test_tensors_that_are_written_in_place_are_declared_so(block: int, written: list[str]) -> None:
+    rows, columns = spec.dims("R D")
+    tensors = eval(f"dict({BLOCKS[block]})", {"Tensor": spec.Tensor, "R": rows, "D": columns})["tensors"]
+    operator = spec.Operator(
+        name="shown",
+        dims=("R", "D"),
+        dtypes={"T": ("f32", "bf16")},
+        tensors=tensors,
+        reference=lambda xp, call: {},
+        flops=rows * columns,
+        workload=(spec.problem(R=3, D=5),),
+        kernels=(spec.Kernel("generic", "shown/generic.cpp.j2", generic=True),),
+    )
+    assert [t.name for t in operator.outputs] == written
 
 
 def test_all_values_are_in_its_table() -> None:

@@ -258,7 +258,7 @@ def test_a_launcher_of_cpp_is_compiled_with_its_names_local(tmp_path: Path) -> N
     source = (
         "#include <vector>\n"
         "void run(float* out, const float* x, long n) {\n"
-        "  std::vector<float> v(x, x + n);\n  for (float f : v) *out++ = f;\n}\n"
+        "  if (n < 0) throw n;\n  std::vector<float> v(x, x + n);\n  for (float f : v) *out++ = f;\n}\n"
     )
     kernels = '(Kernel("generic", function=Launcher("own.cpp:run", {"n": R * D}), generic=True),)'
     own = project(tmp_path, kernels, {"own.cpp": source})

@@ -86,10 +86,23 @@ FORGOTTEN, OTHER, LIKE = range(3)
 Call = tuple[Given | None, ...]
 
 
+IN_PLACE = ('"out", "", "", 4, 16, 2, true, false, 0', ", false, 0x1")
+"""What makes `out` an output that may be the memory of `x`."""
+
+
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder: Path = tmp_path_factory.mktemp("known")
-    (folder / "shim.cpp").write_text(SHIM)
+    return built(tmp_path_factory.mktemp("known"), SHIM)
+
+
+@pytest.fixture(scope="module")
+def shim_in_place(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    assert IN_PLACE[0] in SHIM
+    return built(tmp_path_factory.mktemp("in_place"), SHIM.replace(IN_PLACE[0], "".join(IN_PLACE)))
+
+
+def built(folder: Path, source: str) -> ctypes.CDLL:
+    (folder / "shim.cpp").write_text(source)
     runtime = RUNTIME
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{runtime}", f"-I{runtime / 'include'}"]
     subprocess.run(["g++", *flags, str(folder / "shim.cpp"), "-o", str(folder / "shim.so")], check=True)
@@ -241,3 +254,27 @@ def test_a_broadcast_tensor_of_more_elements_than_64_bits_count(tmp_path: Path) 
     flags += [f"-I{runtime}", f"-I{runtime / 'include'}", str(tmp_path / "wide.cpp"), "-o", str(tmp_path / "wide")]
     subprocess.run(["g++", *flags], check=True)
     subprocess.run([str(tmp_path / "wide")], check=True)
+
+
+@given(calls(), calls(), st.booleans(), st.booleans())
+@example(PLAIN, PLAIN, True, False)
+@example(PLAIN, PLAIN, False, True)
+def test_in_place_what_is_like_another_call_passes_the_checks(
+    shim_in_place: ctypes.CDLL, first: Call, second: Call, one: bool, other: bool
+) -> None:
+    first, second = ((*c[:3], c[0], c[4]) if same else c for c, same in ((first, one), (second, other)))
+    assert ask(shim_in_place, first, second) >= 0
+    assert ask(shim_in_place, first, first) in (FORGOTTEN, LIKE)
+
+
+def test_calls_in_place_are_remembered_as_long_as_they_are_exactly_so(shim_in_place: ctypes.CDLL) -> None:
+    here: Call = (x(), None, None, x(), None)
+    assert ask(shim_in_place, here, here) == LIKE
+    assert ask(shim_in_place, here, PLAIN) == LIKE
+    assert ask(shim_in_place, PLAIN, (x(12288), None, None, x(12288), None)) == LIKE
+    rows, far = (8, 1), (64, 1)
+    apart: Call = (x(4096, far), None, None, x(65536, far), None)
+    assert ask(shim_in_place, apart, (x(4096, far), None, None, x(4096 + 128, far), None)) == OTHER
+    assert ask(shim_in_place, apart, (x(4096, far), None, None, x(4096, far), None)) == LIKE
+    wide: Call = (x(4096, (16, 1)), None, None, x(65536, rows), None)
+    assert ask(shim_in_place, wide, (x(4096, (16, 1)), None, None, x(4096, rows), None)) == OTHER

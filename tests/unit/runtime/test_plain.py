@@ -55,10 +55,23 @@ extern "C" int32_t shim(const DLTensor* const* given) {
 LEFT, READ, REFUSED, TAKEN = range(4)
 
 
+IN_PLACE = ('"out", "", "", 4, 16, 2, true, false, 0', ", false, 0x1")
+"""What makes `out` an output that may be the memory of `x`."""
+
+
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder: Path = tmp_path_factory.mktemp("plain")
-    (folder / "shim.cpp").write_text(SHIM)
+    return built(tmp_path_factory.mktemp("plain"), SHIM)
+
+
+@pytest.fixture(scope="module")
+def shim_in_place(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    assert IN_PLACE[0] in SHIM
+    return built(tmp_path_factory.mktemp("in_place"), SHIM.replace(IN_PLACE[0], "".join(IN_PLACE)))
+
+
+def built(folder: Path, source: str) -> ctypes.CDLL:
+    (folder / "shim.cpp").write_text(source)
     runtime = RUNTIME
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{runtime}", f"-I{runtime / 'include'}"]
     subprocess.run(["g++", *flags, str(folder / "shim.cpp"), "-o", str(folder / "shim.so")], check=True)
@@ -133,3 +146,43 @@ def test_it_takes_no_more_and_reads_the_same(shim: ctypes.CDLL, given_: tuple[Gi
 )
 def test_what_is_taken(shim: ctypes.CDLL, given_: tuple[Given | None, ...], wanted: int) -> None:
     assert ask(shim, *given_) == wanted
+
+
+@given(
+    st.tuples(
+        tensors(2, BF16),
+        st.none() | tensors(1, BF16),
+        st.none(),
+        tensors(2, BF16) | st.none(),
+        st.none() | tensors(2, BF16),
+    ),
+    st.booleans(),
+)
+def test_in_place_it_takes_no_more_and_reads_the_same(
+    shim_in_place: ctypes.CDLL, given_: tuple[Given | None, ...], same: bool
+) -> None:
+    x, bias, scale, out, more = given_
+    assert ask(shim_in_place, x, bias, scale, x if same else out, more) >= 0
+
+
+@pytest.mark.parametrize(
+    ("given_", "wanted"),
+    [
+        ((X, None, None, X, None), TAKEN),
+        ((X, None, None, Given(4096, (4, 8), None), None), TAKEN),  # the same strides, not written down
+        ((Given(4096, (1, 8), (77, 1)), None, None, Given(4096, (1, 8), (99, 1)), None), TAKEN),
+        ((Given(4096, (4, 4), (-4, 1)), None, None, Given(4096, (4, 4), (-4, 1)), None), READ),
+        ((X, None, None, Given(8192, (4, 8), None), None), TAKEN),
+        ((X, None, None, Given(4096 + 2, (4, 8), None), None), REFUSED),
+        ((X, None, None, COLUMNS, None), REFUSED),
+        ((Given(4096, (8, 8), (8, 1)), None, None, Given(4096, (8, 8), (1, 8)), None), REFUSED),
+        ((X, None, None, Given(4096, (2, 8), None), None), REFUSED),
+        ((X, None, None, X, X), REFUSED),  # of two outputs
+        ((X, None, None, Given(8192, (4, 8), None), X), REFUSED),
+        ((X, Given(4096, (8,), None), None, X, None), REFUSED),
+    ],
+)
+def test_an_output_in_an_input_s_memory(
+    shim_in_place: ctypes.CDLL, given_: tuple[Given | None, ...], wanted: int
+) -> None:
+    assert ask(shim_in_place, *given_) == wanted

@@ -119,9 +119,9 @@ class Engine(HostEngine):
     def use_streams(self, count: int) -> None:
         self.seen.append(f"{count} streams")
 
-    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+    def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         self.seen.append("timed")
-        return super().time(play, count, warm)
+        return super().time(play, count, warm, before)
 
     def check(self) -> None:
         if self.broken:

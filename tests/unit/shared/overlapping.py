@@ -92,7 +92,7 @@ class World:
         self.operators = {"scale": SimpleNamespace(operator=OPERATOR)}
         self.linked: list[str] = []
         self.known: set[str] = set()
-        self.shared = SimpleNamespace(link=lambda _backend, made: self.linked.append(made.symbol))
+        self.shared = SimpleNamespace(link=lambda _backend, made, _options: self.linked.append(made.symbol))
         self.members = [self]
 
     def jobs_of(self, _backend: str) -> Jobs:

@@ -10,7 +10,7 @@ from places import ROOT
 
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchain_for
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator
+from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator, Tensor
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton import client
@@ -170,8 +170,20 @@ def test_a_function_that_changes_an_input_is_refused(
     given = {**rows.triton.arguments, "x_ptr": Descriptor("x", (1, 64))}
     described = replace(rows, triton=replace(rows.triton, arguments=given))
     one = replace(operators["rms_norm"], kernels=(described, operators["rms_norm"].kernel("generic")))
-    with pytest.raises(BuildError, match="which is passed the input 'x'"):
+    with pytest.raises(BuildError, match="which is passed the input 'x'") as caught:
         read_functions({"rms_norm": one}, [SM90], [], [EXAMPLE], {})
+    assert caught.value.fix.startswith("declare the tensor with inout=True")
+
+
+def test_a_function_may_change_what_is_declared_as_read_and_written(
+    operators: dict[str, Operator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = operators["rms_norm"]
+    x, *rest = op.tensors
+    changed = Tensor(x.name, x.shape, x.dtype_name, inout=True)
+    _answering(monkeypatch, restore_value=("x_ptr",))
+    found, _ = read_functions({"rms_norm": replace(op, tensors=(changed, *rest))}, [SM90], [], [EXAMPLE], {})
+    assert found["rms_norm/rows"]["cuda-sm_90a"].restore_value == ("x_ptr",)
 
 
 def test_the_families_of_triton_are_those_of_its_toolchain() -> None:

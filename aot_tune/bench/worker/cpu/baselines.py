@@ -7,9 +7,9 @@ import time
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from aot_tune.bench.worker.cpu.restoring import changes_of, restoring
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.cpu.timing import Repeater, warm_sample
 from aot_tune.bench.worker.cpu.verify import compare
@@ -37,6 +37,7 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
             raise UnusableError(f"{baseline.requires} cannot be used here: {missing}") from missing
         functions.append(baseline.prepare(module, call_of(operator, state.check, arrays)))
     first = state.rotation()[0]
+    changes = changes_of(state.rotation(), functions[0])
     first.poison()
     functions[0]()
     worst, note = 0.0, ""
@@ -44,7 +45,9 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
         truth, values = state.truth[tensor.name]
         fault, error = compare(tensor, first.views[tensor.name], values, truth.bounds)
         worst, note = max(worst, error), note or fault
-    repeater = Repeater(functions, time.perf_counter_ns)
+    if changes:
+        first.poison()
+    repeater = Repeater(functions, time.perf_counter_ns, [restoring(c) for c in changes])
     return PreparedBaseline(lambda calls, warm: warm_sample(repeater.sample, calls, warm), worst, note)
 
 
@@ -56,4 +59,4 @@ def _handed_on(framework: ModuleType, dtype: DType, view: NDArray[Any]) -> Any:
     """
     if dtype.numpy:
         return framework.from_dlpack(view)
-    return framework.from_dlpack(view.view(np.int16)).view(getattr(framework, dtype.torch))
+    return framework.from_dlpack(view.view(f"int{dtype.bits}")).view(getattr(framework, dtype.torch))

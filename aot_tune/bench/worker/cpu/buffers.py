@@ -145,6 +145,17 @@ class Region:
         """Copy the storage of a region of the same size."""
         ctypes.memmove(self.address, other.address, self.size)
 
+    def differing(self, other: Region, block: int) -> list[tuple[int, int]]:
+        """Where two storages of one size differ: offset and length of whole blocks, side by side ones as one."""
+        found: list[tuple[int, int]] = []
+        for offset in range(0, self.size, block):
+            length = min(block, self.size - offset)
+            if _libc.memcmp(self.address + offset, other.address + offset, length) == 0:
+                continue
+            begin = found.pop()[0] if found and sum(found[-1]) == offset else offset
+            found.append((begin, offset + length - begin))
+        return found
+
     def same(self, other: Region) -> bool:
         """Whether two storages of one size hold the same bytes."""
         return bool(_libc.memcmp(self.address, other.address, self.size) == 0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
-from aot_tune.bench.worker.honesty import is_elementwise
+from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import Truth, read_truth
@@ -25,7 +27,8 @@ _BIG = 64 << 20
 class CallSet:
     """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
 
-    `share` gives the regions of tensors that are not made anew. `views` hold what `stored_elements` says.
+    `share` gives the regions of tensors that are not made anew, `aliases` the outputs that lie in an input's memory.
+    `views` hold what `stored_elements` says; `sources` what to fill with in front of a call what it reads and writes.
     """
 
     def __init__(
@@ -35,22 +38,26 @@ class CallSet:
         pristine: dict[str, Region],
         placement: Placement,
         share: dict[str, Region] | None = None,
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.operator, self.placement, self._pristine = operator, placement, pristine
+        self.operator, self.placement, self._pristine, self._aliases = operator, placement, pristine, aliases
         self.regions: dict[str, Region] = {}
         self.owned: list[Region] = []
         self.views: dict[str, NDArray[Any]] = {}
         addresses: dict[str, int] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         strides: dict[str, tuple[int, ...]] = {}
-        for number, tensor in enumerate(operator.tensors):
-            if not operator.is_present(check.problem, tensor):
-                continue
+        present = [t for t in operator.tensors if operator.is_present(check.problem, t)]
+        self.sources = {t.name: pristine[t.name] for t in present if t.inout}
+        self.sources |= {output: pristine[name] for output, name in aliases.items()}
+        for number, tensor in sorted(enumerate(present), key=lambda one: one[1].name in aliases):
             name, width = tensor.name, tensor.dtype.itemsize
             place = layout(operator, check, tensor)
             shapes[name], strides[name] = place
             first = place.first() * width
-            if share and name in share:
+            if name in aliases:
+                region = self.regions[aliases[name]]
+            elif share and name in share:
                 region = share[name]
             else:
                 alignment = check.problem.alignment.get(name, DEFAULT_ALIGNMENT)
@@ -75,15 +82,23 @@ class CallSet:
         """The inputs that are present."""
         return [t for t in self.operator.inputs if t.name in self.regions]
 
-    def poison(self) -> None:
-        """Fill all outputs with NaN."""
+    def kept(self) -> list[Tensor]:
+        """The inputs that no call may write to."""
+        return [t for t in self.inputs() if not t.inout and t.name not in self._aliases.values()]
+
+    def poison(self, *, renewed: bool = False) -> None:
+        """Fill all outputs with NaN, and what is read and written with what it held, unless that was `renewed`."""
         for tensor in self.outputs():
-            self.regions[tensor.name].poison()
+            source = self.sources.get(tensor.name)
+            if source is None:
+                self.regions[tensor.name].poison()
+            elif not renewed:
+                self.regions[tensor.name].copy_from(source)
 
     def renew(self) -> bool:
         """Other contents in the same memory, as legal as the inputs' own; whether there are any to be had."""
         renewed = False
-        for tensor in filter(is_elementwise, self.inputs()):
+        for tensor in exchangeable(self.operator, self.inputs()):
             own, region = self._pristine[tensor.name], self.regions[tensor.name]
             kind = f"u{tensor.dtype.itemsize}"
             region.flat(kind)[...] = own.flat(kind)[::-1]
@@ -114,7 +129,7 @@ class ProblemState:
     def __init__(self, operator: Operator, check: Check, folder: Path, policy: Policy, last_cache: int) -> None:
         self.operator, self.check, self.policy = operator.concrete(check.problem.dtypes), check, policy
         self._folder, self._last_cache = folder, last_cache
-        self._sets: dict[Placement, CallSet] = {}
+        self._sets: dict[tuple[Placement, tuple[tuple[str, str], ...]], CallSet] = {}
         self._rotation: list[CallSet] = []
         self._truth: dict[str, tuple[Truth, NDArray[Any]]] | None = None
         self._pristine: dict[str, Region] = {}
@@ -135,11 +150,12 @@ class ProblemState:
         """The placements that are verified: all, or without `start` for a big problem."""
         return PLACEMENTS[:2] if self.big else PLACEMENTS
 
-    def at(self, placement: Placement) -> CallSet:
-        """The tensors in a placement."""
-        if placement not in self._sets:
-            self._sets[placement] = CallSet(self.operator, self.check, self.pristine, placement)
-        return self._sets[placement]
+    def at(self, placement: Placement, aliases: Mapping[str, str] = MappingProxyType({})) -> CallSet:
+        """The tensors in a placement; some outputs in the memory of inputs."""
+        key = placement, tuple(aliases.items())
+        if key not in self._sets:
+            self._sets[key] = CallSet(self.operator, self.check, self.pristine, placement, aliases=aliases)
+        return self._sets[key]
 
     @property
     def pristine(self) -> dict[str, Region]:

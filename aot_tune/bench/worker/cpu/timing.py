@@ -30,17 +30,28 @@ _TRIES = 4
 class Sampler:
     """Calls a function with one tuple of arguments after the other and times groups of calls.
 
+    `restores` undo the calls, one for each tuple: then each call is timed by itself, and undone outside of its time.
+
     Raises:
         LaunchError: out of `sample`, when a call does not return 0.
     """
 
-    def __init__(self, function: Callable[..., Any], rotation: Sequence[tuple[Any, ...]], clock: Clock) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        rotation: Sequence[tuple[Any, ...]],
+        clock: Clock,
+        restores: Sequence[Callable[[], None]] = (),
+    ) -> None:
         self._function, self._clock = function, clock
         self._next: Iterator[tuple[Any, ...]] = itertools.cycle(rotation)
+        self._restores = itertools.cycle(restores) if restores else None
 
     def sample(self, calls: int) -> float:
-        """Mean ns of `calls` calls, made back to back."""
+        """Mean ns of `calls` calls, made back to back unless they are undone."""
         batch = list(itertools.islice(self._next, calls))
+        if self._restores is not None:
+            return self._one_by_one(batch, self._restores) / calls
         function = self._function
         codes = [0] * calls
         begin = self._clock()
@@ -52,21 +63,50 @@ class Sampler:
                 raise LaunchError(str(code))
         return (end - begin) / calls
 
+    def _one_by_one(self, batch: Sequence[tuple[Any, ...]], restores: Iterator[Callable[[], None]]) -> int:
+        function, clock, spent = self._function, self._clock, 0
+        for arguments in batch:
+            begin = clock()
+            code = function(*arguments)
+            spent += clock() - begin
+            next(restores)()
+            if code:
+                raise LaunchError(str(code))
+        return spent
+
 
 class Repeater:
-    """Calls functions of no arguments in turn and times groups of calls; what they return is dropped."""
+    """Calls functions of no arguments in turn and times groups of calls; what they return is dropped.
 
-    def __init__(self, functions: Sequence[Callable[[], object]], clock: Clock) -> None:
+    `restores` undo the calls, one for each function, as those of a `Sampler` do.
+    """
+
+    def __init__(
+        self, functions: Sequence[Callable[[], object]], clock: Clock, restores: Sequence[Callable[[], None]] = ()
+    ) -> None:
         self._clock = clock
         self._next = itertools.cycle(functions)
+        self._restores = itertools.cycle(restores) if restores else None
+        self._reading = min(-clock() + clock() for _ in range(32))  # ns of the clock itself, which each call has then
 
     def sample(self, calls: int) -> float:
-        """Mean ns of `calls` calls, made back to back."""
+        """Mean ns of `calls` calls, made back to back unless they are undone."""
         batch = list(itertools.islice(self._next, calls))
+        if self._restores is not None:
+            return max(self._one_by_one(batch, self._restores) / calls - self._reading, 0.0)
         begin = self._clock()
         for function in batch:
             function()
         return (self._clock() - begin) / calls
+
+    def _one_by_one(self, batch: Sequence[Callable[[], object]], restores: Iterator[Callable[[], None]]) -> int:
+        clock, spent = self._clock, 0
+        for function in batch:
+            begin = clock()
+            function()
+            spent += clock() - begin
+            next(restores)()
+        return spent
 
 
 def screen(sample: Callable[[int], float], policy: Policy, best_ns: float | None, overhead: float = 0.0) -> list[float]:
@@ -122,12 +162,15 @@ def undisturbed(sample: Callable[[int], float], calls: int, count: Callable[[], 
     return sample(calls)
 
 
-def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
+def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...], *, undone: bool = False) -> float:
     """ns of calling a function that does nothing with such arguments: the least of some samples.
+
+    As calls that are `undone` are timed, one by one, if such calls are.
 
     What disturbs an empty call makes it slower, and what is too much would be taken off every time of a candidate.
     """
-    sampler = Sampler(function, [arguments], time.perf_counter_ns)
+    restores = [lambda: None] if undone else []
+    sampler = Sampler(function, [arguments], time.perf_counter_ns, restores)
     return min(sampler.sample(32) for _ in range(8))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,11 +16,13 @@ from aot_tune.bench.worker import comparison
 from aot_tune.bench.worker import floating_point as arithmetic
 from aot_tune.bench.worker.cpu.buffers import Placement, Region
 from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
+from aot_tune.bench.worker.inputs import layout
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
 from aot_tune.bench.worker.reference_results import Bounds
 from aot_tune.bench.worker.stored_elements import limits_of, values_of
-from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal
+from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal, told
 from aot_tune.spec import FLOATING, Tensor
+from aot_tune.spec.aliases import aliases_on
 
 __all__ = ["Bits", "compare", "inspect", "same_bits", "unsteady", "verify", "workspace_for"]
 
@@ -52,8 +55,9 @@ def verify(
     When `renewed`, the first run comes after a call on other contents of the same memory, whose result is not judged: a
     candidate that keeps what it made of its inputs, by their addresses, is wrong then.
 
-    Unless `quick`, the first placement is run twice and the bits are compared; when a call takes long, only if the
-    operator is deterministic, whose bits must be the same.
+    What is read and written has its first contents in front of each run. Unless `quick`, the first placement is run
+    twice and the bits are compared; when a call takes long, only if the operator is deterministic, whose bits must be
+    the same. Where outputs may be the memory of inputs, they are so in more runs.
     """
     runs: list[float] = []
     worst, bitwise = 0.0, None
@@ -71,7 +75,7 @@ def verify(
                 before = arithmetic.mode()
                 if renewed and not runs:
                     if calls.renew():
-                        _run(loaded, calls, workspace, GARBAGE[0])
+                        _run(loaded, calls, workspace, GARBAGE[0], renewed=True)
                     calls.put_back()
                 runs.append(_run(loaded, calls, workspace, GARBAGE[len(runs) == 1]))
                 disturbed = arithmetic.changed_since(before)
@@ -93,7 +97,35 @@ def verify(
             reason = refusal(fault, state.check)
             return Verdict(status="wrong-result", reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs))
         bits = bits or {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
+    for aliases in aliases_on(state.operator, state.check.problem):
+        found = _verify_aliased(loaded, state, policy, aliases, progress)
+        worst = max(worst, found.error)
+        if found.status != "ok":
+            return msgspec.structs.replace(found, error=worst, bitwise=bitwise, runs=tuple(runs))
     return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs), bits=bits)
+
+
+def _verify_aliased(
+    loaded: Loaded, state: ProblemState, policy: Policy, aliases: Mapping[str, str], progress: Callable[[str], None]
+) -> Verdict:
+    """Run a candidate once where outputs lie in the memory of inputs, and judge it."""
+    calls, beside = state.at("inside", aliases), told(aliases)
+    progress(f"a run of {state.check.place}{beside}")
+    try:
+        workspace = workspace_for(loaded, calls, policy)
+        try:
+            _run(loaded, calls, workspace, GARBAGE[0])
+            fault, error = inspect(state, calls, workspace)
+        finally:
+            if workspace is not None:
+                workspace.close()
+    except LaunchError as failure:
+        calls.restore()
+        return Verdict(status="failed", reason=f"{failure.what} ({state.check.place}{beside})")
+    if fault:
+        calls.restore()
+        return Verdict(status="wrong-result", reason=refusal(fault, state.check, beside), error=error)
+    return Verdict(error=error)
 
 
 _BESIDE: Mapping[Placement, str] = MappingProxyType(
@@ -111,8 +143,8 @@ def _plan(state: ProblemState, quick: bool) -> Sequence[Placement]:
     return placements[:1] if quick else (placements[0], *placements)
 
 
-def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int) -> float:
-    calls.poison()
+def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int, *, renewed: bool = False) -> float:
+    calls.poison(renewed=renewed)
     if workspace is not None:
         workspace.scribble(garbage)
     arguments = calls.arguments.launch(workspace)
@@ -151,7 +183,7 @@ def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, wh
         if damage:
             return f"oob: guard zone of {name!r}: {damage}", 0.0
     pristine = state.pristine
-    for tensor in calls.inputs():
+    for tensor in calls.kept():
         region = calls.regions[tensor.name]
         if not region.same(pristine[tensor.name]):
             return f"input {tensor.name!r} was changed, first at {_first_change(region, pristine[tensor.name])}", 0.0
@@ -164,7 +196,7 @@ def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, wh
                 worst = max(worst, error)
                 if fault:
                     return fault, worst
-            gap = _written_gap(tensor, calls)
+            gap = _written_gap(tensor, calls, state)
             if gap:
                 return gap, worst
     return "", worst
@@ -174,14 +206,17 @@ def _first_change(region: Region, pristine: Region) -> str:
     return f"byte {int(np.flatnonzero(region.bytes() != pristine.bytes())[0])}"
 
 
-def _written_gap(tensor: Tensor, calls: CallSet) -> str:
+def _written_gap(tensor: Tensor, calls: CallSet, state: ProblemState) -> str:
     """Whether bytes between an output's rows, which belong to nobody, were written to."""
-    region, view = calls.regions[tensor.name], calls.views[tensor.name]
+    region, view, source = calls.regions[tensor.name], calls.views[tensor.name], calls.sources.get(tensor.name)
     if region.size == view.size * view.itemsize:
         return ""
     kept = view.copy()
+    held = source.bytes().copy() if source is not None else np.full(region.size, 0xFF, np.uint8)
     view.view(np.dtype(f"u{view.itemsize}"))[...] = np.iinfo(f"u{view.itemsize}").max
-    hit = np.flatnonzero(region.bytes() != 0xFF)
+    place = layout(calls.operator, state.check, tensor)
+    place.array(np.dtype(f"u{view.itemsize}"), held)[...] = np.iinfo(f"u{view.itemsize}").max
+    hit = np.flatnonzero(region.bytes() != held)
     view[...] = kept
     return (
         f"oob: {hit.size} bytes between the rows of {tensor.name!r} were written, first {int(hit[0])}"

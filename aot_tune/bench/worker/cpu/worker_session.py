@@ -19,17 +19,18 @@ from aot_tune.bench.worker.cpu import timing
 from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.buffers import Region
 from aot_tune.bench.worker.cpu.fresh_calls import FreshCalls
+from aot_tune.bench.worker.cpu.restoring import changes_of, restoring
 from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
 from aot_tune.bench.worker.cpu.verify import Bits, inspect, same_bits, unsteady, verify, workspace_for
 from aot_tune.bench.worker.honesty import does_less
-from aot_tune.bench.worker.loaded_objects import Loaded, empty_call
+from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, empty_call
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
-from aot_tune.bench.worker.stored_elements import limits_of, values_of
+from aot_tune.bench.worker.stored_elements import epsilon_of, values_of
 from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
 from aot_tune.bench.worker.verdicts import Verdict
-from aot_tune.spec import FLOATING, Operator
+from aot_tune.spec import Operator
 from aot_tune.support.kernel_features import allow_tiles
 from aot_tune.support.processes import resident_bytes
 
@@ -44,7 +45,13 @@ _LEAST_NS = 300.0
 
 
 class _Ready:
-    """A loaded candidate on a problem: workspace and argument tuples, in rotation."""
+    """A loaded candidate on a problem: workspace and argument tuples, in rotation.
+
+    `changes` tells how to undo calls on what they read and write, see `restoring`; empty of other operators.
+
+    Raises:
+        LaunchError: when the call that shows what is to be undone fails.
+    """
 
     def __init__(self, loaded: Loaded, state: ProblemState, policy: Policy) -> None:
         sets = state.rotation()
@@ -52,7 +59,24 @@ class _Ready:
         self.workspace: Region | None = workspace_for(loaded, self.calls, policy)
         self.arguments = [s.arguments.launch(self.workspace) for s in sets]
         self.launch = loaded.launch
-        self.sampler = timing.Sampler(loaded.launch, self.arguments, time.perf_counter_ns)
+        self.changes = changes_of(sets, self._call)
+        restores = [restoring(c) for c in self.changes]
+        self.sampler = timing.Sampler(loaded.launch, self.arguments, time.perf_counter_ns, restores)
+
+    def _call(self) -> None:
+        code = self.launch(*self.arguments[0])
+        if code:
+            raise LaunchError(str(code))
+
+    def settle(self) -> None:
+        """A call whose results stay, where those of timed calls were undone.
+
+        Raises:
+            LaunchError: when it fails.
+        """
+        if self.changes:
+            self.calls.poison()
+            self._call()
 
     def close(self) -> None:
         if self.workspace is not None:
@@ -101,14 +125,16 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         return verify(loaded, state, self._policy, request.quick, tell, renewed=request.renewed)
 
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
-        return _Ready(loaded, state, self._policy)
+        with self._confined():
+            return _Ready(loaded, state, self._policy)
 
     def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
         return prepare_baseline(self._state(request.key), request.name)
 
     def _beside_empty(self, ready: _Ready, take: Callable[[float], list[float]]) -> tuple[list[float], float]:
         function, arguments = empty_call(ready.arguments[0])
-        return timing.beside_empty(take, lambda: timing.measure_empty(function, arguments))
+        undone = bool(ready.changes)
+        return timing.beside_empty(take, lambda: timing.measure_empty(function, arguments, undone=undone))
 
     def _screen(self, request: messages.Screen) -> messages.Timed:
         state = self._state(request.key)
@@ -121,6 +147,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
 
         with self._confined():
             samples, overhead = self._beside_empty(ready, take)
+            ready.settle()
         best, leak = min(samples) - overhead, watch.per_call()
         bits = self._accepted.get((request.handle, request.key), {})
         if request.best_ns is None or best < request.best_ns:
@@ -143,6 +170,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
                     ready,
                     lambda empty: timing.screen(ready.sampler.sample, self._policy, request.best_ns, overhead=empty),
                 )
+                ready.settle()
             fault = self._results.compare(request.key, _outputs(ready.calls), first=request.first)
         state.restore()
         return messages.Timed(
@@ -156,7 +184,8 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         """What a candidate does less of where a call is repeated, and what is wrong after timed or fresh ones."""
         if not same_bits(ready.calls, bits) and (fault := self._fault(ready, state, bits)):
             return "", fault
-        fresh = FreshCalls(ready.launch, ready.arguments[0], ready.calls, state.pristine, call_ns)
+        undone = ready.changes[0] if ready.changes else []
+        fresh = FreshCalls(ready.launch, ready.arguments[0], ready.calls, state.pristine, call_ns, undone)
         with self._confined():
             less = does_less(fresh.play, max(call_ns, 1.0), _LEAST_NS)
         return less, self._fault(ready, state, bits)
@@ -178,6 +207,8 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             samples, overhead = self._beside_empty(
                 ready, lambda _empty: [timing.warm_sample(ready.sampler.sample, request.calls, request.warm)]
             )
+            if request.fresh:
+                ready.settle()
         fault = less = ""
         call = max(samples[0] - overhead, 0.0)
         if request.fresh:
@@ -196,7 +227,7 @@ def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
     found = {}
     for tensor in calls.outputs():
         values = values_of(tensor.dtype, calls.views[tensor.name])
-        epsilon = limits_of(tensor.dtype).eps if tensor.dtype.code in FLOATING else None
+        epsilon = epsilon_of(tensor.dtype)
         narrow = epsilon is not None and values.dtype.itemsize < 4
         found[tensor.name] = SurveyedOutput(values.astype(np.float32) if narrow else values.copy(), epsilon)
     return found

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from aot_tune.bench.worker.cuda.engine import Call, Engine
-from aot_tune.bench.worker.cuda.state import ProblemState
+from aot_tune.bench.worker.cuda.state import ProblemState, undo_of
 from aot_tune.bench.worker.cuda.timing import Clock, Sampler
 from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline, UnusableError, baseline_of
@@ -33,10 +33,11 @@ def prepare_baseline(engine: Engine, state: ProblemState, name: str, clock: Cloc
             calls.append(_call(baseline.prepare(module, call_of(operator, state.check, tensors))))
         sets[0].poison()
         for _ in range(2):  # frameworks allocate, choose and compile in their first call
+            sets[0].undo()
             calls[0]()
         engine.check()
         error, note = _judge(state)
-        sampler = Sampler(engine, calls, state.policy, clock, framework=True)
+        sampler = Sampler(engine, calls, state.policy, clock, framework=True, undo=undo_of(sets))
     notes = "; ".join(n for n in (note, sampler.note) if n)
     return PreparedBaseline(lambda _calls, warm: sampler.sample(bool(warm)), error, notes, sampler.close)
 

@@ -53,6 +53,10 @@ _LAUNCHES = 2
 """On each of the other streams; one on each of 16, 24 on eight or 32 on two were enough on an H100."""
 
 
+_QUEUEING = 60_000
+"""Cycles, some 30 us, that it takes to queue a graph."""
+
+
 class FaultError(Exception):
     """The context is unusable from here on. `by_kernel` says that a kernel did it, and not the machine."""
 
@@ -103,8 +107,10 @@ class Engine(Protocol):
     def plain(self, calls: Sequence[Call]) -> Recorded:
         """The same without a graph."""
 
-    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+    def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         """ns of each of `count` plays in a row, after one that is not timed when `warm`.
+
+        What is to be done `before` each of them is in no time.
 
         Raises:
             FaultError: as `check` does.
@@ -248,8 +254,10 @@ class GpuEngine:
         """On the stream, one by one."""
         return one_by_one(calls)
 
-    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+    def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         """With events. The first play keeps the GPU busy while the rest is queued, so that no gap is timed."""
+        if before is not None:
+            return self._time_apart(play, count + warm, before)[int(warm) :]
         events = self._timers(count + 1)
         if warm:
             play()
@@ -259,6 +267,18 @@ class GpuEngine:
             events[number + 1].record(self._stream)
         self.check()
         return [1e6 * events[i].elapsed_time(events[i + 1]) for i in range(count)]
+
+    def _time_apart(self, play: Play, count: int, before: Play) -> list[float]:
+        """Plays with something before each, and a spin behind that, during which the play is queued."""
+        events = self._timers(2 * count)
+        for number in range(count):
+            before()
+            torch.cuda._sleep(_QUEUEING)  # type: ignore[no-untyped-call]
+            events[2 * number].record(self._stream)
+            play()
+            events[2 * number + 1].record(self._stream)
+        self.check()
+        return [1e6 * events[2 * i].elapsed_time(events[2 * i + 1]) for i in range(count)]
 
     def _timers(self, count: int) -> list[Any]:
         while len(self._events) < count:

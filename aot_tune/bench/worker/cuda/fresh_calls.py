@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Recorded
+from aot_tune.bench.worker.cuda.restoring import Undo, put_back
 from aot_tune.bench.worker.cuda.state import CallSet
-from aot_tune.bench.worker.honesty import is_elementwise
+from aot_tune.bench.worker.honesty import exchangeable
 
 __all__ = ["FreshCalls"]
 
@@ -33,10 +34,12 @@ class FreshCalls:
     def __init__(self, engine: Engine, call: Call, calls: CallSet, call_ns: float) -> None:
         self._engine, self._call, self._calls = engine, call, calls
         self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
-        self._outputs = [calls.storages[t.name] for t in calls.outputs() if calls.storages[t.name].numel()]
+        made = [t.name for t in calls.outputs() if t.name not in calls.sources]
+        self._outputs = [calls.storages[name] for name in made if calls.storages[name].numel()]
         self._results = [s.clone() for s in self._outputs]
         self._poison = [torch.full_like(s, 0xFF) for s in self._outputs]
-        self._inputs = [t for t in calls.inputs() if is_elementwise(t) and calls.storages[t.name].numel()]
+        self._inputs = [t for t in exchangeable(calls.operator, calls.inputs()) if calls.storages[t.name].numel()]
+        self._undo = [put_back(calls.storages[name], source) for name, source in calls.sources.items()]
         self._places = np.random.default_rng()
 
     def play(self, fresh: bool) -> float:
@@ -58,7 +61,7 @@ class FreshCalls:
         changes = self._changes(fresh)
         batch: list[Call] = []
         for number in range(self._count):
-            batch += [_copying(copies), _changing(changes, number & 1), self._call]
+            batch += [_copying(copies, self._undo), _changing(changes, number & 1), self._call]
         try:
             return self._engine.record(batch)
         except CaptureError:
@@ -70,16 +73,19 @@ class FreshCalls:
         for tensor in self._inputs:
             storage, width = self._calls.storages[tensor.name], tensor.dtype.itemsize
             one, other = self._places.integers(0, storage.numel() // width, 2).tolist()
-            element, another = (storage[n * width : (n + 1) * width] for n in (one, other))
-            contents = (another if fresh else element).clone(), element.clone()
-            found.append((element, contents))
+            held = self._calls.sources.get(tensor.name, storage)
+            own, another = (held[n * width : (n + 1) * width] for n in (one, other))
+            contents = (another if fresh else own).clone(), own.clone()
+            found.append((storage[one * width : (one + 1) * width], contents))
         return found
 
 
-def _copying(copies: list[tuple[Any, Any]]) -> Call:
+def _copying(copies: list[tuple[Any, Any]], undo: list[Undo]) -> Call:
     def copy() -> int:
         for storage, source in copies:
             storage.copy_(source)
+        for one in undo:
+            one()
         return 0
 
     return copy

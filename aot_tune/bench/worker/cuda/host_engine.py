@@ -16,6 +16,13 @@ from aot_tune.bench.worker.loaded_objects import HOST
 __all__ = ["HostEngine"]
 
 
+def _alone(play: Play, before: Play) -> float:
+    before()
+    begin = time.perf_counter_ns()
+    play()
+    return float(time.perf_counter_ns() - begin)
+
+
 class HostEngine:
     """See `Engine`: the host's tensors and clock."""
 
@@ -46,8 +53,10 @@ class HostEngine:
         """One by one."""
         return one_by_one(calls)
 
-    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+    def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         """On the monotonic clock."""
+        if before is not None:
+            return [_alone(play, before) for _ in range(count + warm)][int(warm) :]
         if warm:
             play()
         times = [time.perf_counter_ns()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,21 +12,24 @@ import torch
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cuda.compare import Expected
 from aot_tune.bench.worker.cuda.engine import Engine
-from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words
+from aot_tune.bench.worker.cuda.memory import Arena, Want, moved_as, tensor_of, words
+from aot_tune.bench.worker.cuda.restoring import Undo, copies_in_place
 from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, read_limits, torch_dtype
-from aot_tune.bench.worker.honesty import is_elementwise
+from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
-__all__ = ["CallSet", "ProblemState"]
+__all__ = ["CallSet", "ProblemState", "undo_of"]
 
 
 class CallSet:
     """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
 
     With `natural`, tensors lie as torch's allocator places them, unless the problem says less; else exactly as the
-    problem says. `share` is a call set whose tensors are used where they are not cold.
+    problem says. `share` is a call set whose tensors are used where they are neither cold nor written in place;
+    `aliases` tells the outputs that lie in an input's memory. `sources` is what to fill with in front of a call what it
+    reads and writes.
     """
 
     def __init__(
@@ -37,10 +41,13 @@ class CallSet:
         *,
         natural: bool = False,
         share: CallSet | None = None,
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.operator, self._check, self._pristine = operator, check, pristine
+        self.operator, self._check, self._pristine, self._aliases = operator, check, pristine, aliases
         present = [t for t in operator.tensors if operator.is_present(check.problem, t)]
-        own = [t for t in present if share is None or t.cold]
+        self.sources = {t.name: pristine[t.name] for t in present if t.inout}
+        self.sources |= {output: pristine[name] for output, name in aliases.items()}
+        own = [t for t in present if (share is None or t.cold or t.inout) and t.name not in aliases]
         self.layouts: dict[str, Strided] = {t.name: layout(operator, check, t) for t in present}
         self.arena = Arena(engine.device, [self._want(t, natural) for t in own])
         self.storages = {n: p.storage for n, p in self.arena.pieces.items()}
@@ -48,12 +55,14 @@ class CallSet:
         if share is not None:
             self.storages = {**share.storages, **self.storages}
             self.addresses = {**share.addresses, **self.addresses}
+        for output, name in aliases.items():
+            self.storages[output], self.addresses[output] = self.storages[name], self.addresses[name]
         for tensor in own:
             if tensor.output:
                 self.storages[tensor.name].fill_(0xFF)
             else:
                 self.storages[tensor.name].copy_(pristine[tensor.name])
-        self._gaps = {t.name: self._gap(t) for t in self.outputs() if t in own}
+        self._gaps = {t.name: self._gap(t) for t in self.outputs() if t in own or t.name in aliases}
         firsts = {t.name: self.layouts[t.name].first() * t.dtype.itemsize for t in present}
         self.arguments = Arguments(
             operator,
@@ -94,21 +103,34 @@ class CallSet:
         """The inputs that are present."""
         return [t for t in self.operator.inputs if t.name in self.layouts]
 
+    def kept(self) -> list[Tensor]:
+        """The inputs that no call may write to."""
+        return [t for t in self.inputs() if not t.inout and t.name not in self._aliases.values()]
+
     def cold(self, *, whole: bool = False) -> list[Any]:
         """Storages of what shall not be in the caches when a call begins; all, where that is the `whole` call."""
-        return [self.storages[t.name] for t in (*self.inputs(), *self.outputs()) if whole or t.cold]
+        made = [t for t in self.outputs() if t.name not in self.sources]
+        return [self.storages[t.name] for t in (*self.inputs(), *made) if whole or t.cold]
 
-    def poison(self) -> None:
-        """Fill all outputs with NaN."""
+    def poison(self, *, renewed: bool = False) -> None:
+        """Fill all outputs with NaN, and what is read and written with what it held, unless that was `renewed`."""
         for tensor in self.outputs():
-            storage = words(self.storages[tensor.name])
-            storage.fill_(-1 if storage.dtype == torch.int64 else 0xFF)
+            if tensor.name not in self.sources:
+                storage = words(self.storages[tensor.name])
+                storage.fill_(-1 if storage.dtype == torch.int64 else 0xFF)
+        if not renewed:
+            self.undo()
+
+    def undo(self) -> None:
+        """Write again what is read and written, as it was before any call."""
+        for name, source in self.sources.items():
+            self.storages[name].copy_(source)
 
     def renew(self) -> bool:
         """Other contents in the same memory, as legal as the inputs' own; whether there are any to be had."""
         renewed = False
-        for tensor in filter(is_elementwise, self.inputs()):
-            storage, dtype = self.storages[tensor.name], torch_dtype(tensor)
+        for tensor in exchangeable(self.operator, self.inputs()):
+            storage, dtype = self.storages[tensor.name], moved_as(torch_dtype(tensor))
             if storage.numel() > tensor.dtype.itemsize:
                 storage.view(dtype).copy_(self._pristine[tensor.name].view(dtype).flip(0))
                 renewed = True
@@ -127,10 +149,15 @@ class CallSet:
     def changed(self) -> list[tuple[str, Any]]:
         """For each thing that no call may write to, whether it was written to, as a tensor; guard zones come first."""
         flags = [("", self.arena.damaged())]
-        for tensor in self.inputs():
+        for tensor in self.kept():
             flags.append((tensor.name, _unequal(self.storages[tensor.name], self._pristine[tensor.name])))
-        flags += [(n, (self.storages[n][g] != 0xFF).any()) for n, g in self._gaps.items() if g is not None]
+        flags += [(n, self._written(n, g).any()) for n, g in self._gaps.items() if g is not None]
         return flags
+
+    def _written(self, name: str, gap: Any) -> Any:
+        """Which bytes of an output's gap are not as they were before the call, one after the other."""
+        source = self.sources.get(name)
+        return self.storages[name][gap] != (0xFF if source is None else source[gap])
 
     def describe(self, name: str) -> str:
         """What is wrong with what `changed` names."""
@@ -139,7 +166,7 @@ class CallSet:
             return f"oob: guard zone of {piece!r}: {where}"
         gap = self._gaps.get(name)
         if gap is not None:
-            hit = ((self.storages[name] != 0xFF) & gap).nonzero().flatten().tolist()
+            hit = gap.nonzero().flatten()[self._written(name, gap)].tolist()
             return f"oob: {len(hit)} bytes between the rows of {name!r} were written, first {hit[0]}"
         first = (self.storages[name] != self._pristine[name]).nonzero().flatten()[0]
         return f"input {name!r} was changed, first at byte {int(first)}"
@@ -164,6 +191,11 @@ def _unequal(one: Any, other: Any) -> Any:
     return ((wide != too) if wide.dtype == too.dtype else (one != other)).any()
 
 
+def undo_of(sets: Sequence[CallSet]) -> list[Undo]:
+    """What undoes calls on each of some call sets; nothing where they read nothing that they write."""
+    return [s.undo for s in sets] if sets[0].sources else []
+
+
 _TWICE = 2 << 30
 """Calls on more bytes than that have one copy alone: what may be left of them in the L2 is a few percent."""
 
@@ -180,7 +212,7 @@ class ProblemState:
         self.operator, self.check, self.policy = operator.concrete(check.problem.dtypes), check, policy
         self._engine, self._folder, self._last_cache = engine, folder, last_cache
         self._pristine: dict[str, Any] = {}
-        self._exact: CallSet | None = None
+        self._exact: dict[tuple[tuple[str, str], ...], CallSet] = {}
         self._rotation: list[CallSet] = []
         self._expected: dict[str, Expected] = {}
         self.bytes = 0
@@ -198,25 +230,27 @@ class ProblemState:
         """True values and what results may be off by, by output."""
         if not self._expected:
             limits = read_limits(self._folder)
-            exact = exact_values(self.operator, self.check, self.pristine)
+            exact = exact_values(self.operator, self.check, self.pristine, self._engine.device)
             for tensor in self.operator.outputs:
                 if tensor.name in exact:
                     self._expected[tensor.name] = Expected(tensor, exact.pop(tensor.name), limits[tensor.name])
             self.bytes += sum(e.bytes for e in self._expected.values())
         return self._expected
 
-    def exact(self) -> CallSet:
-        """The call set to verify with: aligned as the problem says and no more."""
-        if self._exact is None:
-            self._exact = CallSet(self._engine, self.operator, self.check, self.pristine)
-            self.bytes += self._exact.bytes
-        return self._exact
+    def exact(self, aliases: Mapping[str, str] = MappingProxyType({})) -> CallSet:
+        """The call set to verify with, aligned as the problem says and no more; some outputs in memory of inputs."""
+        key = tuple(aliases.items())
+        if key not in self._exact:
+            made = self._exact[key] = CallSet(self._engine, self.operator, self.check, self.pristine, aliases=aliases)
+            self.bytes += made.bytes
+        return self._exact[key]
 
     def rotation(self) -> list[CallSet]:
         """Call sets to rotate through while timing: cold tensors have a copy in each, all others are shared.
 
         There are as many copies as it takes for the cold tensors to fill the L2 as often as the policy wants. A call
-        whose tensors are more than the L2 holds finds none of them there: all of them are cold then.
+        whose tensors are more than the L2 holds finds none of them there: all of them are cold then. What is read and
+        written has a copy for each call that is made before it is written again, see `restoring`.
         """
         if not self._rotation:
             first = CallSet(self._engine, self.operator, self.check, self.pristine, natural=True)
@@ -226,6 +260,9 @@ class ProblemState:
             wanted = int(-(-self.policy.cold_factor * self._last_cache // size)) if size else 1
             if whole and size <= _TWICE:
                 wanted = max(wanted, 2)
+            in_place = _size([*first.cold(whole=True)] if whole else [*first.sources.values()]) if first.sources else 0
+            moved = self.operator.compulsory_bytes(self.check.problem)
+            wanted = max(wanted, copies_in_place(in_place, moved, self.policy))
             share = None if whole else first
             for _ in range(min(wanted, self.policy.copies) - 1):
                 self._rotation.append(
@@ -245,8 +282,8 @@ class ProblemState:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._exact, self.bytes = None, 0
-        for kept in (self._pristine, self._expected):
+        self.bytes = 0
+        for kept in (self._pristine, self._expected, self._exact):
             kept.clear()
         self._rotation.clear()
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
-from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Recorded
+from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Play, Recorded
+from aot_tune.bench.worker.cuda.restoring import Undo, calls_between, undoing
 
 __all__ = ["Clock", "Sampler", "graph_size", "measure_empty"]
 
@@ -24,20 +25,27 @@ class Sampler:
 
     `recorded` holds them; `note` says why they are not in a graph, when they are not; `made` is how many calls there
     were. Short calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
+    `undo` undoes each of the calls, see `restoring`; then fewer of them than there are may take turns.
     """
 
     def __init__(
-        self, engine: Engine, calls: Sequence[Call], policy: Policy, clock: Clock, framework: bool = False
+        self,
+        engine: Engine,
+        calls: Sequence[Call],
+        policy: Policy,
+        clock: Clock,
+        framework: bool = False,
+        undo: Sequence[Undo] = (),
     ) -> None:
-        self._engine, self._calls, self._clock = engine, calls, clock
+        self._engine, self._calls, self._clock, self._undo = engine, calls, clock, undo
         self._rules, self._sample_ns = policy.on_gpu, policy.sample_ns
         self.note, self.made = "", 0
         self._framework = framework
-        self._plays = 1
+        self._plays = self._size = 1
         self._sized = False
         self._span = 0.0
         once = self._once()
-        self._size = graph_size(once, len(calls), self._sample_ns, self._rules)
+        self._size = self._size_for(once)
         self._recorded = self._record()
         if self._rules.short_ns <= once < _AWAKE * self._rules.short_ns:
             self._grow(self._time(1, warm=True)[0])
@@ -68,16 +76,33 @@ class Sampler:
             engine.plain(calls[:1]).play()
 
         self.made += 1
-        return engine.time(play, 1, warm=False)[0]
+        return self._play(play, 1, warm=False)[0]
+
+    def _size_for(self, call_ns: float) -> int:
+        """How many calls a graph holds of calls that take so many ns."""
+        copies = len(self._calls)
+        if not self._undo:
+            return graph_size(call_ns, copies, self._sample_ns, self._rules)
+        return calls_between(graph_size(call_ns, 1, self._sample_ns, self._rules), copies)
+
+    def _play(self, play: Play, count: int, warm: bool) -> list[float]:
+        if not self._undo:
+            return self._engine.time(play, count, warm)
+        return self._engine.time(play, count, warm, undoing(self._undo, self._size))
 
     def _time(self, count: int, warm: bool) -> list[float]:
         play, plays = self._recorded.play, self._plays
+        if self._undo:
+            apart = self._play(play, (count + warm) * plays, warm=False)[warm * plays :]
+            self.made += (count + warm) * plays * self._size
+            self._engine.last_busy = time.monotonic()
+            return [sum(apart[i : i + plays]) / (plays * self._size) for i in range(0, len(apart), plays)]
 
         def several() -> None:
             for _ in range(plays):
                 play()
 
-        found = self._engine.time(several, count, warm)
+        found = self._play(several, count, warm)
         self.made += (count + warm) * plays * self._size
         self._engine.last_busy = time.monotonic()
         return [f / (plays * self._size) for f in found]
@@ -97,7 +122,7 @@ class Sampler:
 
         What starts a graph takes its time too: with few calls in it, that is a share of theirs.
         """
-        size = graph_size(call_ns, len(self._calls), self._sample_ns, self._rules)
+        size = self._size_for(call_ns)
         if size > self._size:
             self._recorded.close()
             self._size = size

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import torch
 
 from aot_tune.bench.protocol.measurement_records import Policy
@@ -12,7 +14,8 @@ from aot_tune.bench.worker.cuda.engine import Engine
 from aot_tune.bench.worker.cuda.memory import Arena, Want
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, Memory
-from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal
+from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal, told
+from aot_tune.spec.aliases import aliases_on
 
 __all__ = ["Bits", "Caller", "Workspaces", "inspect", "verify"]
 
@@ -55,14 +58,14 @@ class Caller:
         arguments = [s.arguments.launch(memory, engine.stream) for s in sets]
         self.calls = [_call(loaded.launch, a) for a in arguments]
 
-    def run(self, garbage: int) -> float:
-        """Poison, make the first call, wait for it; returns its ns.
+    def run(self, garbage: int, *, renewed: bool = False) -> float:
+        """Poison, but for contents that were `renewed`, make the first call, wait for it; returns its ns.
 
         Raises:
             LaunchError: when the call returns an error.
             FaultError: when it spoils the context.
         """
-        self.first.poison()
+        self.first.poison(renewed=renewed)
         if self.workspace is not None:
             self.workspace.pieces["workspace"].storage.fill_(garbage)
         self._engine.check()
@@ -92,7 +95,9 @@ def verify(
 ) -> Verdict:
     """Run a candidate on a problem and judge it; twice when it shall `repeat`, to compare the bits.
 
-    When `renewed`, a call on other contents of the same memory comes before, whose result is not judged.
+    When `renewed`, a call on other contents of the same memory comes before, whose result is not judged. What is read
+    and written has its first contents in front of each other run. Where outputs may be the memory of inputs, they are
+    so in runs of their own.
 
     Raises:
         FaultError: when it spoils the context.
@@ -104,7 +109,7 @@ def verify(
         runner = Caller(engine, loaded, workspaces, [calls])
         if renewed:
             if calls.renew():
-                runner.run(GARBAGE[0])
+                runner.run(GARBAGE[0], renewed=True)
             calls.put_back()
         runs.append(runner.run(GARBAGE[0]))
         fault, error = inspect(state, calls, runner.workspace)
@@ -112,6 +117,11 @@ def verify(
             _heal(calls, runner.workspace)
             return Verdict(status="wrong-result", reason=refusal(fault, state.check), error=error, runs=tuple(runs))
         bits = calls.bits()
+        for aliases in aliases_on(state.operator, state.check.problem):
+            found = _verify_aliased(engine, loaded, workspaces, state, aliases)
+            error = max(error, found.error)
+            if found.status != "ok":
+                return msgspec.structs.replace(found, error=error, runs=tuple(runs))
         if not repeat:
             return Verdict(error=error, runs=tuple(runs), bits=bits)
         runs.append(runner.run(GARBAGE[1]))
@@ -128,6 +138,24 @@ def verify(
         reason = refusal(fault, state.check)
         return Verdict(status="wrong-result", reason=reason, error=error, bitwise=bitwise, runs=tuple(runs))
     return Verdict(error=error, bitwise=bitwise, runs=tuple(runs), bits=bits)
+
+
+def _verify_aliased(
+    engine: Engine, loaded: Loaded, workspaces: Workspaces, state: ProblemState, aliases: Mapping[str, str]
+) -> Verdict:
+    """Run a candidate once where outputs lie in the memory of inputs, and judge it."""
+    calls, beside = state.exact(aliases), told(aliases)
+    try:
+        runner = Caller(engine, loaded, workspaces, [calls])
+        runner.run(GARBAGE[0])
+    except LaunchError as failure:
+        calls.restore()
+        return Verdict(status="failed", reason=f"{failure.what} ({state.check.place}{beside})")
+    fault, error = inspect(state, calls, runner.workspace)
+    if fault:
+        _heal(calls, runner.workspace)
+        return Verdict(status="wrong-result", reason=refusal(fault, state.check, beside), error=error)
+    return Verdict(error=error)
 
 
 def _heal(calls: CallSet, workspace: Arena | None) -> None:

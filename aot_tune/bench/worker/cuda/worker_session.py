@@ -23,7 +23,7 @@ from aot_tune.bench.worker.cuda.engine import Engine, FaultError, GpuEngine
 from aot_tune.bench.worker.cuda.fresh_calls import FreshCalls
 from aot_tune.bench.worker.cuda.host_engine import HostEngine
 from aot_tune.bench.worker.cuda.probes import Probes
-from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
+from aot_tune.bench.worker.cuda.state import CallSet, ProblemState, undo_of
 from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
 from aot_tune.bench.worker.cuda.truth import torch_dtype, write_limits
 from aot_tune.bench.worker.cuda.verify import Bits, Caller, Workspaces, inspect, verify
@@ -31,6 +31,7 @@ from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import Loaded
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
+from aot_tune.bench.worker.stored_elements import epsilon_of
 from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
 from aot_tune.bench.worker.verdicts import GARBAGE, Verdict
 from aot_tune.spec import Operator
@@ -201,9 +202,11 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             self._accepted.popitem(last=False)
 
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
-        runner = Caller(self._engine, loaded, self._workspaces, state.rotation())
+        sets = state.rotation()
+        runner = Caller(self._engine, loaded, self._workspaces, sets)
         self._on_streams = False  # its first launches
-        return _Ready(runner, Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz))
+        sampler = Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz, undo=undo_of(sets))
+        return _Ready(runner, sampler)
 
     def _bench(self, request: messages.Screen, emit: Emit) -> messages.Reply:
         runs = self._runs.pop((request.handle, request.key), ())
@@ -220,6 +223,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             runner.first.poison()
             self._use_streams()
             samples = sampler.screen(self._policy, request.best_ns)
+            _settle(runner)
         bits = self._accepted.pop((request.handle, request.key), {})
         fault, less = self._fault(runner, state, bits), ""
         if not fault and not sampler.idle and (request.best_ns is None or min(samples) < request.best_ns):
@@ -237,6 +241,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             ready.runner.run(GARBAGE[0])
             self._use_streams()
             samples = ready.sampler.screen(self._policy, request.best_ns)
+            _settle(ready.runner)
             calls = ready.runner.first
             fault = next((calls.describe(name) for name, written in calls.changed() if bool(written)), "")
             fault = fault or self._results.compare(request.key, _outputs(calls), first=request.first)
@@ -286,6 +291,8 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             mhz = self._probes.clock_mhz() if request.clock else 0.0
         fault = less = ""
         if request.fresh:
+            with self._confined():
+                _settle(runner)
             state, bits = self._state(request.key), self._accepted.get((request.handle, request.key), {})
             fault = self._fault(runner, state, bits)
             if not fault and not sampler.idle:
@@ -300,12 +307,18 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         )
 
 
+def _settle(runner: Caller) -> None:
+    """A call whose results are looked at, where timed ones may have had those of others to go on."""
+    if runner.first.sources:
+        runner.run(GARBAGE[1])
+
+
 def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
     """Copies of a call's results, in float32 where their own dtype is narrower."""
     found = {}
     for tensor in calls.outputs():
         dtype = torch_dtype(tensor)
-        epsilon = float(torch.finfo(dtype).eps) if dtype.is_floating_point else None
+        epsilon = epsilon_of(tensor.dtype)
         narrow = epsilon is not None and dtype.itemsize < 4
         values = calls.tensor(tensor)
         found[tensor.name] = SurveyedOutput(values.to(torch.float32) if narrow else values.clone(), epsilon)

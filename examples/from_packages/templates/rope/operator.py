@@ -1,15 +1,15 @@
-"""Rotary embedding of Liger-Kernel, for queries and keys of `(batch, token, head, width)`; see `kernels.py`."""
+"""Rotary embedding of Liger-Kernel, which turns queries and keys of `(batch, token, head, width)` in place."""
 
 from aot_tune.spec import Kernel, Operator, Tensor, TritonFunction, dims, next_power_of_2, problem, stride
 
 B, S, HQ, HK, D = dims("B S HQ HK D")
-TENSORS = ("q", "k", "q_out", "k_out")
+TENSORS = ("q", "k")
 
-tokens = {"tokens": S}
-in_rows = {f"{t}_stride": stride(t, 1) for t in TENSORS}
-in_rows |= {f"{t}_stride": stride(t, 0) for t in ("cos", "sin")}
-in_rows |= {"n_qh": HQ, "n_kh": HK, "hd": D}
-in_rows |= {"pad_n_qh": next_power_of_2(HQ), "pad_n_kh": next_power_of_2(HK), "pad_hd": next_power_of_2(D)}
+in_rows = {"q_ptr": "q", "k_ptr": "k", **{f"{t}_row_stride": stride(t, 1) for t in TENSORS}}
+in_rows |= {f"{t}_row_stride": stride(t, 0) for t in ("cos", "sin")}
+in_rows |= {"sl": S, "bs": 1, "cos_bs": 1, "n_qh": HQ, "n_kh": HK, "hd": D, "rd": D, "BLOCK_SIZE": 1}
+in_rows |= {"pad_n_qh": next_power_of_2(HQ), "pad_n_kh": next_power_of_2(HK)}
+in_rows |= {"pad_hd": next_power_of_2(D), "pad_rd": next_power_of_2(D)}
 any_strides = {f"{t}_{i}": stride(t, i) for t in TENSORS for i in range(4)}
 any_strides |= {f"{t}_{i}": stride(t, i) for t in ("cos", "sin") for i in range(2)}
 
@@ -27,7 +27,7 @@ def reference(xp, call):
         left, right = x[..., :half], x[..., half:]
         return xp.concat([left * cos - right * sin, right * cos + left * sin], axis=3)
 
-    return {"q_out": turn(call.q), "k_out": turn(call.k)}
+    return {"q": turn(call.q), "k": turn(call.k)}
 
 
 operator = Operator(
@@ -35,12 +35,10 @@ operator = Operator(
     dims=("B", "S", "HQ", "HK", "D"),
     dtypes={"T": ("bf16", "f16", "f32")},
     tensors=(
-        Tensor("q", (B, S, HQ, D), "T"),
-        Tensor("k", (B, S, HK, D), "T"),
+        Tensor("q", (B, S, HQ, D), "T", inout=True),
+        Tensor("k", (B, S, HK, D), "T", inout=True),
         Tensor("cos", (S, D), "T"),
         Tensor("sin", (S, D), "T"),
-        Tensor("q_out", (B, S, HQ, D), "T", output=True),
-        Tensor("k_out", (B, S, HK, D), "T", output=True),
     ),
     legal=(D % 2 == 0,),
     reference=reference,
@@ -50,7 +48,7 @@ operator = Operator(
         Kernel(
             "liger",
             backend="triton",
-            triton=TritonFunction("kernels.py:rope", {**tokens, **in_rows}, (B * S,)),
+            triton=TritonFunction("liger_kernel.ops.rope:_triton_rope", in_rows, (B * S,)),
             requires=(
                 *(r for t in TENSORS for r in rows(t)),
                 *(stride(t, 1) == 1 for t in ("cos", "sin")),
@@ -63,7 +61,7 @@ operator = Operator(
             backend="triton",
             triton=TritonFunction(
                 "kernels.py:rope_any",
-                {**tokens, **any_strides, "query_heads": HQ, "half": D // 2, "BLOCK": 64},
+                {**any_strides, "tokens": S, "query_heads": HQ, "half": D // 2, "BLOCK": 64},
                 (B * S, HQ + HK),
                 {"num_warps": 2},
             ),

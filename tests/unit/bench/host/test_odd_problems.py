@@ -14,14 +14,18 @@ from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.bench.worker.inputs import storage_extent
 from aot_tune.spec import (
     Expr,
+    Kernel,
     Operator,
+    Tensor,
     all_of,
     attribute,
     dim,
+    dims,
     dtype_index,
     maximum,
     next_power_of_2,
     present,
+    problem,
     stride,
     where,
 )
@@ -244,3 +248,20 @@ def test_every_second_odd_problem_has_the_other_scalars() -> None:
     assert given.count({"eps": 0.25}) > 3
     assert {c.place.endswith(", eps 0.25") for c in derived if c.scalars} == {True}
     assert all(c.scalars == {} for c in derived_checks(GEMM))
+
+
+def test_what_is_written_in_place_has_no_elements_that_are_one() -> None:
+    rows, columns = dims("R D")
+    op = Operator(
+        name="step",
+        dims=("R", "D"),
+        tensors=(Tensor("x", (rows, columns), inout=True), Tensor("w", (columns,))),
+        reference=lambda xp, call: {"x": call.x + call.w},
+        flops=rows * columns,
+        workload=(problem(R=3, D=5),),
+        kernels=(Kernel("generic", "step/generic.cpp.j2", generic=True),),
+    )
+    strides = [c.problem.strides for c in derived_checks(op)]
+    assert any(0 in s.get("w", ()) for s in strides)
+    assert any(min(s.get("x", (1,))) < 0 for s in strides)
+    assert not any(0 in s.get("x", ()) for s in strides)

@@ -14,6 +14,7 @@ import pytest
 
 from aot_tune.database.plain_values import UnlistedError, plain_value
 from aot_tune.pipeline.records.build_inputs import loaded_modules, module_digests
+from aot_tune.spec import CompileOptions, Launcher
 from aot_tune.spec.load_operators import bundled_templates, load_operator, load_operators
 from aot_tune.support.digests import canonical_digest as digest
 from aot_tune.support.folders import folder_digest
@@ -94,6 +95,7 @@ def test_every_field_of_a_kernel_is_part_of_its_value() -> None:
         "dtypes": {"T": ("f64",)}, "follows": {"f64": "f32"}, "compile_seconds": 99.0, "algorithms": len,
         "triton": "function", "listed": ({"X": 1},), "tile": {"N": 8}, "split": 2, "cluster": {"N": 2}, "occupancy": 2,
         "stages": ("a", "b"), "scratch": 1, "fills_in": not kernel.fills_in,
+        "function": (Launcher("a.cu:f", ()),), "compile": CompileOptions(options=("-O1",)),
     }  # fmt: skip
     for field in dataclasses.fields(kernel):
         value = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel)} | {field.name: others[field.name]}

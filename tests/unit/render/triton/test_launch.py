@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import triton_launch as tl
 
 from aot_tune.link.elf import initialiser_count, symbols_of
-from aot_tune.spec import Buffer, Parameter, TritonFunction, ceildiv, device
+from aot_tune.spec import Buffer, Parameter, Tensor, TritonFunction, ceildiv, device
+from aot_tune.support.errors import RenderError
 
 IMAGE = msgspec.structs.replace
 X = {"shape": [5, 7]}
@@ -321,3 +323,17 @@ def test_the_grid_of_a_persistent_kernel_has_a_block_per_multiprocessor(tmp_path
     answers = tl.call(library, source.symbol, calls, cuda)
     grids = [line.split()[2] for a in answers for line in a["log"] if line.startswith("launch")]
     assert grids == ["grid=3,1,1", "grid=3,1,1", "grid=132,1,1", "grid=139,1,1"]
+
+
+def test_what_is_read_and_written_is_a_pointer_like_others_and_is_not_set_to_0(tmp_path: Path, cuda: Path) -> None:
+    tensors = (Tensor("x", (tl.M, tl.N)), Tensor("out", (tl.M, tl.N), inout=True))
+    op = tl.operator(SIMPLE, tl.parameters("x_ptr out_ptr n BLOCK!"), kernel=BLOCK, tensors=tensors)
+    source = tl.rendered(op, config={"BLOCK": 16})
+    library = tl.compiled(tmp_path, source, (8, 8, 4, 8, 8))
+    (answer,) = tl.call(library, source.symbol, [{"arguments": [X, X]}], cuda)
+    assert [number(p) for p in parameters(answer)][:2] == answer["data"]
+    assert not [line for line in answer["log"] if line.startswith("memset")]
+    zeroed = replace(SIMPLE, reset_to_zero=("out_ptr",))
+    op = tl.operator(zeroed, tl.parameters("x_ptr out_ptr n BLOCK!"), kernel=BLOCK, tensors=tensors)
+    with pytest.raises(RenderError, match=r"reset_to_zero names 'out_ptr', which is no output or buffer"):
+        tl.rendered(op, config={"BLOCK": 16})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -239,3 +240,33 @@ def test_an_unknown_family_is_an_error(name: str) -> None:
 def test_the_bench_side_of_the_cpu_needs_no_numpy() -> None:
     code = "import sys, aot_tune.bench; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
+
+
+def test_calls_that_are_undone_are_timed_one_by_one_without_what_undoes_them() -> None:
+    clock, done = Clock(), list[str]()
+
+    def run(index: int) -> int:
+        clock.now += 10 * (index + 1)
+        done.append(f"call {index}")
+        return 0
+
+    def undo(index: int) -> None:
+        clock.now += 1_000_000
+        done.append(f"undo {index}")
+
+    restores = [partial(undo, 0), partial(undo, 1)]
+    sampler = Sampler(run, [(0,), (1,)], clock, restores)
+    assert sampler.sample(3) == (10 + 20 + 10) / 3
+    assert sampler.sample(1) == 20
+    assert done == ["call 0", "undo 0", "call 1", "undo 1"] * 2
+    repeater = Repeater([partial(run, 0), partial(run, 1)], clock, restores)
+    assert repeater.sample(4) == 15
+    with pytest.raises(LaunchError, match=r"^4$"):
+        Sampler(lambda: 4, [()], clock, [lambda: None]).sample(2)
+
+
+def test_what_a_clock_takes_is_not_in_the_time_of_a_baseline() -> None:
+    now = iter(range(0, 100_000, 7))
+    repeater = Repeater([lambda: None], lambda: next(now), [lambda: None])
+    assert repeater.sample(5) == 0
+    assert measure_empty(lambda *_: 0, (1, 2), undone=True) > 0

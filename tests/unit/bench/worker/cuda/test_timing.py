@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words  # noqa: E402
+from aot_tune.bench.worker.cuda.restoring import copies_in_place, put_back  # noqa: E402
 from aot_tune.bench.worker.cuda.timing import Sampler, graph_size, measure_empty  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import ArrayApi, Limits  # noqa: E402
 from aot_tune.bench.worker.inputs import Strided  # noqa: E402
@@ -68,11 +70,13 @@ class Device(HostEngine):
 
         return Recorded(play, len(calls), close)
 
-    def time(self, play: Any, count: int, warm: bool = True) -> list[float]:
+    def time(self, play: Any, count: int, warm: bool = True, before: Any = None) -> list[float]:
         if warm:
             play()
         found = []
         for _ in range(count):
+            if before is not None:
+                before()
             begin = self.now
             play()
             found.append(self.now - begin)
@@ -384,3 +388,60 @@ def test_some_sums_are_in_order() -> None:
     torch.testing.assert_close(batched, (a @ b).expand(2, 20, 40), rtol=1e-4, atol=1e-3)
     assert near.max(x, axis=-1, keepdims=True).shape == (3, 1)
     assert near.min(x).item() == pytest.approx(0.1)
+
+
+def test_calls_that_are_undone_have_a_copy_each_and_are_undone_outside_of_their_times() -> None:
+    device, undone = Device([2000.0] * 40), list[int]()
+
+    def undo(index: int) -> None:
+        undone.append(index)
+        device.now += 500_000.0
+        device.made.clear()
+
+    sampler = Sampler(device, device.calls(), POLICY, device.clock, undo=[partial(undo, i) for i in range(40)])
+    assert (device.graphs, undone) == ([32], [0])
+    undone.clear()
+    assert sampler.sample() == pytest.approx(2000 + 1000 / 32)
+    assert device.made == list(range(32))  # each once since it was undone
+    assert set(undone) == set(range(32))
+    screened = sampler.screen(POLICY, None)
+    assert screened == [pytest.approx(2000 + 1000 / 32)] * len(screened)
+
+
+@pytest.mark.parametrize(("cost", "copies", "size"), [(2000.0, 3, 8), (2000.0, 20, 20), (90_000.0, 5, 3)])
+def test_where_copies_are_few_short_calls_share_them_and_long_ones_need_fewer(
+    cost: float, copies: int, size: int
+) -> None:
+    device = Device([cost] * copies)
+    sampler = Sampler(device, device.calls(), POLICY, device.clock, undo=[lambda: None] * copies)
+    assert device.graphs == [size]
+    assert sampler.sample() == pytest.approx(cost + 1000 / size)
+
+
+def test_there_are_as_many_copies_as_calls_may_need_and_memory_allows() -> None:
+    assert copies_in_place(0, 1 << 20, POLICY) == 1
+    assert copies_in_place(1 << 20, 2 << 20, POLICY) == 32
+    assert copies_in_place(256 << 20, 2 << 20, POLICY) == 4  # a large cache, of which little is changed
+    assert copies_in_place(8 << 30, 2 << 20, POLICY) == 1
+    assert copies_in_place(256 << 20, 512 << 20, POLICY) == 3  # calls of 67 us or more
+
+
+@pytest.mark.parametrize("offset", [0, 8, 3])
+@pytest.mark.parametrize("size", [0, 100, 4096 * 40, 4096 * 40 + 77, 4096 * 70_000 + 5])
+@pytest.mark.parametrize("few", [True, False])
+def test_what_a_call_changed_is_put_back(offset: int, size: int, few: bool) -> None:
+    """Of blocks that it did not change nothing is written: what is there stays there."""
+    memory, source = torch.zeros(size + offset, dtype=torch.uint8), torch.arange(size, dtype=torch.uint8)
+    storage = memory[offset:]
+    storage.copy_(source)
+    step = max(size // 3, 1) if few else 1024
+    storage[::step] += 1
+    undo = put_back(storage, source)
+    storage[::step] += 77
+    undo()
+    assert torch.equal(storage, source)
+    if few and size > 4096 * 30:
+        storage[4096 * 10] += 1
+        undo()
+        assert not torch.equal(storage, source)
+    assert not memory[:offset].any()

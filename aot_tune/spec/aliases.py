@@ -1,0 +1,58 @@
+"""Outputs that may lie in an input's memory: whether what is declared can be, and on which problems it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aot_tune.spec.operator_fields import OperatorFields
+from aot_tune.spec.problem import Problem
+from aot_tune.support.errors import SpecError, did_you_mean
+
+__all__ = ["aliases_on", "check_aliases"]
+
+
+def check_aliases(op: OperatorFields, where: str) -> None:
+    """Raise SpecError for an output that may alias what is no input, or one of another shape or dtype."""
+    tensors = {t.name: t for t in op.tensors}
+    read_only = [t.name for t in op.tensors if not t.written]
+    for tensor in op.tensors:
+        for name in tensor.may_alias:
+            if name not in read_only:
+                known = "is written, too" if name in tensors else "is no tensor of it"
+                raise SpecError(
+                    f"{where}: tensor {tensor.name!r} may alias {name!r}, which {known}",
+                    fix=did_you_mean(name, read_only),
+                )
+            other = tensors[name]
+            same = [e.key() for e in tensor.shape] == [e.key() for e in other.shape]
+            if not same or tensor.dtype_name != other.dtype_name:
+                raise SpecError(
+                    f"{where}: tensor {tensor.name!r} may alias {name!r}, which has another shape or dtype",
+                    why="the memory of one is that of the other, element by element",
+                    fix="declare both alike, or leave may_alias out",
+                )
+
+
+def aliases_on(op: OperatorFields, problem: Problem) -> Iterator[dict[str, str]]:
+    """Outputs that can lie in an input's memory on a problem, and that input, until each such pair has been there.
+
+    The two are laid out alike, and no input is the memory of two outputs.
+    """
+    pairs = [(t.name, name) for t in op.tensors for name in t.may_alias if _are_alike(op, problem, t.name, name)]
+    while pairs:
+        chosen: dict[str, str] = {}
+        for output, name in pairs:
+            if output not in chosen and name not in chosen.values():
+                chosen[output] = name
+        yield chosen
+        pairs = [(o, n) for o, n in pairs if chosen.get(o) != n]
+
+
+def _are_alike(op: OperatorFields, problem: Problem, one: str, other: str) -> bool:
+    first, second = op.tensor(one), op.tensor(other)
+    return (
+        op.is_present(problem, first)
+        and op.is_present(problem, second)
+        and op.strides(problem, first) == op.strides(problem, second)
+        and problem.alignment.get(one) == problem.alignment.get(other)
+    )

@@ -1,0 +1,199 @@
+"""What is read and written is as it was in front of each call, and outputs are right in the memory of inputs, too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import in_place
+import numpy as np
+import pytest
+from in_place import Bed
+
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.reference_results import EXACT, read_truth, write_truth
+from aot_tune.spec import IntegerSums, Kernel, Operator, Tensor, dims, problem
+
+SMALL = problem(R=13, D=37)
+PADDED = problem(R=13, D=37, strides={"state": (40, 1), "x": (41, 1), "out": (41, 1)})
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return partial(in_place.build, tmp_path_factory.mktemp("candidates"))
+
+
+@pytest.fixture(params=["cpu", "cpu cold", "cuda", "cuda cold", "cuda few"])
+def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
+    family, _, kind = request.param.partition(" ")
+    if family == "cuda":
+        pytest.importorskip("torch")
+    made = Bed(tmp_path, family, cold=kind == "cold", copies=3 if kind == "few" else 64)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("one", [SMALL, PADDED, problem(R=13, D=37, order={"state": (1, 0)})], ids=lambda p: p.id)
+def test_a_good_candidate_is_right_and_timed_on_what_it_was_verified_on(bed: Bed, build: Any, one: Any) -> None:
+    """It would fail after a dozen calls on what the ones before left."""
+    key = bed.name(one)
+    bed.load(build("GOOD"))
+    bed.ask(messages.Prepare(key=key))
+    checked = bed.verify(key, renewed=True)
+    assert checked.status == "ok", checked.reason
+    assert checked.bitwise is True
+    timed = bed.ask(messages.Screen(handle="one", key=key))
+    assert (timed.status, timed.reason) == ("ok", "")
+    assert len(timed.samples) >= 2
+    assert all(s > 0 for s in timed.samples)
+    for fresh in (False, True):
+        turn = bed.ask(messages.Turn(handle="one", key=key, calls=40, warm=3, fresh=fresh, poison=True))
+        assert (turn.status, turn.reason) == ("ok", "")
+    assert bed.verify(key).status == "ok"
+
+
+@pytest.mark.parametrize("special", ["x", "state"])
+def test_nan_and_infinities_go_through_what_is_written_in_place(bed: Bed, build: Any, special: str) -> None:
+    key = bed.name(SMALL, special=special)
+    bed.load(build("GOOD"))
+    checked = bed.verify(key)
+    assert checked.status == "ok", checked.reason
+
+
+@pytest.mark.parametrize(
+    ("body", "one", "pattern"),
+    [
+        ("IDLE", SMALL, r"^state\[\d+, \d+\]: got .* elements are wrong \(problem 'R=13 D=37'\)$"),
+        ("TWICE", SMALL, r"^state\[\d+, \d+\]: got"),
+        ("LATE", SMALL, r"^total\[\d+\]: got .* \(problem 'R=13 D=37', 'out' in the memory of 'x'\)$"),
+        ("LATE", PADDED, r"'out' in the memory of 'x'\)$"),
+        ("GAP", PADDED, r"^oob: 4 bytes between the rows of 'state' were written, first 148 \(problem"),
+    ],
+)
+def test_a_wrong_candidate_is_refused(bed: Bed, build: Any, body: str, one: Any, pattern: str) -> None:
+    key = bed.name(one)
+    bed.load(build(body))
+    checked = bed.verify(key)
+    assert checked.status == "wrong-result"
+    assert re.search(pattern, checked.reason), checked.reason
+    bed.load(build("GOOD"), "good")  # it left nothing behind
+    assert bed.verify(key, "good").status == "ok"
+
+
+def test_outputs_are_not_in_memory_that_is_laid_out_otherwise(bed: Bed, build: Any) -> None:
+    key = bed.name(problem(R=13, D=37, strides={"x": (41, 1)}))
+    bed.load(build("LATE"))
+    assert bed.verify(key).status == "ok"
+
+
+def test_repeated_runs_are_compared_from_the_same_state(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build("UNSTEADY"))
+    checked = bed.verify(key)
+    assert checked.status == "ok", checked.reason
+    assert checked.bitwise is False
+
+
+def test_what_goes_wrong_after_some_calls_is_seen_after_the_timed_ones(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build("LATER"))
+    assert bed.verify(key).status == "ok"
+    timed = bed.ask(messages.Screen(handle="one", key=key))
+    assert timed.status == "wrong-result"
+    assert "state[0, 0]: got" in timed.reason
+    assert "timed calls)" in timed.reason
+    bed.load(build("GOOD"), "good")
+    assert bed.verify(key, "good").status == "ok"
+    assert bed.ask(messages.Screen(handle="good", key=key)).status == "ok"
+
+
+def test_a_candidate_that_does_less_in_a_call_like_the_last_one_is_seen(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build("MEMO"))
+    assert bed.verify(key).status == "ok"
+    for _ in range(3):  # what else runs can make a repeated call as long as a fresh one, for once
+        timed = bed.ask(messages.Screen(handle="one", key=key))
+        if timed.status != "ok":
+            break
+        bed.verify(key)
+    assert timed.status == "suspicious", timed.reason
+    assert "it does less in a call that is repeated" in timed.reason
+
+
+def test_surveyed_candidates_are_compared_after_one_call(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    for handle, body, status in (("one", "GOOD", "ok"), ("two", "GOOD", "ok"), ("bad", "TWICE", "wrong-result")):
+        bed.load(build(body), handle)
+        reply = bed.ask(messages.SurveyOne(handle=handle, key=key, first=handle == "one"))
+        assert (reply.status, handle) == (status, handle), reply.reason
+    assert reply.reason.startswith("'state' is off by")
+
+
+@pytest.mark.parametrize("family", ["cpu", "cuda"])
+@pytest.mark.parametrize("cold", [False, True])
+def test_baselines_work_in_place_and_are_timed_so(tmp_path: Path, family: str, cold: bool) -> None:
+    pytest.importorskip("torch")
+    bed = Bed(tmp_path, family, "framework", cold=cold)
+    key = bed.name(SMALL)
+    checked = bed.ask(messages.PrepareBaseline(handle="base", key=key, name="in_place"))
+    assert (checked.status, checked.reason) == ("ok", "")
+    assert checked.error <= 1
+    for _ in range(8):
+        timed = bed.ask(messages.Turn(handle="base", key=key, calls=40, warm=2))
+        assert timed.samples[0] > 0
+    wrong = bed.ask(messages.PrepareBaseline(handle="two", key=key, name="twice"))
+    assert "got" in wrong.reason
+
+
+M, N, K = dims("M N K")
+
+
+def accumulating(reference: Any, dtype: str) -> Operator:
+    """c += a @ b."""
+    return Operator(
+        name="accumulate",
+        dims=("M", "N", "K"),
+        tensors=(Tensor("a", (M, K), dtype), Tensor("b", (K, N), dtype), Tensor("c", (M, N), dtype, inout=True)),
+        reference=reference,
+        exact=IntegerSums(K, thinned="b"),
+        flops=2 * M * N * K,
+        workload=(problem(M=4, N=4, K=4),),
+        kernels=(Kernel("generic", "accumulate/generic.cpp.j2", generic=True),),
+    )
+
+
+def out_of_place(xp: Any, call: Any) -> Any:
+    return {"c": call.c + xp.matmul(call.a, call.b)}
+
+
+def by_changing_it(xp: Any, call: Any) -> Any:
+    call.c += xp.matmul(call.a, call.b)
+    return {"c": call.c}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("integers", [False, True])
+def test_a_reference_may_change_what_it_is_given(tmp_path: Path, dtype: str, integers: bool) -> None:
+    torch = pytest.importorskip("torch")
+    from aot_tune.bench.worker.cuda import truth as on_gpu
+
+    check = Check(problem=problem(M=7, N=9, K=300), integers=integers)
+    found = []
+    for reference in (out_of_place, by_changing_it):
+        op, folder = accumulating(reference, dtype), tmp_path / reference.__name__
+        write_truth(op, check, folder / "cpu", 1)
+        (told, values) = read_truth(folder / "cpu")["c"]
+        storages = on_gpu.draw_inputs(op, check, 1, torch.device("cpu"))
+        on_gpu.write_limits(op, check, folder / "cuda", 1, torch.device("cpu"))
+        limits = on_gpu.read_limits(folder / "cuda")["c"].bounds
+        exact = [on_gpu.exact_values(op, check, storages)["c"].numpy() for _ in range(2)]
+        assert np.array_equal(*exact)
+        found.append((told.bounds, limits, values.tolist(), exact[0].tolist()))
+        if integers:
+            assert told.bounds == limits == EXACT
+            assert np.array_equal(values, np.rint(values))
+    assert found[0] == found[1]

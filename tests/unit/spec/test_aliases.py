@@ -1,0 +1,114 @@
+"""Tensors that are read and written, and outputs in the memory of inputs: what may be declared, and what it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aot_tune.database.identity import operator_digest
+from aot_tune.spec import Epilogue, Kernel, Operator, Tensor, dims, integers, problem
+from aot_tune.spec.aliases import aliases_on
+from aot_tune.spec.epilogue import AddTensor
+from aot_tune.support.errors import SpecError
+
+M, N = dims("M N")
+X, GATE = Tensor("x", (M, N), inout=True), Tensor("gate", (M, N))
+
+
+def operator(*tensors: Tensor, **changes: Any) -> Operator:
+    fields: dict[str, Any] = {
+        "name": "scale",
+        "dims": ("M", "N"),
+        "tensors": tensors,
+        "reference": lambda xp, call: {},
+        "flops": M * N,
+        "workload": (problem(M=3, N=5),),
+        "kernels": (Kernel("generic", "scale/generic.j2", generic=True),),
+    }
+    return Operator(**{**fields, **changes})
+
+
+def test_what_is_read_and_written_is_an_input_and_an_output() -> None:
+    op = operator(X, GATE)
+    assert [t.name for t in op.inputs] == ["x", "gate"]
+    assert [t.name for t in op.outputs] == ["x"]
+    assert (X.written, X.output, GATE.written) == (True, False, False)
+    assert operator(X, dtypes={"T": ("f32",)}, tensors=(Tensor("x", (M, N), "T", inout=True),)).dims == ("M", "N")
+
+
+def test_its_bytes_count_twice() -> None:
+    one = problem(M=3, N=5)
+    assert operator(X, GATE).compulsory_bytes(one) == 4 * (2 * 15 + 15)
+    cache = Tensor("cache", (M, N), inout=True, read=2 * N)
+    assert operator(cache, GATE).compulsory_bytes(one) == 4 * (10 + 15)
+    assert operator(X, GATE).tensor_bytes(one) == 4 * 30
+
+
+def test_only_what_is_declared_so_changes_an_operator_s_digest() -> None:
+    out = Tensor("out", (M, N), output=True)
+    plain = operator_digest(operator(GATE, out))
+    alias = operator_digest(operator(GATE, Tensor("out", (M, N), output=True, may_alias=("gate",))))
+    inout = operator_digest(operator(X, out))
+    given = operator_digest(operator(Tensor("x", (M, N)), out))
+    assert len({plain, alias, inout, given}) == 4
+    assert operator_digest(operator(GATE, Tensor("out", (M, N), output=True, inout=False, may_alias=()))) == plain
+
+
+def test_values_and_finite_are_as_those_of_inputs() -> None:
+    slots = Tensor("slots", (M, N), "i32", inout=True, values=integers(0, N))
+    op = operator(slots, Tensor("x", (M, N), inout=True, finite=True))
+    assert op.special(problem(M=3, N=5)) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "pattern"),
+    [
+        ({"output": True, "inout": True}, r"'x' is declared with output=True and with inout=True"),
+        ({"may_alias": ("y",)}, r"'x': may_alias=\('y',\) has no effect"),
+        ({"inout": True, "may_alias": ("y",)}, r"an inout tensor is its own input"),
+        ({"output": True, "may_alias": "y"}, r"'x': may_alias is no tuple but 'y'"),
+    ],
+)
+def test_a_tensor_that_contradicts_itself(given: dict[str, Any], pattern: str) -> None:
+    with pytest.raises(SpecError, match=pattern):
+        Tensor("x", (M, N), **given)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "pattern"),
+    [
+        ((GATE,), r"has no output that is always written"),
+        ((GATE, Tensor("x", (M, N), inout=True, optional=True)), r"has no output that is always written"),
+        ((GATE, Tensor("out", (M, N), output=True, may_alias=("gat",))), r"may alias 'gat', which is no tensor of it"),
+        ((X, Tensor("out", (M, N), output=True, may_alias=("x",))), r"may alias 'x', which is written, too"),
+        ((GATE, Tensor("out", (M, M), output=True, may_alias=("gate",))), r"'gate', which has another shape or dtype"),
+        ((GATE, Tensor("out", (M, N), "f16", output=True, may_alias=("gate",))), r"another shape or dtype"),
+    ],
+)
+def test_an_operator_that_cannot_be(tensors: tuple[Tensor, ...], pattern: str) -> None:
+    with pytest.raises(SpecError, match=pattern):
+        operator(*tensors)
+
+
+def test_an_epilogue_writes_to_it_and_adds_nothing_that_is_written() -> None:
+    operator(X, GATE, epilogue=Epilogue("x", (AddTensor("gate", (0, 1)),)))
+    out = Tensor("out", (M, N), output=True)
+    with pytest.raises(SpecError, match=r"its epilogue adds 'x', which is not an input"):
+        operator(X, GATE, out, epilogue=Epilogue("out", (AddTensor("x", (0, 1)),)))
+
+
+def test_outputs_lie_in_each_input_s_memory_once_where_both_are_laid_out_alike() -> None:
+    up = Tensor("up", (M, N))
+    out = Tensor("out", (M, N), output=True, may_alias=("gate", "up"))
+    more = Tensor("more", (M, N), output=True, optional=True, may_alias=("gate",))
+    op = operator(GATE, up, out, more)
+    assert list(aliases_on(op, problem(M=3, N=5))) == [{"out": "gate"}, {"out": "up"}]
+    assert list(aliases_on(op, problem(M=3, N=5, present=("more",)))) == [
+        {"out": "gate"},
+        {"out": "up", "more": "gate"},
+    ]
+    assert list(aliases_on(op, problem(M=3, N=5, order={"gate": (1, 0)}))) == [{"out": "up"}]
+    every = {"order": {"gate": (1, 0), "up": (1, 0), "out": (1, 0)}, "alignment": {"gate": 4}}
+    assert list(aliases_on(op, problem(M=3, N=5, **every))) == [{"out": "up"}]
+    assert list(aliases_on(operator(GATE, Tensor("out", (M, N), output=True)), problem(M=3, N=5))) == []
