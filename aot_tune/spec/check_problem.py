@@ -107,6 +107,12 @@ def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> 
     for name, strides in problem.strides.items():
         if len(strides) != tensors[name].rank:
             raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
+        if tensors[name].inout and 0 in strides:
+            raise SpecError(
+                f"{where}: {name!r} has a stride of 0",
+                why="elements that are one cannot be read and written each",
+                fix="give that axis another stride",
+            )
         if isinstance(tensors[name].values, ROWWISE) and strides[-1] == 0 and not tensors[name].output:
             raise SpecError(
                 f"{where}: {name!r} has stride 0 on its last axis",
