@@ -8,6 +8,7 @@ from aot_tune.spec.expr import all_of
 from aot_tune.spec.generators import ROWWISE
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.tensors import Tensor
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["check_call", "check_problem", "check_values_of", "check_work", "is_empty"]
@@ -107,19 +108,23 @@ def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> 
     for name, strides in problem.strides.items():
         if len(strides) != tensors[name].rank:
             raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
-        if tensors[name].inout and 0 in strides:
-            raise SpecError(
-                f"{where}: {name!r} has a stride of 0",
-                why="elements that are one cannot be read and written each",
-                fix="give that axis another stride",
-            )
-        if isinstance(tensors[name].values, ROWWISE) and strides[-1] == 0 and not tensors[name].output:
-            raise SpecError(
-                f"{where}: {name!r} has stride 0 on its last axis",
-                why=f"all elements of a row are one: no {type(tensors[name].values).__name__}",
-                fix="give that axis another stride",
-            )
+        _check_strides(tensors[name], strides, where)
     for name, alignment in problem.alignment.items():
         size = op.dtype(problem, tensors[name]).itemsize
         if alignment < size or alignment > DEFAULT_ALIGNMENT or alignment & (alignment - 1):
             raise SpecError(f"{where}: alignment {alignment} of {name!r} is not a power of two from {size} to 64")
+
+
+def _check_strides(tensor: Tensor, strides: tuple[int, ...], where: str) -> None:
+    if tensor.inout and 0 in strides:
+        raise SpecError(
+            f"{where}: {tensor.name!r} has a stride of 0",
+            why="elements that are one cannot be read and written each",
+            fix="give that axis another stride",
+        )
+    if isinstance(tensor.values, ROWWISE) and strides[-1] == 0 and not tensor.output:
+        raise SpecError(
+            f"{where}: {tensor.name!r} has stride 0 on its last axis",
+            why=f"all elements of a row are one: no {type(tensor.values).__name__}",
+            fix="give that axis another stride",
+        )
