@@ -18,6 +18,11 @@
 #define THO_DISPATCH_SWITCH(...) (void)0
 #define TORCH_ERROR_CODE_CHECK(...) (void)0
 
+// Globals of vllm's host code would be constructed when the library is loaded, which no kernel's object may have; so
+// they become pointers.
+#define device_flags (*device_flags)
+#define device_properties (*device_properties)
+
 namespace torch {
 namespace headeronly {
 // Types beside the toolkit's, which become floats of themselves; `Of` is the one of a toolkit's type.
