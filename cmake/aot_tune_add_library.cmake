@@ -29,7 +29,7 @@ cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets befor
 
 set(_AOT_TUNE_OPTIONS
     MODE TARGETS OLDER_CPUS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR JOBS THREADS STRICT
-    NO_SURVIVOR FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD
+    NO_SURVIVOR FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD KEEP
 )
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
   set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")

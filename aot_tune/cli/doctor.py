@@ -7,12 +7,16 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aot_tune.compile.cuda.toolkit import find_cutlass
 from aot_tune.compile.cuda.visible_gpus import DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.plan.options import OPTIONS, misspelt
 from aot_tune.support.errors import AotTuneError, CacheError
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
+
+if TYPE_CHECKING:
+    from aot_tune.compile import Toolchain
 
 __all__ = ["cache_problems", "cuda_problems", "examine", "option_lines"]
 
@@ -41,7 +45,7 @@ def examine(*, verbose: bool = False) -> int:
     for name in toolchains():
         chain = toolchain_for(name)
         needed = name in always and ("cpu" in families_of(chain) or bool(query.devices))
-        problems += _try(f"compiler   {name}: ", lambda chain=chain: _listed(chain.identity(), verbose), needed=needed)  # type: ignore[misc]
+        problems += _try(f"compiler   {name}: ", lambda chain=chain: _compiler(chain, verbose), needed=needed)  # type: ignore[misc]
     problems += cuda_problems(query)
     targets = native_targets()
     print(f"targets    {', '.join(t.name for t in targets) or 'none'}")
@@ -126,6 +130,12 @@ def _cutlass(include: Path | None) -> str:
         return "none: `pip install nvidia-cutlass`, or set CUTLASS_PATH, for the kernels that use it"
     found = dict(_VERSION.findall((include / "cutlass" / "version.h").read_text()))
     return f"{found.get('MAJOR', '?')}.{found.get('MINOR', '?')}.{found.get('PATCH', '?')} at {include}"
+
+
+def _compiler(chain: Toolchain, verbose: bool) -> str:
+    """A compiler's version, and which one it is and why, where there is a choice."""
+    told, origin = _listed(chain.identity(), verbose), chain.origin()
+    return f"{told}, {origin}" if origin else told
 
 
 def _listed(found: dict[str, str], verbose: bool) -> str:

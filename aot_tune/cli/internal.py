@@ -79,7 +79,7 @@ def _configure(given: argparse.Namespace) -> int:
     plan, paths, files = make_plan(request, os.environ)
     write_plan(Path(given.directory), plan, paths, files)
     note_configured(Path(given.directory))
-    for line in plan.summary():
+    for line in (*plan.summary(), *paths.compilers):
         print(f"aot_tune: {line}", flush=True)
     return 0
 

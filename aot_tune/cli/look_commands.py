@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from aot_tune.plan.options import markdown_table
+from aot_tune.report import format_resources
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 
@@ -77,7 +78,21 @@ def _explain(given: argparse.Namespace) -> int:
     for key in ("tensors", "expected", "path", "rejected"):
         for line in told.get(key, ()):
             print(f"{key.removesuffix('s'):<9} {line}")
+    for line in _code_lines(_manifest(given.module, ops), given.operator, str(told.get("variant", ""))):
+        print(line)
     return 0
+
+
+def _code_lines(manifest: dict[str, Any], operator: str, variant: str) -> list[str]:
+    """What the manifest says of a variant's code, and how near to the roofline it came when it was measured."""
+    variants = next((one.get("variants", ()) for one in manifest["operators"] if one["name"] == operator), ())
+    known: dict[str, Any] = next((v for v in variants if v["name"] == variant), {})
+    code, best = format_resources(known.get("resources", {})), known.get("roofline")
+    lines = [f"{'code':<9} {code}"] if code else []
+    if best:
+        share = f"{100 * best['share']:.0f} % by {best['of']}, on '{best['problem']}'"
+        lines.append(f"{'roofline':<9} {share} at best")
+    return lines
 
 
 _TOLD = (
@@ -127,12 +142,23 @@ def _value(text: str) -> object:
     return float(text) if re.fullmatch(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text) else text
 
 
+def _manifest(name: str, module: Any) -> dict[str, Any]:
+    """The manifest of a library's Python module."""
+    try:
+        found = module.manifest()
+        return dict(found if isinstance(found, dict) else json.loads(found))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BuildError(
+            f"module {name} is not the Python module of a library",
+            why=f"it has no manifest: {error}",
+            fix="name a module that aot_tune_add_library made, such as aot_tune.ops",
+        ) from error
+
+
 def _operators(name: str, module: Any) -> list[str]:
     """The operators of a library's Python module."""
     try:
-        manifest = module.manifest()
-        known = manifest if isinstance(manifest, dict) else json.loads(manifest)
-        return [one["name"] for one in known["operators"]]
+        return [one["name"] for one in _manifest(name, module)["operators"]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BuildError(
             f"module {name} is not the Python module of a library",

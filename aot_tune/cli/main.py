@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from aot_tune import __version__
+from aot_tune.cli import compile_command as every
 from aot_tune.cli import internal
 from aot_tune.cli import look_commands as inspect
 from aot_tune.cli import record_commands as records
@@ -31,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_commands(commands)
     records.add_commands(commands)
     attempt.add_commands(commands)
+    every.add_commands(commands)
     workload.add_commands(commands)
     internal.add_commands(commands)
     return parser

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aot_tune.report import format_report, read_report
 from aot_tune.support.errors import BuildError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
@@ -30,6 +32,10 @@ def add_commands(commands: Any) -> None:
     )
     where.add_argument("--file", type=Path, help="a report.json, as a build leaves in build/aot_tune/<library>/")
     report.add_argument("--failures", action="store_true", help="list all candidates that were dropped")
+    report.add_argument(
+        "--candidates", action="store_true", help="list the candidates that were timed, with what their code takes"
+    )
+    report.add_argument("--json", action="store_true", help="print the report as JSON")
     report.set_defaults(run=_report)
 
     record = commands.add_parser(
@@ -51,7 +57,15 @@ def _report(given: argparse.Namespace) -> int:
         if name not in known:
             raise BuildError(f"the report has no operator {name!r}", fix=did_you_mean(name, known))
     limit = 1_000_000 if given.failures else 5
-    print(format_report(report, operators=given.operators, failures=limit), end="")
+    if given.json:
+        shown = tuple(r for r in report.operators if not given.operators or r.operator in given.operators)
+        text = msgspec.json.encode(msgspec.structs.replace(report, operators=shown))
+        print(msgspec.json.format(text, indent=1).decode())
+        return 0
+    print(
+        format_report(report, operators=given.operators, failures=limit, candidates=given.candidates),
+        end="",
+    )
     return 0
 
 

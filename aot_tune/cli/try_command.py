@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from aot_tune.cli.source_options import add_source_options, source_options
+
 __all__ = ["add_commands"]
 
 
@@ -28,6 +30,7 @@ def add_commands(commands: Any) -> None:
         help="template root, as TEMPLATES of aot_tune_add_library; may be repeated; default: the bundled operators",
     )
     one.add_argument("--source", type=Path, metavar="FILE", help="write the rendered source there")
+    add_source_options(one)
     one.set_defaults(run=_try)
 
 
@@ -43,5 +46,6 @@ def _try(given: argparse.Namespace) -> int:
             target=given.target,
             problem=given.problem,
             source=given.source,
+            compiled_with=source_options(given),
         )
     return 0 if well else 1

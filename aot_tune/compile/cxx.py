@@ -210,6 +210,22 @@ class CxxToolchain(Toolchain):
             resources=_resources(out, folder / f"{out.stem}.su", done),
         )
 
+    def texts(
+        self,
+        source: str,
+        target: Target,
+        folder: Path,
+        timeout: float,
+        options: CompileOptions = NO_OPTIONS,
+    ) -> dict[str, bytes]:
+        """Assembly."""
+        (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
+        flags = (*_flags(target), *option_flags(options, folder), f"-ffile-prefix-map={folder}=.")
+        argv = [*self.command(), *flags, "-S", SOURCE_NAME, "-o", "made.s"]
+        run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
+        made = folder / "made.s"
+        return {"s": made.read_bytes()} if made.is_file() else {}
+
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
         """Link objects into a shared library whose undefined symbols are all found now, not when it is loaded."""
         argv = [*self.command(), "-fopenmp", *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]

@@ -20,7 +20,8 @@ class CompileOutcome(msgspec.Struct, frozen=True, kw_only=True):
     `includes` are the files that it read beside the source, under names that `Toolchain.locate` knows. `device` is the
     digest of what a GPU runs, as in `Object`. `resources` are
     bytes: `text` of the object, `stack` of its deepest function, `memory` at the peak of the compiler. Those of a GPU
-    are of the worst of its kernels, and also hold `registers` of a thread (a count), `spill_bytes`, static `shared`.
+    are of the worst of its kernels, and also hold `registers` of a thread (a count), `spill_bytes`, and `shared`, as
+    far as the compiler knows it: what a launch adds is known of Triton's kernels only, as `dynamic_shared` in it.
     """
 
     status: CompileStatus

@@ -78,6 +78,10 @@ class Toolchain(ABC):
             ToolchainError: when there is no compiler, with the ways to point to one.
         """
 
+    def origin(self) -> str:
+        """Where the compiler lies and why it is that one, for people; empty where there is no choice to explain."""
+        return ""
+
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
         """The part of an `identity` that decides `CompileOutcome.device`: not what the host's C++ compiler adds."""
         return {name: text for name, text in identity.items() if not name.startswith("host ")}
@@ -105,6 +109,24 @@ class Toolchain(ABC):
         Raises:
             ToolchainError: when the compiler cannot be started; never for what the source does.
         """
+
+    def texts(
+        self,
+        source: str,
+        target: Target,
+        folder: Path,
+        timeout: float,
+        options: CompileOptions = NO_OPTIONS,
+    ) -> dict[str, bytes]:
+        """What lies between a source that compiles and its code, by the ending of a file's name, such as `ptx`.
+
+        `folder` is the compiler's own and may be littered. What cannot be had is left out.
+
+        Raises:
+            ToolchainError: when the compiler cannot be started.
+        """
+        del source, target, folder, timeout, options
+        return {}
 
     @abstractmethod
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:

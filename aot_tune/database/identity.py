@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.database.reference_source import own_sources, used_elsewhere
-from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.spec import Compute, Drawn, Expr, Operator, Problem
 from aot_tune.spec.tolerance import DEFAULT_TOLERANCE
 from aot_tune.support.digests import canonical, canonical_digest
 
@@ -32,7 +32,7 @@ def operator_digest(operator: Operator) -> str:
         for t in operator.tensors
     ]
     rounds = operator.roundings()
-    scalars = [[s.name, s.dtype_name, s.default] for s in operator.scalars]
+    scalars = [[s.name, s.dtype_name, s.default] + ([s.binds] if s.binds else []) for s in operator.scalars]
     attributes = [[a.name, a.choices] for a in operator.attributes]
     uses = used_elsewhere(operator.reference)
     return canonical_digest(
@@ -44,6 +44,7 @@ def operator_digest(operator: Operator) -> str:
             "scalars": scalars,
             "attributes": attributes,
             "epilogue": _plain(operator.epilogue),
+            **({"fragments": {n: f.key() for n, f in operator.fragments.items()}} if operator.fragments else {}),
             "tolerance": DEFAULT_TOLERANCE if operator.tolerance is None else _plain(operator.tolerance),
             "reference": own_sources(operator.reference),
             **({"uses": uses} if uses else {}),
@@ -64,5 +65,7 @@ def _plain(value: object) -> object:
         return [_plain(v) for v in value]
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in sorted(value.items())}
-    fields: Mapping[str, object] = vars(value)
+    if isinstance(value, Drawn):
+        return ["Drawn", own_sources(value.function), used_elsewhere(value.function)]
+    fields: Mapping[str, object] = {"key": value.key} if isinstance(value, Compute) else vars(value)
     return [type(value).__name__, {k: _plain(v) for k, v in sorted(fields.items())}]

@@ -35,11 +35,14 @@ class LinkedVariant:
         object_digest: SHA-256 of that file.
         device_digest: digest of what a GPU runs of it, as its toolchain tells; empty for a CPU.
         generic: answers every legal call in its dtypes; on each device an operator has one for each dtypes. Where code
-            runs on one architecture alone, a family of devices has one per architecture, with a `last`.
+            runs on one architecture alone, a family of devices has one per architecture, with a `last`. Several may
+            share that by guards over optional tensors and attributes, of which each call meets those of one.
         notes: it has the function `<symbol>_note` too, which writes a line of text for explain(); `generate` finds out
             from its object.
         settled: once it ran on a device it loads nothing there any more, and what it says of its workspace depends on
             the call's dims, strides, alignments, numbers and presence alone; `generate` finds out as well.
+        resources: what its code takes, by name: `registers`, `spill_bytes`, `shared`, `stack`.
+        roofline: the best `share` of the roofline that it came to, on the `problem`, by the peaks that `of` names.
         rebuilt: compiled by another compiler version than the one whose object was measured; for a GPU, by one that
             makes other device code.
     """
@@ -60,6 +63,8 @@ class LinkedVariant:
     rebuilt: bool = False
     notes: bool = False
     settled: bool = False
+    resources: Mapping[str, int] = field(default_factory=dict)
+    roofline: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ def _operator(table: OperatorTable) -> dict[str, object]:
 
 def _variant(v: LinkedVariant) -> dict[str, object]:
     device = {"device": v.device_digest} if v.device_digest else {}
+    known = {"resources": dict(v.resources), "roofline": dict(v.roofline)}
     return {
         "name": v.name,
         "symbol": v.symbol,
@@ -60,6 +61,7 @@ def _variant(v: LinkedVariant) -> dict[str, object]:
         **device,
         "generic": v.generic,
         "rebuilt": v.rebuilt,
+        **{name: found for name, found in known.items() if found},
     }
 
 

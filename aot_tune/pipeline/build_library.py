@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.database import Begun, begin, forget
+from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import recorded_evidence
@@ -19,6 +20,8 @@ from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import without_wrong
 from aot_tune.pipeline.shipping.finish import choose, finish
+from aot_tune.pipeline.shipping.kept_texts import keep_texts
+from aot_tune.pipeline.shipping.standing_in import stand_in
 from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.plan.library_plan import Plan, read_plan
@@ -42,7 +45,7 @@ def build(directory: Path) -> None:
     plan, paths = read_plan(directory)
     budget = Budget(plan.options.budget, spent=spent_before(directory))
     progress = Progress()
-    for line in plan.summary():
+    for line in (*plan.summary(), *paths.compilers):
         progress.line(line)
     session = Session(plan, paths, progress, budget)
     begun: Begun | None = None
@@ -51,7 +54,7 @@ def build(directory: Path) -> None:
         progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
         begun = _begin(session)
         repeats = Repeats(session, paths)
-        report = repeats.take(directory)
+        report = None if plan.options.keep else repeats.take(directory)  # whose texts are not at hand
         if report is None:
             report = build_with(session, plan, directory, repeats)
             _end(session, begun)
@@ -121,7 +124,10 @@ def shown_again(plan: Plan, directory: Path) -> str:
 def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:
     """Build with an open session: tune or replay, ship, save records."""
     evidence: dict[str, list[Evidence]]
-    if plan.options.mode == "generic":
+    if plan.options.mode == "compile":
+        tell_failures(session, compile_every_candidate(session))
+        _without_failed(session)
+    if plan.options.mode in ("generic", "compile"):
         evidence = {name: [] for name in session.operators}
     elif plan.options.mode == "replay":
         evidence = replay_all(session)
@@ -136,6 +142,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     for name, found in evidence.items():
         share_among_targets(found)
         with session.failures.of(name):
+            stand_in(session, found)
             generics[name] = _generics(session, name, found)
             chosen[name] = [choose(session, e) for e in found]
     before = session.progress.now()
@@ -147,6 +154,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     ago = session.progress.now() - tuned
     note_tuned(directory, link_memory_of(session), ago=ago, granted=session.load.granted)
     report, files = finish(session, directory, chosen, generics)
+    keep_texts(session, _kept(session, chosen, generics))
     if plan.options.mode in ("auto", "tune"):
         shipped = {name: found for name, found in evidence.items() if name in session.operators}
         recorded = save_records(session, shipped)
@@ -183,6 +191,15 @@ def _generics(session: Session, name: str, found: list[Evidence]) -> list[Entry]
     measured = {e.candidate.id: e for one in found for e in one.entries.values() if e.candidate.generic}
     entries = session.generic_entries(session.operators[name].operator)
     return [measured.get(e.candidate.id, e) for e in entries]
+
+
+def _kept(
+    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
+) -> Iterator[Entry]:
+    """The entries of all variants of the library."""
+    for name in session.operators:
+        yield from (one.evidence.entries[c] for one in chosen.get(name, ()) for c in one.selection.kept)
+        yield from generics[name]
 
 
 def replay_all(session: Session) -> dict[str, list[Evidence]]:

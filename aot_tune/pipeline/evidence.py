@@ -17,6 +17,7 @@ from aot_tune.pipeline.surveyed_times import SurveyedTimes
 from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
+from aot_tune.spec.config_guards import worthwhile_of
 from aot_tune.support.digests import canonical_digest
 
 __all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_band"]
@@ -35,7 +36,7 @@ class Entry:
 
     `recorded` is what a database says of its code, where the source is the recorded one and the toolchain too, or no
     measurement is made here. `only` are the ids of the problems that it is tried on, where its kernel does not say it
-    all; `due` says that it is compiled next.
+    all; `due` says that it is compiled next. It `stands_in` for what there was no time to measure.
     """
 
     candidate: Candidate
@@ -45,6 +46,7 @@ class Entry:
     recorded: str = ""
     only: frozenset[str] | None = None
     due: bool = False
+    stands_in: bool = False
 
     @classmethod
     def of(
@@ -61,6 +63,10 @@ class Entry:
     def is_recorded_as(self, code: str) -> None:
         """A database has measurements of this code, which it would be compiled to."""
         self.recorded = code
+
+    def stand_in(self) -> None:
+        """It is kept for calls of which nothing was measured, without having been timed itself."""
+        self.stands_in = True
 
     def comes_next(self, due: bool) -> None:
         """Whether it is being compiled, and nothing will break that off."""
@@ -152,7 +158,8 @@ class Evidence:
     def worth_a_try(self, entry: Entry, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it, whatever was asked for."""
         kernel = self.operator.kernel(entry.candidate.kernel)
-        return self._conditions.hold(entry.candidate.id, (*entry.requires, *kernel.worthwhile), problem)
+        worthwhile = worthwhile_of(kernel, entry.candidate.config)
+        return self._conditions.hold(entry.candidate.id, (*entry.requires, *worthwhile), problem)
 
     def tried(self, problem: Problem, among: Iterable[Entry] | None = None) -> list[Entry]:
         """Candidates that have an object and are meant for a problem; of all, or `among` some of the evidence's."""

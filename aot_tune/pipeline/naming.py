@@ -6,15 +6,21 @@ import shlex
 from pathlib import Path
 
 from aot_tune.pipeline.evidence import Entry
+from aot_tune.render import Candidate
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.load_operators import bundled_templates
 
-__all__ = ["again", "variant_name"]
+__all__ = ["again", "candidate_name", "variant_name"]
 
 
 def variant_name(entry: Entry) -> str:
+    """The name of an entry's candidate for people."""
+    return candidate_name(entry.candidate)
+
+
+def candidate_name(candidate: Candidate) -> str:
     """The name of a candidate for people: its kernel and the beginning of its id."""
-    return f"{entry.candidate.kernel}_{entry.candidate.id[:8]}"
+    return f"{candidate.kernel}_{candidate.id[:8]}"
 
 
 def again(operator: Operator, entry: Entry, target: str, problem: Problem | None = None) -> str:

@@ -38,9 +38,10 @@ from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.pending import PendingWork
+from aot_tune.plan.eight_bit_targets import generic_dtypes
 from aot_tune.plan.library_plan import Paths, Plan, devices
 from aot_tune.plan.options import effort_limit
-from aot_tune.render import Renderer, candidate_for, candidates_for, resolved
+from aot_tune.render import Renderer, candidates_for, generic_candidates, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.spec.load_operators import load_operators
@@ -272,28 +273,29 @@ class Session:
 
     def answers(self, operator: Operator, target: Target) -> bool:
         """Whether an operator has a generic variant on the devices of a target."""
-        return any(True for _ in self._generics(operator, target))
+        return any(True for _ in self.generics(operator, target))
 
     def generic_entries(self, operator: Operator, target: Target | None = None) -> list[Entry]:
-        """The rendered generic candidates of an operator, one per dtypes: on devices of a target, or in the build."""
+        """The rendered generic candidates of an operator for each dtypes: on devices of a target, or in the build."""
         found = []
-        for kernel, baseline in self._generics(operator, target):
+        for kernel, baseline in self.generics(operator, target):
             one = resolved(kernel, baseline.name)
             config = next(iter(one.configs(baseline.facts)))
-            for dtypes in operator.dtype_choices(one):
-                candidate = candidate_for(operator, one, config, baseline, dtypes=dtypes)
-                if candidate.id not in self._generic:
-                    rendered = self.renderer.render(operator, candidate, baseline)
-                    self._generic[candidate.id] = Entry.of(operator, rendered)
-                found.append(self._generic[candidate.id])
+            for dtypes in generic_dtypes(operator, one, baseline):
+                for candidate in generic_candidates(operator, one, config, baseline, dtypes):
+                    if candidate.id not in self._generic:
+                        rendered = self.renderer.render(operator, candidate, baseline)
+                        self._generic[candidate.id] = Entry.of(operator, rendered)
+                    found.append(self._generic[candidate.id])
         return found
 
-    def _generics(self, operator: Operator, target: Target | None) -> Iterator[tuple[Kernel, Target]]:
+    def generics(self, operator: Operator, target: Target | None = None) -> Iterator[tuple[Kernel, Target]]:
         """The generic kernels of an operator, with what each is compiled for; those for devices of a target, or all."""
         for kernel in operator.generics:
             served = families_of(toolchain_for(kernel.backend, self.environment))
             for baseline in self.baselines:
-                if baseline.family in served and (target is None or baseline.meets(target)):
+                here = baseline.family in served and (target is None or baseline.meets(target))
+                if here and generic_dtypes(operator, kernel, baseline):
                     yield kernel, baseline
 
     def compile(

@@ -6,17 +6,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
-from aot_tune.pipeline.naming import variant_name
+from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.shipping.kept_texts import keep_texts
+from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import candidates_for
-from aot_tune.report import format_time
+from aot_tune.report import format_resources, format_time
 from aot_tune.spec import Operator, Problem, Target, all_of
-from aot_tune.spec.load_operators import bundled_templates, operator_folders
+from aot_tune.spec.load_operators import bundled_templates, operator_folders, roots_with_bundled
 from aot_tune.spec.problem_named import problem_named
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
 from aot_tune.support.progress import Progress
@@ -32,6 +36,7 @@ def try_candidate(
     target: str = "",
     problem: str = "",
     source: Path | None = None,
+    compiled_with: CompileSettings = PLAIN,
     environment: Mapping[str, str] = os.environ,
 ) -> bool:
     """Compile, verify and time one candidate, and print what comes of it; whether all is well.
@@ -43,6 +48,7 @@ def try_candidate(
         target: what it was compiled for; the best that this machine has where it is not given.
         problem: a problem's id; all of the workload that it serves where it is not given.
         source: a file to write the rendered source to.
+        compiled_with: what sources are compiled with, as CMake would say it.
         environment: of the build that is repeated.
 
     Raises:
@@ -60,46 +66,45 @@ def try_candidate(
         prefix="once",
         header="once.h",
         operators=(operator,),
-        templates=_roots(templates, bundled),
+        templates=roots_with_bundled(templates),
         options=options,
+        compile=compiled_with,
     )
     plan, paths, _ = make_plan(request, environment)
+    paths = msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile))
     session = Session(plan, paths, Progress())
     try:
         loaded = session.operators[operator]
         wanted, device, entry = _find(session, loaded, name)
         if source is not None:
-            source.write_text(entry.rendered.source, encoding="utf-8")
-        return _run(session, loaded, wanted, device, entry, problem)
+            _write(source, entry.rendered.source)
+        compiled = _compile(session, loaded.operator, entry)
+        keep_texts(session, [entry])
+        if device is None:
+            raise BuildError(
+                f"there is no device for {wanted.name} here",
+                why="a candidate runs where what it is compiled for runs",
+                fix="try it on such a machine; `aot-tune doctor` tells what is here",
+            )
+        return compiled and _run(session, loaded, wanted, device, entry, problem)
     finally:
         session.close()
 
 
-def _roots(templates: Sequence[str], bundled: Sequence[str]) -> tuple[str, ...]:
-    """A project's template roots, and behind them the bundled one, whose `common/` its templates may include.
-
-    Not where both have an operator of one name, which no library may.
-    """
-    if not templates:
-        return ("bundled",)
-    own = {folder.name for folder in operator_folders([Path(t) for t in templates if t != "bundled"])}
-    return tuple(templates) if "bundled" in templates or own & set(bundled) else (*templates, "bundled")
+def _write(path: Path, source: str) -> None:
+    """Write a rendered source, into a folder that need not be there yet."""
+    path = path.expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source, encoding="utf-8")
+    print(f"source    {path}")
 
 
-def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, Device, Entry]:
+def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, Device | None, Entry]:
     for target in session.targets:
         device = session.device_for(target)
-        if device is None:
-            raise BuildError(
-                f"there is no device for {target.name} here",
-                why="a candidate runs where what it is compiled for runs",
-                fix="try it on such a machine; `aot-tune doctor` tells what is here",
-            )
-        entry = next(
-            (e for e in _entries(session, loaded.operator, target, device, name) if variant_name(e) == name), None
-        )
-        if entry is not None:
-            return target, device, entry
+        for entry in _entries(session, loaded.operator, target, device, name):
+            if variant_name(entry) == name:
+                return target, device, entry
     raise BuildError(
         f"operator {loaded.operator.name!r} has no candidate {name!r} for {' or '.join(session.plan.targets)}",
         why="a name stands for a kernel's config, target, dtypes and the dims that are constants in it",
@@ -107,24 +112,26 @@ def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, 
     )
 
 
-def _entries(session: Session, operator: Operator, target: Target, device: Device, name: str) -> Iterator[Entry]:
+def _entries(session: Session, operator: Operator, target: Target, device: Device | None, name: str) -> Iterator[Entry]:
     """The candidates of a target that may have the name."""
     kernel_name = name.rpartition("_")[0]
     yield from session.generic_entries(operator, target)
     for kernel in session.kernels_for(operator, target):
         if kernel.name != kernel_name:
             continue
-        if kernel.algorithms is not None:
-            yield from vendor_entries(session, operator, target, device)
+        if kernel.algorithms is not None:  # which only the device's library tells
+            if device is not None:
+                yield from vendor_entries(session, operator, target, device)
             continue
         for config in kernel.configs(target.facts):
             for candidate in candidates_for(operator, kernel, config, target):
-                if f"{kernel.name}_{candidate.id[:8]}" == name:
+                if candidate_name(candidate) == name:
                     yield Entry.of(operator, session.renderer.render(operator, candidate, target))
 
 
-def _run(session: Session, loaded: LoadedOperator, target: Target, device: Device, entry: Entry, problem: str) -> bool:
-    operator, name = loaded.operator, variant_name(entry)
+def _compile(session: Session, operator: Operator, entry: Entry) -> bool:
+    """Compile a candidate, and tell what came of it."""
+    name = variant_name(entry)
     print(f"candidate {operator.name}: {name} ({entry.candidate.label}) for {entry.candidate.target}")
     session.compile([entry], name)
     assert entry.object is not None
@@ -132,6 +139,12 @@ def _run(session: Session, loaded: LoadedOperator, target: Target, device: Devic
         print(f"status    {entry.object.status}: {entry.object.error}")
         return False
     print(f"object    {entry.object.digest}")
+    print(f"resources {format_resources(entry.object.resources)}")
+    return True
+
+
+def _run(session: Session, loaded: LoadedOperator, target: Target, device: Device, entry: Entry, problem: str) -> bool:
+    operator, name = loaded.operator, variant_name(entry)
     evidence = Evidence(operator, target, {entry.candidate.id: entry})
     problems = (
         [problem_named(operator, problem)]

@@ -14,7 +14,7 @@ from aot_tune.spec.compile_options import check_option
 from aot_tune.support.errors import BuildError, Mistakes, SpecError, ToolchainError
 from aot_tune.support.installed_paths import PACKAGE
 
-__all__ = ["CompileSettings", "check_settings", "linked_libraries", "of_target"]
+__all__ = ["PLAIN", "CompileSettings", "check_settings", "linked_libraries", "of_target"]
 
 _LANGUAGE = re.compile(r"\$<\$<COMPILE_LANGUAGE:(?P<languages>[A-Z,]+)>:(?P<option>.+)>\Z", re.DOTALL)
 _LANGUAGES = {"cxx": "CXX", "nvcc": "CUDA"}
@@ -65,6 +65,10 @@ class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
                 yield option
             elif _LANGUAGES[backend] in match["languages"].split(","):
                 yield from match["option"].split(";")
+
+
+PLAIN = CompileSettings()
+"""Nothing beside what every candidate is compiled with."""
 
 
 def check_settings(settings: CompileSettings, library: str) -> None:

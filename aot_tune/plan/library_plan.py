@@ -17,14 +17,11 @@ from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import caution_of
 from aot_tune.bench.devices.family import devices as devices_of
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import (
-    families_of,
-    generic_targets,
-    native_targets,
-    toolchain_for,
-)
+from aot_tune.compile import families_of, generic_targets, native_targets, toolchain_for
 from aot_tune.database import OperatorDatabase, deciding, load_databases
+from aot_tune.plan.check_templates import Sources, read_and_render
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
+from aot_tune.plan.eight_bit_targets import eight_bit_baselines
 from aot_tune.plan.input_files import digest_of_inputs, input_files
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
@@ -42,17 +39,18 @@ from aot_tune.plan.preflight import (
 )
 from aot_tune.plan.wanted_targets import apart, in_order
 from aot_tune.plan.workload_files import WorkloadPlan, read_workload
-from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
-from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
+from aot_tune.spec import Operator, Problem
 from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.spec.names import check_identifier
-from aot_tune.support.errors import BuildError, Mistakes, SpecError
+from aot_tune.support.errors import BuildError, Mistakes
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
-from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
+from aot_tune.triton.read_declarations import Inspections
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
 
+_UNMEASURED = ("generic", "compile")
+"""Modes in which nothing is chosen by measurements, new or recorded."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")
 
 
@@ -125,10 +123,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan's inputs are on this machine."""
+    """Where a plan's inputs are on this machine; `compilers` has a line for each compiler that was chosen."""
 
     templates: tuple[str, ...]
     database: str
+    compilers: tuple[str, ...] = ()
     link_arguments: tuple[str, ...] = ()
     include_folders: tuple[str, ...] = ()
     compile: CompileSettings = CompileSettings()
@@ -169,22 +168,17 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         _recorded(databases),
         mistakes,
     )
-    check_devices(options.device if options.mode != "generic" else (), databases)
+    check_devices(options.device if options.mode not in _UNMEASURED else (), databases)
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     wanted, older = apart(options, deciding(databases, options.device), may_measure=may_measure)
     targets = wanted if options.mode != "generic" else []
-    baselines = generic_targets(wanted)
+    baselines = (*generic_targets(wanted), *eight_bit_baselines(operators.values(), wanted))
     families = sorted({t.family for t in (*baselines, *wanted)})
     check_answers(operators, families)
     operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}
     imported = set(project_files())
-    inspections: Inspections = {}
-    left_out = ""
-    with mistakes.gather():
-        inspections, left_out = read_functions(operators, targets, baselines, roots, environment, imported)
-    operators = {name: with_declarations(op, inspections, families) for name, op in operators.items()}
-    with mistakes.gather():
-        _check_spaces(operators, targets, baselines, roots)
+    sources = Sources(tuple(r.resolve() for r in roots), environment, imported)
+    operators, inspections, left_out = read_and_render(operators, options.mode, wanted, baselines, sources, mistakes)
     mistakes.tell()
     files = sorted({*input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
@@ -197,7 +191,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         check_memory(operators.values(), options.filter, targets, found, workload.places)
     notes += [*workload.notes, *workload.plan.notes(operators, families)]
     notes += idle_kernels(operators.values(), targets)
-    notes += unchecked(operators.values()) if options.mode != "generic" else []
+    notes += unchecked(operators.values()) if options.mode not in _UNMEASURED else []
     plan = Plan(
         name=request.name,
         prefix=request.prefix,
@@ -224,6 +218,9 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     paths = Paths(
         templates=tuple(str(r.resolve()) for r in roots),
         database=request.database,
+        compilers=tuple(
+            f"compiler {c.name} {plan.toolchains[c.name]['version']}: {c.origin()}" for c in chains if c.origin()
+        ),
         link_arguments=(*linked, *dict.fromkeys(a for c in chains for a in c.link_arguments())),
         include_folders=tuple(dict.fromkeys(f for c in chains for f in c.include_folders())),
         compile=msgspec.structs.replace(request.compile, definitions=(), options=()),
@@ -277,45 +274,6 @@ def _check_environment(options: Options, environment: Mapping[str, str]) -> None
     location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
     if location.root is not None and location.required:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
-
-
-def _check_spaces(
-    operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target], roots: Sequence[Path]
-) -> None:
-    """Render one config of every kernel and target, so that faults of templates show before anything is compiled."""
-    renderer, mistakes = Renderer(roots), Mistakes()
-    for operator in operators.values():
-        for kernel in operator.kernels:
-            served = families_of(toolchain_for(kernel.backend))
-            for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
-                if kernel.triton is not None and target.name not in kernel.triton.inspections:
-                    continue  # its constraints say that it is not for the target
-                with mistakes.gather():
-                    _render_one(renderer, operator, resolved(kernel, target.name), target)
-    mistakes.tell()
-
-
-def _render_one(renderer: Renderer, operator: Operator, kernel: Kernel, target: Target) -> None:
-    try:
-        config = next(kernel.configs(target.facts), None)
-    except SpecError as error:  # of a constraint
-        what = f"operator {operator.name!r}: kernel {kernel.name!r}: {error.what}"
-        raise SpecError(what, why=error.why, fix=error.fix) from error
-    candidate = _any_candidate(operator, kernel, config, target) if config is not None else None
-    if candidate is not None:
-        renderer.render(operator, candidate, target)
-
-
-def _any_candidate(
-    operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target
-) -> Candidate | None:
-    """A candidate of a config; None for a Triton function that no problem of the target's devices is for."""
-    if kernel.triton is None:
-        problem = next(iter(operator.workload_for(target.family)), None)
-        return candidate_for(operator, kernel, config, target, problem)
-    if kernel.generic:
-        return candidate_for(operator, kernel, config, target)
-    return next(candidates_for(operator, kernel, config, target), None)
 
 
 def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:

@@ -30,8 +30,10 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_MODE",
         "auto",
         "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again, or goes on "
-        "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `generic` does not tune",
-        ("auto", "tune", "replay", "generic"),
+        "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `generic` does not tune; "
+        "`compile` compiles every candidate, needs no device, and goes on as `generic` "
+        "([docs/compiling.md](docs/compiling.md))",
+        ("auto", "tune", "replay", "generic", "compile"),
     ),
     Option(
         "AOT_TUNE_TARGETS",
@@ -79,6 +81,12 @@ OPTIONS: tuple[Option, ...] = (
         "object cache and measurement store: `rw`, `ro` (read only), `fresh` (write, never read), `off`",
         ("rw", "ro", "fresh", "off"),
     ),
+    Option(
+        "AOT_TUNE_KEEP",
+        "",
+        "folder that gets the source and the compiled text of the variants that are kept: PTX, TTGIR, and SASS where "
+        "the toolkit has `cuobjdump`; assembly of CPU variants; see [docs/compiling.md](docs/compiling.md)",
+    ),
     Option("AOT_TUNE_CACHE_DIR", "", "where they are; empty is `$XDG_CACHE_HOME/aot_tune`, else `~/.cache/aot_tune`"),
     Option(
         "AOT_TUNE_JOBS",
@@ -91,7 +99,7 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_STRICT",
         "0",
         "1 makes replay fail where an object is not bit-equal to the recorded one, for a GPU where its device code is "
-        "not",
+        "not; and the mode `compile` where any candidate fails",
         ("0", "1"),
     ),
     Option(
@@ -170,6 +178,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = None
     workload: tuple[str, ...] = ()
     older_cpus: int = 0
+    keep: str = ""
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -208,6 +217,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         max_variants=_count("AOT_TUNE_MAX_VARIANTS", values["AOT_TUNE_MAX_VARIANTS"]),
         max_bytes=_count("AOT_TUNE_MAX_BYTES", values["AOT_TUNE_MAX_BYTES"], most=2**40),
         workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
+        keep=_folder("AOT_TUNE_KEEP", values["AOT_TUNE_KEEP"]),
         older_cpus=_count("AOT_TUNE_OLDER_CPUS", values["AOT_TUNE_OLDER_CPUS"], least=0) or 0,
     )
 
@@ -226,6 +236,16 @@ def _names(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
 
 def _parts(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(";") if part.strip())
+
+
+def _folder(name: str, value: str) -> str:
+    if value and not os.path.isabs(value):  # noqa: PTH117 - a text is a path here, and nothing of the disk is asked
+        raise OptionError(
+            f"{name}={value!r} is not an absolute path",
+            why="builds run in folders of their own, often temporary ones",
+            fix=f'write for example {name}="$PWD/kept"',
+        )
+    return value
 
 
 def _seconds(name: str, value: str) -> float | None:

@@ -12,7 +12,8 @@ from aot_tune.compile import families_of, native_targets, toolchain_for, toolcha
 from aot_tune.compile.cuda.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.plan.workload_files import is_served
-from aot_tune.spec import Operator, Target, all_of
+from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.spec.config_guards import guard_sets, may_serve
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
 
 __all__ = [
@@ -132,7 +133,7 @@ def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> li
         for kernel in operator.kernels:
             for devices in sorted({t.family for t in targets} & families_of(toolchain_for(kernel.backend))):
                 calls = [operator.facts(p) for p in operator.workload_for(devices)]
-                if calls and not any(all_of(kernel.requires, facts) for facts in calls):
+                if calls and not any(may_serve(kernel, facts) for facts in calls):
                     wanted = " and ".join(c.key() for c in kernel.requires)
                     found.append(
                         f"kernel {operator.name}/{kernel.name} is tried on no problem: it requires {wanted}, and no "
@@ -152,7 +153,7 @@ def unchecked(operators: Iterable[Operator]) -> list[str]:
                 "checks alone; declare `checks` of odd sizes"
             )
             continue
-        own = {k.name: large_checks(operator, k.requires, most) for k in operator.kernels if not k.generic}
+        own = {k.name: _large_checks(operator, k, most) for k in operator.kernels if not k.generic}
         never = [name for name, (_, all_of_it) in own.items() if not all_of_it]
         if never:
             lines.append(
@@ -167,6 +168,12 @@ def unchecked(operators: Iterable[Operator]) -> list[str]:
                 f"{most >> 20} MiB"
             )
     return lines
+
+
+def _large_checks(operator: Operator, kernel: Kernel, most: int) -> tuple[int, int]:
+    """As `large_checks`, of the config with the most derived checks: guards may depend on parameters."""
+    sets = guard_sets(kernel, kernel.requires)
+    return max((large_checks(operator, guards, most) for guards in sets), key=lambda counts: counts[1])
 
 
 def check_kernels(operators: Mapping[str, Operator]) -> None:

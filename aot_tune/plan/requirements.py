@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aot_tune.plan.cutlass_use import uses_cutlass
 from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
 
 __all__ = ["build_requirements", "chosen", "visible_gpus"]
@@ -59,7 +60,8 @@ def build_requirements(
         driver, gpus = visible_gpus(environ)
         cuda = cuda or gpus > 0
     found = _nvcc_wheels(driver) if cuda and not _has_nvcc(environ, system) else []
-    if cuda and not environ.get("CUTLASS_PATH"):
+    excluded = chosen("AOT_TUNE_EXCLUDE_BACKENDS", settings, environ, project).split(";")
+    if cuda and not environ.get("CUTLASS_PATH") and "nvcc" not in excluded and uses_cutlass(project):
         found.append(_CUTLASS)
     if (cuda or hip) and _any_file(project, ".py", b"TritonFunction("):
         found.append(_TRITON)

@@ -57,7 +57,7 @@ def apart(options: Options, recorded: Sequence[OperatorDatabase], *, may_measure
     """
     targets = targets_for(options, recorded)
     newest = max((t.level for t in targets if t.on_host), default=0)
-    if options.targets != ("native",) or options.mode == "generic" or newest < _BESIDE:
+    if options.targets != ("native",) or options.mode in ("generic", "compile") or newest < _BESIDE:
         return Wanted(targets, None)
     older = target_by_name(_OLDER)
     there = (may_measure and options.mode != "replay") or any(older.name in d.targets for d in recorded)

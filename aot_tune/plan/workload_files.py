@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile import families_of, toolchain_for
-from aot_tune.spec import Operator, Problem, all_of
+from aot_tune.spec import Operator, Problem
 from aot_tune.spec.check_problem import check_work, is_empty
+from aot_tune.spec.config_guards import may_serve
 from aot_tune.spec.workload import (
     KnownProblems,
     StatedWorkload,
@@ -82,7 +83,7 @@ def is_served(operator: Operator, problem: Problem, devices: str) -> bool:
     facts = operator.facts(problem)
     dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
     kernels = (k for k in operator.kernels if devices in families_of(toolchain_for(k.backend)))
-    return any(dtypes in operator.dtype_choices(k) and all_of(k.requires, facts) for k in kernels)
+    return any(dtypes in operator.dtype_choices(k) and may_serve(k, facts) for k in kernels)
 
 
 @dataclass

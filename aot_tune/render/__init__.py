@@ -7,6 +7,8 @@ from aot_tune.render.candidate import (
     assumes_less,
     candidate_for,
     candidates_for,
+    combination,
+    generic_candidates,
     requirements,
 )
 from aot_tune.render.environment import SourceLine
@@ -25,6 +27,8 @@ __all__ = [
     "bind",
     "candidate_for",
     "candidates_for",
+    "combination",
+    "generic_candidates",
     "read_recipe",
     "requirements",
     "resolved",

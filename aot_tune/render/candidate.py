@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 import msgspec
 
+from aot_tune.render.triton.combinations import pinned_form
 from aot_tune.render.triton.grid_limits import grid_limits
 from aot_tune.render.triton.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
+from aot_tune.spec.call_combinations import is_of_combination
+from aot_tune.spec.config_guards import requires_of, worthwhile_of
 from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Candidate", "assumes_less", "candidate_for", "candidates_for", "requirements"]
+__all__ = [
+    "Candidate",
+    "assumes_less",
+    "candidate_for",
+    "candidates_for",
+    "combination",
+    "generic_candidates",
+    "requirements",
+]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -64,11 +75,25 @@ def candidate_for(
     if kernel.triton is not None:
         concrete = operator.concrete(chosen)
         pins = (
-            generic_pins(concrete, kernel, config, target.name)
+            generic_pins(concrete, kernel, config, target.name, chosen)[0]
             if problem is None
             else plain_pins(concrete, kernel, config, problem, target.name)
         )
     return _candidate(operator, kernel, config, target, pins, chosen)
+
+
+def generic_candidates(
+    operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target, dtypes: Mapping[str, str]
+) -> list[Candidate]:
+    """The candidates of a generic kernel with some dtypes, which answer every legal call together.
+
+    That is one, but of a Triton function one for each combination of optional tensors and attributes that it has as
+    constants.
+    """
+    if kernel.triton is None:
+        return [candidate_for(operator, kernel, config, target, dtypes=dtypes)]
+    sets = generic_pins(operator.concrete(dtypes), kernel, config, target.name, dtypes)
+    return [_candidate(operator, kernel, config, target, pins, dict(dtypes)) for pins in sets]
 
 
 def candidates_for(
@@ -101,7 +126,8 @@ def _is_for(
 ) -> bool:
     if any(problem.dtypes.get(v, operator.dtypes[v][0]) != d for v, d in dtypes.items()):
         return False
-    wanted = all_of((*kernel.requires, *kernel.worthwhile), operator.facts(problem))
+    stated = (*requires_of(kernel, config), *worthwhile_of(kernel, config))
+    wanted = all_of(stated, operator.facts(problem))
     return wanted and not is_pruned(kernel, target.name, config, problem)
 
 
@@ -129,13 +155,22 @@ def requirements(operator: Operator, candidate: Candidate) -> tuple[Expr, ...]:
     """The guards of a candidate: its dtypes, its kernel's, and that pinned dims have their values."""
     dtypes = tuple(dtype_index(v) == operator.dtypes[v].index(d) for v, d in candidate.dtypes.items())
     kernel = operator.kernel(candidate.kernel)
+    required = requires_of(kernel, candidate.config)
     if kernel.triton is not None:
         concrete = operator.concrete(candidate.dtypes)
         assumed = guards(concrete, kernel, candidate.config, candidate.pins, candidate.target)
+        if candidate.generic:
+            assumed = tuple(pinned_form(operator, guard) for guard in assumed)
         limits = grid_limits(concrete, kernel, candidate.config, candidate.pins, candidate.target)
-        return (*dtypes, *kernel.requires, *assumed, *limits)
+        return (*dtypes, *required, *assumed, *limits)
     pins = tuple(dim(name) == extent for name, extent in candidate.pins.items())
-    return (*dtypes, *kernel.requires, *pins)
+    return (*dtypes, *required, *pins)
+
+
+def combination(requires: Iterable[Expr]) -> tuple[Expr, ...]:
+    """Of what a generic candidate requires that which tells it from its kernel's others: all else, legal calls meet."""
+    about = {r.key(): r for r in requires if is_of_combination(r)}
+    return tuple(r for r in about.values() if not all(f.startswith("dtype.") for f in r.facts()))
 
 
 def assumes_less(plain: Candidate, special: Candidate) -> bool:

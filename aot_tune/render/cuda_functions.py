@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aot_tune.render.cxx_functions import TENSOR, CxxFunctions, scalar_type
+from aot_tune.render.cxx_functions import CxxFunctions, scalar_type
+from aot_tune.render.dlpack_tensor import TENSOR
+from aot_tune.render.formula_statements import Dialect
+from aot_tune.spec import Tensor
+from aot_tune.spec.dtypes import dtype
 from aot_tune.support.errors import RenderError
 
 __all__ = ["CudaFunctions"]
@@ -19,6 +23,8 @@ _HEAD = f"""\
 
 {TENSOR}
 """
+
+_FP8 = "#include <cuda_fp8.h>\n#include <cuda_runtime.h>"
 
 _CONVERSIONS = """\
 __host__ __device__ inline float to_float(float x) { return x; }
@@ -40,23 +46,44 @@ __host__ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
 }
 """
 
+_FUNCTIONS = {
+    "exp": "expf", "log": "logf", "sqrt": "sqrtf", "tanh": "tanhf", "erf": "erff", "abs": "fabsf", "floor": "floorf",
+}  # fmt: skip
+
+
+# Of NVIDIA's types, whose constructors round to the nearest and saturate: in instructions from sm_89 on, else in code.
+_CONVERSIONS_OF_EIGHT_BITS = """\
+__host__ __device__ inline float to_float({type} x) {{ return static_cast<float>(x); }}
+template <>
+__host__ __device__ inline {type} from_float<{type}>(float x) {{
+  return {type}(x);
+}}
+"""
+
 
 class CudaFunctions(CxxFunctions):
-    """Template functions of `.cu.j2` files. Values are float; `args` is a variable of the type `Arguments`."""
+    """Template functions of `.cu.j2` files. `args` is a variable of the type `Arguments`.
+
+    Values of floats are float, but of f64; those of f64 and of integers are what they are.
+    """
 
     required = ("workspace", "launch", "preload")
     _public = (
         "prelude kernel_signature no_workspace pack dtype dtype_name itemsize dim size stride ptr address present attr "
         "attr_value load store store_output apply_epilogue epilogue_functions epilogue_output epilogue_steps rank "
-        "scratch activation unroll"
+        "scratch activation unroll apply_fragment"
     )
     _activation_qualifiers = "__device__ inline"
     _activations = "common/math.cuh.j2"
+    _argument = "args."
 
     def prelude(self) -> str:
         """Includes, `DLTensor`, `Arguments`, `to_float` and `from_float`."""
+        short = {t.dtype.cuda: None for t in self._op.tensors if t.dtype.saturates}
+        head = _HEAD.replace("#include <cuda_runtime.h>", _FP8) if short else _HEAD
+        more = "".join(_CONVERSIONS_OF_EIGHT_BITS.format(type=name) for name in short)
         return self._hooks.open_once(
-            "prelude", lambda: f"{_HEAD}namespace {{\n\n{self._struct()}\n{_CONVERSIONS}}}  // namespace\n"
+            "prelude", lambda: f"{head}namespace {{\n\n{self._struct()}\n{_CONVERSIONS}{more}}}  // namespace\n"
         )
 
     def _struct(self) -> str:
@@ -96,7 +123,7 @@ class CudaFunctions(CxxFunctions):
         return self._tensor(tensor).dtype.cuda
 
     def dtype_name(self, tensor: str) -> str:
-        """The name of a tensor's element type: f32, f16, bf16."""
+        """The name of a tensor's element type: f32, f16, bf16, f8e4m3."""
         return self._tensor(tensor).dtype.name
 
     def itemsize(self, tensor: str) -> int:
@@ -133,37 +160,49 @@ class CudaFunctions(CxxFunctions):
         return f"args.{self._tensor(tensor).name}"
 
     def load(self, tensor: str, indices: Sequence[str], lanes: int = 1, count: str | None = None) -> str:
-        """The element at `indices` as a float."""
+        """The element at `indices`: as a float, of f64 and integers as it is."""
         self._single(lanes, count)
         return super().load(tensor, indices)
 
     def store(self, tensor: str, indices: Sequence[str], value: str, lanes: int = 1, count: str | None = None) -> str:
-        """A statement that converts the float `value` and stores it at `indices`."""
+        """A statement that converts `value`, a float but for f64 and integers, and stores it at `indices`."""
         self._single(lanes, count)
         self._all_indices(tensor, indices)
         declared = self._tensor(tensor)
         if not declared.written:
             raise self._is_input(tensor)
-        return f"*({self.address(tensor, indices)}) = from_float<{declared.dtype.cuda}>({value});"
+        convert = "from_float" if _is_computed_as_float(declared) else "static_cast"
+        return f"*({self.address(tensor, indices)}) = {convert}<{declared.dtype.cuda}>({value});"
 
     def apply_epilogue(self, tensor: str, indices: Sequence[str], variable: str) -> str:
         """A statement that takes the float `variable` through the operator's epilogue at `indices`, without a store."""
         self._all_indices(tensor, indices)
-
-        def fill() -> str:
-            lines = self._applied(self._steps(tensor), indices)
-            return "{ " + " ".join([f"float& aot_v = {variable};", *lines, "(void)aot_v;"]) + " }"
-
-        return self._hooks.open("apply_epilogue", fill)
+        lines = [f"float& aot_v = {variable};", *self._applied(self._steps(tensor), indices), "(void)aot_v;"]
+        return self._hooks.open("apply_epilogue", lambda: "{ " + " ".join(lines) + " }")
 
     def activation(self, choice: str) -> str:
         """The name of the function that an activation calls: an approximate one where the output hides its error."""
         epilogue = self._op.epilogue
-        short = epilogue is not None and self.itemsize(epilogue.output) == 2
+        output = self._tensor(epilogue.output).dtype if epilogue is not None else None
+        short = output is not None and output.is_floating and output.itemsize <= 2
         return f"{choice}_approximate" if short and choice != "relu" else choice
 
+    def apply_fragment(
+        self, name: str, indices: Sequence[str], variable: str, lanes: int = 1, count: str | None = None
+    ) -> str:
+        """A statement that takes the float `variable` through a fragment of the operator at these indices."""
+        self._single(lanes, count)
+        return super().apply_fragment(name, indices, variable)
+
+    def _dialect(self) -> Dialect:
+        return Dialect("float", _FUNCTIONS, {}, self._rounded)
+
+    def _rounded(self, dtype_name: str, value: str) -> str:
+        return f"to_float(from_float<{dtype(dtype_name).cuda}>({value}))"
+
     def _element(self, tensor: str, indices: Sequence[str]) -> str:
-        return f"to_float(*({self.address(tensor, indices)}))"
+        one = f"*({self.address(tensor, indices)})"
+        return f"to_float({one})" if _is_computed_as_float(self._tensor(tensor)) else one
 
     def _single(self, lanes: int, count: str | None) -> None:
         if lanes != 1 or count is not None:
@@ -171,3 +210,8 @@ class CudaFunctions(CxxFunctions):
                 "CUDA templates load and store one element at a time",
                 fix="take address(...) and load a vector yourself",
             )
+
+
+def _is_computed_as_float(tensor: Tensor) -> bool:
+    """Whether kernels compute with a tensor's elements as floats, which would lose bits of others."""
+    return tensor.dtype.is_floating and tensor.dtype.bits <= 32

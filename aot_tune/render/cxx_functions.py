@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from aot_tune.render.dlpack_tensor import TENSOR
+from aot_tune.render.formula_functions import FormulaFunctions
 from aot_tune.render.hooks import Hooks
 from aot_tune.render.narrow_floats import NARROW, declarations
-from aot_tune.spec import AddTensor, Expr, Operator, Tensor
+from aot_tune.spec import Activate, AddTensor, Compute, Expr, Operator, Tensor
+from aot_tune.spec.bound_dims import BoundDim, bound_dims
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.epilogue import Epilogue, EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
 
-__all__ = ["SYMBOL", "TENSOR", "CxxFunctions", "scalar_type"]
+__all__ = ["SYMBOL", "CxxFunctions", "scalar_type"]
 
 SYMBOL = "AOT_TUNE_SYMBOL"
 """Stands for the candidate's symbol until the digest of the source is known."""
-
-TENSOR = """\
-struct DLDevice {
-  int32_t device_type;
-  int32_t device_id;
-};
-struct DLDataType {
-  uint8_t code;
-  uint8_t bits;
-  uint16_t lanes;
-};
-struct DLTensor {
-  void* data;
-  DLDevice device;
-  int32_t ndim;
-  DLDataType dtype;
-  int64_t* shape;
-  int64_t* strides;
-  uint64_t byte_offset;
-};
-"""
-"""DLPack's tensor, in both languages."""
 
 _PRELUDE = f"""\
 #include <cmath>
@@ -49,7 +31,7 @@ _PRELUDE = f"""\
 {TENSOR}"""
 
 
-class CxxFunctions:
+class CxxFunctions(FormulaFunctions):
     """Template functions for one candidate; `constants` are the facts that it is specialised on."""
 
     _activation_qualifiers = "[[gnu::noinline]]"
@@ -60,7 +42,7 @@ class CxxFunctions:
 
     _public = (
         "prelude kernel_signature no_workspace dtype dim size stride ptr address present attr attr_value load store "
-        "store_output epilogue_functions unroll scratch"
+        "store_output epilogue_functions unroll scratch has_eight_bit_floats apply_fragment"
     )
 
     def __init__(
@@ -106,7 +88,8 @@ class CxxFunctions:
         scratch = self._scratch
         if scratch is None:
             raise RenderError(
-                "scratch(): the kernel declares none", fix="give it scratch=, bytes as an expression of dims"
+                "scratch(): the kernel declares none",
+                fix="give it scratch=, bytes as an expression of dims and parameters",
             )
         return self._hooks.open("scratch", lambda: scratch.cpp(self.dim))
 
@@ -118,17 +101,17 @@ class CxxFunctions:
         self._named.add(declared.name)
         return declared.c
 
+    def has_eight_bit_floats(self) -> bool:
+        """Whether a tensor of the operator is of a floating dtype of 8 bits."""
+        return any(t.dtype.saturates for t in self._op.tensors)
+
     def dim(self, name: str) -> str:
         """The extent of a dim: a constant when the candidate is specialised on it, else read from an argument."""
         if name not in self._op.dims:
             raise RenderError(f"dim({name!r}): no such dim", fix=did_you_mean(name, self._op.dims))
         if name in self._constants:
             return f"INT64_C({self._constants[name]})"
-        for tensor in self._op.inputs:
-            for axis, extent in enumerate(tensor.shape):
-                if not tensor.optional and extent.key() == name:
-                    return f"{tensor.name}->shape[{axis}]"
-        raise RenderError(f"dim({name!r}) is bound by no input")
+        return self._bound[name].cpp(lambda other: CxxFunctions.dim(self, other))
 
     def rank(self, tensor: str) -> int:
         """How many axes a tensor has."""
@@ -221,20 +204,15 @@ class CxxFunctions:
         """As `store`, after the operator's epilogue; a statement in braces."""
         statement = self.store(tensor, indices, "aot_v", lanes, count)
         steps = self._steps(tensor)
-        for step in steps:
-            if isinstance(step, AddTensor):
-                self.dtype(step.tensor)  # which the text names, though it is written later
-        if any(not isinstance(s, AddTensor) for s in steps) and not self._hooks.opened("epilogue_functions"):
+        if any(isinstance(s, Activate) for s in steps) and not self._hooks.opened("epilogue_functions"):
             raise RenderError(
                 f"store_output({tensor!r}): the operator has an activation whose functions are not there",
                 fix=f'write {{% include "{self._activations}" %}} above',
             )
 
-        def fill() -> str:
-            lines = self._applied(steps, indices, lanes, count)
-            return "{ " + " ".join([f"auto aot_v = {value};", *lines, statement]) + " }"
-
-        return self._hooks.open("store_output", fill)
+        declared = self._real() if lanes == 1 and any(isinstance(s, Compute) for s in steps) else "auto"
+        lines = [f"{declared} aot_v = {value};", *self._applied(steps, indices, lanes, count), statement]
+        return self._hooks.open("store_output", lambda: "{ " + " ".join(lines) + " }")
 
     def _steps(self, tensor: str) -> tuple[EpilogueStep, ...]:
         """The steps of the epilogue that a tensor gets."""
@@ -245,10 +223,15 @@ class CxxFunctions:
         self, steps: Sequence[EpilogueStep], indices: Sequence[str], lanes: int = 1, count: str | None = None
     ) -> list[str]:
         """Statements that take the variable `aot_v` through steps."""
-        return [
-            self._add(s, indices, lanes, count) if isinstance(s, AddTensor) else self._activate(s.attribute)
-            for s in steps
-        ]
+        found: list[str] = []
+        for s in steps:
+            if isinstance(s, Compute):
+                found += self._compute(s, indices, "aot_v", lanes, count)
+            elif isinstance(s, AddTensor):
+                found.append(self._add(s, indices, lanes, count))
+            else:
+                found.append(self._activate(s.attribute))
+        return found
 
     def epilogue_functions(self) -> str:
         """Functions that `store_output` calls; `common/math.h.j2` has it at its end."""
@@ -262,7 +245,8 @@ class CxxFunctions:
         """The steps of the epilogue at an element of its output, for templates that load and apply them on their own.
 
         Of an added tensor: `tensor`, `axes` (those of the output that its own are) and `indices`; of an activation:
-        `attribute`, and `functions`, pairs of the attribute's index and the name of a function.
+        `attribute`, and `functions`, pairs of the attribute's index and the name of a function; of a formula:
+        `compute(indices, variable)`, a statement.
         """
         self._all_indices(self.epilogue_output(), indices)
         found = []
@@ -270,6 +254,8 @@ class CxxFunctions:
             if isinstance(step, AddTensor):
                 own = [indices[axis] for axis in step.axes]
                 found.append(SimpleNamespace(tensor=step.tensor, axes=step.axes, indices=own))
+            elif isinstance(step, Compute):
+                found.append(SimpleNamespace(compute=self._computing(step)))
             else:
                 choices = enumerate(self._attribute_choices(step.attribute))
                 functions = [(i, self.activation(c)) for i, c in choices if c != "none"]
@@ -285,6 +271,10 @@ class CxxFunctions:
             raise RenderError(f"operator {self._op.name!r} has no epilogue", fix="declare epilogue=Epilogue(...)")
         return self._op.epilogue
 
+    @cached_property
+    def _bound(self) -> dict[str, BoundDim]:
+        return bound_dims(self._op)
+
     # -- pieces --------------------------------------------------------------------------------------------------
 
     def _element(self, tensor: str, indices: Sequence[str]) -> str:
@@ -296,7 +286,7 @@ class CxxFunctions:
         steps = self._op.epilogue.steps if self._op.epilogue else ()
         functions = []
         for step in steps:
-            if isinstance(step, AddTensor):
+            if not isinstance(step, Activate):
                 continue
             choices = self._attribute_choices(step.attribute)
             cases = "".join(

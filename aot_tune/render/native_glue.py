@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aot_tune.render.cxx_functions import TENSOR
+from aot_tune.render.dlpack_tensor import TENSOR
 
-__all__ = ["CUDA_INCLUDES", "CUDA_LAUNCH", "INCLUDES", "NAMESPACE", "PASSING"]
+__all__ = ["CUDA_INCLUDES", "CUDA_LAUNCH", "FP8_INCLUDE", "INCLUDES", "NAMESPACE", "PASSING", "UNSIGNED"]
 
 NAMESPACE = "aot_tune_glue"
 
@@ -24,6 +24,9 @@ CUDA_INCLUDES = """\
 #include <cuda_runtime.h>
 
 """
+
+FP8_INCLUDE = "#include <cuda_fp8.h>\n"
+"""For tensors of f8, in front of the others."""
 
 PASSING = f"""\
 namespace {NAMESPACE} {{
@@ -146,6 +149,31 @@ int32_t call_function(F function, const A&... arguments) {{
 }}  // namespace {NAMESPACE}
 
 """
+
+UNSIGNED = f"""\
+namespace {NAMESPACE} {{
+
+// An integer of 64 bits without a sign.
+struct Unsigned {{
+  uint64_t value;
+  template <typename T>
+  static constexpr bool fits = !std::is_pointer_v<T>;
+  template <typename T>
+  T to(bool* lost) const {{
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {{
+      const T one = static_cast<T>(value);
+      if (static_cast<uint64_t>(one) != value || (std::is_signed_v<T> && value > uint64_t{{INT64_MAX}})) *lost = true;
+      return one;
+    }} else {{
+      return static_cast<T>(value);
+    }}
+  }}
+}};
+
+}}  // namespace {NAMESPACE}
+
+"""
+"""Behind `PASSING`, where a scalar of u64 is passed."""
 
 CUDA_LAUNCH = f"""\
 namespace {NAMESPACE} {{

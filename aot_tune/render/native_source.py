@@ -9,7 +9,16 @@ from aot_tune.render.candidate import Candidate
 from aot_tune.render.cxx_functions import CxxFunctions
 from aot_tune.render.environment import mark_lines
 from aot_tune.render.hooks import Hooks
-from aot_tune.render.native_glue import CUDA_INCLUDES, CUDA_LAUNCH, INCLUDES, NAMESPACE, PASSING
+from aot_tune.render.narrow_floats import NARROW
+from aot_tune.render.native_glue import (
+    CUDA_INCLUDES,
+    CUDA_LAUNCH,
+    FP8_INCLUDE,
+    INCLUDES,
+    NAMESPACE,
+    PASSING,
+    UNSIGNED,
+)
 from aot_tune.spec import Expr, Operator, Target
 from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.dtypes import DTYPES
@@ -60,7 +69,9 @@ class _Source:
 
     def text(self) -> str:
         files = {f.place: f.text for f in self._kernel.functions}
-        parts = [CUDA_INCLUDES if self._cuda else "", INCLUDES, PASSING, CUDA_LAUNCH if self._cuda else ""]
+        head = [FP8_INCLUDE if any(t.dtype.saturates for t in self._op.tensors) else "", CUDA_INCLUDES]
+        unsigned = UNSIGNED if any(s.dtype_name == "u64" for s in self._op.scalars) else ""
+        parts = [*(head if self._cuda else []), INCLUDES, PASSING, unsigned, CUDA_LAUNCH if self._cuda else ""]
         parts += [f"#define {name} {value}\n" for name, value in self._macros().items()]
         parts += [mark_lines(text, place) + "\n" for place, text in files.items()]
         parts += [mark_lines("\n", self._candidate.kernel), f"namespace {NAMESPACE} {{\n\n"]
@@ -75,7 +86,7 @@ class _Source:
             if function.macros is not None:
                 found |= {n: self._constant(v, f"macro {n!r}", macro=True) for n, v in function.macros.items()}
                 continue
-            taken = function.declared.template if function.declared is not None else ()
+            taken = function.own_parameters()
             for name, value in self._candidate.config.items():
                 if name not in taken and name in function.seen:
                     found[name] = self._printed(value, macro=True)
@@ -102,10 +113,10 @@ class _Source:
 
     def _constant(self, given: NativeArgument, what: str, *, macro: bool = False) -> str:
         if isinstance(given, Code):
-            return given.text
+            return self._code(given, what)
         if isinstance(given, DTypeOf):
             declared = self._op.tensor(given.tensor).dtype
-            if not self._cuda and declared.name in ("bf16", "f16"):
+            if not self._cuda and declared.name in NARROW:
                 raise RenderError(
                     f"{self._where}: {what}: C++ has no type of its own for {declared.name}",
                     fix='write Code("...") with the name that the source has for it',
@@ -128,6 +139,12 @@ class _Source:
             f"{self._where}: {what} is {str(given)[:60]!r}, which is not known when it is compiled",
             fix="give a number, parameter(...), target(...), DTypeOf(...) or Code(...)",
         )
+
+    def _code(self, given: Code, what: str) -> str:
+        text = given.text
+        for name, value in given.values.items():
+            text = text.replace(f"{{{name}}}", self._constant(value, f"{what}: {name!r}"))
+        return text
 
     @staticmethod
     def _printed(value: object, *, macro: bool = False) -> str:
@@ -200,7 +217,11 @@ class _Source:
             *(s.name for s in op.scalars),
             *(a.name for a in op.attributes),
         }
-        return [(p, given[p] if p in given else p if p in names else Stream()) for p in function.declared.parameters]
+        left: dict[str, NativeArgument] = {
+            p: None if text in ("NULL", "nullptr") else Code(text) for p, text in function.declared.defaults.items()
+        }
+        left |= {p: Stream() for p in function.declared.parameters if function.is_stream(p, self._kernel.backend)}
+        return [(p, given[p] if p in given else p if p in names else left[p]) for p in function.declared.parameters]
 
     def _value(self, name: str, given: NativeArgument, lost: str) -> Iterator[str]:
         """The declaration of a variable that holds what is passed."""
@@ -222,7 +243,7 @@ class _Source:
         if isinstance(given, Stream):
             return "Value @{static_cast<cudaStream_t>(stream)}" if self._cuda else "Pointer @{stream}"
         if isinstance(given, Code):
-            return f"Value @{{{given.text}}}"
+            return f"Value @{{{self._code(given, 'argument')}}}"
         if isinstance(given, Buffer):
             return f"Pointer @{{aot_buffer_{self._number(given)}}}"
         return self._named(given) if isinstance(given, str) else self._number_passed(given)
@@ -245,7 +266,8 @@ class _Source:
         scalar = next((s for s in self._op.scalars if s.name == name), None)
         if scalar is not None and scalar.dtype_name.startswith("f"):
             return f"Real @{{{name}}}"
-        return f"Integer @{{{name if scalar is not None else self._functions.attr(name)}}}"
+        kind = "Unsigned" if scalar is not None and scalar.dtype_name == "u64" else "Integer"
+        return f"{kind} @{{{name if scalar is not None else self._functions.attr(name)}}}"
 
     # -- pieces --------------------------------------------------------------------------------------------------
 
@@ -254,7 +276,9 @@ class _Source:
         for what in ("grid", "block", "cluster"):
             extents = [self._expr(e) for e in function.extents(what)]
             rows.append("{" + ", ".join([*extents, "1", "1", "1"][:3]) + "}")
-        return f"Shape{{{', '.join(rows)}, {self._expr(function.shared)}, {str(function.cooperative).lower()}}}"
+        shared = function.shared
+        size = self._code(shared, "shared") if isinstance(shared, Code) else self._expr(shared)
+        return f"Shape{{{', '.join(rows)}, {size}, {str(function.cooperative).lower()}}}"
 
     def _bytes(self, buffer: Buffer) -> str:
         size = f"({self._expr(buffer.count)}) * {DTYPES[buffer.dtype_name].itemsize}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import msgspec
 
@@ -18,9 +19,20 @@ from aot_tune.render.source_digest import source_digest
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
 from aot_tune.spec import CompileOptions, Operator, Target
+from aot_tune.spec.config_guards import with_config
+from aot_tune.spec.device_facts import ELSEWHERE, WHY
 from aot_tune.support.errors import RenderError
 
 __all__ = ["Rendered", "Renderer"]
+
+
+class _TargetNames(SimpleNamespace):
+    """What templates see of a target."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "multiprocessors":
+            raise RenderError("target.multiprocessors is no number of a target", why=WHY, fix=ELSEWHERE)
+        raise AttributeError(name)
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +84,9 @@ class Renderer:
             return _rendered(operator, candidate, target, text, options=options)
         hooks = Hooks()
         language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
-        functions = language(operator.concrete(candidate.dtypes), constants, hooks, kernel.scratch)
-        names = {**functions.names(), **candidate.config, "target": SimpleNamespace(name=target.name, **target.facts)}
+        scratch = None if kernel.scratch is None else with_config(kernel, kernel.scratch, candidate.config)
+        functions = language(operator.concrete(candidate.dtypes), constants, hooks, scratch)
+        names = {**functions.names(), **candidate.config, "target": _TargetNames(name=target.name, **target.facts)}
         try:
             text = hooks.finalize(self._environment.render(kernel.template, names))
         except RenderError as error:
@@ -99,7 +112,8 @@ class Renderer:
                     fix=f"write {{{{ kernel_signature({function!r}) }}}} and its body"
                     + (", or {{ no_workspace() }} for a kernel that needs none" if function == "workspace" else ""),
                 )
-        if kernel.scratch is not None and not hooks.opened("scratch"):
+        needed = scratch is not None and (scratch.kind, scratch.value) != ("const", 0)
+        if needed and not hooks.opened("scratch"):
             raise RenderError(
                 f"{kernel.template}: it has no scratch()",
                 why=f"kernel {operator.name}/{kernel.name} declares scratch memory between its stages",

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from aot_tune.report.code_resources import code_resources, format_resources
+from aot_tune.report.compiled_kernels import (
+    CompiledKernel,
+    FailureKind,
+    Interpreted,
+    compiled_lines,
+    compiled_summary,
+)
 from aot_tune.report.policy_words import policy_lines
 from aot_tune.report.read_report import read_report
 from aot_tune.report.report_records import (
     NOT_TRIED,
+    CandidateRow,
     DroppedCandidate,
     OperatorReport,
     ProblemRow,
@@ -17,14 +26,22 @@ from aot_tune.report.table import columns, format_report, format_time
 
 __all__ = [
     "NOT_TRIED",
+    "CandidateRow",
+    "CompiledKernel",
     "DroppedCandidate",
+    "FailureKind",
+    "Interpreted",
     "OperatorReport",
     "ProblemRow",
     "Report",
     "SurveyRow",
     "VariantRow",
+    "code_resources",
     "columns",
+    "compiled_lines",
+    "compiled_summary",
     "format_report",
+    "format_resources",
     "format_time",
     "policy_lines",
     "read_report",

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["NOT_TRIED", "DroppedCandidate", "OperatorReport", "ProblemRow", "Report", "SurveyRow", "VariantRow"]
+__all__ = [
+    "NOT_TRIED",
+    "CandidateRow",
+    "DroppedCandidate",
+    "OperatorReport",
+    "ProblemRow",
+    "Report",
+    "SurveyRow",
+    "VariantRow",
+]
 
 NOT_TRIED = "not-tried"
 """The status of candidates that there was no reason to try, or no time."""
@@ -19,7 +28,9 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     was than the fastest baseline in the rounds of one race: the median of the rounds' ratios and its standard error.
     `regret` is what `picked` costs more than the best, by the costs that the choice went by: nothing for a tie.
     `remark` is what is to be said of the winner's times, `others` how many processes that were not ours used the device
-    meanwhile. `weight` is how much the problem counts.
+    meanwhile. `weight` is how much the problem counts. `roofline` is the least time by the device's peaks over the
+    winner's, None where these are not known, and `bound` whether memory or computing takes that long, empty where they
+    do not tell.
     """
 
     problem: str
@@ -37,6 +48,8 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     remark: str = ""
     others: int = 0
     weight: float = 1.0
+    roofline: float | None = None
+    bound: str = ""
 
     @property
     def speedup(self) -> float | None:
@@ -57,7 +70,8 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
 class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     """A variant that is kept; `wins` counts the problems that dispatch gives to it.
 
-    `varies` says that repeated runs on the same inputs did not give the same bits.
+    `varies` says that repeated runs on the same inputs did not give the same bits. `resources` and `roofline` are as in
+    `CandidateRow`.
     """
 
     name: str
@@ -67,6 +81,24 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     wins: int
     rebuilt: bool
     varies: bool = False
+    resources: dict[str, int] = {}
+    roofline: float | None = None
+
+
+class CandidateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A candidate that was timed.
+
+    `resources` are what its code takes, if it was compiled here: `registers` of a thread, `spill_bytes`, `shared`
+    memory of a block with what of it is `dynamic_shared`, `stack`. `roofline` is its best share of the roofline, on
+    the problem `where`.
+    """
+
+    name: str
+    label: str
+    problems: int
+    resources: dict[str, int] = {}
+    roofline: float | None = None
+    where: str = ""
 
 
 class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +137,8 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     `tried` are all its candidates, which `statuses` counts by the worst that happened to them.
     `held_out_regret` is a mean over the problems that could be judged; it leaves out `not_held_out` others, on which
     what is picked was never timed. `weighted_regret` is the mean in which problems count by their weights; None where
-    these do not differ.
+    these do not differ. `candidates` are those that were timed, the nearest to the roofline first, the best 40 at most;
+    `roofline_of` names what their shares are of.
     """
 
     operator: str
@@ -121,6 +154,8 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     weighted_regret: float | None = None
     note: str = ""
     survey: SurveyRow | None = None
+    candidates: tuple[CandidateRow, ...] = ()
+    roofline_of: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

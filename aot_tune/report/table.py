@@ -6,7 +6,8 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report
+from aot_tune.report.code_resources import format_resources
+from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report, VariantRow
 
 __all__ = ["columns", "format_report", "format_time"]
 
@@ -22,13 +23,14 @@ def format_time(ns: float) -> str:
     return f"{ns / 1e9:.2f} s"
 
 
-def format_report(report: Report, *, operators: Sequence[str] = (), failures: int = 5) -> str:
+def format_report(report: Report, *, operators: Sequence[str] = (), failures: int = 5, candidates: bool = False) -> str:
     """The whole report as text.
 
     Args:
         report: what to show.
         operators: only these; all when empty.
         failures: at most so many dropped candidates per operator are listed.
+        candidates: list those that were timed, too.
     """
     lines = [
         f"library   {report.library}",
@@ -45,6 +47,7 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
     for one in report.operators:
         if not operators or one.operator in operators:
             lines += ["", *_operator(one, failures)]
+            lines += ["  " + line for line in _candidates(one)] if candidates and one.candidates else []
     return "\n".join(lines) + "\n"
 
 
@@ -62,12 +65,14 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         speedup = _mean_speedup(one.problems)
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
         lines += [*curves, *_remarks(one.problems)]
+    if one.roofline_of:
+        lines.append(f"  roofline: shares are of {one.roofline_of}")
     for variant in one.variants:
         rebuilt = ", rebuilt by another compiler than the record's" if variant.rebuilt else ""
         rebuilt += ", results vary between runs" if variant.varies else ""
         lines.append(
             f"  kept {variant.name}: {variant.label} ({variant.bytes} bytes, "
-            f"{variant.wins} problem{'s' * (variant.wins != 1)}{rebuilt})"
+            f"{variant.wins} problem{'s' * (variant.wins != 1)}{rebuilt}{_code(variant)})"
         )
     for failure in one.failures[:failures]:
         times = f" on {failure.count} problems" if failure.count > 1 else ""
@@ -79,9 +84,33 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     return lines
 
 
+def _code(row: VariantRow) -> str:
+    """What the code of a variant takes, and how near to the roofline it comes."""
+    parts = [format_resources(row.resources)]
+    parts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
+    return "".join(f"; {part}" for part in parts if part)
+
+
+def _candidates(one: OperatorReport) -> list[str]:
+    """The table of candidates that were timed."""
+    head = ("candidate", "config", "problems", "roofline", "on", "code")
+    rows = [
+        (
+            row.name,
+            row.label,
+            str(row.problems),
+            "-" if row.roofline is None else f"{100 * row.roofline:.0f} %",
+            row.where or "-",
+            format_resources(row.resources) or "not compiled here",
+        )
+        for row in one.candidates
+    ]
+    return columns([head, *rows])
+
+
 def _problems(one: OperatorReport) -> list[str]:
     """The table of problems; their weights are in it where these differ."""
-    head = ("problem", "winner", "time", "spread", "noise", "rate", "baseline", "its time", "x", "dispatch")
+    head = ("problem", "winner", "time", "spread", "noise", "rate", "roofline", "baseline", "its time", "x", "dispatch")
     rows = [head, *(_problem(row) for row in one.problems)]
     if one.weighted_regret is not None:
         weights = ["weight", *(f"{row.weight:g}" for row in one.problems)]
@@ -145,6 +174,7 @@ def _problem(row: ProblemRow) -> tuple[str, ...]:
         _percent(row.spread),
         _percent(row.noise),
         f"{row.flops / row.ns:.1f} GFLOP/s {row.bytes / row.ns:.1f} GB/s",
+        "-" if row.roofline is None else f"{_percent(row.roofline)} {row.bound}".rstrip(),
         name,
         "-" if math.isnan(theirs) else format_time(theirs),
         _speedup(row),

@@ -6,6 +6,10 @@
 
 namespace aot_tune {
 
+// DLPack 1.1's codes: a header of another version, which may be used here, need not have them.
+constexpr uint8_t kFloat8E4M3 = 10;  // kDLFloat8_e4m3fn
+constexpr uint8_t kFloat8E5M2 = 12;  // kDLFloat8_e5m2
+
 Name dtype_name(const DLDataType& type) noexcept {
   const char* kind = type.code == kDLInt      ? "i"
                      : type.code == kDLUInt   ? "u"
@@ -14,7 +18,9 @@ Name dtype_name(const DLDataType& type) noexcept {
                      : type.code == kDLBool   ? "bool"
                                               : nullptr;
   Name name;
-  if (kind == nullptr) {
+  if (type.lanes == 1 && (type.code == kFloat8E4M3 || type.code == kFloat8E5M2)) {
+    std::snprintf(name.text, sizeof name.text, type.code == kFloat8E4M3 ? "f8e4m3" : "f8e5m2");
+  } else if (kind == nullptr) {
     std::snprintf(name.text, sizeof name.text, "DLPack type %u with %u bits", type.code, type.bits);
   } else if (type.lanes != 1) {
     std::snprintf(name.text, sizeof name.text, "%s%u x %u lanes", kind, type.bits, type.lanes);
@@ -283,15 +289,46 @@ int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symb
       op.name, info.name, axis, symbol, info.shape);
 }
 
+int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
+                 const char* dim) noexcept {
+  const TensorInfo& info = op.tensors[tensor];
+  return fail(AOT_TUNE_ERROR_SHAPE,
+              "%s: tensor '%s': axis %d has extent %" PRId64 ", which is %s for no %s, as in %s", op.name,
+              info.name, axis, got, symbol, dim, info.shape);
+}
+
+int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept {
+  return fail(AOT_TUNE_ERROR_SHAPE, "%s: '%s' is %" PRId64 ", wanted an extent of the dim %s: 0 or more",
+              op.name, scalar, got, dim);
+}
+
+int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim,
+                  int64_t wanted) noexcept {
+  return fail(AOT_TUNE_ERROR_SHAPE,
+              "%s: '%s' is %" PRId64 ", but the dim %s is %" PRId64 " in the tensors; wanted one for both",
+              op.name, scalar, got, dim, wanted);
+}
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept {
   return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: attribute '%s' is %d, wanted 0 (%s) to %d (%s)", op.name,
               attribute.name, static_cast<int>(got), attribute.choices[0],
               static_cast<int>(attribute.count - 1), attribute.choices[attribute.count - 1]);
 }
 
-int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept {
-  return fail(code, "%s: not a call that it takes: %s must hold%s", op.name, condition,
-              code == AOT_TUNE_ERROR_LAYOUT ? "; pass a contiguous copy of the tensor" : "");
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition, const char* hint,
+                  std::initializer_list<FoundFact> found) noexcept {
+  char text[256];
+  Text facts(text, sizeof text);
+  for (const FoundFact& one : found) {
+    facts.add("%s%s is ", &one == found.begin() ? "" : ", ", one.name);
+    if (one.text != nullptr) {
+      facts.add("%s (%" PRId64 ")", one.text, one.value);
+    } else {
+      facts.add("%" PRId64, one.value);
+    }
+  }
+  return fail(code, "%s: not a call that it takes: %s must hold, and %s%s%s", op.name, condition, text,
+              hint[0] != '\0' ? "; " : "", hint);
 }
 
 int64_t stride_class(const DLTensor& tensor) noexcept {

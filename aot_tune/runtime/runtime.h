@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "aot_tune/base.h"
 #include "arithmetic.h"
@@ -134,11 +135,29 @@ int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, 
 int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symbol) noexcept
     __attribute__((cold));
 
+// An extent of a tensor that `symbol`, which is to be solved for a dim, has for no such dim.
+int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
+                 const char* dim) noexcept __attribute__((cold));
+
+// An integer that is no extent of the dim that it binds, or another one than that of the tensors.
+int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept
+    __attribute__((cold));
+int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim,
+                  int64_t wanted) noexcept __attribute__((cold));
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept
     __attribute__((cold));
 
-// A condition of the operator that a call does not meet.
-int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept __attribute__((cold));
+// What a call has of something that a condition asks for; `text` is the name of a choice, or NULL.
+struct FoundFact {
+  const char* name;
+  int64_t value;
+  const char* text;
+};
+
+// A condition of the operator that a call does not meet; `hint` is what to do about it, or empty.
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition, const char* hint,
+                  std::initializer_list<FoundFact> found) noexcept __attribute__((cold));
 
 // The largest power of two, at most 64, that divides an address.
 inline int64_t alignment_of(const void* data) noexcept {

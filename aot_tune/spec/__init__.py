@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from aot_tune.spec import elementwise
 from aot_tune.spec.compile_options import CompileOptions
+from aot_tune.spec.drawn_values import Drawn, drawn
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
-from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
+from aot_tune.spec.epilogue import Activate, AddTensor, Compute, Epilogue
 from aot_tune.spec.expr import (
     Expr,
     Facts,
@@ -25,6 +27,8 @@ from aot_tune.spec.expr import (
     target,
     where,
 )
+from aot_tune.spec.formula import Formula, FormulaLike
+from aot_tune.spec.fragment import Fragment, FragmentOf, fragment
 from aot_tune.spec.generators import (
     FromFile,
     Generator,
@@ -82,6 +86,7 @@ __all__ = [
     "Call",
     "Code",
     "CompileOptions",
+    "Compute",
     "Config",
     "ConfigValue",
     "CudaFunction",
@@ -89,9 +94,14 @@ __all__ = [
     "DTypeOf",
     "Declarations",
     "Descriptor",
+    "Drawn",
     "Epilogue",
     "Expr",
     "Facts",
+    "Formula",
+    "FormulaLike",
+    "Fragment",
+    "FragmentOf",
     "FromFile",
     "Generator",
     "IntegerSums",
@@ -125,8 +135,11 @@ __all__ = [
     "device",
     "dim",
     "dims",
+    "drawn",
     "dtype",
     "dtype_index",
+    "elementwise",
+    "fragment",
     "from_file",
     "integers",
     "maximum",

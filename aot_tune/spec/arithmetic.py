@@ -13,7 +13,13 @@ from typing import Any, NoReturn
 
 from aot_tune.support.errors import SpecError
 
-__all__ = ["Arithmetic", "Power", "Ratio", "Root"]
+__all__ = ["Arithmetic", "Power", "Ratio", "Reflected", "Root"]
+
+
+class Reflected:
+    """An operand of another kind, to which expressions leave what they are to be joined with it to."""
+
+    __slots__ = ()
 
 
 class Arithmetic:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from aot_tune.spec.aliases import check_aliases
+from aot_tune.spec.bound_dims import bound_dims
+from aot_tune.spec.check_legal import check_legal
 from aot_tune.spec.check_problem import check_call, check_work
 from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
+from aot_tune.spec.config_guards import check_guard_parameters
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.dtypes import DTYPES, dtype
-from aot_tune.spec.epilogue import AddTensor
+from aot_tune.spec.epilogue import Activate, AddTensor
 from aot_tune.spec.expr import Expr
+from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier
@@ -38,12 +43,14 @@ def check_operator(op: OperatorFields) -> None:
     for check in (
         _check_names,
         _check_dtypes,
+        check_legal,
         _check_dims,
         check_ranges,
         check_aliases,
         _check_inputs,
         _check_exact,
         _check_epilogue,
+        check_fragments,
         _check_kernels,
     ):
         with mistakes.gather():
@@ -130,12 +137,12 @@ def _check_dtypes(op: OperatorFields, where: str) -> None:
             )
         for choice in choices:
             dtype(choice, f"{where}: dtype variable {variable!r}")
-        bound = [t for t in op.inputs if t.dtype_name == variable and not t.optional]
+        bound = [t for t in op.tensors if t.dtype_name == variable and not t.optional]
         if not bound:
             raise SpecError(
                 f"{where}: dtype variable {variable!r} is bound by no tensor",
-                why="a call learns it from an input that is always passed",
-                fix=f"give an input the dtype {variable}, or remove the variable",
+                why="a call learns it from an input or output that is always passed",
+                fix=f"give one the dtype {variable}, or remove the variable",
             )
     for tensor in op.tensors:
         if tensor.dtype_name not in DTYPES and tensor.dtype_name not in op.dtypes:
@@ -156,20 +163,16 @@ def _check_dtypes(op: OperatorFields, where: str) -> None:
 def _check_dims(op: OperatorFields, where: str) -> None:
     for name in op.dims:
         check_identifier(name, f"{where}: dim")
-    bound = {
-        next(iter(s.facts()))
-        for t in op.tensors
-        if not t.output and not t.optional
-        for s in t.shape
-        if s.kind == "fact"
-    }
+    bound = bound_dims(op)
     for name in op.dims:
         if name not in bound:
             raise SpecError(
-                f"{where}: dim {name!r} is bound by no tensor",
-                why="a call learns each dim from the shape of an input that is always passed",
-                fix=f"give an input an axis of extent {name} (not {name} + 1: make that the dim), or remove the dim",
+                f"{where}: dim {name!r} is bound by no tensor and no scalar",
+                why="a call learns each dim from the shape of a tensor that is always passed, or from an integer; "
+                f"of {name} * 2 and {name} + 1 it is solved, of {name} // 2 it cannot be",
+                fix=f'give a tensor an axis of extent {name}, declare Scalar("n", "i64", binds="{name}"), or remove it',
             )
+    _check_scalars(op, where)
     for tensor in op.tensors:
         for extent in tensor.shape:
             _check_facts(extent, set(op.dims), f"{where}: shape of tensor {tensor.name!r}")
@@ -177,6 +180,23 @@ def _check_dims(op: OperatorFields, where: str) -> None:
     stated += [(t.read, f"what is read of tensor {t.name!r}") for t in op.tensors if t.read is not None]
     for expr, what in stated:
         _check_facts(expr, _call_facts(op), f"{where}: {what}")
+
+
+def _check_scalars(op: OperatorFields, where: str) -> None:
+    """Integers that bind dims: of dims that there are, and one each."""
+    binding: dict[str, str] = {}
+    for scalar in (s for s in op.scalars if s.binds):
+        if scalar.binds not in op.dims:
+            raise SpecError(
+                f"{where}: scalar {scalar.name!r} binds the unknown dim {scalar.binds!r}",
+                fix=did_you_mean(scalar.binds, op.dims),
+            )
+        if scalar.binds in binding:
+            raise SpecError(
+                f"{where}: scalars {binding[scalar.binds]!r} and {scalar.name!r} bind the dim {scalar.binds!r}",
+                fix="leave `binds` out of one",
+            )
+        binding[scalar.binds] = scalar.name
 
 
 def _check_inputs(op: OperatorFields, where: str) -> None:
@@ -214,6 +234,7 @@ def _may_be_thinned(tensor: Tensor) -> bool:
 
 
 def _check_facts(expr: Expr, known: set[str], place: str) -> None:
+    refuse_device_facts(expr.facts() - known, place)
     for fact in sorted(expr.facts()):
         if fact not in known:
             raise SpecError(f"{place} uses {fact!r}, which is not bound", fix=did_you_mean(fact, known))
@@ -244,7 +265,7 @@ def _check_epilogue(op: OperatorFields, where: str) -> None:
                 )
             if len(step.axes) != added.rank or any(a >= output.rank for a in step.axes):
                 raise SpecError(f"{where}: epilogue axes {step.axes} do not fit tensor {step.tensor!r}")
-        elif step.attribute not in {a.name for a in op.attributes}:
+        elif isinstance(step, Activate) and step.attribute not in {a.name for a in op.attributes}:
             raise SpecError(
                 f"{where}: its epilogue uses the unknown attribute {step.attribute!r}",
                 fix=did_you_mean(step.attribute, [a.name for a in op.attributes]),
@@ -279,11 +300,15 @@ def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
                 f"{where}: kernel {kernel.name!r}: {str(expr)[:80]!r} in requires or worthwhile is no expression",
                 fix='compare facts of the call, such as stride("x", 1) == 1',
             )
-        _check_facts(expr, known, f"{where}: kernel {kernel.name!r}")
+        parameters = {fact for fact in expr.facts() if fact.startswith("parameter.")}  # which are checked below
+        _check_facts(expr, known | parameters, f"{where}: kernel {kernel.name!r}")
+    if kernel.triton is None or kernel.parameters:  # else its function has the configs
+        check_guard_parameters(kernel)
     if "epilogue" in kernel.stages and op.epilogue is None:
         raise SpecError(f"{where} has no epilogue for a stage of kernel {kernel.name!r}", fix="declare epilogue=")
     if kernel.scratch is not None:
-        _check_facts(kernel.scratch, set(op.dims), f"{where}: kernel {kernel.name!r}: scratch")
+        sizes = {*op.dims, *(f"parameter.{p.name}" for p in kernel.parameters)}
+        _check_facts(kernel.scratch, sizes, f"{where}: kernel {kernel.name!r}: scratch")
     for pinned in kernel.pins.values():
         for name in pinned:
             if name not in op.dims:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from aot_tune.spec.expr import all_of
+from aot_tune.spec.bound_dims import extents_exist
+from aot_tune.spec.config_guards import may_serve
+from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.generators import ROWWISE
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
@@ -49,6 +51,9 @@ def check_values_of(op: OperatorFields, problem: Problem) -> None:
     place = "a shape"
     try:
         facts = op.facts(problem)
+        for condition in extents_exist(op):
+            if not condition.evaluate(facts):
+                raise SpecError(f"{condition.key()} does not hold", fix="give a larger dim, or leave the problem out")
         place = "legal"
         for condition in op.legal:
             if not condition.evaluate(facts):
@@ -57,7 +62,7 @@ def check_values_of(op: OperatorFields, problem: Problem) -> None:
         op.flops.evaluate(facts)
         for kernel in op.kernels:
             place = f"kernel {kernel.name!r}: requires or worthwhile"
-            all_of((*kernel.requires, *kernel.worthwhile), facts)
+            may_serve(kernel, facts, worthwhile=True)
     except SpecError as error:
         raise SpecError(
             f"operator {op.name!r}: {place}: {error.what} on problem '{problem.id}'",
@@ -116,10 +121,17 @@ def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> 
 
 
 def _check_strides(tensor: Tensor, strides: tuple[int, ...], where: str) -> None:
+    """Refuse strides of 0 along which elements are written, or drawn, that are not to be one."""
     if tensor.inout and 0 in strides:
         raise SpecError(
             f"{where}: {tensor.name!r} has a stride of 0",
             why="elements that are one cannot be read and written each",
+            fix="give that axis another stride",
+        )
+    if isinstance(tensor.values, Drawn) and 0 in strides and not tensor.output:
+        raise SpecError(
+            f"{where}: {tensor.name!r} has stride 0 on an axis, and values by a function",
+            why="elements that it draws apart would be one",
             fix="give that axis another stride",
         )
     if isinstance(tensor.values, ROWWISE) and strides[-1] == 0 and not tensor.output:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from functools import reduce
 
 from aot_tune.spec.expr import Expr, as_expr, attribute, present
+from aot_tune.spec.formula import Formula, FormulaLike, as_formula
 from aot_tune.spec.names import check_identifier
+from aot_tune.support.errors import SpecError
 
-__all__ = ["Activate", "AddTensor", "Epilogue", "EpilogueStep"]
+__all__ = ["Activate", "AddTensor", "Compute", "Epilogue", "EpilogueStep"]
 
 
 @dataclass(frozen=True)
@@ -33,18 +35,50 @@ class Activate:
         check_identifier(self.attribute, "epilogue attribute")
 
 
-EpilogueStep = AddTensor | Activate
+@dataclass(frozen=True)
+class Compute:
+    """Put what a formula of the value gives in its place; see `spec.elementwise`."""
+
+    formula: Formula = field(compare=False)
+    key: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "formula", as_formula(self.formula, "what an epilogue computes"))
+        object.__setattr__(self, "key", self.formula.key())
+
+
+EpilogueStep = AddTensor | Activate | Compute
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Steps applied in order to the values of the output tensor `output`."""
+    """Steps applied in order to the values of the output tensor `output`.
+
+    `Epilogue("out", expression=formula)` is one step, that computes a formula.
+    """
 
     output: str
-    steps: tuple[EpilogueStep, ...]
+    steps: tuple[EpilogueStep, ...] = ()
+    expression: InitVar[FormulaLike | None] = None
+
+    def __post_init__(self, expression: FormulaLike | None) -> None:
+        for step in self.steps if isinstance(self.steps, (tuple, list)) else [self.steps]:
+            if not isinstance(step, EpilogueStep):
+                raise SpecError(
+                    f"the epilogue of {self.output!r} has the step {str(step)[:60]}, a {type(step).__name__}",
+                    fix="write Epilogue(output, (AddTensor(...), Activate(...), Compute(...))), or expression=...",
+                )
+        if expression is not None:
+            computed = Compute(as_formula(expression, f"the epilogue of {self.output!r}"))
+            object.__setattr__(self, "steps", (*self.steps, computed))
 
     @property
     def applies(self) -> Expr:
         """Whether a call has anything of it, where the first choice of every attribute that it applies is `none`."""
-        parts = (present(s.tensor) if isinstance(s, AddTensor) else attribute(s.attribute) != 0 for s in self.steps)
-        return reduce(operator.or_, parts, as_expr(0))
+        return reduce(operator.or_, map(_applies, self.steps), as_expr(0))
+
+
+def _applies(step: EpilogueStep) -> Expr:
+    if isinstance(step, Compute):
+        return as_expr(1)
+    return present(step.tensor) if isinstance(step, AddTensor) else attribute(step.attribute) != 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Union
 
-from aot_tune.spec.arithmetic import Arithmetic
+from aot_tune.spec.arithmetic import Arithmetic, Reflected
 from aot_tune.spec.compiled import compiled
 from aot_tune.support.errors import SpecError, did_you_mean
 
@@ -281,8 +281,8 @@ def _power_above(value: int) -> int:
     return 1 << max(value - 1, 0).bit_length()
 
 
-def _comparable(other: object) -> ExprLike:
-    if isinstance(other, (Expr, int)):
+def _comparable(other: object) -> Any:
+    if isinstance(other, (Expr, int, Reflected)):
         return other
     raise SpecError(f"an expression cannot be compared with {other!r}", fix="compare with an integer or expression")
 
@@ -307,6 +307,9 @@ def as_expr(value: ExprLike, where: str = "") -> Expr:
 
 
 def _binary(kind: str, left: ExprLike, right: ExprLike) -> Expr:
+    if isinstance(right, Reflected):
+        left_to_it: Any = NotImplemented
+        return left_to_it  # type: ignore[no-any-return]
     return Expr(kind, (as_expr(left), as_expr(right)))
 
 
@@ -351,12 +354,15 @@ def parameter(name: str) -> Expr:
 
 
 def target(name: str) -> Expr:
-    """A number that describes the target, such as `vector_bytes`."""
-    return Expr("fact", value=f"target.{name}")
+    """A number that describes the target, such as `vector_bytes`; `multiprocessors` is the device's, see `device`."""
+    return device(name) if name == "multiprocessors" else Expr("fact", value=f"target.{name}")
 
 
 def device(name: str) -> Expr:
-    """A number of the device that a launch is for: `multiprocessors`. For grids only; no dispatch depends on it."""
+    """A number of the device that a launch is for: `multiprocessors`.
+
+    For what a launch works out, grids and ordinary arguments; nothing that is compiled in or dispatched by has it.
+    """
     return Expr("fact", value=f"device.{name}")
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+from aot_tune.spec.device_facts import refuse_device_facts
+from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.dtypes import DType
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.support.errors import SpecError, did_you_mean
@@ -92,7 +94,7 @@ class FromFile:
     digest: str = ""
 
 
-Values = Generator | Integers | Permutation | SortedOffsets | Probabilities | Sparse | FromFile
+Values = Generator | Integers | Permutation | SortedOffsets | Probabilities | Sparse | FromFile | Drawn
 
 ROWWISE = (Permutation, SortedOffsets, Probabilities)
 """What is drawn a row at a time: no two elements of a row may be one, as they are with a stride of 0."""
@@ -193,11 +195,7 @@ def from_file(path: str) -> FromFile:
 
 def largest_integer(dtype: DType) -> int:
     """The number up to which a dtype holds all integers from 0."""
-    if dtype.name == "bool":
-        return 1
-    if dtype.code in (0, 1):
-        return int(2 ** (dtype.bits - (dtype.code == 0)) - 1)
-    return int(2 ** {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}[dtype.name])
+    return int(2 ** (dtype.fraction + 1)) if dtype.is_floating else dtype.limits[1]
 
 
 def check_values(values: Values, dtype: DType, known: Collection[str], place: str) -> None:
@@ -207,6 +205,7 @@ def check_values(values: Values, dtype: DType, known: Collection[str], place: st
         SpecError: which begins with `place`.
     """
     for expr in _expressions(values):
+        refuse_device_facts(expr.facts(), place)
         for fact in sorted(expr.facts()):
             if fact not in known:
                 raise SpecError(
@@ -216,7 +215,7 @@ def check_values(values: Values, dtype: DType, known: Collection[str], place: st
                 )
     if isinstance(values, (Permutation, SortedOffsets)) and dtype.code not in (0, 1):
         raise SpecError(f"{place}: {dtype.name} does not count", why="these are indices", fix="use i32 or i64")
-    if isinstance(values, Probabilities) and dtype.code not in (2, 4):
+    if isinstance(values, Probabilities) and not dtype.is_floating:
         raise SpecError(f"{place}: {dtype.name} has no fractions", why="probabilities sum to 1", fix="use f32")
     if isinstance(values, Sparse):
         check_values(values.values, dtype, known, place)
@@ -224,6 +223,8 @@ def check_values(values: Values, dtype: DType, known: Collection[str], place: st
     least = {1: 0, 6: 0, 0: -most - 1}.get(dtype.code, -most)
     bounds = [(values.low, 0), (values.high, 1)] if isinstance(values, Integers) else []
     bounds += [(values.total, 0)] if isinstance(values, SortedOffsets) else []
+    if isinstance(values, Generator) and values.kind == "uniform" and not dtype.is_floating and dtype.name != "bool":
+        bounds += [(Expr("const", value=int(values.low)), 0), (Expr("const", value=int(values.high)), 1)]
     for expr, beyond in bounds:
         if not expr.facts() and not least <= expr.evaluate({}) - beyond <= most:
             raise SpecError(

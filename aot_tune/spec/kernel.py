@@ -12,6 +12,7 @@ from functools import reduce
 from types import MappingProxyType
 
 from aot_tune.spec.compile_options import CompileOptions
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.expr import Expr, ExprLike, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.native_function import NativeFunction, backend_of_suffix
@@ -79,11 +80,12 @@ class Kernel:
         parameters: the space; without any, there is one config.
         constraints: over `parameter(..)` and `target(..)`: which configs exist for a target.
         requires: over dims, strides, alignments, presence and attributes: calls for which the result is right. Dispatch
-            guards them; `fact == constant` also makes the renderer print the constant.
+            guards them; `fact == constant` also makes the renderer print the constant. A `parameter(..)` has its value
+            in each config: `N % parameter("VEC") == 0`.
         worthwhile: over the same facts: problems on which it is tried at all.
         pins: boolean parameter to the dims that are compiled in as constants when it is true.
         generic: accepts every legal call on its backend's devices in its dtypes; has one config, is built for the
-            baseline target of its backend.
+            baseline target of its backend. A Triton function may be several codes, see docs/triton.md.
         order: configs to try first, best guess first; each gives some or all of the parameters.
         follows: dtype to the dtype that it resembles, `{"f16": "bf16"}`: a config is tried in the first only if it was
             among the best in the second somewhere, and on a problem only if it was not far from the best on the one
@@ -103,7 +105,8 @@ class Kernel:
         stages: of a composed kernel, what it launches, in order: a vendor's library by its backend, `cublaslt`; what
             `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
             does without one of the backends does without the kernel.
-        scratch: bytes between the stages, over dims; the template has them by `scratch()`, to add to its workspace.
+        scratch: bytes between the stages, over dims and parameters, such as `parameter("SPLIT") * M * N * 4`; the
+            template has those of its config by `scratch()`, to add to its workspace.
         function: a `CudaFunction` or a `Launcher`, or several that run one after the other, with a `Buffer` in common
             where they are passed the same one.
         compile: what its source is compiled and linked with, beside what every candidate is.
@@ -180,6 +183,7 @@ class Kernel:
             )
         known = {f"parameter.{p.name}" for p in self.parameters if not p.has_fractions}
         for constraint in self.constraints:
+            refuse_device_facts(constraint.facts(), f"kernel {self.name!r}: constraint {constraint.key()}")
             for fact in sorted(constraint.facts()):
                 if fact not in known and not fact.startswith("target."):
                     raise SpecError(
@@ -270,7 +274,7 @@ class Kernel:
         if self.scratch is not None and not isinstance(self.scratch, Expr):
             raise SpecError(
                 f"kernel {self.name!r}: scratch {str(self.scratch)[:80]!r} is no expression",
-                fix="give the bytes as an expression of dims, such as M * N * 4",
+                fix="give the bytes as an expression of dims and parameters, such as M * N * 4",
             )
         if self.scratch is not None and not self.stages:
             raise SpecError(

@@ -29,6 +29,7 @@ __all__ = [
     "load_operator",
     "load_operators",
     "operator_folders",
+    "roots_with_bundled",
     "without_backends",
 ]
 
@@ -56,6 +57,18 @@ def operator_folders(roots: Sequence[Path]) -> list[Path]:
     folders.sort(key=lambda f: f.name)
     check_unique_operators(f.name for f in folders)
     return folders
+
+
+def roots_with_bundled(templates: Sequence[str]) -> tuple[str, ...]:
+    """A project's template roots, and behind them the bundled one, whose `common/` its templates may include.
+
+    Not where both have an operator of one name, which no library may. Without a root it is the bundled one alone.
+    """
+    if not templates:
+        return ("bundled",)
+    bundled = {folder.name for folder in operator_folders([bundled_templates()])}
+    own = {folder.name for folder in operator_folders([Path(t) for t in templates if t != "bundled"])}
+    return tuple(templates) if "bundled" in templates or own & bundled else (*templates, "bundled")
 
 
 def load_operator(folder: Path) -> Operator:

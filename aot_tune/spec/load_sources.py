@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from aot_tune.spec.kernel import Kernel
-from aot_tune.spec.native_function import CudaFunction, NativeArgument, NativeFunction, Struct
+from aot_tune.spec.native_function import Code, CudaFunction, NativeArgument, NativeFunction, Struct
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, words
 from aot_tune.spec.triton_function import DTypeOf
@@ -17,7 +18,6 @@ from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 __all__ = ["package_folder", "project_folder", "with_sources"]
 
 _PROJECT = ("pyproject.toml", "CMakeLists.txt", ".git")
-_STREAMS = ("stream", "cuda_stream", "s")
 
 
 def with_sources(operator: Operator, folder: Path) -> Operator:
@@ -129,17 +129,24 @@ def _library(given: str | PurePath, folder: Path, where: str) -> str | PurePath:
 def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) -> NativeFunction:
     path = _find(function.path, folder, where)
     text = path.read_text(encoding="utf-8-sig", errors="replace")
-    others = list(_headers(text, (path.parent, *map(Path, kernel.compile.include_directories))))
-    declared = _declared(function, [text, *others], where)
-    seen = tuple(sorted({w for t in (text, *others) for w in words(t)}))
+    folders = (path.parent, *map(Path, kernel.compile.include_directories))
+    others = list(_headers(text, folders))
+    every = [f for one in (text, *others) for f in source_functions(one)]
+    declared = _declared(function, every, (text, *others), where)
+    templates = {name for f in every for name in f.template}  # where a macro of such a name would break the source
+    seen = {w for t in (text, *others) for w in words(t)} - templates
+    for one in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
+        seen |= words(one) & set(function.macros or ())
     top = project_folder(folder)
     place = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
-    return dataclasses.replace(function, text=text, place=place, declared=declared, seen=seen, folder=str(path.parent))
+    return dataclasses.replace(
+        function, text=text, place=place, declared=declared, seen=tuple(sorted(seen)), folder=str(path.parent)
+    )
 
 
-def _headers(text: str, folders: Sequence[Path]) -> Iterable[str]:
+def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> Iterable[str]:
     """Texts of the headers that a source includes in quotes, and of theirs, as far as they are in known folders."""
-    waiting, known = list(included_names(text)), set[str]()
+    waiting, known = list(included_names(text, in_angles=in_angles)), set[str]()
     while waiting:
         name = waiting.pop()
         path = next((p for p in (f / name for f in folders) if p.is_file()), None)
@@ -147,18 +154,22 @@ def _headers(text: str, folders: Sequence[Path]) -> Iterable[str]:
             continue
         known.add(name)
         found = path.read_text(encoding="utf-8-sig", errors="replace")
-        waiting += [str(Path(name).parent / n) for n in included_names(found)] + list(included_names(found))
+        names = included_names(found, in_angles=in_angles)
+        waiting += [*(str(Path(name).parent / n) for n in names), *names]
         yield found
 
 
-def _declared(function: NativeFunction, texts: Sequence[str], where: str) -> SourceFunction | None:
+def _declared(
+    function: NativeFunction, every: Sequence[SourceFunction], texts: Sequence[str], where: str
+) -> SourceFunction | None:
     """What a source declares of a function; None where it is made by a macro and everything is passed in order."""
-    every = [f for text in texts for f in source_functions(text)]
     wanted = isinstance(function, CudaFunction)
     named = [f for f in every if f.name == function.name or f.name.endswith(f"::{function.name}")]
     fitting = [f for f in named if f.is_kernel == wanted]
-    if fitting:
-        return fitting[0]
+    if fitting:  # of overloads, the one that takes what is passed
+        chosen = next((f for f in fitting if _takes(f, function)), fitting[0])
+        same = [f for f in fitting if (f.name, f.parameters) == (chosen.name, chosen.parameters)]
+        return dataclasses.replace(chosen, defaults={p: d for f in same for p, d in f.defaults.items()})
     if named:
         raise SpecError(
             f"{where}: {named[0].name!r} in {function.path} is {'no' if wanted else 'a'} __global__ function",
@@ -176,6 +187,16 @@ def _declared(function: NativeFunction, texts: Sequence[str], where: str) -> Sou
     )
 
 
+def _takes(declared: SourceFunction, function: NativeFunction) -> bool:
+    given, template = function.arguments, function.template
+    fits = (
+        set(given) <= set(declared.parameters) if isinstance(given, Mapping) else len(given) == len(declared.parameters)
+    )
+    if isinstance(template, Mapping):
+        return fits and set(template) <= set(declared.template)
+    return fits and len(template) <= len(declared.template)
+
+
 def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunction, where: str) -> None:
     declared, given = function.declared, function.arguments
     known = _names(operator)
@@ -185,7 +206,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
             if name not in declared.parameters:
                 raise SpecError(f"{where} has no parameter {name!r}", fix=did_you_mean(name, declared.parameters))
         for position, name in enumerate(declared.parameters):
-            if name not in given and name not in known and not _is_stream(kernel, function, name):
+            if not {name} & {*given, *known, *declared.defaults} and not function.is_stream(name, kernel.backend):
                 raise SpecError(
                     f"{where}: nothing is passed as parameter {name or position!r}",
                     why="no tensor, scalar, attribute or dim has its name",
@@ -196,7 +217,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
             f"{where} has {len(declared.parameters)} parameters, and {len(given)} arguments are listed",
             fix=f"list one for each of {', '.join(declared.parameters)}",
         )
-    macros = parameters - set(declared.template if declared is not None else ()) - _taken(function)
+    macros = parameters - function.own_parameters() - _taken(function)
     for name in sorted(macros if function.macros is None else function.macros):
         if name in known or (declared is not None and name in declared.parameters):
             raise SpecError(
@@ -211,10 +232,6 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
         _check_facts(
             operator, kernel, expr.facts(), f"{where}: {what}", of_call=not what.startswith(("template", "macro"))
         )
-
-
-def _is_stream(kernel: Kernel, function: NativeFunction, name: str) -> bool:
-    return not isinstance(function, CudaFunction) and kernel.backend == "nvcc" and name in _STREAMS
 
 
 def _check_template(kernel: Kernel, function: NativeFunction, where: str) -> None:
@@ -248,6 +265,9 @@ def _check_one(operator: Operator, parameters: Collection[str], given: NativeArg
     if isinstance(given, Struct):
         for name, one in given.fields.items():
             _check_one(operator, parameters, one, f"{where}: field {name!r}")
+    if isinstance(given, Code):
+        for name, one in given.values.items():
+            _check_one(operator, parameters, one, f"{where}: {name!r}")
     if isinstance(given, DTypeOf) and given.tensor not in {t.name for t in operator.tensors}:
         raise SpecError(
             f"{where}: there is no tensor {given.tensor!r}", fix=did_you_mean(given.tensor, _names(operator))
@@ -287,7 +307,7 @@ def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: st
                 raise SpecError(
                     f"{where}: {function.place} never uses the macro {name!r}",
                     why="neither the file nor the headers beside it name it",
-                    fix=did_you_mean(name, function.seen) or "leave it out of `macros`",
+                    fix=_near(name, function.seen) or "leave it out of `macros`",
                 )
     for one in kernel.parameters:
         if f"parameter.{one.name}" in used or any(f.macros is None and one.name in f.seen for f in functions):
@@ -298,8 +318,13 @@ def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: st
             f"{where}: {places} never uses the macro {one.name!r}",
             why="a parameter of the kernel is a macro of its name; neither the file nor the headers beside it name it, "
             "and no expression of the launch uses it",
-            fix=did_you_mean(one.name, seen) or "leave the parameter out",
+            fix=_near(one.name, seen) or "leave the parameter out; a macro of a header in <> is named in `macros`",
         )
+
+
+def _near(word: str, choices: Sequence[str]) -> str:
+    """A remedy where one of many choices is near."""
+    return did_you_mean(word, choices) if difflib.get_close_matches(word, choices, n=1) else ""
 
 
 def _taken(function: NativeFunction) -> set[str]:

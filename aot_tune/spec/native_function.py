@@ -30,14 +30,22 @@ __all__ = [
 
 _REFERENCE = re.compile(r"(?P<path>[^:\s\x00-\x1f][^:\x00-\x1f]*?\.\w+):(?P<name>[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
 _CUDA = (".cu", ".cuh")
+_STREAMS = ("stream", "cuda_stream", "s")
 _CXX = (".cpp", ".cc", ".cxx", ".c++", ".h", ".hpp", ".hh")
 
 
 @dataclass(frozen=True)
 class Code:
-    """An expression of C++, printed as it is: `Code("Layout::kRowMajor")`."""
+    """An expression or a type of C++, printed as it is: `Code("Layout::kRowMajor")`.
+
+    Args:
+        text: with `{name}` in place of each of the values.
+        values: what is known when a candidate is compiled, by name, as of a template:
+            `Code("Traits<{WARPS}, {T}>", {"WARPS": parameter("WARPS"), "T": DTypeOf("x")})`.
+    """
 
     text: str
+    values: Mapping[str, NativeArgument] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,10 @@ class NativeFunction:
         """What compiles it."""
         return backend_of_suffix(self.path) or "cxx"
 
+    def is_stream(self, name: str, backend: str) -> bool:
+        """Whether a parameter of this name is the call's stream, unless something else is passed as it."""
+        return isinstance(self, Launcher) and backend == "nvcc" and name in _STREAMS
+
     def expressions(self) -> list[tuple[str, Expr]]:
         """All expressions in it, each with what it is for."""
         found: list[tuple[str, Expr]] = []
@@ -128,10 +140,20 @@ class NativeFunction:
             found += _expressions(f"macro {name!r}", one)
         return found
 
+    def own_parameters(self) -> frozenset[str]:
+        """Parameters of the kernel that it takes by its template or in a text of `Code`: no macros are made of them."""
+        taken = self.declared.template if self.declared is not None else ()
+        given = [*_values(self.arguments), *_values(self.template), *_values(self.macros or {}), *self._launch_texts()]
+        filled = [e for one in given for code in _codes(one) for _, e in _expressions("", code)]
+        facts = {fact for expr in filled for fact in expr.facts()}
+        return frozenset(taken) | {f.removeprefix("parameter.") for f in facts if f.startswith("parameter.")}
+
+    def _launch_texts(self) -> list[Code]:
+        return []
+
     def buffers(self) -> list[Buffer]:
         """Its buffers, in the order of the arguments."""
-        given = self.arguments.values() if isinstance(self.arguments, Mapping) else self.arguments
-        return [b for one in given for b in _buffers(one)]
+        return [b for one in _values(self.arguments) for b in _buffers(one)]
 
 
 @dataclass(frozen=True)
@@ -142,10 +164,11 @@ class CudaFunction(NativeFunction):
         function: `folder/file.cu:name`; the file lies below the operator's folder, a template root or the project's
             folder, or the path is absolute. A name in a namespace is `file.cu:ops::name`.
         arguments: parameter of the function to what is passed, or all of them in order; a parameter that is not listed
-            is the tensor, scalar or dim of its own name. Integers that do not fit are never passed: such calls go to
-            the next variant.
+            is the tensor, scalar or dim of its own name, else what the source gives as its default. Integers that do
+            not fit are never passed: such calls go to the next variant.
         grid, block: one to three expressions of the call and of parameters each.
-        shared: bytes of dynamic shared memory; more than 48 KiB are asked for.
+        shared: bytes of dynamic shared memory; more than 48 KiB are asked for. `Code` where only C++ knows them:
+            `Code("Traits<128>::kSharedBytes")`.
         template: parameter of the function's template to what it is; one that is not listed is the kernel's parameter
             of its name.
         macros: name to a value that is known when a candidate is compiled. Parameters of the kernel that the template
@@ -156,7 +179,7 @@ class CudaFunction(NativeFunction):
 
     grid: Sequence[ExprLike] | ExprLike = 1
     block: Sequence[ExprLike] | ExprLike = 1
-    shared: ExprLike = 0
+    shared: ExprLike | Code = 0
     cluster: Sequence[ExprLike] | ExprLike = ()
     cooperative: bool = False
 
@@ -172,7 +195,13 @@ class CudaFunction(NativeFunction):
             if not 1 <= len(self.extents(what)) <= 3:
                 raise SpecError(f"{self.function!r}: its {what} has not one to three extents", fix=f"{what}=(x, y)")
         self.extents("cluster")
-        as_expr(self.shared, f"{self.function!r}: shared")
+        if isinstance(self.shared, Code):
+            _check(f"{self.function!r}: shared", self.shared)
+        else:
+            as_expr(self.shared, f"{self.function!r}: shared")
+
+    def _launch_texts(self) -> list[Code]:
+        return [self.shared] if isinstance(self.shared, Code) else []
 
     def extents(self, what: str) -> tuple[Expr, ...]:
         """Those of the grid, the block or the cluster."""
@@ -183,7 +212,8 @@ class CudaFunction(NativeFunction):
     def expressions(self) -> list[tuple[str, Expr]]:
         """All expressions in it, each with what it is for."""
         launch = [(what, e) for what in ("grid", "block", "cluster") for e in self.extents(what)]
-        return [*super().expressions(), *launch, ("shared", as_expr(self.shared))]
+        shared = self.shared if isinstance(self.shared, Code) else as_expr(self.shared)
+        return [*super().expressions(), *launch, *_expressions("shared", shared)]
 
 
 @dataclass(frozen=True)
@@ -193,7 +223,7 @@ class Launcher(NativeFunction):
     Args:
         function: `folder/file.cu:name`, or of a C++ file for a kernel on CPUs; a header that declares it, where a
             library of `CompileOptions(libraries=...)` has it.
-        arguments: as for `CudaFunction`, and `Stream()`.
+        arguments: as for `CudaFunction`, and `Stream()`, which a parameter `stream` is of itself.
         template, macros: as for `CudaFunction`.
 
     What it returns counts: a cudaError_t or another integer other than 0 is a failure. It must not wait for the device,
@@ -219,6 +249,13 @@ def _check(where: str, given: object) -> None:
     elif isinstance(given, Struct):
         for name, one in given.fields.items():
             _check(f"{where}: field {name!r}", one)
+    elif isinstance(given, Code):
+        for name, one in given.values.items():
+            _check(f"{where}: {name!r}", one)
+            if f"{{{name}}}" not in given.text:
+                raise SpecError(
+                    f"{where}: {given.text[:60]!r} has no place for {name!r}", fix=f"write {{{name}}} in it"
+                )
     elif given is not None and not isinstance(given, (str, int, float, Expr, Ratio, Root, DTypeOf, Code, Stream)):
         raise SpecError(
             f"{where} is {str(given)[:60]!r}, a {type(given).__name__}",
@@ -234,7 +271,19 @@ def _expressions(what: str, given: NativeArgument) -> list[tuple[str, Expr]]:
         return [(what, as_expr(given.count))]
     if isinstance(given, Struct):
         return [pair for name, one in given.fields.items() for pair in _expressions(f"{what}: field {name!r}", one)]
+    if isinstance(given, Code):  # compiled in, whatever it is for
+        return [pair for name, one in given.values.items() for pair in _expressions(f"macro {name!r} in {what}", one)]
     return []
+
+
+def _values(given: Mapping[str, NativeArgument] | Sequence[NativeArgument]) -> Sequence[NativeArgument]:
+    return list(given.values()) if isinstance(given, Mapping) else given
+
+
+def _codes(given: NativeArgument) -> list[Code]:
+    if isinstance(given, Struct):
+        return [code for one in given.fields.values() for code in _codes(one)]
+    return [given] if isinstance(given, Code) else []
 
 
 def _buffers(given: NativeArgument) -> list[Buffer]:

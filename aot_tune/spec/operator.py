@@ -16,13 +16,14 @@ class Operator(OperatorFields):
 
     Args:
         name: unique in a library; the C function is `<prefix>_<name>`.
-        dims: names of the symbolic dims, each bound by the shape of an input that is always present.
+        dims: names of the symbolic dims, each bound by the shape of a tensor that is always present, or by an integer.
         tensors: inputs and outputs in the order of the C arguments.
         scalars, attributes: further arguments, in order.
         reference: `reference(xp, call)` returns a dict of output name to array, computed by array-API functions of `xp`
             in the dtype of the arrays it is given (float64 for the truth, the operator's own for the tolerance).
         flops: floating-point operations of a problem.
         epilogue: applied by `store_output` to one output.
+        fragments: formulas that kernels apply by their names, such as a change of the scores of attention.
         workload: problems worth tuning: a tuple, or one by family of devices (`cpu`, `cuda`).
         dtypes: dtype variables that tensors name, with their choices; the first is the default.
         checks: problems to verify beside those of the workload and the derived odd ones.
@@ -36,7 +37,8 @@ class Operator(OperatorFields):
         intermediates: the dtype that intermediate results are rounded to in the yardstick, such as "f32"; by default
             the narrowest floating dtype among the tensors.
         baselines: what users would call otherwise.
-        legal: over dims, strides, alignments and presence: what every call must meet, such as `stride("x", 1) == 1`.
+        legal: over dims, strides, alignments, presence, attributes and dtypes: what every call must meet, such as
+            `stride("x", 1) == 1`.
             Other calls get an error; all kernels, the generic ones too, may rely on it.
         exact: that on small integers results are exact in any order of summation; candidates are verified so too.
         deterministic: whether equal calls must give equal bits: a candidate whose repeated runs differ is wrong.

@@ -15,14 +15,15 @@ import msgspec
 
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
-from aot_tune.spec.expr import Expr, as_expr
+from aot_tune.spec.expr import Expr, all_of, as_expr
+from aot_tune.spec.fragment import Fragment
 from aot_tune.spec.generators import Generator, IntegerSums
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
-from aot_tune.spec.tolerance import DEFAULT_TOLERANCE, FLOATING, OffBy, Tolerance, narrowest
+from aot_tune.spec.tolerance import DEFAULT_TOLERANCE, FLOATING, TOLERANCE_OF_8_BITS, OffBy, Tolerance, narrowest
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Baseline", "Call", "OperatorFields"]
@@ -68,6 +69,7 @@ class OperatorFields:
     attributes: tuple[Attribute, ...] = ()
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     epilogue: Epilogue | None = None
+    fragments: Mapping[str, Fragment] = field(default_factory=dict)
     checks: tuple[Problem, ...] = ()
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     expected: tuple[Expr, ...] = ()
@@ -134,9 +136,15 @@ class OperatorFields:
         return found if len(set(found.values())) > 1 else {}
 
     def dtype_choices(self, kernel: Kernel) -> list[dict[str, str]]:
-        """The dtypes that a kernel has candidates for: one dict of variable to dtype each."""
+        """The legal dtypes that a kernel has candidates for: one dict of variable to dtype each."""
         values = [kernel.dtypes.get(v, choices) for v, choices in self.dtypes.items()]
-        return [dict(zip(self.dtypes, row, strict=True)) for row in itertools.product(*values)]
+        every = (dict(zip(self.dtypes, row, strict=True)) for row in itertools.product(*values))
+        facts = {f"dtype.{v}" for v in self.dtypes}
+        legal = tuple(c for c in self.legal if c.facts() and c.facts() <= facts)
+        return [one for one in every if all_of(legal, self._dtype_facts(one))]
+
+    def _dtype_facts(self, dtypes: Mapping[str, str]) -> dict[str, int]:
+        return {f"dtype.{v}": self.dtypes[v].index(name) for v, name in dtypes.items()}
 
     def concrete(self: T, dtypes: Mapping[str, str]) -> T:
         """The operator with a dtype in place of each variable; a variable that is not given has its default."""
@@ -221,7 +229,9 @@ class OperatorFields:
     def factor(self, tensor: Tensor) -> float:
         """How many times the error of the yardstick an output of a floating dtype may be off."""
         given = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
-        return float(given) if isinstance(given, (int, float)) else DEFAULT_TOLERANCE
+        if isinstance(given, (int, float)):
+            return float(given)
+        return TOLERANCE_OF_8_BITS if tensor.dtype.saturates else DEFAULT_TOLERANCE
 
     def step(self, tensor: Tensor) -> OffBy | None:
         """By how much integers of an output may be off; None where they must be right."""

@@ -6,8 +6,8 @@ A source is read as tokens, before any compiler sees it. What a macro makes is n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 __all__ = ["SourceFunction", "included_names", "source_functions", "words"]
 
@@ -22,9 +22,10 @@ _SKIPPED = re.compile(
     re.DOTALL | re.VERBOSE | re.MULTILINE,
 )
 _SKIPPED_IN_LINE = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"', re.DOTALL)
-_TOKEN = re.compile(r"[A-Za-z_]\w*|::|->|\d[\w.']*|\S")
+_TOKEN = re.compile(r"[A-Za-z_]\w*|::|->|\.?\d(?:[eEpP][+-]|[\w.'])*|\S")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_IN_ANGLES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 _OPEN, _CLOSE = "([{", ")]}"
 _NO_TYPES = frozenset(("return", "else", "do", "new", "delete", "throw", "goto", "case", "co_return", "sizeof"))
 
@@ -40,6 +41,7 @@ class SourceFunction:
         template: names of its template's parameters, in order.
         defaulted: those of them that have a default.
         line: where it is, counted from 1.
+        defaults: parameters that have a default, with its text.
     """
 
     name: str
@@ -48,6 +50,7 @@ class SourceFunction:
     template: tuple[str, ...] = ()
     defaulted: frozenset[str] = frozenset()
     line: int = 0
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,10 @@ def words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(_SKIPPED.sub(keep, text)))
 
 
-def included_names(text: str) -> tuple[str, ...]:
-    """What a source includes in quotes."""
-    return tuple(dict.fromkeys(_INCLUDE.findall(text)))
+def included_names(text: str, *, in_angles: bool = False) -> tuple[str, ...]:
+    """What a source includes in quotes, and in angle brackets where these are asked for, too."""
+    found = [*_INCLUDE.findall(text), *(_IN_ANGLES.findall(text) if in_angles else ())]
+    return tuple(dict.fromkeys(found))
 
 
 def source_functions(text: str) -> list[SourceFunction]:
@@ -148,13 +152,15 @@ def _function(tokens: Sequence[_Token], start: int, at: int, end: int, spaces: S
     while len(rest) > 1 and rest[-1] == "::":  # of a definition outside of its namespace
         place.append(rest[-2])
         rest = rest[:-2]
+    parameters = _split(tokens[at + 1 : end])
     return SourceFunction(
         name="::".join([*place, name]),
-        parameters=tuple(_parameter(p) for p in _split(tokens[at + 1 : end])),
+        parameters=tuple(_parameter(p) for p in parameters),
         is_kernel="__global__" in texts,
         template=template,
         defaulted=defaulted,
         line=tokens[at - 1].line,
+        defaults={_parameter(p): text for p in parameters if (text := _default(p))},
     )
 
 
@@ -204,6 +210,17 @@ def _parameter(tokens: Sequence[_Token]) -> str:
     if len(texts) < 2 or not _WORD.fullmatch(texts[-1]) or texts[-2] == "::":
         return ""
     return texts[-1]
+
+
+def _default(tokens: Sequence[_Token]) -> str:
+    """The text of a parameter's default; empty where it has none, or one with a text in quotes, which is not kept."""
+    texts = [t.text for t in tokens]
+    if "=" not in texts or '"' in texts:
+        return ""
+    found = ""
+    for text in texts[texts.index("=") + 1 :]:
+        found += f" {text}" if found[-1:].isidentifier() and text[0].isidentifier() else text
+    return found
 
 
 def _matching(tokens: Sequence[_Token], at: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from aot_tune.spec.bound_dims import extents_exist
 from aot_tune.spec.expr import all_of
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import Problem
@@ -55,6 +56,7 @@ def _drawn(
     most_flops = _LARGER * max(operator.flops.evaluate(operator.facts(p)) for p in problems)
     most_bytes = _LARGER * max(operator.compulsory_bytes(p) for p in problems)
     shares = [weights.get(p.id, 1.0) for p in problems]
+    exist = extents_exist(operator)
     found: dict[str, Problem] = {}
     known = {p.id for p in problems}
     for _ in range(_TRIES * count):
@@ -69,7 +71,7 @@ def _drawn(
         one = msgspec.structs.replace(base, dims=dims, strides={})
         facts = operator.facts(one)
         small = operator.flops.evaluate(facts) <= most_flops and operator.compulsory_bytes(one) <= most_bytes
-        if one.id not in known and small and all_of((*operator.legal, *operator.expected), facts):
+        if one.id not in known and small and all_of((*exist, *operator.legal, *operator.expected), facts):
             found.setdefault(one.id, one)
     return tuple(found.values())
 

@@ -18,6 +18,7 @@ from aot_tune.support.errors import SpecError
 __all__ = ["Attribute", "Scalar", "Tensor"]
 
 _F32_MAX = 3.4028234663852886e38
+_SCALARS = ("f32", "f64", "bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9]{0,15}\Z")
 
 
@@ -138,29 +139,48 @@ def _check_in_place(name: str, *, output: bool, inout: bool, may_alias: Sequence
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number passed by value: `dtype_name` is f32, f64, i32 or i64.
+    """A number passed by value: `dtype_name` is f32, f64, bool or one of integers, i8 to i64 and u8 to u64.
 
     `default` is what Python callers get that pass none, and what calls are verified and timed with; without one they
     have to pass it. `other` is a value that every second odd problem is verified with in its place: one which shows,
-    as an epsilon of 1e-5 does not, that a kernel takes what it is passed.
+    as an epsilon of 1e-5 does not, that a kernel takes what it is passed. Of bool it is the other one anyway. `binds`
+    names the dim that an integer is, as one that says how many results are wanted; where an input has that dim as well,
+    the two must agree.
     """
 
     name: str
     dtype_name: str = "f32"
     default: float | None = None
     other: float | None = None
+    binds: str = ""
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "scalar", argument=True)
         dtype(self.dtype_name, f"scalar {self.name!r}")
-        if self.dtype_name not in ("f32", "f64", "i32", "i64"):
-            raise SpecError(f"scalar {self.name!r}: {self.dtype_name} cannot be passed by value", fix="use f32 or i64")
+        if self.dtype_name not in _SCALARS:
+            raise SpecError(
+                f"scalar {self.name!r}: {self.dtype_name} cannot be passed by value",
+                fix=f"use f32, or another of {', '.join(_SCALARS)}",
+            )
         for value, what in ((self.default, "default"), (self.other, "other")):
             if value is not None:
                 _check_number(value, self.dtype_name, f"scalar {self.name!r}: {what}")
+        if self.binds:
+            self._check_binds()
         if self.other is not None and self.other == self.sample:
             raise SpecError(
                 f"scalar {self.name!r}: `other` is what it is verified with anyway", fix="name another value"
+            )
+
+    def _check_binds(self) -> None:
+        where = f"scalar {self.name!r}: it binds the dim {self.binds!r}"
+        if self.dtype_name[0] not in "iu":
+            raise SpecError(f"{where}, and is {self.dtype_name}", why="extents are integers", fix="make it i32 or i64")
+        if self.other is not None or (self.default or 0) < 0:
+            raise SpecError(
+                f"{where}, and has `other` or a negative default",
+                why="it is verified with the extents of each problem",
+                fix="leave `other` out, and give no default or one that is an extent",
             )
 
     @property
@@ -171,29 +191,43 @@ class Scalar:
         """
         if self.default is not None:
             return self._passed(self.default)
+        if self.dtype_name == "bool":
+            return True
         number = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "big")
         return 1.25 + number % 61 / 64 if self.dtype_name.startswith("f") else 2 + number % 5
 
     @property
     def another(self) -> float | int | None:
         """`other` as it is passed."""
+        if self.dtype_name == "bool":
+            return not self.sample
         return None if self.other is None else self._passed(self.other)
 
     def _passed(self, value: float) -> float | int:
+        if self.dtype_name == "bool":
+            return bool(value)
         return float(value) if self.dtype_name.startswith("f") else int(value)
 
 
 def _check_number(value: float, dtype_name: str, what: str) -> None:
     """Raise SpecError when a dtype of scalars does not hold a number."""
-    if dtype_name.startswith("i"):
-        bits = int(dtype_name[1:])
-        if not math.isfinite(value) or value != int(value):
-            raise SpecError(f"{what} {value} is no whole number", fix="name one")
-        holds = -(1 << (bits - 1)) <= value < 1 << (bits - 1)
-    else:
-        holds = dtype_name == "f64" or not _F32_MAX < abs(value) < math.inf
-    if not holds:
-        raise SpecError(f"{what} {value} does not fit {dtype_name}", fix="name a smaller one, or another dtype")
+    if dtype_name == "bool":
+        if value not in (0, 1):
+            raise SpecError(f"{what} {value} is no boolean", fix="write True or False")
+        return
+    if dtype_name.startswith("f"):
+        if dtype_name == "f32" and _F32_MAX < abs(value) < math.inf:
+            raise SpecError(f"{what} {value} does not fit {dtype_name}", fix="name a smaller one, or another dtype")
+        return
+    if not math.isfinite(value) or value != int(value):
+        raise SpecError(f"{what} {value} is no whole number", fix="name one")
+    low, high = dtype(dtype_name).limits
+    if not low <= value <= high:
+        raise SpecError(
+            f"{what} {value} does not fit {dtype_name}",
+            why=f"it holds whole numbers from {low} to {high}",
+            fix="name a smaller one, or another dtype",
+        )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.support.errors import SpecError, did_you_mean
 
@@ -69,7 +70,9 @@ class TileOfConfigs:
         known = {f"parameter.{n}" for n in parameters}
         declared = [] if callable(self.tile) else list(self.tile.values())
         for extent in (*declared, self.split, *self.cluster.values(), self.occupancy):
-            for fact in sorted(extent.facts() - known) if isinstance(extent, Expr) else ():
+            facts = sorted(extent.facts() - known) if isinstance(extent, Expr) else []
+            refuse_device_facts(facts, f"kernel {kernel!r}: its tile, split, cluster or occupancy")
+            for fact in facts:
                 raise SpecError(
                     f"kernel {kernel!r}: its tile, split, cluster or occupancy uses {fact!r}",
                     why="they range over the kernel's parameters",

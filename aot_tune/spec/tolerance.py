@@ -8,15 +8,27 @@ from dataclasses import dataclass
 from aot_tune.spec.dtypes import DTYPES, DType
 from aot_tune.support.errors import SpecError
 
-__all__ = ["DEFAULT_TOLERANCE", "FLOATING", "INTERMEDIATES", "OffBy", "Tolerance", "narrowest", "off_by"]
+__all__ = [
+    "DEFAULT_TOLERANCE",
+    "FLOATING",
+    "INTERMEDIATES",
+    "TOLERANCE_OF_8_BITS",
+    "OffBy",
+    "Tolerance",
+    "narrowest",
+    "off_by",
+]
 
 DEFAULT_TOLERANCE = 4.0
 """Times the error of the yardstick, where an operator does not say otherwise."""
 
+TOLERANCE_OF_8_BITS = 2.0
+"""The same of outputs in floats of 8 bits, of which four times the rounding is a quarter or a half of the value."""
+
 INTERMEDIATES = ("f32", "f16", "bf16")
 """What a kernel's intermediate results may be declared to be rounded to."""
 
-FLOATING = (2, 4)
+FLOATING = (2, 4, 10, 12)
 """DLPack's codes of floating-point dtypes."""
 
 
@@ -50,7 +62,8 @@ def off_by(most: int, *, share: float = 1.0) -> OffBy:
 def narrowest(dtypes: Iterable[DType]) -> DType:
     """The narrowest floating dtype among some, of those that are as narrow the one with fewer bits of fraction.
 
-    It is f32 where none is narrower, and where none is floating.
+    It is f32 where none is narrower, and where none is floating. Floats of 8 bits do not count: values are stored in
+    them, nobody computes with so few.
     """
-    found = [d for d in dtypes if d.code in FLOATING]
+    found = [d for d in dtypes if d.code in FLOATING and not d.saturates]
     return min((DTYPES["f32"], *found), key=lambda d: (d.bits, d.fraction))

@@ -16,6 +16,7 @@ import msgspec
 from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.expr import Expr
+from aot_tune.spec.fragment import FragmentOf
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.support.errors import SpecError, did_you_mean
 
@@ -74,7 +75,7 @@ class DTypeOf:
     tensor: str
 
 
-KernelArgument = str | Expr | Ratio | Root | int | float | bool | None | Descriptor | Buffer | DTypeOf
+KernelArgument = str | Expr | Ratio | Root | int | float | bool | None | Descriptor | Buffer | DTypeOf | FragmentOf
 """What a Triton argument is: the name of a tensor or scalar, an expression of the call or a quotient, or a constant."""
 
 Grid = Sequence[Expr | int] | Callable[[Mapping[str, Any]], Sequence[Expr | int]]
@@ -185,8 +186,8 @@ class TritonFunction:
                 raise SpecError(
                     f"Triton function {self.function!r}: argument {name!r} is {str(given)[:60]!r}, "
                     f"a {type(given).__name__}",
-                    why="arguments are names, expressions, numbers, booleans, None, Descriptor, Buffer, DTypeOf, and "
-                    "tuples of constants",
+                    why="arguments are names, expressions, numbers, booleans, None, Descriptor, Buffer, DTypeOf, "
+                    "fragment, and tuples of constants",
                     fix="convert it: int(...) of a number of another package, DTypeOf(...) for an element type",
                 )
 
@@ -216,7 +217,11 @@ def _check_not_mixed(where: str, given: Expr) -> None:
         )
 
 
+_ALONE = (Expr, Ratio, Root, Descriptor, DTypeOf, FragmentOf)
+"""What is passed alone, not in a tuple."""
+
+
 def _can_be_passed(given: object) -> bool:
     if isinstance(given, (tuple, list)):
-        return all(_can_be_passed(g) and not isinstance(g, (Expr, Ratio, Root, Descriptor, DTypeOf)) for g in given)
-    return given is None or isinstance(given, (str, int, float, Expr, Ratio, Root, Descriptor, DTypeOf))
+        return all(_can_be_passed(g) and not isinstance(g, _ALONE) for g in given)
+    return given is None or isinstance(given, (str, int, float, *_ALONE))

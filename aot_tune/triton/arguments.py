@@ -42,7 +42,7 @@ class _ElementType:
     """An element type where torch is not loaded: its size, and its name as torch shows it."""
 
     def __init__(self, name: str) -> None:
-        self.itemsize, self.is_floating_point = DTYPES[name].itemsize, DTYPES[name].code in (2, 4)
+        self.itemsize, self.is_floating_point = DTYPES[name].itemsize, DTYPES[name].is_floating
         self._name = f"torch.{DTYPES[name].torch}"
 
     def __repr__(self) -> str:

@@ -61,10 +61,11 @@ class _Compiler:
             if self._interface.reached(jit).digest != recipe.digest:
                 # what was read and what would be compiled are not the same: the next build reads it again
                 raise _StaleError(f"{recipe.function} has changed since it was read")
-            made = self._interface.compile_function(jit, recipe, self._device, self._virtual)
+            made = self._interface.compile_function(jit, recipe, self._device, self._virtual, texts=request.texts)
             with open(request.image, "wb") as file:  # noqa: PTH123 - one system call less each
                 file.write(made.image)
-            return CompileReply(image=_image(recipe.signature, made), log=made.printed[-_KEPT:])
+            image = _image(recipe.signature, made)
+            return CompileReply(image=image, log=made.printed[-_KEPT:], texts=dict(made.texts))
         except _StaleError as error:
             return CompileReply(error=f"error: {error}", lasting=False, stale=True)
         except self._interface.CompileError as error:

@@ -13,6 +13,7 @@ from aot_tune.spec import (
     Descriptor,
     DTypeOf,
     Expr,
+    FragmentOf,
     Kernel,
     KernelArgument,
     Operator,
@@ -23,8 +24,10 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.spec.bound_dims import dims_of_scalars
+from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
-from aot_tune.triton.triton_messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
+from aot_tune.triton.triton_messages import FunctionRequest, Given, GivenKind, InspectRequest, ProblemFacts, TensorFacts
 
 __all__ = ["FAMILIES", "Inspections", "read_functions", "requests_of", "with_declarations"]
 
@@ -170,7 +173,7 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
     problems = []
     for problem in operator.workload_for(target.family):
         facts = operator.facts(problem)
-        if all_of((*kernel.requires, *kernel.worthwhile), facts):
+        if may_serve(kernel, facts, worthwhile=True):
             problems.append(ProblemFacts(id=problem.id, facts=facts))
     operands = {t.name: _given(operator, t.name) for t in operator.tensors}
     operands |= {s.name: _given(operator, s.name) for s in operator.scalars}
@@ -186,11 +189,15 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
     )
 
 
+_KINDS: dict[type, GivenKind] = {Buffer: "buffer", FragmentOf: "fragment"}
+
+
 def _given(operator: Operator, value: KernelArgument) -> Given:
+    value = dims_of_scalars(operator).get(value, value) if isinstance(value, str) else value
     if isinstance(value, Expr):
         return Given(kind="integer", expr=value.data())
-    if isinstance(value, (Buffer, Ratio, Root)):
-        return Given(kind="buffer" if isinstance(value, Buffer) else "quotient")
+    if isinstance(value, (Buffer, FragmentOf, Ratio, Root)):
+        return Given(kind=_KINDS.get(type(value), "quotient"))
     if isinstance(value, (Descriptor, DTypeOf)):
         known = next((t for t in operator.tensors if t.name == value.tensor), None)
         facts = _facts(operator, known) if known is not None else None

@@ -18,13 +18,14 @@ __all__ = [
     "Fault",
     "FunctionRequest",
     "Given",
+    "GivenKind",
     "Image",
     "InspectRequest",
     "ProblemFacts",
     "TensorFacts",
 ]
 
-GivenKind = Literal["pointer", "integer", "quotient", "scalar", "constant", "descriptor", "buffer", "dtype"]
+GivenKind = Literal["pointer", "integer", "quotient", "scalar", "constant", "descriptor", "buffer", "dtype", "fragment"]
 
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +115,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A function to compile: the image is to be written to the file `image`."""
+    """A function to compile: the image is to be written to the file `image`.
+
+    `texts` asks for what lies between as well.
+    """
 
     recipe: Recipe
     image: str
+    texts: bool = False
 
 
 class DescriptorMap(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,9 +169,11 @@ class CompileReply(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a compile: an image, or in `error` the line that matters; `log` is all that was printed.
 
     `lasting` says that the same would happen again; `stale` that the process has loaded another state of the source.
+    `texts` are by name, such as `ttgir`, if they were asked for.
     """
 
     image: Image | None = None
+    texts: dict[str, str] = {}
     error: str = ""
     log: str = ""
     lasting: bool = True

@@ -14,6 +14,7 @@ import sys
 import types
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -33,6 +34,7 @@ from aot_tune.render.triton.recipe import Recipe, as_data, of_data
 from aot_tune.spec import Expr, KernelParameter, next_power_of_2
 from aot_tune.support.errors import SpecError
 from aot_tune.triton.absent_devices import DeviceFacts
+from aot_tune.triton.fragment_functions import fragment_function
 from aot_tune.triton.function_digest import Reached, reach
 
 __all__ = [
@@ -54,12 +56,18 @@ OWN_DEFAULT = "own"
 """The key of a constant that stands for a parameter's default, where that is no plain value."""
 DESCRIPTOR_ROUNDING = "round_f32_to_tf32" in {f.name for f in dataclasses.fields(TensorDescriptor)}
 """Whether a descriptor that is passed in parts has that flag behind the one for padding: since 3.7."""
-BASELINE_PTX = 80
-"""The PTX version of the baseline: that of CUDA 12.0, so that every driver of CUDA 12 and later takes it."""
+_TEXTS = ("ttgir", "ptx", "amdgcn")
+"""Stages whose results people read."""
+BASELINE_PTX = {80: 80, 89: 81}
+"""The PTX version of a baseline: that of CUDA 12.0, so that every driver of CUDA 12 and later takes it.
+
+Of sm_89 it is that of CUDA 12.1: PTX has its instructions for floats of 8 bits since then."""
 
 _ELEMENT_TYPES = {
-    "f32": core.float32, "f64": core.float64, "f16": core.float16, "bf16": core.bfloat16, "i8": core.int8,
-    "i32": core.int32, "i64": core.int64, "u8": core.uint8, "bool": core.int1, "u1": core.int1,
+    "f32": core.float32, "f64": core.float64, "f16": core.float16, "bf16": core.bfloat16,
+    "f8e4m3": core.float8e4nv, "f8e5m2": core.float8e5, "bool": core.int1, "u1": core.int1,
+    "i8": core.int8, "i16": core.int16, "i32": core.int32, "i64": core.int64,
+    "u8": core.uint8, "u16": core.uint16, "u32": core.uint32, "u64": core.uint64,
 }  # fmt: skip
 
 
@@ -267,16 +275,22 @@ def symbolic_helpers(functions: list[Any]) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """An image, what Triton says of it, its assembly text, and what its tools printed."""
+    """An image, what Triton says of it, its assembly text, and what its tools printed.
+
+    `texts` are what its stages make, by name: `ttgir`, `ptx` or `amdgcn`.
+    """
 
     image: bytes
     metadata: Mapping[str, Any]
     assembly: str
     printed: str
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def compile_function(jit: Any, recipe: Recipe, device: DeviceFacts, virtual: bool) -> Compiled:
+def compile_function(jit: Any, recipe: Recipe, device: DeviceFacts, virtual: bool, *, texts: bool = False) -> Compiled:
     """Compile as a recipe says to cubin or hsaco; to PTX where `virtual`, which ptxas must take as well.
+
+    With `texts`, what its stages make is kept.
 
     These are the steps of `triton.compile`, without its cache of files, which takes a third of the time.
 
@@ -290,16 +304,17 @@ def compile_function(jit: Any, recipe: Recipe, device: DeviceFacts, virtual: boo
         try:
             given: dict[str, Any] = {"enable_fp_fusion": True, **recipe.options}
             if virtual:
-                given["ptx_version"] = BASELINE_PTX
+                given["ptx_version"] = BASELINE_PTX[int(device.arch)]
             options = backend.parse_options(_known(given, backend, recipe.function))
             source = _source(jit, recipe, backend)
-            results, metadata = _stages(source, backend, target, options)
+            results, metadata = _stages(source, backend, target, options, texts)
         except CompilationError as error:
             raise CompileError(_placed(error, reached(jit))) from error
         except PTXASError as error:
             raise CompileError(*_assembler_error(str(error))) from error
     image = results["ptx"].encode() if virtual else results[backend.binary_ext]
-    return Compiled(image, metadata, results.get("amdgcn", ""), out.getvalue())
+    kept = {name: str(results[name]) for name in _TEXTS if texts and name in results}
+    return Compiled(image, metadata, results.get("amdgcn", ""), out.getvalue(), kept)
 
 
 def _assembler_error(text: str) -> tuple[str, bool]:
@@ -338,6 +353,8 @@ def _source(jit: Any, recipe: Recipe, backend: Any) -> Any:
 def _constant(p: Any, recipe: Recipe) -> Any:
     if p.name in recipe.dtypes:
         return element_type(recipe.dtypes[p.name])
+    if p.name in recipe.fragments:
+        return fragment_function(recipe.fragments[p.name], Path.cwd())
     value = of_data(recipe.constexprs.get(p.name, {OWN_DEFAULT: ""}))
     if isinstance(value, dict):
         if not p.has_default:
@@ -346,7 +363,7 @@ def _constant(p: Any, recipe: Recipe) -> Any:
     return value
 
 
-def _stages(source: Any, backend: Any, target: Any, options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _stages(source: Any, backend: Any, target: Any, options: Any, texts: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """What each stage makes, and the metadata that they leave."""
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
@@ -360,7 +377,7 @@ def _stages(source: Any, backend: Any, target: Any, options: Any) -> tuple[dict[
     results: dict[str, Any] = {}
     for name, run in stages.items():
         module = run(module, metadata)
-        results[name] = module
+        results[name] = str(module) if texts and name in _TEXTS else module  # later stages change it in place
     return results, metadata
 
 

@@ -26,6 +26,7 @@ ROOMS = {
     "link.emit": {"link.check"},
     "link.check": set(),
     "pipeline.prune": set(),
+    "pipeline.compiling": set(),
     "pipeline.records": {"pipeline.prune"},
     "pipeline.measuring": {"pipeline.prune", "pipeline.records"},
     "pipeline.scheduling": {"pipeline.prune", "pipeline.records", "pipeline.measuring"},

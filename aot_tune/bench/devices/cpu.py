@@ -22,6 +22,8 @@ _UNKNOWN_HZ = 6e9
 _MORE_THAN_F32 = {
     "bf16": {"avx512_bf16": 2, "amx_bf16": 16},
     "f16": {"avx512_fp16": 2, "amx_fp16": 16},
+    **{name: {"sse2": 2} for name in ("i16", "u16")},
+    **{name: {"ssse3": 4, "amx_int8": 32} for name in ("i8", "u8")},
 }
 """Operations of a dtype for one in f32, by the flag of instructions that make so many."""
 
@@ -34,6 +36,7 @@ class Cpu:
     is_exclusive = False
     start_seconds = 0.0
     caution = ""
+    peaks = ": two of the widest multiply-adds a cycle on all threads, bytes as if from L1"
 
     def devices(self, threads: int) -> list[Device]:
         """There is one: model, stepping, instruction sets, caches, usable cores and threads."""

@@ -38,6 +38,7 @@ class Cuda:
     is_exclusive = True  # of its memory there is as much as one build needs
     start_seconds = 5.0  # on an H200's machine 4.4 s to import torch, 0.3 s for CUDA
     caution = ""
+    peaks = ": more than any GPU on sale has"
 
     def devices(self, threads: int) -> list[Device]:  # noqa: ARG002
         """One per GPU that CUDA_VISIBLE_DEVICES leaves visible."""

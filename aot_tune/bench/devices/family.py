@@ -12,7 +12,18 @@ from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Pol
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["Family", "Monitor", "caution_of", "devices", "family", "floor_of", "make_device", "policy_for", "runs_on"]
+__all__ = [
+    "Family",
+    "Monitor",
+    "caution_of",
+    "devices",
+    "family",
+    "floor_of",
+    "make_device",
+    "math_of",
+    "policy_for",
+    "runs_on",
+]
 
 
 class Monitor(Protocol):
@@ -44,7 +55,7 @@ class Family(Protocol):
     `on_host` says that candidates compute on the host's cores: workers beside them must be quiet while they are timed,
     and start only when they are needed. `compiling_disturbs` what is measured, so that nothing is compiled beside it.
     Verifying takes a device that `is_exclusive` away from other builds. A worker takes `start_seconds` to start.
-    `caution` is what every build for the family must say; empty for most.
+    `caution` is what every build for the family must say; empty for most. `peaks` says what `floor_ns` reckons with.
     """
 
     on_host: bool
@@ -52,6 +63,7 @@ class Family(Protocol):
     is_exclusive: bool
     start_seconds: float
     caution: str
+    peaks: str
 
     def devices(self, threads: int) -> list[Device]:
         """The devices of this machine."""
@@ -123,9 +135,14 @@ def policy_for(name: str, base: Policy) -> Policy:
 def floor_of(device: Device, operator: Operator, problem: Problem) -> float:
     """A time in ns per call of an operator on a problem below which a measurement on a device cannot be true."""
     flops = operator.flops.evaluate(operator.facts(problem))
-    math = operator.dtype(problem, operator.inputs[0]).name if operator.inputs else "f32"
-    math = problem.attributes.get("math", math) if math == "f32" else math
+    math = math_of(operator, problem)
     return family(device.family).floor_ns(device, flops, operator.compulsory_bytes(problem), math)
+
+
+def math_of(operator: Operator, problem: Problem) -> str:
+    """What an operator computes in on a problem: the dtype of its first input, or `tf32` where f32 may be that."""
+    math = operator.dtype(problem, operator.inputs[0]).name if operator.inputs else "f32"
+    return problem.attributes.get("math", math) if math == "f32" else math
 
 
 def runs_on(name: str, module: str) -> bool:

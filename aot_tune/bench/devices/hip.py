@@ -21,6 +21,7 @@ class Hip:
     is_exclusive = True
     start_seconds = 0.0  # there is none
     caution = "hip targets: nothing is measured on AMD's devices, and their code is untested on real cards"
+    peaks = ""
 
     def devices(self, threads: int) -> list[Device]:  # noqa: ARG002
         """None: they cannot be measured on yet."""

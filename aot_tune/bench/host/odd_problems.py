@@ -8,6 +8,8 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.spec import Expr, IntegerSums, Operator, Problem, Tensor, all_of, row_major
+from aot_tune.spec.bound_dims import extents_exist
+from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.generators import ROWWISE
 
 __all__ = ["checks_for", "derived_checks", "large_checks", "oddest_checks"]
@@ -58,7 +60,7 @@ def large_checks(operator: Operator, requires: Sequence[Expr], most_bytes: int) 
 def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) -> dict[str, Check]:
     """The derived checks of any size."""
     tensors = {t.name: t for t in operator.tensors}
-    requires = (*operator.legal, *requires)
+    requires = (*extents_exist(operator), *operator.legal, *requires)
     found: dict[str, Check] = {}
     dtypes = _pinned_dtypes(operator, requires)
     derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
@@ -183,6 +185,7 @@ def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]
         dense = row_major(operator.shape(base, tensor))
         for axis in range(tensor.rank):
             one_row = axis == tensor.rank - 1 and isinstance(tensor.values, ROWWISE)
+            one_row |= isinstance(tensor.values, Drawn)
             for factor in (-1,) if one_row or tensor.inout else (-1, 0):
                 strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
                 yield msgspec.structs.replace(base, strides={tensor.name: strides})

@@ -15,6 +15,7 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Device, Policy, Prepared, digest_of
 from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Operator, Problem
+from aot_tune.spec.drawn_values import OF_VALUES
 from aot_tune.support.errors import AotTuneError, WorkerError
 
 __all__ = ["Preparation"]
@@ -91,7 +92,7 @@ class Preparation:
             raise AotTuneError(
                 f"operator {operator.name!r}: no reference for problem '{check.problem.id}'",
                 why=f"{why} (out of memory)" if status == "oom" else why,
-                fix=f"mend `reference` in {operator_folder / 'operator.py'}{less if status == 'oom' else rest}",
+                fix=f"mend {_blamed(why)} in {operator_folder / 'operator.py'}{less if status == 'oom' else rest}",
             )
         return Prepared(
             key=key,
@@ -100,6 +101,11 @@ class Preparation:
             check=check,
             folder=str(files),
         )
+
+
+def _blamed(why: str) -> str:
+    """What is to be mended: a reference is not asked where its inputs cannot be drawn."""
+    return "the function" if OF_VALUES in why else "`reference`"
 
 
 def _size(operator: Operator, problem: Problem) -> int:

@@ -268,7 +268,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem
     special: str = ""
     integers: bool = False
-    scalars: dict[str, float | int] = {}
+    scalars: dict[str, float | int | bool] = {}
 
     @property
     def place(self) -> str:

@@ -20,7 +20,7 @@ _STEP, _SHARE = 2, 0.1
 def compare(
     xp: Any, name: str, got: Any, want: Any, bounds: Bounds, highest: float, block: int = 1 << 16
 ) -> tuple[str, float]:
-    """Compare an output with the truth, in float64 or int64; NaN and infinities must be where the truth has them.
+    """Compare an output with the truth, in float64 or whole 64 bits; NaN and infinities must be where it has them.
 
     Overflow to infinity is right where the truth is beyond `highest`. Returns what is wrong with the worst element, and
     what could be declared if it is right, or an empty text; and the largest error in tolerances.
@@ -89,9 +89,9 @@ def _advice(name: str, bounds: Bounds, off: float, share: float, whole: bool) ->
 
 def _ratios(xp: Any, value: Any, exact: Any, bounds: Bounds, highest: float) -> Any:
     """Errors in tolerances; `FAR_OFF` where there is nothing to compare."""
-    if exact.dtype == xp.int64:  # of large ones a float64 would not tell those that differ by 1
-        step = xp.abs(xp.asarray(value, dtype=xp.float64) - xp.asarray(exact, dtype=xp.float64))
-        step = xp.where(step > 1.0, step, 1.0)
+    if exact.dtype in (xp.int64, xp.uint64):  # of large ones a float64 would not tell those that differ by 1
+        step = xp.asarray(xp.where(value > exact, value - exact, exact - value), dtype=xp.float64)
+        step = xp.where(step < 0.0, step + 2.0**64, step)  # of int64: the difference needs another bit
         return xp.where(value == exact, 0.0, step / bounds.absolute if bounds.absolute else FAR_OFF)
     value, exact = xp.asarray(value, dtype=xp.float64), xp.asarray(exact, dtype=xp.float64)
     ratio = xp.abs(value - exact) / (xp.abs(exact) * bounds.relative + (bounds.absolute + 5e-324))

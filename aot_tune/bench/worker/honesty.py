@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aot_tune.spec import Generator, Integers, Sparse, Tensor
+from aot_tune.spec import Drawn, Generator, Integers, Operator, Sparse, Tensor
 
-__all__ = ["does_less", "is_elementwise", "two_elements"]
+__all__ = ["does_less", "exchangeable", "two_elements"]
 
 _SHARE = 0.25
 """Of a call's time; less than that is taken for noise."""
@@ -62,9 +62,14 @@ def _difference(play: Callable[[bool], float], limit: float) -> float:
     return fresh - repeated
 
 
-def is_elementwise(tensor: Tensor) -> bool:
-    """Whether the elements of an input can change places: they do not depend on each other."""
-    return isinstance(tensor.values, (Generator, Integers, Sparse))
+def exchangeable(operator: Operator, inputs: Iterable[Tensor]) -> list[Tensor]:
+    """Of some inputs those whose elements can change places: nothing depends on which stands where.
+
+    That is not said of what a function of the author's may have seen when it drew a later input.
+    """
+    every = operator.inputs
+    seen = {t.name for i, t in enumerate(every) if any(isinstance(later.values, Drawn) for later in every[i + 1 :])}
+    return [t for t in inputs if isinstance(t.values, (Generator, Integers, Sparse)) and t.name not in seen]
 
 
 def two_elements(values: NDArray[np.uint8], width: int, places: np.random.Generator) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.stored_elements import stored_as
+from aot_tune.bench.worker.drawn_inputs import DrawCall, function_values
+from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.spec import (
     Call,
+    Drawn,
     FromFile,
     Generator,
     Integers,
@@ -53,7 +56,10 @@ def draw(
     """
     text = f"{seed}\n{operator.name}\n{check.problem.id}\n{tensor.name}"
     words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint64)
-    generator = np.random.Generator(np.random.PCG64([int(w) for w in words]))
+    states = [int(w) for w in words]
+    if isinstance(tensor.values, Drawn):
+        return _by_function(operator, check, tensor, tensor.values, seed, period, states, count)
+    generator = np.random.Generator(np.random.PCG64(states))
     dtype = np.dtype(operator.dtype(check.problem, tensor).numpy or "float32")
     if check.integers and isinstance(tensor.values, Generator):
         return _summands(operator, check, tensor, generator.integers, count).astype(dtype)
@@ -65,6 +71,38 @@ def draw(
     if isinstance(tensor.values, ROWWISE):
         return _rows(operator, check, tensor, generator, count, dtype)
     return _elements(operator, check, tensor, tensor.values, generator, min(count, period), dtype)
+
+
+def _by_function(
+    operator: Operator, check: Check, tensor: Tensor, kind: Drawn, seed: int, period: int, states: list[int], count: int
+) -> NDArray[Any]:
+    """A storage with what the author's function draws; 0 between the rows."""
+    place, element = layout(operator, check, tensor), operator.dtype(check.problem, tensor)
+    if any(n > 1 and s == 0 for n, s in zip(*place, strict=True)):
+        raise ValueError(f"{tensor.name!r}: an axis has stride 0, and values by a function; {_RULE_OUT}")
+    before = operator.inputs[: [t.name for t in operator.inputs].index(tensor.name)]
+
+    def one(other: Tensor) -> NDArray[Any] | None:
+        if not operator.is_present(check.problem, other):
+            return None
+        lies, stored = layout(operator, check, other), operator.dtype(check.problem, other)
+        values = stored_as(stored, draw(operator, check, other, lies.extent(), seed, period))
+        whole = values_of(stored, np.resize(values, lies.extent()))
+        return lies.array(whole.dtype, whole)
+
+    def call() -> DrawCall:
+        indices = attribute_indices(operator, check)
+        known: dict[str, Any] = {**check.problem.dims, **scalar_values(operator, check), "shape": place.shape}
+        known |= {a.name: a.choices[indices[a.name]] for a in operator.attributes}
+        later = frozenset(t.name for t in operator.tensors if t not in before)
+        return DrawCall(known, {t.name: partial(one, t) for t in before}, later)
+
+    found = function_values(
+        tensor, kind, element, place.shape, lambda: np.random.Generator(np.random.PCG64(states)), call
+    )
+    storage = np.zeros(count, np.dtype(element.numpy or "float32"))
+    _strided(operator, check, tensor, storage)[...] = found.astype(storage.dtype)
+    return storage
 
 
 def _elements(
@@ -89,14 +127,19 @@ def _elements(
         return generator.uniform(kind.low, kind.high, drawn).astype(dtype)
     if isinstance(kind, Generator):
         low, high = (0 if dtype.kind == "u" else -8, 9) if kind.kind == "normal" else (int(kind.low), int(kind.high))
-        return generator.integers(*((0, 2) if dtype.kind == "b" else (low, high)), drawn).astype(dtype)
+        return _integers(generator, *((0, 2) if dtype.kind == "b" else (low, high)), drawn).astype(dtype)
     assert isinstance(kind, Integers), f"{tensor.name!r}: {type(kind).__name__} is not drawn one by one"
     low, high = (bound.evaluate(check.problem.dims) for bound in (kind.low, kind.high))
     most = largest_integer(operator.dtype(check.problem, tensor))
     if not low < high or high - 1 > most:
         name = operator.dtype(check.problem, tensor).name
         raise ValueError(f"{tensor.name!r}: [{low}, {high}) is empty, or beyond {most}, where {name} ends; {_RULE_OUT}")
-    return generator.integers(low, high, drawn).astype(dtype)
+    return _integers(generator, low, high, drawn).astype(dtype)
+
+
+def _integers(generator: np.random.Generator, low: int, high: int, count: int) -> NDArray[Any]:
+    """Integers from [low, high), in 64 bits with a sign unless they need all of them."""
+    return generator.integers(low, high, count, dtype=np.int64 if high <= 2**63 else np.uint64)
 
 
 def _rows(
@@ -233,7 +276,8 @@ def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:
 
 def scalar_values(operator: Operator, check: Check) -> dict[str, float | int]:
     """The scalars of a test call."""
-    return {s.name: check.scalars.get(s.name, s.sample) for s in operator.scalars}
+    dims = check.problem.dims
+    return {s.name: dims[s.binds] if s.binds else check.scalars.get(s.name, s.sample) for s in operator.scalars}
 
 
 def attribute_indices(operator: Operator, check: Check) -> dict[str, int]:

@@ -23,8 +23,9 @@ _RTLD_NOLOAD, _RTLD_NODELETE = 0x4, 0x1000
 _SCALARS: dict[str, Any] = {
     "f32": ctypes.c_float,
     "f64": ctypes.c_double,
-    "i32": ctypes.c_int32,
-    "i64": ctypes.c_int64,
+    "bool": ctypes.c_bool,
+    **{f"i{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)},
 }
 _FORCE = "AOT_TUNE_FORCE"
 _EXPLAINED = 1 << 16

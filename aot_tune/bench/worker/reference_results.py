@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import call_of, fill, layout
 from aot_tune.bench.worker.rounded_arrays import RoundedArray, round_fraction
-from aot_tune.bench.worker.stored_elements import array_dtype, limits_of, stored_as, values_of
+from aot_tune.bench.worker.stored_elements import array_dtype, cut_off, least_errors, stored_as, values_of
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
+from aot_tune.spec.fragment_programs import bind_fragments
 from aot_tune.spec.generators import largest_integer
 
 __all__ = [
@@ -50,6 +51,8 @@ __all__ = [
     "publish",
     "read_truth",
     "refuse_inexact",
+    "rounded_inputs",
+    "run_reference",
     "write_truth",
 ]
 
@@ -74,15 +77,19 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 EXACT = Bounds(absolute=0.0, relative=0.0)
 
+TruthDType = Literal["float64", "int64", "uint64"]
+_WHOLE: dict[str, TruthDType] = {"i64": "int64", "u64": "uint64"}
+_MOST_EXACT = 2.0**53
+
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
     """Where an output's true values are, in row-major order, and how far off a result may be.
 
-    They are float64, but int64 for integers of 64 bits, of which float64 does not tell large ones apart.
+    They are float64, but those of integers of 64 bits, of which float64 does not tell large ones apart.
     """
 
     file: str
-    dtype: Literal["float64", "int64"] = "float64"
+    dtype: TruthDType = "float64"
     shape: tuple[int, ...]
     bounds: Bounds
     undefined: bool = False
@@ -133,7 +140,7 @@ class SequentialSums:
 
 
 def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
-    """The inputs of a problem with its strides, drawn from the seed; float32 for bf16, and dense then."""
+    """The inputs of a problem with its strides, drawn from the seed; float32, and dense, where numpy lacks a dtype."""
     operator = operator.concrete(check.problem.dtypes)
     arrays: dict[str, NDArray[Any]] = {}
     flats: dict[str, NDArray[Any]] = {}
@@ -170,7 +177,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     inputs = logical_inputs(operator, check, seed)
     present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
     with np.errstate(all="ignore"):
-        exact = _run(operator, check, inputs, np, wide=True)
+        exact = run_reference(operator, check, inputs, np, wide=True)
         near = [] if check.integers else _near(operator, check, inputs)
         cast = bool(check.special) and _casts_nonfinite(operator, check, inputs)
         errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present if near}
@@ -179,7 +186,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
             _check_sums(operator, check, inputs, exact)
         for extra in range(1, _extra_draws(exact, check)):
             drawn = logical_inputs(operator, check, seed + extra)
-            more = _run(operator, check, drawn, np, wide=True)
+            more = run_reference(operator, check, drawn, np, wide=True)
             again = _near(operator, check, drawn)
             for tensor in present:
                 truths[tensor.name].append(more[tensor.name])
@@ -197,7 +204,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
             any(_differ(value, n[tensor.name]) for n in near)
             or (tensor.dtype.code not in FLOATING and (cast or not np.isfinite(value).all()))
         )
-        dtype: Literal["float64", "int64"] = "int64" if value.dtype == np.int64 else "float64"
+        dtype: TruthDType = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
         name = f"{tensor.name}.{dtype}"
         (partial / name).write_bytes(value.tobytes())  # unlike `tofile`, it says that a disk is full
         truth = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
@@ -228,7 +235,7 @@ def publish(partial: Path, folder: Path) -> None:
 
 def is_truth(path: str) -> bool:
     """Whether a file is one that true values are mapped from."""
-    return path.endswith((".float64", ".int64"))
+    return path.endswith((".float64", ".int64", ".uint64"))
 
 
 def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[Any]]]:
@@ -248,15 +255,20 @@ def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) 
 
     It does not where inputs have fewer bits than a sum does: kernels keep more than one.
     """
-    bits = operator.rounds_to(check.problem).fraction
-    arrays = {n: _computed_in(a, bits) for n, a in inputs.items()}
+    arrays = rounded_inputs(operator, check, inputs)
     found = []
     if not any(t.name in inputs and t.dtype.code in FLOATING and t.dtype.bits < 32 for t in operator.inputs):
         sequential = SequentialSums()
-        found.append(_run(operator, check, arrays, sequential, wide=False))
+        found.append(run_reference(operator, check, arrays, sequential, wide=False))
         if not sequential.used:
             return found
-    return [*found, _run(operator, check, arrays, np, wide=False)]
+    return [*found, run_reference(operator, check, arrays, np, wide=False)]
+
+
+def rounded_inputs(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Inputs of a computation that rounds each result to what `Operator.rounds_to` tells."""
+    bits = operator.rounds_to(check.problem).fraction
+    return {n: _computed_in(a, bits) for n, a in inputs.items()}
 
 
 def _computed_in(array: NDArray[Any], bits: int) -> NDArray[Any]:
@@ -279,7 +291,9 @@ def outputs_of(
     for scalar in operator.scalars:
         if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
             setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
-    found = operator.reference(api(call), call)
+    xp = api(call)
+    bind_fragments(operator, check.problem, xp, call)
+    found = operator.reference(xp, call)
     if not isinstance(found, Mapping):
         raise TypeError(f"the reference returns {type(found).__name__}, wanted a dict of output name to array")
     results = []
@@ -295,7 +309,7 @@ def outputs_of(
     return results
 
 
-def _run(
+def run_reference(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], xp: Any, *, wide: bool
 ) -> dict[str, NDArray[Any]]:
     """Run the reference; its results as `Truth` has them, unless wide rounded to the outputs' dtypes before."""
@@ -304,25 +318,35 @@ def _run(
     results: dict[str, NDArray[Any]] = {}
     for tensor, found in outputs_of(operator, check, arrays, lambda _call: xp):
         value = np.asarray(found)
-        if not wide:
-            value = values_of(tensor.dtype, stored_as(tensor.dtype, value))
-        whole = tensor.dtype.name == "i64" and value.dtype.kind in "biu"
-        results[tensor.name] = np.ascontiguousarray(value, dtype=np.int64 if whole else np.float64)
+        value = cut_off(tensor.dtype, value) if wide else values_of(tensor.dtype, stored_as(tensor.dtype, value))
+        whole = _WHOLE.get(tensor.dtype.name, "float64")
+        if wide and whole != "float64" and value.dtype.kind == "f":
+            _refuse_large_floats(tensor, value)
+        results[tensor.name] = np.ascontiguousarray(value, dtype=whole if value.dtype.kind in "biu" else np.float64)
     return results
+
+
+def _refuse_large_floats(tensor: Tensor, value: NDArray[Any]) -> None:
+    largest = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
+    if largest > _MOST_EXACT:
+        raise ValueError(
+            f"the reference returns {tensor.name!r}, which is {tensor.dtype.name}, as floats of up to {largest:g}: "
+            "beyond 2^53 these are not exact; compute with integers"
+        )
 
 
 def _casts_nonfinite(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> bool:
     """Whether the reference makes integers of NaN or infinities: no two machines agree on which."""
     with warnings.catch_warnings(record=True) as said, np.errstate(invalid="warn"):
         warnings.simplefilter("always")
-        _run(operator, check, inputs, np, wide=True)
+        run_reference(operator, check, inputs, np, wide=True)
     return any("encountered in cast" in str(one.message) for one in said)
 
 
 def _check_sums(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], exact: Mapping[str, NDArray[Any]]
 ) -> None:
-    sums = _run(operator, check, {n: np.abs(a) for n, a in inputs.items()}, np, wide=True)
+    sums = run_reference(operator, check, {n: np.abs(a) for n, a in inputs.items()}, np, wide=True)
     for tensor in (t for t in operator.outputs if t.name in exact):
         value, largest = exact[tensor.name], float(np.max(np.abs(sums[tensor.name]), initial=0.0))
         refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))
@@ -349,7 +373,7 @@ def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:
 def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, tolerance: float) -> Bounds:
     finite = np.isfinite(values) & np.isfinite(errors)
     values, errors = values[finite], errors[finite]
-    unit, tiny, _ = limits_of(tensor.dtype)
+    unit, tiny = least_errors(tensor.dtype)
     if not values.size:
         return Bounds(absolute=tolerance * tiny, relative=tolerance * unit, factor=tolerance)
     typical = float(np.sqrt(np.mean(np.square(values))))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from aot_tune.spec import Target
 from aot_tune.support.errors import ToolchainError
 
-__all__ = ["BASELINE", "TARGETS", "best_targets", "check_known", "code_flags", "fits"]
+__all__ = ["BASELINE", "EIGHT_BIT_BASELINE", "TARGETS", "best_targets", "check_known", "code_flags", "fits"]
 
 _KIB = 1024
 _MAX_THREADS = 1024
@@ -35,6 +35,8 @@ BASELINE = Target(
     level=80,
     facts={"capability": 80, "shared_bytes": 99 * _KIB, "wgmma": 0, "arch_specific": 0},
 )
+# The same from sm_89 on, for kernels that have no code for older GPUs: see `plan.eight_bit_targets`.
+EIGHT_BIT_BASELINE = Target(name="cuda-ptx_89", family="cuda", level=89, facts={**BASELINE.facts, "capability": 89})
 TARGETS = (
     BASELINE,
     _target("80", 80, 163),  # those of 86 and 89 have less shared memory than its candidates may use
@@ -67,7 +69,7 @@ def best_targets(levels: Iterable[int]) -> tuple[Target, ...]:
 
 def code_flags(target: Target) -> tuple[str, ...]:
     """What tells nvcc the target: machine code for it alone, and for the baseline also PTX for later devices."""
-    if target.name == BASELINE.name:
+    if target.name in (BASELINE.name, EIGHT_BIT_BASELINE.name):
         return ("-gencode", f"arch=compute_{target.level},code=[sm_{target.level},compute_{target.level}]")
     suffix = target.name.removeprefix("cuda-sm_")
     return ("-gencode", f"arch=compute_{suffix},code=sm_{suffix}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.cuda_places import SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.ptxas_report import kernel_resources
-from aot_tune.support.run_program import key_environment, run
+from aot_tune.support.run_program import Finished, key_environment, run
 
 __all__ = ["TOOLCHAIN", "NvccToolchain"]
 
@@ -59,6 +60,9 @@ _MEMORY = 8 << 30
 _MEMORY_PER_JOB = int(3.6 * (1 << 30))
 _OUTPUT = 4 << 20
 """Names of CUTLASS kernels are pages long, and each comes twice in the report of its resources."""
+
+_LISTING = 64 << 20
+"""Instructions of a large kernel with their codes."""
 
 _VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 _LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
@@ -113,8 +117,14 @@ class NvccToolchain(Toolchain):
         """
         if self._toolkit is None or self._environ is None:
             found = find_nvcc(self._env(), self._system, self._search)
-            self._toolkit = open_toolkit(found, self._host().command()[0], self._env())
+            self._toolkit = open_toolkit(found.command, self._host().command()[0], self._env())
         return self._toolkit
+
+    def origin(self) -> str:
+        """Which nvcc, and why that one."""
+        found, real = find_nvcc(self._env(), self._system, self._search), self.toolkit().programs["nvcc"]
+        own = os.path.realpath(found.command[0])
+        return f"{shlex.join(found.command)}{f' ({real})' if real != own else ''}, {found.reason}"
 
     def cutlass(self) -> Path | None:
         """The include folder of CUTLASS; None when there is none."""
@@ -154,11 +164,8 @@ class NvccToolchain(Toolchain):
             if cutlass is None:
                 return CompileOutcome(status="compile-failed", log="error: no CUTLASS headers found", lasting=False)
             includes = (*option_flags(options, Path(scratch)), *cutlass)
-            (Path(scratch) / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
-            argv = [*toolkit.command, f"-ccbin={self._host().command()[0]}", *self._flags(target), *includes]
-            argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
             child = self._child(Path(scratch))
-            done = run(argv, folder=Path(scratch), environ=child, timeout=timeout, memory=_MEMORY, keep=_OUTPUT)
+            done = self._run(source, target, Path(scratch), includes, timeout)
             made, rule = Path(scratch, "made.o"), Path(scratch, "candidate.d")
             short = msgspec.structs.replace(done, output=cut(done.output))
             failed = failure_of(short, timeout, "nvcc", made, rule)
@@ -183,6 +190,35 @@ class NvccToolchain(Toolchain):
                 device=device_digest(out),
                 resources=kernel_resources(done.output) | {"text": object_bytes(out), "memory": done.memory},
             )
+
+    def _run(self, source: str, target: Target, scratch: Path, includes: Sequence[str], timeout: float) -> Finished:
+        """Run the compiler; what it made is `made.o`, among what lies between."""
+        (scratch / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
+        argv = [*self.toolkit().command, f"-ccbin={self._host().command()[0]}", *self._flags(target), *includes]
+        argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
+        child = self._child(scratch)
+        return run(argv, folder=scratch, environ=child, timeout=timeout, memory=_MEMORY, keep=_OUTPUT)
+
+    def texts(
+        self,
+        source: str,
+        target: Target,
+        folder: Path,
+        timeout: float,
+        options: CompileOptions = NO_OPTIONS,
+    ) -> dict[str, bytes]:
+        """PTX, and SASS where cuobjdump lies beside nvcc."""
+        cutlass = self._include_flags(source, folder)
+        if cutlass is None:
+            return {}
+        self._run(source, target, folder, (*option_flags(options, folder), *cutlass), timeout)
+        found = {"ptx": b"\n".join(p.read_bytes() for p in sorted(folder.glob("*.ptx")))}
+        disassembler = Path(self.toolkit().programs["nvcc"]).with_name("cuobjdump")
+        if disassembler.is_file() and (folder / "made.o").is_file():
+            argv = [str(disassembler), "-sass", "made.o"]
+            done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, keep=_LISTING)
+            found["sass"] = done.output.encode() if done.code == 0 else b""
+        return {ending: text for ending, text in found.items() if text}
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
         """Link objects into a shared library that uses dlopen and the shared CUDA runtime, where it lies now."""

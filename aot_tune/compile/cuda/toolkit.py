@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +19,7 @@ from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment
 
-__all__ = ["Toolkit", "find_cutlass", "find_nvcc", "open_toolkit"]
+__all__ = ["FoundNvcc", "Toolkit", "find_cutlass", "find_nvcc", "open_toolkit"]
 
 _TOLD = re.compile(r"^#\$ (\w+)=(.*)$", re.MULTILINE)
 _RELEASE = re.compile(r"\bV(\d+\.\d+\.\d+)")
@@ -79,9 +80,14 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def find_nvcc(
-    environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Sequence[str] | None = None
-) -> tuple[str, ...]:
+class FoundNvcc(NamedTuple):
+    """An nvcc with the arguments that a variable gives it, and why it is that one."""
+
+    command: tuple[str, ...]
+    reason: str
+
+
+def find_nvcc(environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Sequence[str] | None = None) -> FoundNvcc:
     """The program, and the arguments that NVCC or CUDACXX give it.
 
     In order: NVCC, CUDACXX, CUDA_HOME, CUDA_PATH, PATH, `system`, and the wheels below the folders of `search`
@@ -99,13 +105,22 @@ def find_nvcc(
                 raise ToolchainError(
                     f"{name}={named!r} is not a program", fix=f"set {name} to nvcc, or unset it to have it found"
                 )
-            return tuple(command)
-    homes = [Path(environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
+            return FoundNvcc(tuple(command), f"{name} names it")
+    homes = {n: Path(environ[n], "bin") for n in ("CUDA_HOME", "CUDA_PATH") if environ.get(n)}
     wheels = [p for folder in (sys.path if search is None else search) for p in _wheel_folders(folder)]
-    for place in [*map(str, homes), path, str(system / "bin"), *map(str, wheels)]:
+    places = [
+        *((str(home), f"the toolkit that {name} names") for name, home in homes.items()),
+        (path, "the first on PATH"),
+        (str(system / "bin"), "the machine's toolkit; no variable names one, and none is on PATH"),
+        *(
+            (str(w), "the wheel nvidia-cuda-nvcc; the machine has no toolkit, and no variable names one")
+            for w in wheels
+        ),
+    ]
+    for place, reason in places:
         program = shutil.which("nvcc", path=place)
         if program is not None:
-            return (str(Path(program).absolute()),)
+            return FoundNvcc((str(Path(program).absolute()),), reason)
     raise ToolchainError(
         "no CUDA compiler found: NVCC, CUDACXX, CUDA_HOME, CUDA_PATH and PATH lead to no nvcc, and there is no wheel",
         why="CUDA candidates are compiled when the library is built",

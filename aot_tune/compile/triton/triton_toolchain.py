@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, fits
+from aot_tune.compile.cuda.gpu_targets import BASELINE, EIGHT_BIT_BASELINE, TARGETS, fits
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.diagnostics import is_lasting
 from aot_tune.compile.object_records import CompileOutcome
@@ -53,6 +53,10 @@ _TENSOR_MEMORY = 512
 """Columns of tensor memory that a multiprocessor of sm_100 has."""
 
 
+_RESOURCES = 2
+"""Raised when more is said of what code takes: objects that were made before are made again."""
+
+
 def _hip(arch: str) -> Target:
     # gfx942 is 9, 4, 2 in base 16; a device runs the code of its own architecture alone
     level = int(arch.removeprefix("gfx"), 16)
@@ -87,8 +91,11 @@ class TritonToolchain(Toolchain):
         return TritonToolchain(dict(environ), self._search)
 
     def targets(self) -> tuple[Target, ...]:
-        """Those of the CUDA compiler, as far as Triton's code runs on all that they promise, and three of AMD."""
-        return (*(t for t in TARGETS if _supported(t)), *HIP_TARGETS)
+        """Those of the CUDA compiler, as far as Triton's code runs on all that they promise, and three of AMD.
+
+        cuda-ptx_89 is that of generic kernels with instructions for f8e4m3.
+        """
+        return (*(t for t in TARGETS if _supported(t)), EIGHT_BIT_BASELINE, *HIP_TARGETS)
 
     def baselines(self) -> tuple[Target, ...]:
         """cuda-ptx_80, PTX of sm_80 that the driver translates for every later device, and each target of AMD."""
@@ -117,7 +124,14 @@ class TritonToolchain(Toolchain):
         arch, virtual = target_of(target.name)
         flags = [*self._cxx().command()[1:], *host_flags()]
         environment, added = key_environment(self._env()), self._cxx().added()
-        return {"arch": arch, "virtual": virtual, "flags": flags, "added": added, "environment": environment}
+        return {
+            "arch": arch,
+            "virtual": virtual,
+            "flags": flags,
+            "added": added,
+            "environment": environment,
+            "resources": _RESOURCES,
+        }
 
     def compile(
         self,
@@ -135,10 +149,8 @@ class TritonToolchain(Toolchain):
             return CompileOutcome(status="compile-failed", log=f"error: {error}")
         target_of(target.name)
         request = CompileRequest(recipe=recipe, image=str(out.parent.resolve() / IMAGE))
-        search = sys.path if self._search is None else self._search
-        setup = CompilerSetup.of(target.name, template_roots(self._env()), search, self._env())
         try:
-            reply, memory = pool().compile(setup, request, timeout)
+            reply, memory = pool().compile(self._setup(target), request, timeout)
         except CompilerDiedError as error:
             return _failed(f"error: compiling {recipe.function}: {error}", began, lasting=False)
         except TimedOutError as error:
@@ -154,6 +166,26 @@ class TritonToolchain(Toolchain):
             return _failed(f"error: {recipe.function} needs {unfit}", began, lasting=True)
         left = timeout - (time.monotonic() - began)
         return self._embed(source, reply.image, out, left, began, memory)
+
+    def texts(
+        self,
+        source: str,
+        target: Target,
+        folder: Path,
+        timeout: float,
+        options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
+    ) -> dict[str, bytes]:
+        """TTGIR, and PTX or AMD's assembly."""
+        request = CompileRequest(recipe=read_recipe(source), image=str(folder.resolve() / IMAGE), texts=True)
+        try:
+            reply, _ = pool().compile(self._setup(target), request, timeout)
+        except (CompilerDiedError, TimedOutError):
+            return {}
+        return {name: text.encode() for name, text in reply.texts.items()}
+
+    def _setup(self, target: Target) -> CompilerSetup:
+        search = sys.path if self._search is None else self._search
+        return CompilerSetup.of(target.name, template_roots(self._env()), search, self._env())
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
         """Link objects into a shared library for the benchmark; drivers are found when it runs."""
@@ -189,7 +221,13 @@ class TritonToolchain(Toolchain):
             seconds=time.monotonic() - began,
             includes=_includes(rule),
             device=hashlib.sha256((out.parent / IMAGE).read_bytes()).hexdigest(),
-            resources=resources | {"shared": image.shared, "text": text, "memory": max(memory, done.memory)},
+            resources=resources
+            | {
+                "shared": image.shared,
+                "dynamic_shared": image.shared,
+                "text": text,
+                "memory": max(memory, done.memory),
+            },
         )
 
     def _cxx(self) -> CxxToolchain:

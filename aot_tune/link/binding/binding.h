@@ -49,25 +49,41 @@ struct TensorArgument {
   bool optional;
   bool inout = false;  // an input that is written, too
   constexpr bool written() const { return output || inout; }
+  bool required = false;  // of an output: a dim or dtype of the call is that of this one
 };
 
 union Scalar {
   float f32;
   double f64;
+  bool truth;
+  int8_t i8;
+  int16_t i16;
   int32_t i32;
   int64_t i64;
+  uint8_t u8;
+  uint16_t u16;
+  uint32_t u32;
+  uint64_t u64;
   Scalar() = default;
   constexpr Scalar(float value) : f32(value) {}
   constexpr Scalar(double value) : f64(value) {}
+  constexpr Scalar(bool value) : truth(value) {}
+  constexpr Scalar(int8_t value) : i8(value) {}
+  constexpr Scalar(int16_t value) : i16(value) {}
   constexpr Scalar(int32_t value) : i32(value) {}
   constexpr Scalar(int64_t value) : i64(value) {}
+  constexpr Scalar(uint8_t value) : u8(value) {}
+  constexpr Scalar(uint16_t value) : u16(value) {}
+  constexpr Scalar(uint32_t value) : u32(value) {}
+  constexpr Scalar(uint64_t value) : u64(value) {}
 };
 
 struct ScalarArgument {
   const char* name;
-  enum Kind : uint8_t { kF32, kF64, kI32, kI64 } kind;
+  enum Kind : uint8_t { kF32, kF64, kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64 } kind;
   Scalar value;  // when the caller gives none
   bool required = false;
+  int8_t binds = -1;  // index of the dim that it is
 };
 
 struct AttributeArgument {
@@ -93,8 +109,8 @@ struct Operator {
   int32_t (*call)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*);
   int32_t (*explain)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*, char*, size_t);
   int32_t (*is_tuned)(Tensors, const Scalar*, const int32_t*, int32_t*);
-  // Reads the dims off the inputs; false when one has too few axes for that.
-  bool (*bind)(Tensors, int64_t* dims);
+  // Reads the dims off tensors and scalars; false when a tensor is missing or has another number of axes.
+  bool (*bind)(Tensors, const Scalar*, int64_t* dims);
   // An extent that has no value, since it divides by zero or needs more than 64 bits, is -1.
   void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
 };

@@ -3,6 +3,8 @@
 
 #include <initializer_list>
 
+#include "scalars.h"
+
 namespace aot_tune::python {
 namespace {
 
@@ -35,40 +37,6 @@ int find(PyObject* const* names, int count, PyObject* key) {
     if (PyUnicode_Compare(names[i], key) == 0) return i;
   }
   return -1;
-}
-
-// Raises that a value is no number for a scalar, if that is what was raised; false.
-bool wrong_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value) {
-  const bool large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
-  if (!large && !PyErr_ExceptionMatches(PyExc_TypeError)) return false;
-  PyErr_Clear();
-  const bool whole = argument.kind == ScalarArgument::kI32 || argument.kind == ScalarArgument::kI64;
-  const bool narrow = argument.kind == ScalarArgument::kI32 || argument.kind == ScalarArgument::kF32;
-  PyErr_Format(large ? PyExc_OverflowError : state->type_error, "%s: '%s' is %R, wanted a %s of %d bits",
-               op.name, argument.name, value, whole ? "whole number" : "number", narrow ? 32 : 64);
-  return false;
-}
-
-bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value,
-                  Scalar* out) {
-  switch (argument.kind) {
-    case ScalarArgument::kF32:
-      out->f32 = static_cast<float>(PyFloat_AsDouble(value));
-      break;
-    case ScalarArgument::kF64:
-      out->f64 = PyFloat_AsDouble(value);
-      break;
-    case ScalarArgument::kI64:
-      out->i64 = PyLong_AsLongLong(value);
-      break;
-    case ScalarArgument::kI32: {
-      const long long wide = PyLong_AsLongLong(value);
-      if (wide != static_cast<int32_t>(wide)) PyErr_SetNone(PyExc_OverflowError);
-      out->i32 = static_cast<int32_t>(wide);
-      break;
-    }
-  }
-  return PyErr_Occurred() == nullptr || wrong_scalar(state, op, argument, value);
 }
 
 // The index of a value among the choices of what `kind` and `name` say.
@@ -252,7 +220,7 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
   const int first = tensors->first();
   for (int i = 0; i < op.tensor_count; ++i) {
     if (!op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i])) continue;
-    if (!bound && !(bound = op.bind(tensors->given, dims))) return true;
+    if (!bound && !(bound = op.bind(tensors->given, parsed.scalars, dims))) return true;
     int64_t extents[kMaxRank];
     op.shape(i, dims, extents);
     for (int axis = 0; axis < op.tensors[i].rank; ++axis) {

@@ -46,6 +46,7 @@ struct CallTensors {
   bool take_passed(State* state, const Operator& op, int index, PyObject* object) {
     const TensorArgument& argument = op.tensors[index];
     if (object == nullptr && !argument.optional && !argument.output) return is_missing(state, op, index);
+    if (argument.required && (object == nullptr || object == Py_None)) return is_missing(state, op, index);
     if (object == nullptr || object == Py_None) return true;
     if (argument.output && argument.optional && (object == Py_True || object == Py_False)) return true;
     return take(state, op, index, object);

@@ -67,8 +67,9 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const T
   if (entry.kind == Kind::kExchange) return allocate_exchange(entry, device, argument, type, extents);
   if (type.name[0] == '\0') {  // numpy and the array API have no such type
     PyErr_Format(state->type_error,
-                 "output '%s' cannot be made for arrays of this kind; pass %s=", argument.name,
-                 argument.name);
+                 "output '%s' cannot be made for arrays of this kind; pass %s=, a tensor of a framework that "
+                 "has its dtype",
+                 argument.name, argument.name);
     return nullptr;
   }
   PyObject* shape = shape_tuple(argument, extents);

@@ -42,6 +42,23 @@ int find_operator(State* state, PyObject* name) {
   return -1;
 }
 
+// Has the dims of integers that were passed under the name of a scalar, and those scalars of dims.
+void share_bound_dims(const Operator& op, Parsed* parsed) {
+  for (int i = 0; i < op.scalar_count; ++i) {
+    const ScalarArgument& argument = op.scalars[i];
+    if (argument.binds < 0) continue;
+    Scalar& scalar = parsed->scalars[i];
+    if ((parsed->scalars_given >> i & 1u) != 0) {
+      parsed->dims[argument.binds] = argument.kind == ScalarArgument::kI32 ? scalar.i32 : scalar.i64;
+      parsed->dims_given += 1;
+    } else if (argument.kind == ScalarArgument::kI32) {
+      scalar.i32 = static_cast<int32_t>(parsed->dims[argument.binds]);
+    } else {
+      scalar.i64 = parsed->dims[argument.binds];
+    }
+  }
+}
+
 bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Imagined* imagined,
                      CallTensors* tensors) {
   if (parsed.dims_given != op.dim_count) {
@@ -80,7 +97,7 @@ bool imagine_outputs(const Operator& op, const Parsed& parsed, Imagined* imagine
                      const DLTensor** given) {
   int64_t dims[kMaxDims];
   const int first = tensors->first();
-  const bool bound = op.bind(tensors->given, dims);
+  const bool bound = op.bind(tensors->given, parsed.scalars, dims);
   for (int i = 0; i < op.tensor_count; ++i) {
     given[i] = tensors->given[i];
     if (given[i] != nullptr || !op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i]))
@@ -112,6 +129,7 @@ PyObject* question(PyObject* module, PyObject* const* arguments, Py_ssize_t coun
   const DLTensor* given[kMaxTensors];
   CallTensors tensors(op.tensor_count);
   if (parsed.dims_given > 0) {
+    share_bound_dims(op, &parsed);
     CallTensors none(op.tensor_count);
     const bool made = imagine_problem(state, op, parsed, imagined, &none);
     for (int i = 0; i < op.tensor_count; ++i) {

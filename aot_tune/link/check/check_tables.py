@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from aot_tune.link.check.generic_combinations import not_answered_once
 from aot_tune.link.families import family_of
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
 from aot_tune.spec import Expr, Operator
+from aot_tune.spec.call_combinations import is_of_combination
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import ManifestError, did_you_mean
 
@@ -78,15 +80,17 @@ def _check_generics(family: str, table: OperatorTable, where: str) -> None:
         places = {t: [v for v in there if v.target == t] for t in table.targets(family)}
     for place, group in places.items():
         for dtypes in sorted({table.choices(v) for v in group}) or [()]:
-            generics = [v.name for v in group if v.generic and table.choices(v) == dtypes]
-            if len(generics) != 1:
+            found = [v for v in group if v.generic and table.choices(v) == dtypes]
+            generics = [v.name for v in found]
+            unanswered = not_answered_once(table.operator, found) if found else ""
+            if not found or unanswered:
                 chosen = zip(table.operator.dtypes.items(), dtypes, strict=True)
                 text = "".join(f" with {variable}={choices[i]}" for (variable, choices), i in chosen) if dtypes else ""
                 raise ManifestError(
                     f"{where} has {len(generics)} generic variants for {place}{text}: {generics}",
-                    why="one variant must answer every legal call",
+                    why=unanswered or "one variant must answer every legal call",
                     fix="link exactly one variant with generic=True per dtypes and family of devices, or architecture "
-                    "where code is for one alone",
+                    "where code is for one alone, or one for each combination of optional tensors and attributes",
                 )
 
 
@@ -99,8 +103,11 @@ def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> 
                 f"{where}: variant {variant.name!r}: {name}={choice!r} is no dtype of the operator",
                 fix=did_you_mean(choice, table.operator.dtypes.get(name, table.operator.dtypes)),
             )
-    if variant.generic and any(not f.startswith("dtype.") for g in variant.requires for f in g.facts()):
-        raise ManifestError(f"{where}: generic variant {variant.name!r} has guards", fix="remove them")
+    if variant.generic and not all(map(is_of_combination, variant.requires)):
+        raise ManifestError(
+            f"{where}: generic variant {variant.name!r} has guards beside those of optional tensors and attributes",
+            fix="remove them",
+        )
     for guard in variant.requires:
         check_guard(guard, table.operator, f"{where}: variant {variant.name!r}: guard {guard.key()}")
 

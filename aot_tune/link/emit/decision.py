@@ -215,16 +215,22 @@ def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
     return found
 
 
+def _is_of_dtypes(guard: Expr) -> bool:
+    return all(fact.startswith("dtype.") for fact in guard.facts())
+
+
 def _generic_of(table: OperatorTable) -> str:
     lines = ["// The generic variant for the call's device and dtypes, or -1.", "int generic_of(const Call& c) {"]
-    families = table.families
-    if len(families) == 1 and not table.operator.dtypes and not table.bounded(families[0]):
+    families, read = table.families, fact_printer(table.operator)
+    single = len(families) == 1 and len(table.generics(families[0])) == 1
+    if single and not table.operator.dtypes and not table.bounded(families[0]):
         return "\n".join([*lines, "  (void)c;", f"  return {table.generics(families[0])[0]};", "}"])
     for family in families:
         for index in table.generics(family):
             dtypes = zip(table.operator.dtypes, table.choices(table.variants[index]), strict=True)
             tests = [f"c.backend == &backend_{family}", *(f"c.y_{variable} == {choice}" for variable, choice in dtypes)]
             tests += [f"runs_on(kInfo[{index}], c.level)"] if table.variants[index].last else []
+            tests += [f"{guard.cpp(read)}" for guard in table.variants[index].requires if not _is_of_dtypes(guard)]
             lines.append(f"  if ({' && '.join(tests)}) return {index};")
     return "\n".join([*lines, "  return -1;", "}"])
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from aot_tune.link.emit.call_facts import render_facts, render_library_info
 from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
-from aot_tune.link.emit.decision import fact_printer, render_choice
+from aot_tune.link.emit.decision import render_choice
 from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
+from aot_tune.link.emit.learned_dims import check_scalars, read_dim
+from aot_tune.link.emit.legal_calls import render_legal
 from aot_tune.link.emit.measured_problems import render_is_tuned, render_nearest
 from aot_tune.link.emit.repeated_calls import render_known
 from aot_tune.link.emit.signature import (
@@ -23,11 +25,12 @@ from aot_tune.link.emit.unseen_calls import render_unseen
 from aot_tune.link.families import family_facts, family_of
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable
 from aot_tune.spec import Expr, Operator
+from aot_tune.spec.bound_dims import bound_dims, dims_beside_inputs
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["bound_dims", "render_dispatch"]
+__all__ = ["render_dispatch"]
 
 _LOCALS = frozenset(
     (
@@ -88,18 +91,6 @@ extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_manifest(void) {{ return kM
 {render_library_info(spec)}"""
 
 
-def bound_dims(op: Operator) -> dict[str, tuple[str, int]]:
-    """For each dim the tensor and axis that a call learns it from: the first required input with that extent."""
-    bound: dict[str, tuple[str, int]] = {}
-    for tensor in op.tensors:
-        if tensor.output or tensor.optional:
-            continue
-        for axis, extent in enumerate(tensor.shape):
-            if extent.kind == "fact":
-                bound.setdefault(str(extent.value), (tensor.name, axis))
-    return {name: bound[name] for name in op.dims}
-
-
 def _prototypes(spec: LibrarySpec) -> list[str]:
     lines: dict[str, str] = {}
     for table in spec.operators:
@@ -132,7 +123,7 @@ namespace operator_{op.name} {{
 
 {_call(op)}
 
-{_legal(op)}{_read(table)}
+{render_legal(op)}{_read(table)}
 
 {render_facts(table)}
 
@@ -272,18 +263,23 @@ def _read(table: OperatorTable) -> str:
     ]
     lines += [f"  c_.y_{v} = dtypes_[{i}];" for i, v in enumerate(op.dtypes)]
     bound = bound_dims(op)
-    lines += [f"  c_.d_{dim} = {name}->shape[{axis}];" for dim, (name, axis) in bound.items()]
+    for name, one in bound.items():
+        lines += read_dim(op, name, one)
+    read = {(one.tensor, one.axis) for one in bound.values() if one.plain}
     for tensor in op.tensors:
         for axis, extent in enumerate(tensor.shape):
-            if extent.kind != "fact" or bound[str(extent.value)] != (tensor.name, axis):
+            if (tensor.name, axis) not in read:
                 lines += _extent_check(tensor.name, index[tensor.name], axis, extent, tensor.optional)
+    lines += check_scalars(op, bound)
     for attribute in op.attributes:
         lines += [
             f"  if ({attribute.name} < 0 || {attribute.name} >= {len(attribute.choices)})",
             f"    return wrong_attribute(kOperator, kAttribute_{attribute.name}, {attribute.name});",
         ]
+    beside = [f"c_.d_{name} == 0" for name in dims_beside_inputs(op)]
     outputs = " && ".join(_is_empty(t.name, index[t.name], t.optional, "true") for t in op.tensors if t.written)
-    inputs = " || ".join(_is_empty(t.name, index[t.name], t.optional, "false") for t in op.tensors if not t.output)
+    empty = [_is_empty(t.name, index[t.name], t.optional, "false") for t in op.tensors if not t.output]
+    inputs = " || ".join([*empty, *beside])
     lines += [
         f"  c_.empty = {outputs};",
         f"  c_.hollow = !c_.empty && ({inputs or 'false'});",
@@ -300,24 +296,6 @@ def _read(table: OperatorTable) -> str:
     if op.legal:
         lines.append("  if (int32_t status = check_legal(c_)) return status;")
     return "\n".join([*lines, *_read_device(table), "}"])
-
-
-def _legal(op: Operator) -> str:
-    """The function that checks what every call must meet; nothing where there are no such conditions."""
-    if not op.legal:
-        return ""
-    fact = fact_printer(op)
-    lines = ["int32_t check_legal(const Call& c) {"]
-    lines += [] if all(map(is_plain, op.legal)) else ["  bool undefined_;"]
-    for condition in op.legal:
-        code = "LAYOUT" if any("." in f for f in condition.facts()) else "SHAPE"
-        if is_plain(condition):
-            lines.append(f"  if (!{condition.cpp(fact)})")
-        else:
-            lines.append("  undefined_ = false;")
-            lines.append(f"  if (!{checked(condition, fact)} || undefined_)")
-        lines.append(f"    return not_legal(kOperator, AOT_TUNE_ERROR_{code}, {c_string(condition.key())});")
-    return "\n".join([*lines, "  return AOT_TUNE_OK;", "}", "", ""])
 
 
 def _read_device(table: OperatorTable) -> list[str]:

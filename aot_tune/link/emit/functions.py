@@ -8,6 +8,7 @@ from aot_tune.link.emit.signature import arguments, c_string, parameters, prepar
 from aot_tune.link.families import family_facts
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Operator
+from aot_tune.spec.bound_dims import dims_beside_inputs
 
 __all__ = ["render_explain", "render_functions", "render_preload", "render_serve"]
 
@@ -126,7 +127,7 @@ def _preload_generics(table: OperatorTable, family: str) -> list[str]:
     generics = table.generics(family)
     targets = c_string(", ".join(table.targets(family)))
     fail = f"      return too_old(kOperator, device, level, kInfo[{generics[0]}], {targets});"
-    if table.bounded(family):
+    if table.bounded(family) or len({table.variants[i].level for i in generics}) > 1:
         marks = [f"    wanted[{i}] = runs_on(kInfo[{i}], level);" for i in generics]
         body = [*marks, f"    if ({' && '.join(f'!wanted[{i}]' for i in generics)})", fail]
     else:
@@ -181,10 +182,16 @@ def render_explain(table: OperatorTable) -> str:
                 f"  constexpr int32_t kProcessors[] = {{{tuned}}};",
                 f"  if (table >= 0) explain_processors(text, {here}, kProcessors[table]);",
             ]
-    return "\n".join([*lines, *_explain_choice()])
+    return "\n".join([*lines, *_explain_choice("an input has no elements" + _or_zero(op))])
 
 
-def _explain_choice() -> list[str]:
+def _or_zero(op: Operator) -> str:
+    """What may be said of the dims that no input tells to be 0."""
+    beside = dims_beside_inputs(op)
+    return f", or a dim is 0 ({', '.join(beside)})" if beside else ""
+
+
+def _explain_choice(hollow: str) -> list[str]:
     return [
         "  const bool tuned = is_tuned(c) != 0;",
         '  text.add("tuned: %s\\n", tuned ? "yes" : "no");',
@@ -204,7 +211,7 @@ def _explain_choice() -> list[str]:
         '                    : ruled               ? "named by a rule of AOT_TUNE_OVERRIDE"',
         '                    : trace.foresaw(kInfo[choice]) ? "expected to be the fastest of those whose guards hold"',
         '                    : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"',
-        '                    : c.hollow            ? "generic: an input has no elements"',
+        f'                    : c.hollow            ? "generic: {hollow}"',
         '                    : table < 0           ? "generic: no tuned variants for this level of the device"',
         '                                          : "generic: no variant ranked for such calls accepts this one";',
         '  char note[256] = "";',

@@ -45,7 +45,7 @@ def render_header(spec: LibrarySpec) -> str:
 #define {guard}
 
 #include "aot_tune/base.h"
-
+{_booleans(spec)}
 #ifdef __cplusplus
 extern "C" {{
 #endif
@@ -66,6 +66,12 @@ int32_t {spec.prefix}_preload(int32_t device_type, int32_t device_id);
 
 #endif /* {guard} */
 """
+
+
+def _booleans(spec: LibrarySpec) -> str:
+    """What C needs for functions that take booleans; nothing where none does."""
+    needed = any(s.dtype_name == "bool" for table in spec.operators for s in table.operator.scalars)
+    return "#ifndef __cplusplus\n#include <stdbool.h>\n#endif\n" if needed else ""
 
 
 def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
@@ -92,7 +98,7 @@ def _documentation(op: Operator) -> list[str]:
         optional = ", may be NULL" if tensor.optional else ""
         lines.append(f"{tensor.name}: {tensor.dtype_name} {shape_text(op, tensor.name)}, {role}{optional}")
     lines += [f"{variable}: {choices_text(choices)}, the same for all" for variable, choices in op.dtypes.items()]
-    lines += [f"{s.name}: {scalar_type(s)}" for s in op.scalars]
+    lines += [f"{s.name}: {scalar_type(s)}{f', the dim {s.binds}' if s.binds else ''}" for s in op.scalars]
     for attribute in op.attributes:
         values = ", ".join(f"{i} {c}" for i, c in enumerate(attribute.choices))
         lines.append(f"{attribute.name}: {values}")

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from aot_tune.link.emit.signature import arguments, parameters
 from aot_tune.link.library_records import OperatorTable
 from aot_tune.spec import Operator
+from aot_tune.spec.bound_dims import BoundDim
 
 __all__ = ["render_known"]
 
 _ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio; small multiples of its powers hardly ever sum up to another's
 
 
-def render_known(table: OperatorTable, bound: Mapping[str, tuple[str, int]]) -> str:
+def render_known(table: OperatorTable, bound: Mapping[str, BoundDim]) -> str:
     """Where an operator's calls are remembered, `repeat` for a call like one of them, and `run` for another one.
 
-    `bound` tells the tensor and axis that each dim is learnt from.
+    `bound` tells what each dim is learnt from.
     """
     op = table.operator
     passed = [s.name for s in op.scalars] + [a.name for a in op.attributes]
@@ -86,10 +87,10 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
 }}"""
 
 
-def _number(op: Operator, bound: Mapping[str, tuple[str, int]]) -> str:
-    read = dict.fromkeys(tensor for tensor, _ in bound.values())
+def _number(op: Operator, bound: Mapping[str, BoundDim]) -> str:
+    read = dict.fromkeys(b.tensor for b in bound.values() if b.tensor)
     optional = [t.name for t in op.tensors if t.optional]
-    named = {*read, *optional, *(a.name for a in op.attributes)}
+    named = {*read, *optional, *(a.name for a in op.attributes), *(b.scalar for b in bound.values())}
     lines = [
         "// A number for a call that most others do not have: of its dims, attributes, optional tensors and where the"
     ]
@@ -99,7 +100,7 @@ def _number(op: Operator, bound: Mapping[str, tuple[str, int]]) -> str:
     for name in read:
         wrong = f"{name} == nullptr || {name}->ndim != {op.tensor(name).rank} || {name}->shape == nullptr"
         lines.append(f"  if ({wrong}) return 0;")
-    values = [f"{tensor}->shape[{axis}]" for tensor, axis in bound.values()]
+    values = [b.scalar or f"{b.tensor}->shape[{b.axis}]" for b in bound.values()]
     values += [f"aot_tune::place_of(*{name})" for name in read]
     values += [a.name for a in op.attributes] + [f"({name} != nullptr)" for name in optional]
     terms = [f"static_cast<uint64_t>({v}) * UINT64_C({pow(_ODD, i + 1, 2**64):#x})" for i, v in enumerate(values)]

@@ -172,6 +172,8 @@ def _unasked(session: Session, entry: Entry) -> bool:
 
 def _fills_in(session: Session, entry: Entry) -> bool:
     candidate = entry.candidate
+    if entry.stands_in:
+        return True
     return not candidate.generic and session.operators[candidate.operator].operator.kernel(candidate.kernel).fills_in
 
 

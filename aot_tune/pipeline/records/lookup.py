@@ -25,7 +25,8 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, Rendered, resolved
-from aot_tune.spec import Operator, Problem, Target, all_of
+from aot_tune.spec import Operator, Problem, Target
+from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
@@ -177,7 +178,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         raise _miss(session, operator, target, missing, stale=stale)
     if database is None:
         generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
-        evidence = Evidence(operator, target, generic)
+        evidence = Evidence(operator, target, generic, brief=brief)
         if not session.tunes(operator, target):
             evidence.leave_out()
         return evidence, None
@@ -280,7 +281,7 @@ def with_a_choice(session: Session, operator: Operator, target: Target) -> list[
     for problem in operator.workload_for(target.family):
         facts = operator.facts(problem)
         given = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
-        if any(given in operator.dtype_choices(k) and all_of((*k.requires, *k.worthwhile), facts) for k in kernels):
+        if any(given in operator.dtype_choices(k) and may_serve(k, facts, worthwhile=True) for k in kernels):
             found.append(problem)
     return found
 

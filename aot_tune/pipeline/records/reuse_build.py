@@ -40,7 +40,7 @@ from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Paths
 from aot_tune.report import Report
-from aot_tune.spec import all_of
+from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import CacheError
 from aot_tune.support.folders import put_folder
 from aot_tune.support.storage import (
@@ -271,7 +271,7 @@ def unanswered(session: Session, evidence: Evidence) -> list[str]:
         algorithms, name = kernel.algorithms, f"{operator.name}/{kernel.name}"
         if algorithms is None or kernel.name in known or not fnmatchcase(name, session.options.filter):
             continue
-        if any(algorithms(p) is not None for p in evidence.workload if all_of(kernel.requires, operator.facts(p))):
+        if any(algorithms(p) is not None for p in evidence.workload if may_serve(kernel, operator.facts(p))):
             found.append(name)
     return found
 

@@ -19,7 +19,8 @@ from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, candidate_for
-from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target, all_of
+from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
+from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import AotTuneError
 from aot_tune.support.run_program import run
 from aot_tune.support.storage import scratch_folder
@@ -114,7 +115,7 @@ def configs_of(
     recorded = list(recorded_configs(session, operator, kernel, target, device))
     if recorded and session.options.mode != "tune":
         return recorded
-    problems = [p for p in operator.workload_for(target.family) if all_of(kernel.requires, operator.facts(p))]
+    problems = [p for p in operator.workload_for(target.family) if may_serve(kernel, operator.facts(p))]
     asked = [(p, product) for p in problems if (product := _product(kernel, p)) is not None]
     answer = ask_library(session, kernel, device, [product for _, product in asked])
     drawn, tried = _PER_PROBLEM[session.options.effort]

@@ -9,23 +9,29 @@ from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import Session
 from aot_tune.render import candidate_for
 from aot_tune.select import Selection
+from aot_tune.select.selection_records import Node
 
 __all__ = ["fills_in", "with_filling_in", "without_wrong"]
 
 
 def fills_in(evidence: Evidence, entry: Entry) -> bool:
-    """Whether a candidate is of a kernel that fills in."""
-    return evidence.operator.kernel(entry.candidate.kernel).fills_in
+    """Whether a candidate is of a kernel that fills in, or stands in for what nobody measured."""
+    return entry.stands_in or evidence.operator.kernel(entry.candidate.kernel).fills_in
 
 
 def with_filling_in(session: Session, evidence: Evidence, selection: Selection) -> Selection:
-    """A selection that keeps these variants too; where nothing was chosen there is no decision that they could be in.
+    """A selection that keeps these variants too.
 
-    What of them is not among the candidates becomes one of these. What failed is left out.
+    What of them is not among the candidates becomes one of these. What failed is left out. Where nothing was chosen
+    there is no decision that they could be in, unless something stands in: then there is one without a choice.
     """
-    if not selection.kept or not any(k.fills_in for k in evidence.operator.kernels):
+    standing = [e for e in evidence.entries.values() if e.stands_in]
+    filling = any(k.fills_in for k in evidence.operator.kernels)
+    if not standing and not (selection.kept and filling):
         return selection
-    entries = _filling_in(session, evidence)
+    if not selection.kept:
+        selection = dataclasses.replace(selection, nodes=(Node(),))
+    entries = [*(_filling_in(session, evidence) if filling else ()), *standing]
     evidence.try_too(entries)
     found = [e.candidate.id for e in entries if not evidence.failed(e.candidate.id)]
     return dataclasses.replace(selection, kept=tuple(dict.fromkeys([*selection.kept, *found])))

@@ -25,12 +25,14 @@ from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in
+from aot_tune.pipeline.shipping.resource_rows import BestShare, Rooflines, resources_of
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
-from aot_tune.render import assumes_less
+from aot_tune.render import assumes_less, combination
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
+from aot_tune.spec.config_guards import worthwhile_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
@@ -123,7 +125,8 @@ def _survey_of(evidence: Evidence) -> Survey | None:
 
 
 def _worthwhile(evidence: Evidence, candidate: str) -> tuple[Expr, ...]:
-    return evidence.operator.kernel(evidence.entries[candidate].candidate.kernel).worthwhile
+    made = evidence.entries[candidate].candidate
+    return worthwhile_of(evidence.operator.kernel(made.kernel), made.config)
 
 
 def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
@@ -245,14 +248,15 @@ def _operator(
     reports: list[OperatorReport] = []
     for one in chosen:
         evidence, selection = one.evidence, one.selection
+        rooflines = Rooflines(evidence, known)
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
-                variants.append(_variant(evidence.entries[candidate]))
+                variants.append(_variant(evidence.entries[candidate], rooflines.best_of(candidate)))
         if selection.nodes:
             tables.append(_table(one, index, known))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
-        reports.append(tell(one, beside))
+        reports.append(tell(one, beside, known))
     if not chosen:
         reports += [generic_only(operator.name, g) for g in generics]
     return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables)), reports
@@ -313,7 +317,7 @@ def seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) 
     )
 
 
-def _variant(entry: Entry) -> LinkedVariant:
+def _variant(entry: Entry, best: BestShare | None = None) -> LinkedVariant:
     assert entry.object is not None
     target = target_by_name(entry.candidate.target)
     return LinkedVariant(
@@ -325,10 +329,12 @@ def _variant(entry: Entry) -> LinkedVariant:
         last=target.last,
         dtypes=entry.candidate.dtypes,
         config=entry.candidate.config,
-        requires=() if entry.candidate.generic else entry.requires,
+        requires=combination(entry.requires) if entry.candidate.generic else entry.requires,
         object_path=entry.object.path,
         object_digest=entry.object.digest,
         device_digest=entry.object.device,
         generic=entry.candidate.generic,
         rebuilt=entry.rebuilt,
+        resources=resources_of(entry),
+        roofline=best._asdict() if best is not None else {},
     )

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
+from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
+from aot_tune.pipeline.shipping.resource_rows import Rooflines, candidate_rows, resources_of
 from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, SurveyRow, VariantRow
 from aot_tune.select import Selection, picked
 
@@ -22,11 +23,11 @@ def _bytes(entry: Entry) -> int:
     return entry.object.resources.get("text", 0) if entry.object is not None else 0
 
 
-def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
-    """What is to be said of one operator on one target."""
+def tell(one: Chosen, generics: Sequence[Entry], known: Mapping[str, Device]) -> OperatorReport:
+    """What is to be said of one operator on one target; `known` are devices by digest."""
     evidence, selection = one.evidence, one.selection
-    times = evidence.times()
-    rows = tuple(_row(one, p.id, times[p.id]) for p in evidence.workload if p.id in one.costs)
+    times, rooflines = evidence.times(), Rooflines(evidence, known)
+    rows = tuple(_row(one, p.id, times[p.id], rooflines) for p in evidence.workload if p.id in one.costs)
     wins = Counter(row.picked for row in rows)
     kept = [evidence.entries[c] for c in selection.kept]
     kept += [g for g in generics if g.candidate.id not in selection.kept]
@@ -48,6 +49,8 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
                 wins=wins[variant_name(e)],
                 rebuilt=e.rebuilt,
                 varies=any(m.bitwise is False for m in _measurements_of(evidence, e)),
+                resources=resources_of(e),
+                roofline=best.share if (best := rooflines.best_of(e.candidate.id)) is not None else None,
             )
             for e in kept
         ),
@@ -58,6 +61,8 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
         not_held_out=len(regrets) - len(held_out),
         note=evidence.note,
         survey=_survey(evidence, selection),
+        candidates=candidate_rows(evidence, rooflines),
+        roofline_of=rooflines.of,
     )
 
 
@@ -84,7 +89,7 @@ def _kind_text(evidence: Evidence, kind: Sequence[tuple[str, int]]) -> str:
     return " ".join(f"{fact.partition('.')[2]}={choices[fact][value]}" for fact, value in kind)
 
 
-def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow:
+def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Rooflines) -> ProblemRow:
     """One problem; by `times`, what a race left out is not the winner, however fast its screen was."""
     evidence = one.evidence
     problem = next(p for p in evidence.workload if p.id == problem_id)
@@ -95,6 +100,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
     name = variant_name(evidence.entries[first]) if first else "generic"
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
     ns, raw = times[best], evidence.measurements[problem_id][best]
+    share = rooflines.on(problem_id, best)
     return ProblemRow(
         problem=problem_id,
         winner=variant_name(evidence.entries[best]),
@@ -113,6 +119,8 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
         remark=measured[best].reason,
         others=measured[best].others,
         weight=evidence.operator.weight(problem),
+        roofline=share[0] if share is not None else None,
+        bound=share[1].bound if share is not None else "",
     )
 
 
@@ -178,6 +186,7 @@ def generic_only(operator: str, generic: Entry) -> OperatorReport:
         bytes=_bytes(generic),
         wins=0,
         rebuilt=False,
+        resources=resources_of(generic),
     )
     return OperatorReport(
         operator=operator,

@@ -16,6 +16,7 @@ from aot_tune.spec import (
     Descriptor,
     DTypeOf,
     Expr,
+    FragmentOf,
     Kernel,
     KernelArgument,
     KernelParameter,
@@ -24,6 +25,9 @@ from aot_tune.spec import (
     dim,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.spec.bound_dims import dims_of_scalars
+from aot_tune.spec.config_guards import check_guard_parameters
+from aot_tune.spec.fragment import EPILOGUE
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Argument", "bind", "inspection_of", "resolved"]
@@ -32,9 +36,9 @@ __all__ = ["Argument", "bind", "inspection_of", "resolved"]
 class Argument(msgspec.Struct, frozen=True, kw_only=True):
     """What a parameter of a function is in a candidate.
 
-    `kind` is pointer, integer, quotient, scalar, constant, descriptor, buffer, dtype or parameter (a config's). `expr`
-    is there for integers and for constexprs of the call or the target, `value` for constants, `tensor` also for dtypes;
-    `boolean` says that the expression of a constexpr gives True and False.
+    `kind` is pointer, integer, quotient, scalar, constant, descriptor, buffer, dtype, fragment or parameter (a
+    config's). `expr` is there for integers and for constexprs of the call or the target, `value` for constants and
+    names of fragments, `tensor` also for dtypes; `boolean` says that a constexpr's expression gives True and False.
     """
 
     parameter: KernelParameter
@@ -79,12 +83,15 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
         return kernel
     _, inspection = inspection_of(kernel, target)
     if not inspection.configs:
+        check_guard_parameters(kernel)
         return kernel
     listed: tuple[dict[str, ConfigValue], ...] = ()
     for one in ({n: v for n, v in c.items() if v is not None} for c in inspection.configs):
         listed += (one,) if one not in listed else ()
     listed = listed[:1] if kernel.generic else listed
-    return replace(kernel, listed=listed, order=listed)
+    found = replace(kernel, listed=listed, order=listed)
+    check_guard_parameters(found)
+    return found
 
 
 def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:
@@ -138,9 +145,10 @@ def _config_names(kernel: Kernel, inspection: Declarations) -> set[str]:
 
 def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: KernelArgument) -> Argument:
     where = f"operator {operator.name!r}: kernel {kernel.name!r}: argument {p.name!r}"
+    given = dims_of_scalars(operator).get(given, given) if isinstance(given, str) else given
     tensors = [t.name for t in operator.tensors]
-    if isinstance(given, (Buffer, Descriptor, DTypeOf)):
-        return _declared(where, tensors, p, given)
+    if isinstance(given, (Buffer, Descriptor, DTypeOf, FragmentOf)):
+        return _declared(operator, where, p, given)
     if isinstance(given, str) and p.constexpr and given in {s.name for s in operator.scalars}:
         raise SpecError(
             f"{where} is a constexpr, but {given!r} is a scalar",
@@ -162,7 +170,25 @@ def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: Kernel
     return Argument(parameter=p, kind="quotient" if isinstance(given, (Ratio, Root)) else "constant", value=given)
 
 
-def _declared(where: str, tensors: list[str], p: KernelParameter, given: Buffer | Descriptor | DTypeOf) -> Argument:
+def _fragment(operator: Operator, where: str, p: KernelParameter, name: str) -> Argument:
+    if not p.constexpr:
+        raise SpecError(
+            f"{where} is the fragment {name!r}, and no constexpr",
+            why="it is a function, which is known when the kernel is compiled",
+            fix=f"write {p.name}: tl.constexpr",
+        )
+    known = [*operator.fragments, *([EPILOGUE] if operator.epilogue is not None else [])]
+    if name not in known:
+        raise SpecError(f"{where}: the operator has no fragment {name!r}", fix=did_you_mean(name, known))
+    return Argument(parameter=p, kind="fragment", value=name)
+
+
+def _declared(
+    operator: Operator, where: str, p: KernelParameter, given: Buffer | Descriptor | DTypeOf | FragmentOf
+) -> Argument:
+    tensors = [t.name for t in operator.tensors]
+    if isinstance(given, FragmentOf):
+        return _fragment(operator, where, p, given.name)
     if isinstance(given, Buffer):
         return Argument(parameter=p, kind="buffer", buffer=given)
     if given.tensor not in tensors:

@@ -7,11 +7,13 @@ from typing import Any
 
 from aot_tune.render.candidate import Candidate
 from aot_tune.render.triton.binding import Argument, bind, inspection_of
+from aot_tune.render.triton.fragment_source import fragment_data
 from aot_tune.render.triton.grid import grid_values
 from aot_tune.render.triton.launcher import Launch, Passed, render_launcher
 from aot_tune.render.triton.numbers import FLOATS
 from aot_tune.render.triton.recipe import Recipe, as_data, of_data, with_recipe
 from aot_tune.spec import AMD_OPTIONS, OPTIONS, Declarations, Expr, Kernel, Operator, Target, TritonFunction
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
 __all__ = ["render_triton"]
@@ -21,18 +23,27 @@ _ELEMENTS = {
     "f64": "fp64",
     "f16": "fp16",
     "bf16": "bf16",
-    "i8": "i8",
-    "i32": "i32",
-    "i64": "i64",
-    "u8": "u8",
+    "f8e4m3": "fp8e4nv",
+    "f8e5m2": "fp8e5",
     "bool": "u1",
+    **{f"{sign}{bits}": f"{sign}{bits}" for sign in "iu" for bits in (8, 16, 32, 64)},
 }
 """Element type to its name in Triton's signatures."""
 
-_SCALARS = {"f32": "fp32", "f64": "fp32", "i32": "i32", "i64": "i64"}
-"""Scalars as the JIT passes Python's numbers: a float has 32 bits whatever it was."""
+_SCALARS = {
+    "f32": "fp32",
+    "f64": "fp32",
+    "bool": "u1",
+    **dict.fromkeys(("i8", "i16", "i32", "u8", "u16"), "i32"),
+    **dict.fromkeys(("i64", "u32"), "i64"),
+    "u64": "u64",
+}
+"""Scalars as the JIT passes Python's numbers: a float has 32 bits whatever it was, an integer what its range needs."""
 
 _TYPES = ("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "fp16", "bf16", "fp32", "fp64")
+
+_OWN = ("dtype", "fragment")
+"""Kinds of constexprs that a recipe holds apart from others."""
 
 _FIRST_WITH_PDL = 90
 """The level from which on kernels may begin before the one in front of them has ended."""
@@ -64,12 +75,13 @@ def render_triton(
             digest=inspection.digest,
             signature={p.name: p.type for p in passed},
             constexprs={
-                p.name: as_data(p.value) for p in passed if p.type == "constexpr" and p.argument.kind != "dtype"
+                p.name: as_data(p.value) for p in passed if p.type == "constexpr" and p.argument.kind not in _OWN
             },
             dtypes={p.name: p.value for p in passed if p.argument.kind == "dtype"},
             divisible=[p.name for p in passed if p.divisible],
             ranges=[p.name for p in passed if f"{p.name}.range" in candidate.pins],
             options=scene.options(function, inspection),
+            fragments={p.name: p.value for p in passed if p.argument.kind == "fragment"},
         )
         launch = Launch(
             operator=operator,
@@ -117,6 +129,7 @@ class _Scene:
             "descriptor": self._descriptor,
             "buffer": self._buffer,
             "dtype": self._dtype,
+            "fragment": self._fragment,
             "parameter": self._parameter,
             "constant": lambda a: self._constant(a, a.value),
         }
@@ -179,6 +192,9 @@ class _Scene:
 
     def _dtype(self, a: Argument) -> Passed:
         return Passed(argument=a, type="constexpr", value=self._element(a, self.operator.tensor(a.tensor).dtype.name))
+
+    def _fragment(self, a: Argument) -> Passed:
+        return Passed(argument=a, type="constexpr", value=fragment_data(self.operator, a.value))
 
     def _scalar(self, a: Argument) -> Passed:
         scalar = next(s for s in self.operator.scalars if s.name == a.value)
@@ -276,6 +292,7 @@ class _Scene:
 
     def _known(self, expr: Expr, which: str) -> int:
         value = expr.substitute(self.facts)
+        refuse_device_facts(value.facts(), f"{self.what}: {which}")
         if value.kind != "const":
             raise RenderError(
                 f"{self.what}: {which} is {value.key()}, which has no value here",

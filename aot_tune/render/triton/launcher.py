@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot_tune.render.cxx_functions import SYMBOL, TENSOR, CxxFunctions, scalar_type
+from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions, scalar_type
+from aot_tune.render.dlpack_tensor import TENSOR
 from aot_tune.render.hooks import Hooks
 from aot_tune.render.triton.binding import Argument
 from aot_tune.render.triton.grid import print_expr, trace_grid
-from aot_tune.render.triton.numbers import FLOATS, INTEGERS, constant, passed_number
+from aot_tune.render.triton.numbers import FLOATS, INTEGERS, constant, passed_number, passed_scalar
 from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype
 from aot_tune.spec.arithmetic import Root
 from aot_tune.spec.expr import as_expr
@@ -297,9 +298,9 @@ class _Writer:
             if scalar.dtype_name in ("f32", "f64") and p.type in INTEGERS and p.type not in ("i1", "u1"):
                 raise RenderError(
                     f"{self.launch.what}: argument {p.name!r}: the scalar {scalar.name!r} is a float, not {p.type}",
-                    fix="declare the scalar i32 or i64, or change the annotation",
+                    fix="declare the scalar i64 or another integer, or change the annotation",
                 )
-            return [passed_number(scalar.name, p.type, to)]
+            return [passed_scalar(scalar.name, scalar.dtype_name, p.type, to)]
         if p.expr is not None:
             return [passed_number(self._print(p.expr, f"argument {p.name!r}"), p.type, to)]
         return [f"{to} = {constant(p.value, p.type, f'{self.launch.what}: argument {p.name!r}')};"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from aot_tune.support.errors import RenderError
 
-__all__ = ["FLOATS", "INTEGERS", "constant", "passed_number"]
+__all__ = ["FLOATS", "INTEGERS", "constant", "passed_number", "passed_scalar"]
 
 INTEGERS = {
     "i1": "uint8_t",
@@ -28,6 +28,15 @@ def passed_number(value: str, kind: str, to: str) -> str:
     if kind in ("i1", "u1"):
         return f"{to} = {value} != 0;"
     return f"aot_fits &= launcher::narrow({value}, &{to});"
+
+
+def passed_scalar(name: str, dtype_name: str, kind: str, to: str) -> str:
+    """The statement that passes a scalar argument: as `passed_number`, but u64 need not fit 64 bits with a sign."""
+    if dtype_name != "u64" or kind in FLOATS or kind in ("i1", "u1"):
+        return passed_number(name, kind, to)
+    if kind == "u64":
+        return f"{to} = {name};"
+    return f"aot_fits &= {name} <= INT64_MAX && launcher::narrow(static_cast<int64_t>({name}), &{to});"
 
 
 def constant(value: Any, kind: str, what: str) -> str:

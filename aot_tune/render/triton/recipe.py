@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from aot_tune.render.triton.fragment_source import TritonFragment
 from aot_tune.support.errors import RenderError
 
 __all__ = ["Recipe", "as_data", "identity_of", "of_data", "read_recipe", "with_recipe"]
@@ -28,6 +29,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         divisible: parameters that 16 divides.
         ranges: pointers whose tensors span less than 2^31 bytes.
         options: launch options: `num_warps` and the like.
+        fragments: parameter to the fragment whose function it is.
     """
 
     function: str
@@ -38,6 +40,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     divisible: list[str] = []
     ranges: list[str] = []
     options: dict[str, int | bool] = {}
+    fragments: dict[str, TritonFragment] = {}
 
 
 def as_data(value: Any) -> Any:
@@ -60,12 +63,18 @@ def of_data(data: Any) -> Any:
 def identity_of(recipe: Recipe) -> dict[str, object]:
     """What a recipe is recognised by: all of it but where the function lies."""
     _, _, name = recipe.function.rpartition(":")
-    return {**msgspec.structs.asdict(recipe), "function": name}
+    return {**_stated(recipe), "function": name}
+
+
+def _stated(recipe: Recipe) -> dict[str, object]:
+    """A recipe by its fields; as it was before there were fragments, where it has none."""
+    fields = msgspec.structs.asdict(recipe)
+    return {n: msgspec.to_builtins(v) for n, v in fields.items() if n != "fragments" or recipe.fragments}
 
 
 def with_recipe(recipe: Recipe, launcher: str) -> str:
     """The source of a candidate."""
-    text = msgspec.json.format(msgspec.json.encode(recipe), indent=2).decode()
+    text = msgspec.json.format(msgspec.json.encode(_stated(recipe)), indent=2).decode()
     if "*/" in text:
         raise RenderError(f"{recipe.function}: a constant holds '*/'", why="it is written into a comment of C++")
     return f"{_BEGIN}{text}{_END}{launcher}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from aot_tune.render.triton.binding import Argument, bind, inspection_of
+from aot_tune.render.triton.combinations import combinations
 from aot_tune.render.triton.descriptors import conditions, exceeds, unmet
 from aot_tune.spec import (
     ConfigValue,
@@ -24,6 +25,7 @@ from aot_tune.spec import (
     present,
     stride,
 )
+from aot_tune.spec.config_guards import requires_of
 from aot_tune.support.errors import SpecError
 
 __all__ = ["generic_pins", "guards", "is_pruned", "plain_pins", "specialized_pins"]
@@ -74,28 +76,29 @@ def plain_pins(
     return pins | {f"{a.name}.bits": 64 for a in bind(operator, kernel, target) if _is_wide(kernel, a, config)}
 
 
-def generic_pins(operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], target: str) -> dict[str, int]:
-    """What code for every legal call assumes: nothing but that integers have 64 bits.
+def generic_pins(
+    operator: Operator,
+    kernel: Kernel,
+    config: Mapping[str, ConfigValue],
+    target: str,
+    dtypes: Mapping[str, str] | None = None,
+) -> list[dict[str, int]]:
+    """What codes assume that answer every legal call together: integers have 64 bits.
+
+    There is one for each combination of optional tensors and attributes that makes other code, see `combinations`.
 
     Raises:
-        SpecError: when a constexpr, a launch option or an optional tensor would make it code for some calls only.
+        SpecError: when a constexpr or a launch option depends on something else of the call, or there are too many.
     """
     function, _ = inspection_of(kernel, target)
+    where = f"operator {operator.name!r}: kernel {kernel.name!r} for every call"
     pins: dict[str, int] = {}
     for a in bind(operator, kernel, target):
-        optional = a.kind == "pointer" and operator.tensor(a.tensor).optional
-        if optional or (a.parameter.constexpr and depends(a.expr, config)):
-            raise SpecError(
-                f"operator {operator.name!r}: kernel {kernel.name!r} for every call: argument {a.name!r} of "
-                f"{function.function!r} is a constant that depends on the call",
-                why="a generic variant is one code for every legal call",
-                fix="pass a constant, or let another kernel be the generic one",
-            )
+        what = f"{where}: argument {a.name!r} of {function.function!r}"
         condition = unmet(operator, a.descriptor, target.partition("-")[0]) if a.descriptor is not None else None
         if condition is not None:
             raise SpecError(
-                f"operator {operator.name!r}: kernel {kernel.name!r} for every call: argument {a.name!r} of "
-                f"{function.function!r} is a descriptor, which needs {condition.key()}",
+                f"{what} is a descriptor, which needs {condition.key()}",
                 why="a generic variant is one code for every legal call",
                 fix="pass the tensor, let another kernel be the generic one, or add the condition to `legal`",
             )
@@ -103,7 +106,8 @@ def generic_pins(operator: Operator, kernel: Kernel, config: Mapping[str, Config
             pins[f"{a.name}.bits"] = 64
         elif a.name in function.narrow and a.expr is not None:
             _check_fits(operator, kernel, a, a.expr.substitute(config_facts(config)), target)
-    return pins
+    compiled_in = _compiled_in(operator, kernel, config, target)
+    return [pins | one for one in combinations(operator, compiled_in, dtypes or {}, where)]
 
 
 def _check_fits(operator: Operator, kernel: Kernel, a: Argument, value: Expr, target: str) -> None:
@@ -136,27 +140,34 @@ def _values(
     operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], facts: Mapping[str, int], target: str
 ) -> dict[str, int]:
     """Constexprs and launch options that depend on the call, and which tensors are there."""
+    return {name: expr.evaluate(facts) for name, expr in _compiled_in(operator, kernel, config, target).items()}
+
+
+def _compiled_in(operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], target: str) -> dict[str, Expr]:
+    """Pins to what they are of a call: constexprs and launch options that depend on it, and absent tensors."""
     function, _ = inspection_of(kernel, target)
-    pins: dict[str, int] = {}
+    known = config_facts(config)
+    found: dict[str, Expr] = {}
     for a in bind(operator, kernel, target):
         if a.kind == "pointer" and operator.tensor(a.tensor).optional:
-            pins[f"{a.name}.none"] = int(not facts[f"present.{a.tensor}"])
+            found[f"{a.name}.none"] = present(a.tensor) == 0
         if a.kind == "integer" and a.parameter.constexpr and depends(a.expr, config):
             _no_device(kernel, a.expr, f"constexpr {a.name!r}")
-            pins[a.name] = known_value(a, config, facts)
+            assert a.expr is not None
+            found[a.name] = a.expr.substitute(known)
     for name, option in function.options.items():
         if isinstance(option, Expr) and name not in config and depends(option, config):
             _no_device(kernel, option, f"launch option {name!r}")
-            pins[f"option.{name}"] = option.evaluate({**facts, **config_facts(config)})
-    return pins
+            found[f"option.{name}"] = option.substitute(known)
+    return found
 
 
 def _no_device(kernel: Kernel, expr: Expr | None, what: str) -> None:
     if of_device(expr):
         raise SpecError(
-            f"kernel {kernel.name!r}: {what} depends on the device",
+            f'kernel {kernel.name!r}: {what} depends on the device, by device("multiprocessors")',
             why="what is compiled in is decided by dispatch, which knows dims, strides and alignments",
-            fix="pass it as an ordinary argument, or use it in the grid",
+            fix="have the function take it as an ordinary argument, use it in the grid, or make it a parameter",
         )
 
 
@@ -168,7 +179,7 @@ def guards(
     found: list[Expr] = []
     for a in bind(operator, kernel, target):
         if a.descriptor is not None:
-            found += conditions(operator, a.descriptor, kernel.requires)
+            found += conditions(operator, a.descriptor, requires_of(kernel, config))
         found += _guards_of(operator, a, config, pins)
     for name, option in function.options.items():
         if f"option.{name}" in pins and isinstance(option, Expr):

@@ -59,6 +59,21 @@ def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().out.splitlines() == [
         *("operator  gemm", "nearest   M=1", "why       so", "expected  one takes 1 us", "expected  two takes 2 us")
     ]
+    variant = {
+        "name": "rows_1",
+        "resources": {"registers": 40, "spill_bytes": 0, "shared": 1032},
+        "roofline": {"share": 0.71, "problem": "M=1", "of": "a data sheet"},
+    }
+    held = {"operators": [{"name": "gemm", "variants": [variant, {"name": "generic_0"}]}]}
+    monkeypatch.setattr(library, "manifest", lambda: held, raising=False)
+    for name, said in (
+        ("rows_1", ["code      40 registers, no spills, 1032 static bytes of shared memory",
+                    "roofline  71 % by a data sheet, on 'M=1' at best"]),
+        ("generic_0", []),
+    ):  # fmt: skip
+        told["variant"] = name
+        assert main(["explain", "gemm", "M=16", "--module", "a_library"]) == 0
+        assert capsys.readouterr().out.splitlines()[6:] == said
     for layout in ("b:10", "x:(8192,1)", "x@4"):
         assert main(["explain", "gemm", "M=16", layout, "--module", "a_library"]) == 1
         assert "fix: leave it out: calls stated here are row-major" in capsys.readouterr().err
@@ -85,6 +100,8 @@ def test_report_knows_the_operators(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert said.err == "aot-tune: the report has no operator 'gem'\n  fix: did you mean 'gemm'?\n"
     assert main(["report", "gemm", "--file", str(path)]) == 0
     assert "gemm on cpu-x86-64-v3" in capsys.readouterr().out
+    assert main(["report", "--json", "--file", str(path)]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out, type=Report) == report
 
 
 def test_report_of_a_module(

@@ -210,7 +210,7 @@ def test_what_a_race_left_out_is_not_the_winner_of_the_report() -> None:
     found.add(measured(GENERIC, where, (90.0,)))
     costs = found.costs()
     chosen = select(costs, {where.id: OPERATOR.facts(where)}, lambda c, f: serves(found, c, f), times=found.times())
-    (row,) = tell(Chosen(found, chosen, costs), [GENERIC]).problems
+    (row,) = tell(Chosen(found, chosen, costs), [GENERIC], {}).problems
     assert (row.winner, row.ns, row.tie, row.regret) == (variant_name(FAST), 100.0, False, 0.0)
     assert row.picked == row.winner
 

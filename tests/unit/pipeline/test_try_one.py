@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
+from compiled_project import project
+from triton_installed import VERSIONS
 
 from aot_tune.cli.main import main
+from aot_tune.compile import native_targets, target_by_name
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.naming import again, variant_name
-from aot_tune.render import Renderer, candidate_for
+from aot_tune.render import Renderer, candidate_for, candidates_for
 from aot_tune.spec import Target
-from aot_tune.spec.load_operators import bundled_templates, load_operators
+from aot_tune.spec.load_operators import bundled_templates, load_operator, load_operators
+from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 OWN = """
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
@@ -65,6 +72,57 @@ def test_templates_of_a_project_may_include_bundled_ones(
     )
     assert wanted in said
     assert ("fix: add the bundled templates" in said) == (name == "softmax")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_a_source_is_written_anywhere_without_a_device(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, target = OPERATORS["softmax"], target_by_name("cuda-sm_90a")
+    if target.name in [t.name for t in native_targets()]:
+        pytest.skip("there is such a device here")
+    kernel = operator.kernel("cuda_split")
+    candidate = next(candidates_for(operator, kernel, next(kernel.configs(target.facts)), target))
+    rendered = Renderer([bundled_templates()]).render(operator, candidate, target)
+    name, source = f"cuda_split_{candidate.id[:8]}", tmp_path / "of" / "no" / "folder.cu"
+    monkeypatch.setenv("AOT_TUNE_KEEP", str(tmp_path / "kept"))
+    assert main(["try", "softmax", name, "--target", target.name, "--source", str(source)]) == 1
+    said = capsys.readouterr()
+    assert source.read_text() == rendered.source
+    assert f"source    {source}\n" in said.out
+    assert re.search(r"^resources \d+ registers, no spills, \d+ static bytes of shared memory$", said.out, re.MULTILINE)
+    assert "there is no device for cuda-sm_90a here" in said.err
+    kept = {p.suffix: p.read_text() for p in (tmp_path / "kept" / "once" / "softmax").iterdir()}
+    assert kept[".cu"] == rendered.source
+    assert ".target sm_90a" in kept[".ptx"]
+    assert ".sass" not in kept or "EXIT" in kept[".sass"]
+
+
+@pytest.mark.skipif(not VERSIONS, reason="no Triton")
+def test_a_triton_function_is_tried_from_any_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = """Kernel("on_gpu", backend="triton", generic=True,
+            triton=TritonFunction("functions.py:right", {"BLOCK": 16}, grid))"""
+    project(tmp_path, kernel)
+    monkeypatch.chdir(tmp_path / "templates")
+    command = ["try", "twice", "--templates", ".", "--target", "cuda-sm_80", "--source", "../written.cpp"]
+    assert main([*command, "on_gpu_00000000"]) == 1
+    assert "has no candidate 'on_gpu_00000000'" in capsys.readouterr().err
+    baseline, declared = target_by_name("cuda-ptx_80"), {"twice": load_operator(Path("twice").resolve())}
+    read, _ = read_functions(declared, [], [baseline], [Path.cwd()], os.environ)
+    operator = with_declarations(declared["twice"], {**read}, ["cuda"])
+    name = f"on_gpu_{candidate_for(operator, operator.kernel('on_gpu'), {}, baseline).id[:8]}"
+    monkeypatch.setenv("AOT_TUNE_KEEP", str(tmp_path / "kept"))
+    main([*command, name])
+    said = capsys.readouterr().out
+    assert f"candidate twice: {name} (on_gpu) for cuda-ptx_80" in said
+    assert "resources 10 registers, no spills" in said
+    kept = {p.suffix: p.read_text() for p in (tmp_path / "kept" / "once" / "twice").iterdir()}
+    assert set(kept) == {".cpp", ".ttgir", ".ptx"}
+    assert "ttg.num-warps" in kept[".ttgir"]
+    assert ".target sm_80" in kept[".ptx"]
+    assert '"function": "functions.py:right"' in (tmp_path / "written.cpp").read_text()
 
 
 def test_an_operator_of_a_project_needs_its_templates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,7 @@ def test_named_targets_need_a_compiler_without_a_gpu_too(gpus, names, targets: s
 def test_torch_only_where_something_is_measured(gpus, names) -> None:
     gpus(13000, 1)
     assert names() == names(CUDA) == names(AOT_TUNE_MODE="tune") == [*WHEELS, CUTLASS, TORCH]
-    assert names(AOT_TUNE_MODE="generic") == [*WHEELS, CUTLASS]
+    assert names(AOT_TUNE_MODE="generic") == names(AOT_TUNE_MODE="compile") == [*WHEELS, CUTLASS]
     assert names(CUDA, AOT_TUNE_MODE="replay") == [*WHEELS, CUTLASS]
     assert names(AOT_TUNE_MODE="replay") == []
     assert names(editable=True) == [*WHEELS, CUTLASS]

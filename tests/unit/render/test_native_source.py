@@ -154,6 +154,35 @@ def test_facts_of_the_device_and_of_the_target(tmp_path: Path) -> None:
     assert call.noted[0].startswith("grid 2 17 1 ")
 
 
+TRAITS = """
+template <typename T, int WIDE> struct Traits { using Type = T; static constexpr int bytes = WIDE * sizeof(T); };
+constexpr float ONE = 1;
+template <typename Traits>
+__global__ void times(typename Traits::Type* out, const float* x, int n, float factor = -2.5e-1f, float more = ONE + 1,
+                      bool skip = false, const int* nothing = NULL) {
+  for (int i = 0; i < n && !skip && !nothing; ++i) out[i] = x[i] * (factor * Traits::bytes + more);
+}
+"""
+TIMES = """CudaFunction(
+    "csrc/own.cu:times", {"n": R * D, CHANGE},
+    template={"Traits": Code("Traits<{T}, {WIDE}>", {"T": DTypeOf("x"), "WIDE": parameter("WIDE")})},
+    shared=Code("Traits<float, {WIDE}>::bytes", {"WIDE": parameter("WIDE")}),
+)"""
+
+
+@pytest.mark.parametrize(("change", "factor"), [('"factor": -0.25, ', -0.25 * 12 + 2), ('"more": 1, "factor": 3', 37)])
+def test_traits_and_defaults_of_the_source(tmp_path: Path, change: str, factor: float) -> None:
+    """Types are made of what a candidate knows; what is not listed has the source's default."""
+    function = TIMES.replace("CHANGE", change)
+    kernels = f'(Kernel("generic", function={function}, listed=table("WIDE", (3,)), generic=True),)'
+    own = project(tmp_path, kernels, {"csrc/own.cu": TRAITS})
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    x, out = arrays(2, 5)
+    assert call((x, out), ctypes.c_float(7)) == 0
+    np.testing.assert_array_equal(out, x * np.float32(factor))
+    assert call.noted == ["grid 1 1 1 block 1 1 1 shared 12"]
+
+
 def test_the_source_of_a_small_kernel(tmp_path: Path) -> None:
     source = "__global__ void one(float* out, const float* x, int n, float factor) { out[0] = x[0] + n; }\n"
     function = 'CudaFunction("own.cu:one", {"n": R * D}, grid=ceildiv(R, 4), block=(4, 2))'

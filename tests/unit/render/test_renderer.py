@@ -15,6 +15,7 @@ from aot_tune.spec import (
     Kernel,
     Operator,
     Parameter,
+    Scalar,
     Target,
     Tensor,
     dims,
@@ -278,3 +279,37 @@ def test_what_is_read_and_written_is_no_constant_of_cuda_kernels(tmp_path: Path)
     assert "static_cast<const float*>(y->data)" in source
     element = "*(args.x + (i) * args.stride_x[0] + (j) * args.stride_x[1])"
     assert f"{element} = from_float<float>(to_float({element}) + 1);" in source
+
+
+def test_dims_that_integers_outputs_and_extents_tell(tmp_path: Path) -> None:
+    """In C++ they are read where a call has them; in CUDA C++ they are in the struct."""
+    k, r = dims("K R")
+    operator = Operator(
+        name="told",
+        dims=("M", "N", "K", "R"),
+        tensors=(Tensor("x", (M, 2 * N + M)), Tensor("out", (r, k), output=True)),
+        scalars=(Scalar("top_k", "i64", binds="K"),),
+        reference=lambda xp, call: {"out": call.x},
+        flops=M * N,
+        workload=(problem(M=3, N=5, K=2, R=7),),
+        kernels=(
+            Kernel("generic", "told.cpp.j2", generic=True),
+            Kernel("gpu", "told.cu.j2", generic=True, backend="nvcc"),
+        ),
+    )
+    listed = "".join(f"\n  d({{{{ dim('{d}') }}}});" for d in operator.dims)
+    body = BODY.replace("\n  return 0", f"{listed}\n  return 0")
+    (tmp_path / "told.cpp.j2").write_text(body)
+    (tmp_path / "told.cu.j2").write_text(
+        body.replace("{\n  d", "{\n  const Arguments args = {{ pack() }};\n  d", 1)
+        + "{{ kernel_signature('preload') }} { return 0; }"
+    )
+    texts = {}
+    for kernel, target in zip(operator.kernels, (TARGET, GPU), strict=True):
+        candidate = candidate_for(operator, kernel, {}, target, operator.workload[0])
+        texts[kernel.name] = Renderer([tmp_path]).render(operator, candidate, target).source
+    solved = "((x->shape[1] - x->shape[0]) / INT64_C(2))"
+    read = ["x->shape[0]", solved, "static_cast<int64_t>(top_k)", "out->shape[0]"]
+    assert [line[4:-2] for line in texts["generic"].splitlines() if line.startswith("  d(")] == read
+    assert ", ".join(read) in texts["gpu"]
+    assert "d(args.dim_N);" in texts["gpu"]

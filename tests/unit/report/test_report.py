@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from aot_tune.bench.protocol.measurement_records import Measurement, Policy
 from aot_tune.pipeline.shipping.finish import disturbed
 from aot_tune.pipeline.shipping.story import paired_ratio
 from aot_tune.report import (
+    CandidateRow,
     DroppedCandidate,
     OperatorReport,
     ProblemRow,
@@ -27,6 +29,7 @@ from aot_tune.report import (
     format_report,
     format_time,
     policy_lines,
+    read_report,
 )
 from aot_tune.spec import problem
 from aot_tune.support.progress import Progress
@@ -71,6 +74,8 @@ REPORT = Report(
                     others=2,
                     flops=2 * 4096 * 4096,
                     bytes=4 * (4096 + 4096 * 4096 + 4096),
+                    roofline=0.712,
+                    bound="memory",
                 ),
                 ProblemRow(
                     problem="M=64 N=768 K=768",
@@ -93,6 +98,8 @@ REPORT = Report(
                     bytes=7886,
                     wins=1,
                     rebuilt=False,
+                    resources={"registers": 40, "spill_bytes": 0, "shared": 1032, "stack": 16},
+                    roofline=0.71,
                 ),
                 VariantRow(
                     name="packed_89ab0123",
@@ -122,6 +129,18 @@ REPORT = Report(
             mean_regret=0.0065,
             held_out_regret=0.05,
             not_held_out=1,
+            candidates=(
+                CandidateRow(
+                    name="skinny_0123abcd",
+                    label="skinny MR=1",
+                    problems=2,
+                    resources={"registers": 255, "spill_bytes": 64, "shared": 96, "dynamic_shared": 64},
+                    roofline=0.71,
+                    where="M=1 N=4096 K=4096 b:10",
+                ),
+                CandidateRow(name="packed_89ab0123", label="packed MR=6", problems=1),
+            ),
+            roofline_of="NVIDIA H200's data sheet",
         ),
         OperatorReport(
             operator="softmax",
@@ -136,6 +155,32 @@ REPORT = Report(
         ),
     ),
 )
+
+
+def test_candidates_are_listed_on_request_with_what_their_code_takes() -> None:
+    assert "not compiled here" not in format_report(REPORT)
+    told = format_report(REPORT, candidates=True).splitlines()
+    head = next(i for i, line in enumerate(told) if line.lstrip().startswith("candidate "))
+    assert told[head].split() == ["candidate", "config", "problems", "roofline", "on", "code"]
+    code = "255 registers, 64 bytes spilled, 32 static + 64 dynamic bytes of shared memory"
+    assert told[head + 1].split(maxsplit=4)[0] == "skinny_0123abcd"
+    assert told[head + 1].endswith(f"2         71 %      M=1 N=4096 K=4096 b:10  {code}")
+    assert told[head + 2].split()[-4:] == ["-", "not", "compiled", "here"]
+
+
+def test_reports_of_builds_before_can_be_read(tmp_path: Path) -> None:
+    """What is said of candidates came later: a report without it is one all the same."""
+    fields = msgspec.to_builtins(REPORT)
+    for one in fields["operators"]:
+        del one["candidates"], one["roofline_of"]
+        for row in one["variants"]:
+            del row["resources"], row["roofline"]
+        for row in one["problems"]:
+            del row["roofline"], row["bound"]
+    (tmp_path / "report.json").write_bytes(msgspec.json.encode(fields))
+    read = read_report(tmp_path / "report.json")
+    assert read.operators[0].problems[0].roofline is None
+    assert "roofline" in format_report(read)  # the column, without a number
 
 
 def test_regret_on_surveyed_shapes_is_told_with_where_it_is_worst() -> None:

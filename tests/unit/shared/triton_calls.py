@@ -15,7 +15,9 @@ import threading
 from typing import Any
 
 CODES = {"f32": (2, 32), "f64": (2, 64), "f16": (2, 16), "bf16": (4, 16), "i32": (0, 32), "i64": (0, 64), "u8": (1, 8)}
-SCALARS = {"f32": ctypes.c_float, "f64": ctypes.c_double, "i32": ctypes.c_int32, "i64": ctypes.c_int64}
+SCALARS: dict[str, Any] = {"f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool}
+SCALARS |= {f"i{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)}
+SCALARS |= {f"u{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)}
 STUBS = ("libcuda.so.1", "libamdhip64.so")
 
 

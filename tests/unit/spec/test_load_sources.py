@@ -92,6 +92,48 @@ def test_a_parameter_of_the_launch_alone_is_no_macro(tmp_path: Path) -> None:
     load(tmp_path, changed)
 
 
+def test_what_a_template_of_the_source_declares_is_no_macro(tmp_path: Path) -> None:
+    other = "template <int ROWS> __global__ void other(float* out) {}\n"
+    wanted = RIGHT.replace('table("UNROLL THREADS", (1, 32))', 'table("UNROLL THREADS ROWS", (1, 32, 2))')
+    changed = wanted.replace("grid=R", 'grid=ceildiv(R, parameter("ROWS"))')
+    own = project(tmp_path, changed, {**SOURCES, "csrc/own.cu": SOURCE + other})
+    (function,) = load_operator(own).kernel("generic").functions
+    assert "THREADS" in function.seen
+    assert "ROWS" not in function.seen
+
+
+def test_of_overloads_the_one_that_takes_what_is_passed(tmp_path: Path) -> None:
+    other = "namespace ops { template <typename T> __global__ void scale(T* out, const T* x) {} }\n"
+    own = project(tmp_path, RIGHT, {**SOURCES, "csrc/own.cu": other + SOURCE})
+    (function,) = load_operator(own).kernel("generic").functions
+    assert function.declared is not None
+    assert function.declared.template == ("T", "UNROLL")
+
+
+def test_defaults_of_a_declaration_in_a_header(tmp_path: Path) -> None:
+    head = "namespace ops { void on_host(float* out, const float* x, int width = 7, cudaStream_t stream = nullptr); }\n"
+    function = 'Launcher("csrc/own.cu:on_host", {}, macros={})'
+    sources = {**SOURCES, "csrc/part.h": head}
+    own = project(tmp_path, f'(Kernel("generic", function={function}, generic=True),)', sources)
+    (loaded,) = load_operator(own).kernel("generic").functions
+    assert loaded.declared is not None
+    assert loaded.declared.defaults == {"width": "7", "stream": "nullptr"}
+
+
+def test_a_macro_of_a_header_that_is_included_in_angles(tmp_path: Path) -> None:
+    sources = {
+        **SOURCES,
+        "csrc/own.cu": "#include <deep/arch.h>\n" + SOURCE,
+        "more/deep/arch.h": "#if LEVEL > 2\n#endif",
+    }
+    flags = 'generic=True, compile=CompileOptions(include_directories=("more",))'
+    wanted = RIGHT.replace('template={"T"', 'macros={"THREADS": parameter("THREADS"), "LEVEL": 3}, template={"T"')
+    load_operator(project(tmp_path, wanted.replace("generic=True", flags), sources))
+    with pytest.raises(SpecError, match="never uses the macro 'LEVEL'") as caught:
+        load_operator(project(tmp_path, wanted, sources))
+    assert "leave it out" in str(caught.value)  # none is near
+
+
 def test_a_launch_with_an_unknown_dim(tmp_path: Path) -> None:
     said = refused(tmp_path, "grid=R", 'grid=dim("Q")')
     assert "csrc/own.cu:scale': grid uses 'Q', which is no dim here" in said
@@ -111,6 +153,16 @@ def test_a_tensor_that_is_not_there(tmp_path: Path, name: str) -> None:
 
 def test_a_text_that_is_no_argument(tmp_path: Path) -> None:
     assert "for an expression of C++ write Code('N * 2')" in refused(tmp_path, '"width": D', '"width": "N * 2"')
+
+
+def test_what_is_filled_into_a_text_of_cpp(tmp_path: Path) -> None:
+    def said(code: str) -> str:
+        return refused(tmp_path, 'DTypeOf("x")', code)
+
+    load(tmp_path, RIGHT.replace('DTypeOf("x")', 'Code("Type<{T}>", {"T": DTypeOf("x")})'))
+    assert "there is no tensor 'y'" in said('Code("Type<{T}>", {"T": DTypeOf("y")})')
+    assert "'Type<T>' has no place for 'T'" in said('Code("Type<T>", {"T": 1})')
+    assert "uses 'parameter.DEEP'" in said('Code("Type<{N}>", {"N": parameter("DEEP")})')
 
 
 def test_a_function_of_the_host_is_no_kernel(tmp_path: Path) -> None:

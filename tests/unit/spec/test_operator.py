@@ -21,6 +21,7 @@ from aot_tune.spec import (
     Kernel,
     Operator,
     Parameter,
+    Scalar,
     Tensor,
     ceildiv,
     dim,
@@ -47,6 +48,7 @@ GENERIC = Kernel("generic", "scale/generic.j2", generic=True)
 
 
 X = Tensor("x", (M, N))
+OUT = Tensor("out", (M, N), output=True)
 
 
 def operator(**changes: Any) -> Operator:
@@ -66,6 +68,9 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("dtype", lambda: Tensor("x", (M,), "f23"), r"tensor 'x': unknown dtype 'f23'\n  fix: did you mean 'f32'"),
     ("tensor name", lambda: Tensor("x y", (M,)), "'x y' is not a valid name"),
     ("keyword", lambda: Tensor("while", (M,)), "reserved"),
+    ("scalar of a float of 8 bits", lambda: Scalar("a", "f8e4m3"), "(?s)f8e4m3 cannot be passed by value.*use f32"),
+    ("boolean scalar", lambda: Scalar("a", "bool", 2), r"scalar 'a': default 2 is no boolean\n  fix: write True"),
+    ("range of a scalar", lambda: Scalar("a", "u8", 300), "(?s)300 does not fit u8.*from 0 to 255"),
     ("argument", lambda: Tensor("workspace", (M,)), "reserved"),
     ("no axes", lambda: Tensor("x", ()), "has no axes"),
     ("generator", lambda: uniform(1, 1), r"uniform\(1, 1\) is empty"),
@@ -90,6 +95,42 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("generic parameters", lambda: Kernel("g", "g.j2", generic=True, parameters=(Parameter("P", (1,)),)), "generic"),
     ("unbound dim", lambda: operator(flops=dim("Q")), "flops uses 'Q', which is not bound"),
     ("dim of no tensor", lambda: operator(dims=("M", "N", "K")), "dim 'K' is bound by no tensor"),
+    (
+        "dim of a quotient",
+        lambda: operator(dims=("M", "N", "K"), tensors=(Tensor("x", (M, N, dim("K") // 2)), OUT)),
+        r"dim 'K' is bound by no tensor and no scalar\n  why: .*of K // 2 it cannot be\n  fix: .*binds=.K",
+    ),
+    (
+        "dim of two unknown ones",
+        lambda: operator(dims=("M", "N", "K", "L"), tensors=(X, Tensor("y", (dim("K") * dim("L"),)), OUT)),
+        "dim 'K' is bound by no tensor",
+    ),
+    (
+        "dim of an optional tensor",
+        lambda: operator(dims=("M", "N", "K"), tensors=(X, Tensor("y", (dim("K"),), optional=True), OUT)),
+        "dim 'K' is bound by no tensor",
+    ),
+    ("scalar binds a float", lambda: Scalar("s", "f32", binds="M"), r"binds the dim 'M', and is f32\n  why: extents"),
+    (
+        "scalar binds and has other",
+        lambda: Scalar("s", "i64", other=3, binds="M"),
+        "binds the dim 'M', and has `other`",
+    ),
+    (
+        "scalar binds nothing",
+        lambda: operator(scalars=(Scalar("s", "i64", binds="MM"),)),
+        r"scalar 's' binds the unknown dim 'MM'\n  fix: did you mean 'M'",
+    ),
+    (
+        "two scalars of a dim",
+        lambda: operator(scalars=(Scalar("s", "i64", binds="M"), Scalar("t", "i32", binds="M"))),
+        "scalars 's' and 't' bind the dim 'M'",
+    ),
+    (
+        "a negative extent",
+        lambda: operator(tensors=(X, Tensor("y", (M - 4,)), OUT)),
+        r"a shape: \(\(M - 4\) >= 0\) does not hold on problem 'M=3 N=5'",
+    ),
     (
         "dim of shape",
         lambda: operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, dim("Nn")), output=True))),
@@ -462,3 +503,11 @@ def test_special_values_go_into_the_first_floating_input_that_is_not_finite() ->
     assert found is not None
     assert found.name == "y"
     assert operator(tensors=(*tensors[:2], Tensor("out", (M, N), output=True))).special(problem(M=1, N=1)) is None
+
+
+def test_a_boolean_is_verified_with_both_of_its_values() -> None:
+    assert [(s.sample, s.another) for s in (Scalar("a", "bool"), Scalar("a", "bool", False))] == [
+        (True, False),
+        (False, True),
+    ]
+    assert Scalar("a", "u16").another is None

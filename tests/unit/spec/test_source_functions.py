@@ -73,3 +73,19 @@ def test_words_are_those_of_code_and_of_the_preprocessor() -> None:
 
 def test_included_in_quotes() -> None:
     assert included_names('#include <cmath>\n# include "a/b.h"\n#include "c.cuh"') == ("a/b.h", "c.cuh")
+
+
+def test_defaults_of_parameters() -> None:
+    text = """
+    int f(int n, float eps = 1e-5f, bool on = false, ops::Kind kind = ops::Kind::kOne, cudaStream_t stream = nullptr,
+          unsigned long many = sizeof(unsigned long), const char* name = "none", float left = -.5f);
+    """
+    (found,) = source_functions(text)
+    assert found.defaults == {
+        "eps": "1e-5f",
+        "on": "false",
+        "kind": "ops::Kind::kOne",
+        "stream": "nullptr",
+        "many": "sizeof(unsigned long)",
+        "left": "-.5f",
+    }

@@ -25,6 +25,7 @@ from aot_tune.spec import (
     problem,
     sorted_offsets,
     sparse,
+    uniform,
 )
 from aot_tune.support.errors import SpecError
 
@@ -69,6 +70,15 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: operator(integers(-1, 3), "u8"), "-1 is out of the range of u8"),
     (lambda: operator(integers(-129, 3), "i8"), "-129 is out of the range of i8"),
     (lambda: operator(integers(0, 2050), "f16"), "2050 is out of the range of f16"),
+    (lambda: operator(integers(-1, 3), "u64"), "-1 is out of the range of u64"),
+    (lambda: operator(integers(0, 2**64 + 1), "u64"), f"{2**64 + 1} is out of the range of u64"),
+    (lambda: operator(integers(0, 2**15 + 1), "i16"), "32769 is out of the range of i16"),
+    (lambda: operator(integers(0, 18), "f8e4m3"), "(?s)18 is out of the range of f8e4m3.*from -16 to 16"),
+    (lambda: operator(integers(0, 10), "f8e5m2"), "10 is out of the range of f8e5m2"),
+    (lambda: operator(uniform(-1, 3), "u16"), "-1 is out of the range of u16"),
+    (lambda: operator(uniform(0, 2**33), "u32"), f"{2**33} is out of the range of u32"),
+    (lambda: operator(probabilities(), "u16"), "u16 has no fractions"),
+    (lambda: operator(permutation(), "f8e4m3"), "f8e4m3 does not count"),
     (lambda: operator(integers(0, 3), "bool"), "3 is out of the range of bool"),
     (lambda: operator(sorted_offsets(200), "i8"), "200 is out of the range of i8"),
     (lambda: operator(permutation(), "f32"), "(?s)f32 does not count.*these are indices"),

@@ -27,8 +27,8 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator, witho
 from aot_tune.support.errors import RenderError
 
 OURS = SHARED / "composed_templates"
-ROOTS = {"gemm": bundled_templates(), "mixed": OURS, "products": OURS}
-GEMM, MIXED, PRODUCTS = (load_operator(ROOTS[name] / name) for name in ROOTS)
+ROOTS = {"gemm": bundled_templates(), "mixed": OURS, "formed": OURS, "products": OURS}
+GEMM, MIXED, FORMED, PRODUCTS = (load_operator(ROOTS[name] / name) for name in ROOTS)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 IN_PLACE, F32 = "cublaslt_then_epilogue", "cublaslt_f32_then_epilogue"
 CASES = [(IN_PLACE, 1, "bf16"), (IN_PLACE, 2, "f16"), (IN_PLACE, 2, "f32"), (F32, 2, "bf16"), (F32, 2, "f16")]
@@ -169,9 +169,10 @@ def test_without_the_library_the_next_variant_serves(composed: tuple[OnHost, str
 
 
 @pytest.mark.parametrize(("dtype", "vectors"), [("f32", 1), ("bf16", 3)])
-def test_other_operators_have_the_stage_too(dtype: str, vectors: int, tmp_path: Path) -> None:
-    """Three axes, a stage of its own, and tensors added along every choice of them."""
-    host = OnHost(tmp_path, render(MIXED, "doubled_then_epilogue", vectors, dtype), OURS)
+@pytest.mark.parametrize("op", [MIXED, FORMED], ids=lambda op: op.name)
+def test_other_operators_have_the_stage_too(op: Operator, dtype: str, vectors: int, tmp_path: Path) -> None:
+    """Three axes, a stage of its own, tensors added along every choice of them, and formulas."""
+    host = OnHost(tmp_path, render(op, "doubled_then_epilogue", vectors, dtype), OURS)
     added = ["of_rows", "turned", "of_columns", "every"]
     calls: Calls = []
     for b, m, n in ((2, 3, 16), (3, 2, 11), (1, 1, 1), (2, 40, 8), (5, 1, 264)):

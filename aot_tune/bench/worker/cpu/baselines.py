@@ -7,7 +7,6 @@ import time
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.worker.cpu.restoring import changes_of, restoring
@@ -60,4 +59,4 @@ def _handed_on(framework: ModuleType, dtype: DType, view: NDArray[Any]) -> Any:
     """
     if dtype.numpy:
         return framework.from_dlpack(view)
-    return framework.from_dlpack(view.view(np.int16)).view(getattr(framework, dtype.torch))
+    return framework.from_dlpack(view.view(f"int{dtype.bits}")).view(getattr(framework, dtype.torch))

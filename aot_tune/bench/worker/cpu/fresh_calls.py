@@ -15,7 +15,7 @@ import numpy as np
 from aot_tune.bench.worker.cpu.buffers import Region
 from aot_tune.bench.worker.cpu.restoring import Copies
 from aot_tune.bench.worker.cpu.state import CallSet
-from aot_tune.bench.worker.honesty import is_elementwise, two_elements
+from aot_tune.bench.worker.honesty import exchangeable, two_elements
 from aot_tune.bench.worker.loaded_objects import LaunchError
 
 __all__ = ["FreshCalls"]
@@ -48,7 +48,7 @@ class FreshCalls:
         self._launch, self._arguments, self._calls, self._pristine = launch, arguments, calls, pristine
         self._outputs = [calls.regions[t.name] for t in calls.outputs() if t.name not in calls.sources]
         self._undone = undone or []
-        self._inputs = [t for t in calls.inputs() if is_elementwise(t) and pristine[t.name].size]
+        self._inputs = [t for t in exchangeable(calls.operator, calls.inputs()) if pristine[t.name].size]
         self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
         self._results = [r.bytes().copy() for r in self._outputs]
         self._poison = [np.full_like(r, 0xFF) for r in self._results]

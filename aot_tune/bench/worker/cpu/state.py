@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
-from aot_tune.bench.worker.honesty import is_elementwise
+from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import Truth, read_truth
@@ -98,7 +98,7 @@ class CallSet:
     def renew(self) -> bool:
         """Other contents in the same memory, as legal as the inputs' own; whether there are any to be had."""
         renewed = False
-        for tensor in filter(is_elementwise, self.inputs()):
+        for tensor in exchangeable(self.operator, self.inputs()):
             own, region = self._pristine[tensor.name], self.regions[tensor.name]
             kind = f"u{tensor.dtype.itemsize}"
             region.flat(kind)[...] = own.flat(kind)[::-1]

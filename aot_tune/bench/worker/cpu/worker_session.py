@@ -27,10 +27,10 @@ from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, empty_call
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
-from aot_tune.bench.worker.stored_elements import limits_of, values_of
+from aot_tune.bench.worker.stored_elements import epsilon_of, values_of
 from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
 from aot_tune.bench.worker.verdicts import Verdict
-from aot_tune.spec import FLOATING, Operator
+from aot_tune.spec import Operator
 from aot_tune.support.kernel_features import allow_tiles
 from aot_tune.support.processes import resident_bytes
 
@@ -231,7 +231,7 @@ def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
     found = {}
     for tensor in calls.outputs():
         values = values_of(tensor.dtype, calls.views[tensor.name])
-        epsilon = limits_of(tensor.dtype).eps if tensor.dtype.code in FLOATING else None
+        epsilon = epsilon_of(tensor.dtype)
         narrow = epsilon is not None and values.dtype.itemsize < 4
         found[tensor.name] = SurveyedOutput(values.astype(np.float32) if narrow else values.copy(), epsilon)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from aot_tune.bench.worker.comparison import FAR_OFF, compare
@@ -16,13 +17,13 @@ __all__ = ["Expected"]
 class Expected:
     """True values of one output, in float32 for narrower outputs, and the reciprocal of what each may be off by.
 
-    Integers of 64 bits are compared as they are.
+    Integers of 64 bits are compared as they are: as bits.
     """
 
     def __init__(self, tensor: Tensor, values: Any, limits: Limits) -> None:
         self.tensor, self.bounds, self.undefined = tensor, limits.bounds, limits.undefined
-        if values.dtype == torch.int64:
-            self.values = values
+        if not values.dtype.is_floating_point:
+            self.values = values.view(torch.int64)
             return
         dtype = torch_dtype(tensor)
         allowed = (values.abs() * self.bounds.relative).add_(self.bounds.absolute + 5e-324)
@@ -40,8 +41,8 @@ class Expected:
         if not got.numel() or self.undefined:
             return torch.zeros((), dtype=torch.float64, device=got.device)
         if self.values.dtype == torch.int64 or self.bounds.share < 1:  # `judge` tells which of them are right
-            return (_bytes_of_bools(got) != self.values).any() * FAR_OFF
-        got = _bytes_of_bools(got)
+            return (_comparable(got) != self.values).any() * FAR_OFF
+        got = _comparable(got)
         error = torch.sub(got, self.values) if got.dtype.is_floating_point else got.to(self.values.dtype) - self.values
         return torch.linalg.vector_norm(error.mul_(self._scale), float("inf")).to(torch.float64)
 
@@ -49,10 +50,18 @@ class Expected:
         """What is wrong with the worst element, empty when nothing is, and the largest error in tolerances."""
         dtype = torch_dtype(self.tensor)
         highest = float(torch.finfo(dtype).max) if dtype.is_floating_point else float("inf")
-        got = _bytes_of_bools(got)
-        return compare(torch, self.tensor.name, got, self.values, self.bounds, highest, BLOCK)
+        if dtype == torch.uint64:  # torch does not tell which of two is larger
+            host, true = got.cpu().numpy(), self.values.cpu().numpy().view(np.uint64)
+            return compare(np, self.tensor.name, host, true, self.bounds, highest, BLOCK)
+        return compare(torch, self.tensor.name, _comparable(got), self.values, self.bounds, highest, BLOCK)
 
 
-def _bytes_of_bools(got: Any) -> Any:
-    """Of the bytes that are true to torch, one is right."""
-    return got.view(torch.uint8) if got.dtype == torch.bool else got
+def _comparable(got: Any) -> Any:
+    """In a dtype that torch computes with. Of the bytes of booleans that are true to torch, one is right."""
+    if got.dtype == torch.bool:
+        return got.view(torch.uint8)
+    if got.dtype == torch.uint64:
+        return got.view(torch.int64)
+    if got.dtype.is_floating_point:
+        return got.to(torch.float32) if got.dtype.itemsize == 1 else got
+    return got.to(torch.int64) if got.dtype in (torch.uint16, torch.uint32) else got

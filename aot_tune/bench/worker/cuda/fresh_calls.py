@@ -13,7 +13,7 @@ import torch
 from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Recorded
 from aot_tune.bench.worker.cuda.restoring import Undo, put_back
 from aot_tune.bench.worker.cuda.state import CallSet
-from aot_tune.bench.worker.honesty import is_elementwise
+from aot_tune.bench.worker.honesty import exchangeable
 
 __all__ = ["FreshCalls"]
 
@@ -38,7 +38,7 @@ class FreshCalls:
         self._outputs = [calls.storages[name] for name in made if calls.storages[name].numel()]
         self._results = [s.clone() for s in self._outputs]
         self._poison = [torch.full_like(s, 0xFF) for s in self._outputs]
-        self._inputs = [t for t in calls.inputs() if is_elementwise(t) and calls.storages[t.name].numel()]
+        self._inputs = [t for t in exchangeable(calls.operator, calls.inputs()) if calls.storages[t.name].numel()]
         self._undo = [put_back(calls.storages[name], source) for name, source in calls.sources.items()]
         self._places = np.random.default_rng()
 

@@ -11,7 +11,7 @@ import torch
 from aot_tune.bench.worker.inputs import Strided
 from aot_tune.bench.worker.verdicts import CANARY
 
-__all__ = ["Arena", "Piece", "Want", "tensor_of", "words"]
+__all__ = ["Arena", "Piece", "Want", "moved_as", "tensor_of", "words"]
 
 GUARD = 4096
 _NATURAL, _SEGMENT, _SEGMENT_FROM = 512, 2 << 20, 10 << 20
@@ -117,9 +117,23 @@ def words(storage: Any) -> Any:
 
 def tensor_of(place: Strided, storage: Any, dtype: Any) -> Any:
     """torch's tensor at a place in a storage of bytes; a copy when a stride is negative."""
-    flat = storage.view(dtype)
+    flat = storage.view(moved_as(dtype))
     if 0 in place.shape:
-        return flat.new_empty(place.shape)
+        return flat.new_empty(place.shape).view(dtype)
     strides = tuple(abs(s) for s in place.strides)
     found = flat.as_strided(place.shape, strides, flat.storage_offset())
-    return found.flip(place.backward()) if place.backward() else found
+    return (found.flip(place.backward()) if place.backward() else found).view(dtype)
+
+
+_MOVED_AS = {
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+
+
+def moved_as(dtype: Any) -> Any:
+    """The dtype of the same width as which torch moves elements: it has few functions for unsigned ones and for f8."""
+    return _MOVED_AS.get(dtype, dtype)

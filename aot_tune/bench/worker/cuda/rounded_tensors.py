@@ -1,11 +1,13 @@
-"""torch's functions with results that are rounded, as kernels do that keep them in a narrow dtype.
+"""torch's functions as references use them: results that are rounded, arrays that they make by themselves.
 
-As in `rounded_arrays`, values stay in float32 and lose bits of their fraction alone.
+Results are rounded as kernels do that keep them in a narrow dtype. As in `rounded_arrays`, values stay in float32 and
+lose bits of their fraction alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from aot_tune.bench.worker.rounded_arrays import EXACT_FUNCTIONS
 
-__all__ = ["Casts", "Rounding", "round_tensor"]
+__all__ = ["Casts", "Rounding", "made_on", "round_tensor"]
 
 _BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
 
@@ -75,3 +77,18 @@ class Casts(TorchFunctionMode):
 
 
 _CASTS = frozenset(("to", "type", "type_as", "int", "long", "char", "short", "byte"))
+
+
+@contextlib.contextmanager
+def made_on(device: torch.device, wide: bool) -> Iterator[None]:
+    """Arrays that a reference makes by itself, as by `xp.arange`, are on the device of the others.
+
+    They are in float64 where these are, unless the reference says otherwise: what float32 rounds is no true value.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if wide else torch.float32)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)

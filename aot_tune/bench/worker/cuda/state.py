@@ -12,10 +12,10 @@ import torch
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cuda.compare import Expected
 from aot_tune.bench.worker.cuda.engine import Engine
-from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words
+from aot_tune.bench.worker.cuda.memory import Arena, Want, moved_as, tensor_of, words
 from aot_tune.bench.worker.cuda.restoring import Undo, copies_in_place
 from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, read_limits, torch_dtype
-from aot_tune.bench.worker.honesty import is_elementwise
+from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
@@ -129,8 +129,8 @@ class CallSet:
     def renew(self) -> bool:
         """Other contents in the same memory, as legal as the inputs' own; whether there are any to be had."""
         renewed = False
-        for tensor in filter(is_elementwise, self.inputs()):
-            storage, dtype = self.storages[tensor.name], torch_dtype(tensor)
+        for tensor in exchangeable(self.operator, self.inputs()):
+            storage, dtype = self.storages[tensor.name], moved_as(torch_dtype(tensor))
             if storage.numel() > tensor.dtype.itemsize:
                 storage.view(dtype).copy_(self._pristine[tensor.name].view(dtype).flip(0))
                 renewed = True
@@ -230,7 +230,7 @@ class ProblemState:
         """True values and what results may be off by, by output."""
         if not self._expected:
             limits = read_limits(self._folder)
-            exact = exact_values(self.operator, self.check, self.pristine)
+            exact = exact_values(self.operator, self.check, self.pristine, self._engine.device)
             for tensor in self.operator.outputs:
                 if tensor.name in exact:
                     self._expected[tensor.name] = Expected(tensor, exact.pop(tensor.name), limits[tensor.name])

@@ -23,8 +23,10 @@ import torch
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cuda.memory import tensor_of
-from aot_tune.bench.worker.cuda.rounded_tensors import Casts, Rounding
+from aot_tune.bench.worker.cuda.memory import moved_as, tensor_of
+from aot_tune.bench.worker.cuda.on_host import exact_on_host, is_for_host
+from aot_tune.bench.worker.cuda.rounded_tensors import Casts, Rounding, made_on
+from aot_tune.bench.worker.eight_bit_floats import eight_bits
 from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
@@ -37,6 +39,7 @@ from aot_tune.bench.worker.reference_results import (
     publish,
     refuse_inexact,
 )
+from aot_tune.bench.worker.stored_elements import least_errors, stored_as
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 
 __all__ = [
@@ -169,15 +172,25 @@ def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.devic
     found: dict[str, Any] = {}
     for tensor, values in _drawn(operator, check, seed):
         count = layout(operator, check, tensor).extent()
-        drawn = torch.from_numpy(values).to(device).to(torch_dtype(tensor))
+        drawn = _stored(tensor, values, device)
         if count > drawn.numel():
             drawn = drawn.repeat(-(-count // drawn.numel()))[:count].contiguous()
         if tensor.name == check.special and count:
-            for place, value in zip(np.linspace(0, count - 1, num=4, dtype=np.int64)[:3], _SPECIAL, strict=True):
+            odd = _stored(tensor, np.array(_SPECIAL, np.float32), device)
+            for place, value in zip(np.linspace(0, count - 1, num=4, dtype=np.int64)[:3], odd, strict=True):
                 drawn[int(place)] = value
         empty = torch.empty(0, dtype=torch.uint8, device=device)
         found[tensor.name] = drawn.view(torch.uint8) if count else empty
     return found
+
+
+def _stored(tensor: Tensor, values: NDArray[Any], device: torch.device) -> Any:
+    """Values in a tensor's dtype on the device, as integers where torch can do little with that."""
+    dtype = torch_dtype(tensor)
+    if tensor.dtype.saturates:  # torch's own conversions do so in some versions
+        values = stored_as(tensor.dtype, values)
+        return torch.from_numpy(values).to(device)
+    return torch.from_numpy(values).to(device).to(dtype).view(moved_as(dtype))
 
 
 _SPECIAL = (-float("inf"), float("nan"), float("inf"))
@@ -204,21 +217,26 @@ def _api(near: bool, call: Call) -> ArrayApi:
     return ArrayApi(near, getattr(call, "math", "") == "tf32")
 
 
-def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool = True) -> dict[str, Any]:
-    """The reference's outputs in float64; computed so when `wide`, else in float32 and rounded to the tensors' dtypes.
+def exact_values(
+    operator: Operator, check: Check, storages: Mapping[str, Any], device: torch.device, *, wide: bool = True
+) -> dict[str, Any]:
+    """The reference's outputs in float64, on the device of the storages.
 
+    They are computed so when `wide`, else in float32 and rounded to the tensors' dtypes.
     Integers of 64 bits stay what they are: float64 does not tell large ones apart.
 
     Raises:
         KeyError, TypeError, ValueError: as `outputs_of` does.
     """
+    if is_for_host(operator):
+        return exact_on_host(operator, check, storages, wide=wide)
     arrays: dict[str, Any] = {}
     exactly_float = True
     for tensor in operator.inputs:
         if tensor.name in storages:
             dtype = torch_dtype(tensor)
             value = tensor_of(layout(operator, check, tensor), storages[tensor.name], dtype)
-            least = torch.promote_types(dtype, torch.float64 if wide else torch.float32)
+            least = torch.float64 if wide or dtype == torch.float64 else torch.float32
             arrays[tensor.name] = value.to(least, copy=tensor.inout) if dtype.is_floating_point else value
             if tensor.inout and not dtype.is_floating_point:  # a reference may write to it
                 arrays[tensor.name] = value.clone()
@@ -226,13 +244,22 @@ def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], 
     results: dict[str, Any] = {}
     api = partial(_api, not wide and exactly_float)
     bits = 52 if wide else operator.rounds_to(check.problem).fraction
-    with Rounding(bits) if bits < 23 else contextlib.nullcontext():
+    with Rounding(bits) if bits < 23 else contextlib.nullcontext(), made_on(device, wide):
         found = outputs_of(operator, check, arrays, api)
     for tensor, value in found:
         whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
         kept = torch.int64 if whole else torch.float64
-        results[tensor.name] = (value if wide else value.to(torch_dtype(tensor))).to(kept)
+        exact = _cut_off(tensor, value, wide=wide)
+        results[tensor.name] = (exact if wide else exact.to(torch_dtype(tensor))).to(kept)
     return results
+
+
+def _cut_off(tensor: Tensor, value: Any, *, wide: bool) -> Any:
+    """See `stored_elements.cut_off`; what is to be rounded ends at the largest value, since torch may not saturate."""
+    if not tensor.dtype.saturates:
+        return value
+    limit = eight_bits(tensor.dtype).overflow if wide else eight_bits(tensor.dtype).max
+    return value.clamp(-limit, limit)
 
 
 def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> None:
@@ -281,14 +308,19 @@ def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
 def _check_sums(operator: Operator, check: Check, seed: int, device: torch.device) -> None:
     """See to it that a check on small integers is exact, see `refuse_inexact`."""
     storages = draw_inputs(operator, check, seed, device)
-    exact = exact_values(operator, check, storages)
+    exact = exact_values(operator, check, storages, device)
     for tensor in operator.inputs:
-        if tensor.name in storages and torch_dtype(tensor).is_signed:
+        if tensor.name in storages and tensor.dtype.saturates:
+            storages[tensor.name].bitwise_and_(0x7F)  # where torch may have no other function
+        elif tensor.name in storages and torch_dtype(tensor).is_signed:
             storages[tensor.name].view(torch_dtype(tensor)).abs_()
-    sums = exact_values(operator, check, storages)
+    sums = exact_values(operator, check, storages, device)
     for tensor in operator.outputs:
         if tensor.name in exact and exact[tensor.name].numel():
-            value, largest = exact[tensor.name], float(sums[tensor.name].abs().max())
+            value, largest = (
+                exact[tensor.name].to(torch.float64),
+                float(sums[tensor.name].to(torch.float64).abs().max()),
+            )
             refuse_inexact(operator, check, tensor, largest, bool((value == value.round()).all()))
 
 
@@ -302,11 +334,14 @@ def _run_both(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """True values and errors of the own dtype; NaN where only one is NaN or infinite, 0 where both are."""
     storages = draw_inputs(operator, check, seed, device)
-    exact = exact_values(operator, check, storages)
-    near = exact_values(operator, check, storages, wide=False)
+    exact = exact_values(operator, check, storages, device)
+    near = exact_values(operator, check, storages, device, wide=False)
     errors = {}
     for name, value in exact.items():
         other = near.pop(name)
+        if value.dtype == torch.uint64:  # which torch does not subtract; no error of integers is asked for
+            errors[name] = torch.zeros(value.shape, dtype=torch.float64, device=value.device)
+            continue
         odd_value, odd_other = ~torch.isfinite(value), ~torch.isfinite(other)
         error = (other - value).abs_().to(torch.float64)
         error[odd_value & odd_other] = 0.0
@@ -321,8 +356,7 @@ def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolera
 
     A block at a time: what a reference leaves in memory is large enough.
     """
-    info = torch.finfo(torch_dtype(tensor))
-    unit, tiny = float(info.eps), float(info.tiny)
+    unit, tiny = least_errors(tensor.dtype)
     step = max(1, sum(v.numel() for v in values) >> 16)
     count, squares, samples = 0, 0.0, []
     for value, _ in _blocks(values, errors):

@@ -31,6 +31,7 @@ from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import Loaded
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
+from aot_tune.bench.worker.stored_elements import epsilon_of
 from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
 from aot_tune.bench.worker.verdicts import GARBAGE, Verdict
 from aot_tune.spec import Operator
@@ -317,7 +318,7 @@ def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
     found = {}
     for tensor in calls.outputs():
         dtype = torch_dtype(tensor)
-        epsilon = float(torch.finfo(dtype).eps) if dtype.is_floating_point else None
+        epsilon = epsilon_of(tensor.dtype)
         narrow = epsilon is not None and dtype.itemsize < 4
         values = calls.tensor(tensor)
         found[tensor.name] = SurveyedOutput(values.to(torch.float32) if narrow else values.clone(), epsilon)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from aot_tune.cli.main import main
 from aot_tune.compile import target_by_name, toolchain_for
 from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, code_flags, fits
 from aot_tune.compile.cuda.nvcc import NvccToolchain
@@ -57,7 +59,11 @@ def chain(environ: dict[str, str] | None = None, system: Path = NOWHERE, search:
 
 
 def found(environ: dict[str, str], system: Path = NOWHERE, search: tuple[str, ...] = ()) -> str:
-    return find_nvcc({"PATH": "/usr/bin:/bin", **environ}, system, search)[0]
+    return find_nvcc({"PATH": "/usr/bin:/bin", **environ}, system, search).command[0]
+
+
+def why(environ: dict[str, str], system: Path = NOWHERE, search: tuple[str, ...] = ()) -> str:
+    return find_nvcc({"PATH": "/usr/bin:/bin", **environ}, system, search).reason
 
 
 def test_the_order_in_which_it_is_looked_for(tmp_path: Path) -> None:
@@ -75,18 +81,28 @@ def test_the_order_in_which_it_is_looked_for(tmp_path: Path) -> None:
         "PATH": f"{tmp_path}/on_path/bin:/usr/bin:/bin",
     }
     rest = {"system": tmp_path / "system", "search": (str(tmp_path / "empty"), str(tmp_path / "site"))}
+    reasons = {
+        "NVCC": "NVCC names it",
+        "CUDACXX": "CUDACXX names it",
+        "CUDA_HOME": "the toolkit that CUDA_HOME names",
+        "CUDA_PATH": "the toolkit that CUDA_PATH names",
+        "PATH": "the first on PATH",
+    }
     for variable, want in zip([*environ], (named, other, home, path, on_path), strict=True):
         assert found(environ, **rest) == want
+        assert why(environ, **rest) == reasons[variable]
         environ[variable] = "" if variable != "PATH" else "/usr/bin:/bin"
     assert found(environ, **rest) == system
+    assert why(environ, **rest).startswith("the machine's toolkit; ")
     rest["system"] = NOWHERE
     assert found(environ, **rest) == f"{tmp_path}/site/nvidia/cu13/bin/nvcc"
+    assert why(environ, **rest).startswith("the wheel nvidia-cuda-nvcc; ")
 
 
 def test_arguments_and_spaces(tmp_path: Path) -> None:
     plain = toolkit(tmp_path / "my toolkit")
-    assert find_nvcc({"NVCC": str(plain)}, NOWHERE, ()) == (str(plain),)
-    assert find_nvcc({"NVCC": f"'{plain}' -DX=1 -v"}, NOWHERE, ()) == (str(plain), "-DX=1", "-v")
+    assert find_nvcc({"NVCC": str(plain)}, NOWHERE, ()).command == (str(plain),)
+    assert find_nvcc({"NVCC": f"'{plain}' -DX=1 -v"}, NOWHERE, ()).command == (str(plain), "-DX=1", "-v")
 
 
 def test_what_is_found_by_a_relative_path_is_found_from_every_folder(
@@ -319,3 +335,17 @@ def test_it_is_found_by_name() -> None:
     assert found_chain.name == "nvcc"
     assert all(t in found_chain.targets() for t in found_chain.baselines())
     assert found_chain.memory_per_job() > 3 << 30
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_a_build_tells_which_compiler_it_uses_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nvcc = shutil.which("nvcc")
+    arguments = ["configure", "--name", "ops", "--prefix", "p", "--header", "p.h", "--directory", str(tmp_path)]
+    arguments += ["--operator", "softmax", "--templates", "bundled", "--option", "AOT_TUNE_MODE=generic"]
+    assert main([*arguments, "--option", "AOT_TUNE_TARGETS=cuda-sm_90a;cpu"]) == 0
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("aot_tune: compiler nvcc ")]
+    assert f": {nvcc}" in line
+    assert line.endswith(", the first on PATH") or "names it" in line
+    assert str(nvcc) not in (tmp_path / "plan.json").read_text()  # else a path of isolation would build all again
+    assert main([*arguments, "--option", "AOT_TUNE_TARGETS=cpu"]) == 0
+    assert "compiler nvcc" not in capsys.readouterr().out

@@ -34,10 +34,11 @@ struct Functions_scale {
     (void)c;
     return aot_tune_scale_is_tuned(t[0], t[1], t[2], s[0].f32, tuned);
   }
-  static bool bind(Tensors t, int64_t* dims) {
+  static bool bind(Tensors t, const Scalar* s, int64_t* dims) {
     if (t[0] == nullptr || t[0]->ndim != 1) return false;
     dims[0] = t[0]->shape[0];
     (void)t;
+    (void)s;
     (void)dims;
     return true;
   }

@@ -35,13 +35,14 @@ struct Functions_gemm {
     (void)c;
     return aot_tune_gemm_is_tuned(t[0], t[1], t[2], t[3], t[4], c[0], tuned);
   }
-  static bool bind(Tensors t, int64_t* dims) {
+  static bool bind(Tensors t, const Scalar* s, int64_t* dims) {
     if (t[0] == nullptr || t[0]->ndim != 2) return false;
     if (t[1] == nullptr || t[1]->ndim != 2) return false;
     dims[0] = t[0]->shape[0];
     dims[1] = t[1]->shape[1];
     dims[2] = t[0]->shape[1];
     (void)t;
+    (void)s;
     (void)dims;
     return true;
   }
@@ -108,11 +109,12 @@ struct Functions_rms_norm {
     (void)c;
     return aot_tune_rms_norm_is_tuned(t[0], t[1], t[2], t[3], t[4], s[0].f32, tuned);
   }
-  static bool bind(Tensors t, int64_t* dims) {
+  static bool bind(Tensors t, const Scalar* s, int64_t* dims) {
     if (t[0] == nullptr || t[0]->ndim != 2) return false;
     dims[0] = t[0]->shape[0];
     dims[1] = t[0]->shape[1];
     (void)t;
+    (void)s;
     (void)dims;
     return true;
   }

@@ -16,6 +16,7 @@ from places import SHARED
 
 from aot_tune.link import LibrarySpec, LinkedVariant, check_against_manifest, generate
 from aot_tune.link.check.check_tables import check_library
+from aot_tune.link.emit.dispatch import render_dispatch
 from aot_tune.support.errors import ManifestError
 
 # ---- Checks before linking
@@ -53,6 +54,22 @@ def test_an_object_without_its_preload(cuda_spec: LibrarySpec, tmp_path: Path) -
     changed = with_variants(cuda_spec, first, bare, *others)
     with pytest.raises(ManifestError, match="'bare': its object does not define the function 'aot_tune_bare_preload'"):
         generate(changed, tmp_path)
+
+
+def test_a_generic_variant_for_newer_devices_alone(cuda_spec: LibrarySpec) -> None:
+    """As those of f8e4m3 in Triton are: older devices have the others, and a call that needs it is told."""
+    variants = cuda_spec.operators[0].variants
+    newer = [dataclasses.replace(v, target="cuda-ptx_89", level=89) if v.name == "plain_bf16" else v for v in variants]
+    changed = with_variants(cuda_spec, *newer)
+    check_library(changed)
+    text, before = (render_dispatch(spec, "{}") for spec in (changed, cuda_spec))
+    names = [v.name for v in variants]
+    plain, special = names.index("plain_cuda"), names.index("plain_bf16")
+    for index in (plain, special):
+        assert f"wanted[{index}] = runs_on(kInfo[{index}], level);" in text
+    assert f"if (!wanted[{plain}] && !wanted[{special}])" in text
+    assert "c_.level < kInfo[c_.generic].level)" in text
+    assert f"wanted[{plain}] = wanted[{special}] = true;" in " ".join(before.split())
 
 
 # ---- Real objects

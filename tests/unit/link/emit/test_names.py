@@ -59,7 +59,11 @@ def test_choices_that_are_one_constant_in_c() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "default"), [("i32", 2**31), ("i32", 1.5), ("i64", 2**63), ("i32", math.inf), ("f32", 1e39)]
+    ("dtype", "default"),
+    [
+        *(("i32", 2**31), ("i32", 1.5), ("i64", 2**63), ("i32", math.inf), ("f32", 1e39)),
+        *(("u8", 256), ("u8", -1), ("u64", 2**64), ("i16", -(2**15) - 1), ("u16", 0.5)),
+    ],
 )
 def test_a_default_that_its_dtype_does_not_hold(dtype: str, default: float) -> None:
     for given in ({"default": default}, {"default": 1, "other": default}):

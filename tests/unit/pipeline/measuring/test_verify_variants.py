@@ -25,7 +25,7 @@ CPU = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
 
 def variant(target: str, generic: bool = True) -> Any:
     candidate = SimpleNamespace(id=target, label="k f32", operator="scale", kernel="k", target=target, generic=generic)
-    return SimpleNamespace(candidate=candidate, code="d")
+    return SimpleNamespace(candidate=candidate, code="d", stands_in=False)
 
 
 def build(

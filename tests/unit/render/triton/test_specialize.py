@@ -25,6 +25,7 @@ from aot_tune.spec import (
     stride,
     where,
 )
+from aot_tune.spec import parameter as config_value
 from aot_tune.support.errors import SpecError
 
 
@@ -102,6 +103,26 @@ def test_guards_let_in_what_the_code_is_right_for(other: Problem, special: bool,
     kernel = resolved(op.kernel("rows"), SM90.name)
     found = list(candidates_for(op, kernel, {"num_warps": 4}, SM90))
     assert [all_of(requirements(op, c), op.facts(other)) for c in found] == [special, plain]
+
+
+def test_guards_over_values_of_the_autotuners_configs() -> None:
+    op = operator()
+    op = replace(
+        op, kernels=(op.kernels[0], replace(op.kernels[1], requires=(D % (config_value("num_warps") * 2) == 0,)))
+    )
+    kernel = resolved(op.kernel("rows"), SM90.name)
+    found = {n: list(candidates_for(op, kernel, {"num_warps": n}, SM90)) for n in (4, 8)}
+    for n, candidates in found.items():  # D is 1000 or 1024, and 8 divides 1000
+        assert {p.pins["BLOCK"] for p in candidates} == {1024}
+        assert len(candidates) == {4: 6, 8: 4}[n]
+        assert all(f"((D % {2 * n}) == 0)" in [r.key() for r in requirements(op, c)] for c in candidates)
+
+
+def test_a_guard_over_what_no_config_of_the_autotuner_has() -> None:
+    op = operator()
+    bad = replace(op.kernels[1], requires=(D % config_value("num_warp") == 0,))
+    with pytest.raises(SpecError, match=r"unknown parameter 'num_warp'\n  fix: did you mean 'num_warps'"):
+        resolved(bad, SM90.name)
 
 
 def test_pruned_configs_have_no_candidate() -> None:
@@ -200,7 +221,8 @@ def test_a_function_that_was_not_read_for_a_target() -> None:
 
 def test_a_generic_kernel_cannot_have_constants_that_depend_on_the_call() -> None:
     op = operator()
-    with pytest.raises(SpecError, match=r"argument 'bias_ptr' of 'rows.py:rows' is a constant"):
+    told = r"for every call: argument 'BLOCK' is next_power_of_2\(D\), a constant that depends on the call"
+    with pytest.raises(SpecError, match=told):
         candidate_for(op, op.kernel("rows"), {"num_warps": 4}, SM90)
 
 

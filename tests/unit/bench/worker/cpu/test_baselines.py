@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from element_types import write_operators
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.prepared_baseline import UnusableError
 from aot_tune.bench.worker.reference_results import write_truth
-from aot_tune.spec import Baseline, problem
+from aot_tune.spec import DTYPES, Baseline, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 ROWS = {"softmax": "torch.softmax", "rms_norm": "torch.rms_norm", "layer_norm": "torch.layer_norm"}
@@ -62,3 +63,22 @@ def test_numpy_has_no_bf16(state_of: Callable[..., ProblemState]) -> None:
     with pytest.raises(UnusableError, match=r"numpy cannot be used here: .*bfloat16"):
         prepare_baseline(state_of("softmax", "bf16", one), "mine")
     assert prepare_baseline(state_of("softmax", "f16", one), "mine").error > 1
+
+
+@pytest.mark.parametrize("dtype", ["f8e5m2", "f8e4m3"])
+def test_floats_of_eight_bits_are_torch_s(tmp_path: Path, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    op, policy = load_operator(write_operators(tmp_path / "templates") / "rescale"), Policy()
+    check = Check(problem=problem(N=500, dtypes={"T": dtype}))
+    write_truth(op, check, tmp_path / "truth", policy.seed)
+    seen: list[Any] = []
+
+    def prepare(_torch: Any, call: Any) -> Callable[[], object]:
+        seen.extend((call.x, call.y))
+        return lambda: call.y.copy_((call.x.float() * call.factor).to(call.y.dtype))
+
+    state = ProblemState(
+        replace(op, baselines=(Baseline("mine", "torch", prepare),)), check, tmp_path / "truth", policy, 1 << 20
+    )
+    assert prepare_baseline(state, "mine").error <= 1
+    assert all(t.dtype == getattr(torch, DTYPES[dtype].torch) for t in seen)

@@ -105,7 +105,7 @@ class Bench:
         self.dtype = getattr(torch, {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[dtype])
         write_limits(self.operator, self.check, folder / "limits", 5, HOST)
         storages = draw_inputs(self.operator, self.check, 5, HOST)
-        exact = exact_values(self.operator, self.check, storages)
+        exact = exact_values(self.operator, self.check, storages, HOST)
         limits = read_limits(folder / "limits")
         self.expected = {n: Expected(self.operator.tensor(n), v, limits[n]) for n, v in exact.items()}
         self.arrays = {

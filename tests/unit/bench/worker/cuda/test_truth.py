@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -21,7 +22,7 @@ from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     write_limits,
 )
 from aot_tune.bench.worker.inputs import draw, layout  # noqa: E402
-from aot_tune.spec import Problem, problem  # noqa: E402
+from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem  # noqa: E402
 from aot_tune.spec.load_operators import bundled_templates, load_operator  # noqa: E402
 
 HOST = torch.device("cpu")
@@ -32,7 +33,7 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
     operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
     write_limits(operator, check, folder / "limits", 5, HOST)
     storages = draw_inputs(operator, check, 5, HOST)
-    exact = exact_values(operator, check, storages)
+    exact = exact_values(operator, check, storages, HOST)
     a, b = (
         tensor_of(layout(operator, check, t), storages[t.name], torch_dtype(t)).float() for t in operator.tensors[:2]
     )
@@ -120,3 +121,60 @@ def test_limits_that_a_worker_wrote_before_it_died_do_no_harm(tmp_path: Path) ->
     found = [product(tmp_path, problem(M=4, N=4, K=8))[0] for _ in range(2)]
     assert found[0].bytes == found[1].bytes
     assert [f.name for f in tmp_path.iterdir()] == ["limits"]
+
+
+def made(reference: Any) -> Operator:
+    (n,) = dims("N")
+    tensors = (Tensor("x", (n,), "T"), Tensor("y", (n,), "T", output=True))
+    return Operator(
+        name="made",
+        dims=("N",),
+        dtypes={"T": ("f32", "bf16")},
+        tensors=tensors,
+        flops=n,
+        reference=reference,
+        workload=(problem(N=8),),
+        kernels=(Kernel("generic", "made/generic.cpp.j2", generic=True),),
+    )
+
+
+ARRAYS = {
+    "zeros": lambda xp, n: xp.zeros((n,)),
+    "ones": lambda xp, n: xp.ones(n),
+    "arange": lambda xp, n: xp.arange(n),
+    "linspace": lambda xp, n: xp.linspace(0.0, 1.0, n),
+    "full": lambda xp, n: xp.full((n,), 0.1),
+    "eye": lambda xp, n: xp.eye(n)[0],
+    "asarray": lambda xp, n: xp.asarray([0.1] * n),
+    "compared": lambda xp, n: xp.where(xp.arange(n) > 3, xp.asarray(0.1), xp.zeros(n)),
+    "tril": lambda xp, n: xp.tril(xp.ones((n, n)))[n // 2],
+}
+"""Arrays that a reference makes, of so many elements."""
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_arrays_that_a_reference_makes_are_where_the_others_are(kind: str, dtype: str) -> None:
+    """The device `meta` is as far from the host's as a GPU is: what is on both is refused there, too."""
+    operator = made(lambda xp, call: {"y": call.x * 1.0 + ARRAYS[kind](xp, call.x.shape[0])})
+    check = Check(problem=problem(N=8, dtypes={"T": dtype}))
+    away = torch.device("meta")
+    storages = {"x": torch.empty(8 * (4 if dtype == "f32" else 2), dtype=torch.uint8, device=away)}
+    concrete = operator.concrete(check.problem.dtypes)
+    for wide in (True, False):
+        assert exact_values(concrete, check, storages, away, wide=wide)["y"].device == away
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.zeros(1).device == HOST
+    with pytest.raises((RuntimeError, NotImplementedError)):  # what it would be elsewhere
+        _ = torch.empty(8, device=away) + torch.arange(8)
+
+
+@pytest.mark.parametrize("kind", ["linspace", "full", "asarray", "compared"])
+def test_numbers_of_a_reference_are_true_ones(kind: str) -> None:
+    """As numpy has them, and not as float32 rounds them."""
+    operator = made(lambda xp, call: {"y": call.x * 0.0 + ARRAYS[kind](xp, call.x.shape[0])})
+    check = Check(problem=problem(N=8))
+    concrete = operator.concrete({"T": "f32"})
+    got = exact_values(concrete, check, draw_inputs(concrete, check, 5, HOST), HOST)["y"].numpy()
+    assert np.allclose(got, ARRAYS[kind](np, 8), rtol=1e-15, atol=0)
+    assert not np.array_equal(got, got.astype(np.float32))

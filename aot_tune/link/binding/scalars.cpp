@@ -1,0 +1,133 @@
+// Scalars of calls from Python: numbers of each kind, and what is wrong with others.
+#include "scalars.h"
+
+#include <cstdint>
+#include <limits>
+
+namespace aot_tune::python {
+namespace {
+
+using Number = ScalarArgument::Kind;
+
+int bits_of(Number kind) {
+  switch (kind) {
+    case Number::kBool:
+    case Number::kI8:
+    case Number::kU8:
+      return 8;
+    case Number::kI16:
+    case Number::kU16:
+      return 16;
+    case Number::kF32:
+    case Number::kI32:
+    case Number::kU32:
+      return 32;
+    default:
+      return 64;
+  }
+}
+
+// Raises that a value is no such scalar, if it was found to be none; false.
+bool wrong_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value) {
+  const bool large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+  if (!large && !PyErr_ExceptionMatches(PyExc_TypeError)) return false;
+  PyErr_Clear();
+  PyObject* const type = large ? PyExc_OverflowError : state->type_error;
+  const int bits = bits_of(argument.kind);
+  if (argument.kind == Number::kBool) {
+    PyErr_Format(type, "%s: '%s' is %R, wanted True or False", op.name, argument.name, value);
+  } else if (argument.kind == Number::kF32 || argument.kind == Number::kF64) {
+    PyErr_Format(type, "%s: '%s' is %R, wanted a number of %d bits", op.name, argument.name, value, bits);
+  } else if (argument.kind >= Number::kU8) {
+    const unsigned long long most = std::numeric_limits<uint64_t>::max() >> (64 - bits);
+    PyErr_Format(type, "%s: '%s' is %R, wanted a whole number of %d bits, from 0 to %llu", op.name,
+                 argument.name, value, bits, most);
+  } else {
+    const long long most = std::numeric_limits<int64_t>::max() >> (64 - bits);
+    PyErr_Format(type, "%s: '%s' is %R, wanted a whole number of %d bits, from %lld to %lld", op.name,
+                 argument.name, value, bits, -most - 1, most);
+  }
+  return false;
+}
+
+// All that follow: the value, or an exception is set, which they do not describe.
+long long parse_signed(PyObject* value, int bits) {
+  const long long found = PyLong_AsLongLong(value);
+  const long long most = std::numeric_limits<int64_t>::max() >> (64 - bits);
+  if (found > most || found < -most - 1) PyErr_SetNone(PyExc_OverflowError);
+  return found;
+}
+
+unsigned long long parse_unsigned(PyObject* value, int bits) {
+  PyObject* const index = PyNumber_Index(value);
+  if (index == nullptr) return 0;
+  const unsigned long long found = PyLong_AsUnsignedLongLong(index);
+  Py_DECREF(index);
+  const bool failed = found == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr;
+  if (!failed && found > std::numeric_limits<uint64_t>::max() >> (64 - bits))
+    PyErr_SetNone(PyExc_OverflowError);
+  return found;
+}
+
+// numpy's booleans are no numbers: they have no __index__.
+bool is_numpy_bool(PyObject* value) {
+  PyObject* const name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(value)), "__qualname__");
+  const bool found = name != nullptr && PyUnicode_Check(name) &&
+                     (PyUnicode_CompareWithASCIIString(name, "bool") == 0 ||
+                      PyUnicode_CompareWithASCIIString(name, "bool_") == 0);
+  if (name == nullptr) PyErr_Clear();
+  Py_XDECREF(name);
+  return found;
+}
+
+// True and False, of numpy too, and the numbers 1 and 0.
+bool parse_bool(PyObject* value) {
+  if (value == Py_True || value == Py_False) return value == Py_True;
+  if (is_numpy_bool(value)) return PyObject_IsTrue(value) == 1;
+  return parse_unsigned(value, 1) != 0;
+}
+
+}  // namespace
+
+bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value,
+                  Scalar* out) {
+  const int bits = bits_of(argument.kind);
+  switch (argument.kind) {
+    case Number::kF32:
+      out->f32 = static_cast<float>(PyFloat_AsDouble(value));
+      break;
+    case Number::kF64:
+      out->f64 = PyFloat_AsDouble(value);
+      break;
+    case Number::kBool:
+      out->truth = parse_bool(value);
+      break;
+    case Number::kI8:
+      out->i8 = static_cast<int8_t>(parse_signed(value, bits));
+      break;
+    case Number::kI16:
+      out->i16 = static_cast<int16_t>(parse_signed(value, bits));
+      break;
+    case Number::kI32:
+      out->i32 = static_cast<int32_t>(parse_signed(value, bits));
+      break;
+    case Number::kI64:
+      out->i64 = parse_signed(value, bits);
+      break;
+    case Number::kU8:
+      out->u8 = static_cast<uint8_t>(parse_unsigned(value, bits));
+      break;
+    case Number::kU16:
+      out->u16 = static_cast<uint16_t>(parse_unsigned(value, bits));
+      break;
+    case Number::kU32:
+      out->u32 = static_cast<uint32_t>(parse_unsigned(value, bits));
+      break;
+    case Number::kU64:
+      out->u64 = parse_unsigned(value, bits);
+      break;
+  }
+  return PyErr_Occurred() == nullptr || wrong_scalar(state, op, argument, value);
+}
+
+}  // namespace aot_tune::python

@@ -1,0 +1,174 @@
+"""Renders and compiles all candidates of a library's targets, and says of each kernel what fits, spills and fails."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from aot_tune.pipeline.compiling.interpret import interpret_kernels
+from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.naming import candidate_name
+from aot_tune.pipeline.session import Session
+from aot_tune.plan.eight_bit_targets import generic_dtypes
+from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
+from aot_tune.report import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
+from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.support.errors import AotTuneError, BuildError
+
+__all__ = ["compile_every_candidate", "tell_failures"]
+
+_AT_ONCE = 2000
+"""Candidates that are rendered before they are compiled: their sources are held in memory."""
+_PLACES = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
+"""What differs between errors of one kind: numbers, and names in quotes."""
+
+
+@dataclass
+class _Tried:
+    """A kernel on a target, and what came of its candidates."""
+
+    operator: Operator
+    kernel: Kernel
+    target: Target
+    fit: list[Entry] = field(default_factory=list)
+    kinds: dict[tuple[str, str], FailureKind] = field(default_factory=dict)
+    no_reason: str = ""
+
+    def fails(self, status: str, error: str, candidate: Candidate | None = None) -> None:
+        """One more candidate failed; None where there is none."""
+        kind = status, _PLACES.sub("", error)
+        label, name = (candidate.label, candidate_name(candidate)) if candidate is not None else (self.kernel.name, "")
+        first = self.kinds.get(kind) or FailureKind(status=status, candidate=label, name=name, error=error, count=0)
+        self.kinds[kind] = msgspec.structs.replace(first, count=first.count + 1)
+
+    def takes(self, entry: Entry) -> None:
+        """An object has come."""
+        assert entry.object is not None
+        if entry.compiled:
+            self.fit.append(entry)
+        else:
+            self.fails(entry.object.status, entry.object.error, entry.candidate)
+
+
+def compile_every_candidate(session: Session) -> list[CompiledKernel]:
+    """Compile all candidates of the session's targets, and of generic kernels, and print what came of each kernel.
+
+    AOT_TUNE_FILTER leaves kernels out. A Triton kernel's first config that compiles runs in Triton's interpreter.
+    """
+    tried = [_Tried(operator, kernel, target) for operator, kernel, target in _kernels(session)]
+    waiting: list[tuple[_Tried, Entry]] = []
+    for one in tried:
+        for entry in _rendered(session, one):
+            waiting.append((one, entry))
+            if len(waiting) >= _AT_ONCE:
+                _compile(session, waiting)
+                waiting = []
+    _compile(session, waiting)
+    functions = [(t.operator, t.kernel, t.target, t.fit) for t in tried if t.kernel.triton is not None and t.fit]
+    interpreted = interpret_kernels(session, functions)
+    found = [_outcome(one, interpreted.get((one.operator.name, one.kernel.name, one.target.name))) for one in tried]
+    for line in (*itertools.chain(*map(compiled_lines, found)), *compiled_summary(found)):
+        session.progress.line(line)
+    return found
+
+
+def tell_failures(session: Session, found: Iterable[CompiledKernel]) -> None:
+    """Operators whose kernels have no candidate that compiles cannot be shipped; nor, if the build is strict, others
+    of which anything failed."""
+    for one in found:
+        if not one.is_lost and not (session.options.strict and one.is_faulty):
+            continue
+        fix = "mend it; `aot-tune compile` says this without a build"
+        if not one.is_lost:
+            fix = "mend it, or compile without AOT_TUNE_STRICT, which is content where one candidate compiles"
+        what = "has no candidate that compiles" if one.is_lost else "has candidates that fail"
+        error = BuildError(
+            f"operator {one.operator!r}: kernel {one.kernel!r} {what} for {one.target}",
+            why="\n       ".join(line.strip() for line in compiled_lines(one)[1:]),
+            fix=fix,
+        )
+        session.failures.add(one.operator, error)
+
+
+def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
+    """All kernels with the targets that they are compiled for, the generic ones for their baselines."""
+    for loaded in session.operators.values():
+        operator = loaded.operator
+        for kernel, baseline in session.generics(operator):
+            if session.is_named(operator, kernel):
+                yield operator, resolved(kernel, baseline.name), baseline
+        for target in session.targets:
+            for kernel in session.kernels_for(operator, target):
+                if session.is_named(operator, kernel):
+                    yield operator, kernel, target
+
+
+def _rendered(session: Session, one: _Tried) -> Iterator[Entry]:
+    """The candidates of a kernel that can be rendered; what cannot is noted."""
+    operator, kernel, target = one.operator, one.kernel, one.target
+    configs, seen = 0, set[str]()
+    try:
+        for config in kernel.configs(target.facts):
+            configs += 1
+            choices = generic_dtypes(operator, kernel, target) if kernel.generic else []
+            made = (
+                (c for d in choices for c in generic_candidates(operator, kernel, config, target, d))
+                if kernel.generic
+                else candidates_for(operator, kernel, config, target)
+            )
+            for candidate in made:
+                if candidate.id in seen:
+                    continue
+                seen.add(candidate.id)
+                try:
+                    yield Entry.of(operator, session.renderer.render(operator, candidate, target))
+                except AotTuneError as error:
+                    one.fails("render-failed", _first_line(error), candidate)
+            if kernel.generic:
+                break  # it has one config
+    except AotTuneError as error:  # of a constraint, or of what is passed to a function
+        one.fails("no-candidate", _first_line(error))
+    if not seen and not one.kinds:
+        one.no_reason = (
+            "no problem of the workload is one that it serves"
+            if configs
+            else "a vendor's library is asked for its algorithms on a device"
+            if kernel.algorithms is not None
+            else f"its constraints say that it is not for {target.name}"
+        )
+
+
+def _first_line(error: AotTuneError) -> str:
+    return error.what.partition("\n")[0]
+
+
+def _compile(session: Session, waiting: Sequence[tuple[_Tried, Entry]]) -> None:
+    owners = {id(entry): one for one, entry in waiting}
+    session.compile([e for _, e in waiting], "compile", ready=lambda entry: owners[id(entry)].takes(entry))
+
+
+def _outcome(one: _Tried, interpreted: Interpreted | None) -> CompiledKernel:
+    resources = [(e.object.resources, e.candidate.label) for e in one.fit if e.object is not None]
+    spills = [(r.get("spill_bytes", 0), label) for r, label in resources if r.get("spill_bytes", 0) > 0]
+    worst, where = max(spills, default=(0, ""))
+    on_host = one.target.on_host
+    return CompiledKernel(
+        operator=one.operator.name,
+        kernel=one.kernel.name,
+        target=one.target.name,
+        backend=one.kernel.backend,
+        fit=len(one.fit),
+        spilled=len(spills),
+        spill_bytes=worst,
+        spill_where=where,
+        registers=max((r.get("registers", 0) for r, _ in resources), default=0),
+        shared=max((r.get("shared", 0) for r, _ in resources), default=0),
+        stack=0 if on_host else max((r.get("stack", 0) for r, _ in resources), default=0),
+        failures=tuple(one.kinds.values()),
+        interpreted=interpreted,
+        no_reason=one.no_reason,
+    )

@@ -1,0 +1,32 @@
+"""What the code of a candidate takes of a device: registers, spills, shared memory, stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["code_resources", "format_resources"]
+
+_KEPT = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
+
+
+def code_resources(found: Mapping[str, int]) -> dict[str, int]:
+    """The part of an object's resources that is the code's alone: the same wherever and whenever it was compiled."""
+    return {name: found[name] for name in _KEPT if name in found}
+
+
+def format_resources(found: Mapping[str, int]) -> str:
+    """Resources in words; what is 0 is left out, but for spills where registers are known."""
+    parts = [f"{found['registers']} registers"] if found.get("registers") else []
+    if found.get("spill_bytes"):
+        parts.append(f"{found['spill_bytes']} bytes spilled")
+    elif parts:
+        parts.append("no spills")
+    dynamic = found.get("dynamic_shared")
+    static = found.get("shared", 0) - (dynamic or 0)
+    if static or dynamic:
+        shared = [f"{static} static"] if static else []
+        shared += [f"{dynamic} dynamic"] if dynamic else []
+        parts.append(f"{' + '.join(shared)} bytes of shared memory")
+    if found.get("stack"):
+        parts.append(f"{found['stack']} bytes of stack")
+    return ", ".join(parts)

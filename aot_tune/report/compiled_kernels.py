@@ -1,0 +1,129 @@
+"""What compiling every candidate came to, by kernel and target: plain data, and how people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+__all__ = ["CompiledKernel", "FailureKind", "Interpreted", "compiled_lines", "compiled_summary"]
+
+_WIDTH = 400
+"""Characters of an error that are printed: names of instances of templates can be pages long."""
+
+
+class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Candidates of a kernel that failed alike: their status, the first one and its error, and how many there are.
+
+    `name` is what `aot-tune try` takes for the candidate; empty where there is none.
+    """
+
+    status: str
+    candidate: str
+    name: str
+    error: str
+    count: int
+
+
+class Interpreted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Triton function came to in Triton's interpreter, on one problem; `text` says what is wrong."""
+
+    verdict: Literal["right", "wrong", "not runnable"]
+    problem: str = ""
+    candidate: str = ""
+    text: str = ""
+
+
+class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel for one target.
+
+    `fit` candidates have an object; `spilled` of these keep registers of a thread in memory, at most `spill_bytes`,
+    which `spill_where` does. `no_reason` says why a kernel has no candidate at all, where that is as it should be.
+    `registers`, `shared` and `stack` are the most of any that fits, in bytes but for the first.
+    """
+
+    operator: str
+    kernel: str
+    target: str
+    backend: str
+    fit: int = 0
+    spilled: int = 0
+    spill_bytes: int = 0
+    spill_where: str = ""
+    registers: int = 0
+    shared: int = 0
+    stack: int = 0
+    failures: tuple[FailureKind, ...] = ()
+    interpreted: Interpreted | None = None
+    no_reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """Operator, kernel and target."""
+        return f"{self.operator}/{self.kernel} for {self.target}"
+
+    @property
+    def failed(self) -> int:
+        """Candidates without an object."""
+        return sum(f.count for f in self.failures)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has candidates and none that compiles."""
+        return not self.fit and bool(self.failures)
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether anything is wrong with it: a candidate failed, or its function computes something else."""
+        wrong = self.interpreted is not None and self.interpreted.verdict == "wrong"
+        return bool(self.failures) or wrong
+
+
+def compiled_lines(one: CompiledKernel) -> list[str]:
+    """A kernel: how many of its candidates fit, spill and fail, and the first error of each kind."""
+    if one.no_reason:
+        return [f"{one.name}: no candidate: {one.no_reason}"]
+    total = one.fit + one.failed
+    counts = [f"{one.fit} fit"]
+    if one.spilled:
+        counts.append(f"{one.spilled} of them spill, {one.spill_bytes} bytes at most ({one.spill_where})")
+    counts += [f"{one.failed} fail"] if one.failed else []
+    lines = [f"{one.name}: {total} candidate{'s' * (total != 1)}, {', '.join(counts)}{_most(one)}"]
+    for kind in one.failures:
+        times = f" {kind.count} times" if kind.count > 1 else ""
+        who = f"{kind.candidate}, {kind.name}" if kind.name else kind.candidate
+        lines.append(f"  {kind.status}{times}: {_shortened(kind.error)} ({who})")
+    if one.interpreted is not None:
+        lines.append(f"  in Triton's interpreter {_told(one.interpreted)}")
+    return lines
+
+
+def _most(one: CompiledKernel) -> str:
+    known = ((one.registers, "registers"), (one.shared, "bytes of shared memory"), (one.stack, "bytes of stack"))
+    found = [f"{count} {what}" for count, what in known if count]
+    return f"; at most {', '.join(found)}" if found else ""
+
+
+def _told(found: Interpreted) -> str:
+    where = f" on '{found.problem}' ({found.candidate})" if found.problem else ""
+    return f"{found.verdict}{where}{f': {_shortened(found.text)}' if found.text else ''}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
+
+
+def compiled_summary(found: Sequence[CompiledKernel]) -> list[str]:
+    """What all kernels come to, and which have no candidate that compiles."""
+    fit, failed, spilled = (sum(getattr(k, n) for k in found) for n in ("fit", "failed", "spilled"))
+    kernels = len({(k.operator, k.kernel) for k in found})
+    spilling = f", {spilled} of them spill" if spilled else ""
+    lines = [f"{kernels} kernel{'s' * (kernels != 1)}, {fit + failed} candidates: {fit} fit{spilling}, {failed} fail"]
+    lines += [f"NONE COMPILES of {k.name}" for k in found if k.is_lost]
+    lines += [f"WRONG in Triton's interpreter: {k.name}" for k in found if _is_wrong(k)]
+    return lines
+
+
+def _is_wrong(one: CompiledKernel) -> bool:
+    return one.interpreted is not None and one.interpreted.verdict == "wrong"

@@ -1,0 +1,22 @@
+"""What only a launch knows: a target is an architecture, whose devices differ in their number of multiprocessors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aot_tune.support.errors import SpecError
+
+__all__ = ["ELSEWHERE", "WHY", "refuse_device_facts"]
+
+WHY = "a target is an architecture, whose devices differ in that: it is known when a kernel is launched"
+ELSEWHERE = (
+    'use device("multiprocessors") in a grid, a Buffer or an ordinary argument of a Triton function, and '
+    "count_multiprocessors of common/launch.cuh.j2 in a template of CUDA C++"
+)
+
+
+def refuse_device_facts(facts: Iterable[str], place: str) -> None:
+    """Raise SpecError, which begins with `place`, for a fact that a device alone has."""
+    for fact in sorted(facts):
+        if fact.startswith("device."):
+            raise SpecError(f'{place} uses device("{fact.removeprefix("device.")}")', why=WHY, fix=ELSEWHERE)

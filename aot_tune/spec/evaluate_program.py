@@ -1,0 +1,168 @@
+"""Programs on arrays of the array API standard: what a reference takes in place of writing a formula twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from aot_tune.spec.composed_functions import expanded
+from aot_tune.spec.typed_formulas import BOOLEAN, FLOAT, Instruction, Program
+
+__all__ = ["LARGEST_INTEGER", "evaluate"]
+
+LARGEST_INTEGER = 2147483520.0
+"""The largest float of 32 bits that is an integer of 32 bits, too."""
+
+_OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda _xp, a, b: a + b,
+    "sub": lambda _xp, a, b: a - b,
+    "mul": lambda _xp, a, b: a * b,
+    "div": lambda _xp, a, b: a / b,
+    "min": lambda xp, a, b: xp.minimum(a, b),
+    "max": lambda xp, a, b: xp.maximum(a, b),
+    "eq": lambda _xp, a, b: a == b,
+    "ne": lambda _xp, a, b: a != b,
+    "lt": lambda _xp, a, b: a < b,
+    "le": lambda _xp, a, b: a <= b,
+    "gt": lambda _xp, a, b: a > b,
+    "ge": lambda _xp, a, b: a >= b,
+    "and": lambda _xp, a, b: a & b,
+    "or": lambda _xp, a, b: a | b,
+    "floordiv": lambda xp, a, b: xp.where(b == 0, b, a // xp.where(b == 0, b + 1, b)),
+    "mod": lambda xp, a, b: xp.where(b == 0, b, a % xp.where(b == 0, b + 1, b)),
+}
+
+
+def evaluate(
+    program: Program,
+    xp: Any,
+    call: SimpleNamespace,
+    value: Any,
+    choices: Mapping[str, Sequence[str]],
+    dims: Mapping[str, int],
+    indices: Mapping[str, Any] | None = None,
+) -> Any:
+    """What a program computes of an array.
+
+    Args:
+        program: from `typed`.
+        xp: the namespace of the arrays.
+        call: the arguments of the operator, as references get them.
+        value: what was computed, of a floating dtype; results are in it.
+        choices: those of each attribute.
+        dims: extents.
+        indices: where the elements of `value` are, by name; without them its axes are the program's indices.
+    """
+    running = _Evaluation(xp, call, value, choices, dims, program.indices, indices)
+    found: list[Any] = []
+    for one in expanded(program, ("tanh",)).instructions:
+        found.append(running.of(one, [found[a] for a in one.args]))
+    return found[-1]
+
+
+class _Evaluation:
+    def __init__(
+        self,
+        xp: Any,
+        call: SimpleNamespace,
+        value: Any,
+        choices: Mapping[str, Sequence[str]],
+        dims: Mapping[str, int],
+        names: Sequence[str],
+        indices: Mapping[str, Any] | None,
+    ) -> None:
+        if indices is None and value.ndim != len(names):
+            raise ValueError(f"{value.ndim} axes were given, and the indices are {', '.join(names)}: pass them by name")
+        self.xp, self.call, self.value, self.choices, self.dims = xp, call, value, choices, dims
+        self.names, self.indices = list(names), indices
+        self.place = {"device": value.device} if hasattr(value, "device") else {}
+
+    def of(self, one: Instruction, args: list[Any]) -> Any:
+        """The result of an instruction."""
+        xp, op = self.xp, one.op
+        if op in _OPERATIONS:
+            return _OPERATIONS[op](xp, *args)
+        if op == "element":
+            return self._element(one, args)
+        special: dict[str, Callable[[], Any]] = {
+            "where": lambda: xp.where(*args),
+            "neg": lambda: -args[0],
+            "not": lambda: ~args[0],
+            "to_float": lambda: self._as(args[0], self.value.dtype),
+            "to_integer": lambda: self._integer(args[0]),
+            "round": lambda: _rounded(xp, args[0], str(one.value)),
+            "erf": lambda: self._erf(args[0]),
+        }
+        if op in special:
+            return special[op]()
+        return getattr(xp, op)(args[0]) if args else self._leaf(one)
+
+    def _leaf(self, one: Instruction) -> Any:
+        xp, name = self.xp, str(one.value)
+        if one.op == "value":
+            return self.value
+        if one.op == "index":
+            return self._index(name)
+        if one.op == "dim":
+            return self._number(self.dims[name], one.kind)
+        if one.op == "attribute":
+            return self._number(self.choices[name].index(getattr(self.call, name)), one.kind)
+        if one.op == "present":
+            return xp.asarray(getattr(self.call, name) is not None, **self.place)
+        return self._number(one.value if one.op == "constant" else getattr(self.call, name), one.kind)
+
+    def _number(self, value: Any, kind: str) -> Any:
+        dtypes = {FLOAT: self.value.dtype, BOOLEAN: self.xp.bool}
+        return self.xp.asarray(value, dtype=dtypes.get(kind, self.xp.int64), **self.place)
+
+    def _index(self, name: str) -> Any:
+        if self.indices is not None:
+            given = self.indices[name]
+            return self._as(given, self.xp.int64) if hasattr(given, "dtype") else self._number(given, "")
+        axis = self.names.index(name)
+        along = self.xp.arange(self.value.shape[axis], dtype=self.xp.int64, **self.place)
+        return self.xp.reshape(along, tuple(-1 if a == axis else 1 for a in range(self.value.ndim)))
+
+    def _element(self, one: Instruction, places: list[Any]) -> Any:
+        """Elements at places; outside of the tensor they are 0."""
+        xp, array = self.xp, getattr(self.call, str(one.value))
+        zero = self._number(0, one.kind)
+        if array is None or 0 in array.shape:
+            return zero
+        inside = self._number(True, BOOLEAN)
+        bounded = []
+        for place, extent in zip(places, array.shape, strict=True):
+            inside = inside & (place >= 0) & (place < extent)
+            bounded.append(xp.where(place < 0, place * 0, xp.where(place < extent, place, place * 0 + (extent - 1))))
+        found = array[tuple(bounded)]
+        return xp.where(inside, self._as(found, zero.dtype), zero)
+
+    def _integer(self, x: Any) -> Any:
+        xp = self.xp
+        low, high = self._number(-(2.0**31), FLOAT), self._number(LARGEST_INTEGER, FLOAT)
+        bounded = xp.where(x < low, low, xp.where(x > high, high, x))
+        return self._as(xp.where(xp.isnan(x), self._number(0.0, FLOAT), bounded), xp.int64)
+
+    def _erf(self, x: Any) -> Any:
+        if hasattr(self.xp, "special"):
+            return self.xp.special.erf(x)
+        if x.ndim == 0:
+            return self._number(math.erf(float(x)), FLOAT)
+        return self._as(self.xp.frompyfunc(math.erf, 1, 1)(x), x.dtype)
+
+    def _as(self, x: Any, dtype: Any) -> Any:
+        return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
+
+
+def _rounded(xp: Any, x: Any, dtype_name: str) -> Any:
+    """The nearest values of a narrow dtype, ties to even, in the dtype that they are in."""
+    if hasattr(xp, "bfloat16"):
+        return x.to(xp.bfloat16 if dtype_name == "bf16" else xp.float16).to(x.dtype)
+    if dtype_name == "f16":
+        narrow = x.astype(xp.float16)
+    else:
+        raw = xp.asarray(x).astype(xp.float32).view(xp.uint32)
+        narrow = ((raw + (0x7FFF + ((raw >> 16) & 1))) & 0xFFFF0000).view(xp.float32)
+    return xp.where(xp.isnan(x), x, narrow.astype(x.dtype))

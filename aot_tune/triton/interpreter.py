@@ -1,0 +1,221 @@
+"""Triton's interpreter: calls a @triton.jit function on arrays of the host, without a GPU and without torch.
+
+Only for a process that was started with TRITON_INTERPRET=1: whether a function is interpreted is decided when Triton is
+imported. What is private of the interpreter stands here, read in versions 3.6 and 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.runtime import interpreter
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from aot_tune.support.errors import SpecError
+from aot_tune.triton.load_function import load
+
+__all__ = ["InterpretedTensor", "call", "descriptor_of", "interpreted"]
+
+
+class _Storage:
+    """The memory of a tensor, where the interpreter asks for it; it is the host's already."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    def data_ptr(self) -> int:
+        return int(self._array.ctypes.data)
+
+    def cpu(self) -> _Storage:
+        return self
+
+    def untyped_storage(self) -> _Storage:
+        return self
+
+    def copy_(self, other: object) -> None:
+        """Nothing: it is the same memory."""
+
+
+class _ElementTypeName:
+    """An element type, recognised by its name as torch shows it."""
+
+    def __init__(self, name: str, itemsize: int) -> None:
+        self._name, self.itemsize = f"torch.{name}", itemsize
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        return str(other) == self._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+
+class InterpretedTensor:
+    """A strided tensor in memory of numpy, with as much of torch's as the interpreter and grids ask for.
+
+    Args:
+        storage: flat memory.
+        first: the index of its first element there.
+        shape, strides: in elements.
+        name: of the element type, as torch has it.
+    """
+
+    def __init__(
+        self, storage: NDArray[Any], first: int, shape: Sequence[int], strides: Sequence[int], name: str
+    ) -> None:
+        self._storage, self._first = storage, first
+        self.shape, self._strides = tuple(shape), tuple(strides)
+        self.dtype = _ElementTypeName(name, storage.itemsize)
+        self.ndim, self.device, self.is_cuda = len(self.shape), "cpu", False
+
+    def data_ptr(self) -> int:
+        """The address of the first element."""
+        return int(self._storage.ctypes.data) + self._first * self._storage.itemsize
+
+    def untyped_storage(self) -> _Storage:
+        """Its memory."""
+        return _Storage(self._storage)
+
+    def storage_offset(self) -> int:
+        """The index of the first element in the storage."""
+        return self._first
+
+    def size(self, axis: int | None = None) -> Any:
+        """Extents of all axes, or of one."""
+        return self.shape if axis is None else self.shape[axis]
+
+    def stride(self, axis: int | None = None) -> Any:
+        """Strides of all axes, or of one."""
+        return self._strides if axis is None else self._strides[axis]
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        return int(self._storage.itemsize)
+
+    def new_empty(self, *_size: object, **_where: object) -> InterpretedTensor:
+        """What the interpreter fills by `set_`."""
+        return InterpretedTensor(self._storage, self._first, self.shape, self._strides, str(self.dtype)[6:])
+
+    def set_(self, _storage: object, first: int, shape: Sequence[int], strides: Sequence[int]) -> None:
+        """Be the tensor with these extents: the memory is the same."""
+        self._first, self.shape, self._strides = first, tuple(shape), tuple(strides)
+
+    def permute(self, order: Sequence[int]) -> InterpretedTensor:
+        """Axes in another order."""
+        shape, strides = ([of[axis] for axis in order] for of in (self.shape, self._strides))
+        return InterpretedTensor(self._storage, self._first, shape, strides, str(self.dtype)[6:])
+
+
+def descriptor_of(tensor: InterpretedTensor, block: Sequence[int], order: Sequence[int], padding: str) -> Any:
+    """A tensor descriptor as a host makes it."""
+    turned = tensor.permute(order) if order else tensor
+    return TensorDescriptor(turned, list(turned.shape), list(turned.stride()), list(block), padding)
+
+
+def interpreted(reference: str, roots: Sequence[str]) -> Any:
+    """The function that a reference names, as the interpreter runs it, without its decorators.
+
+    Raises:
+        SpecError: when it is no @triton.jit function.
+    """
+    _bridge()
+    found: Any = load(reference, roots)
+    while not isinstance(found, interpreter.InterpretedFunction):
+        if not hasattr(found, "fn"):
+            raise SpecError(f"{reference} is no @triton.jit function", fix="name the function that has the decorator")
+        found = found.fn
+    return found
+
+
+def call(function: Any, grid: Sequence[int], arguments: Mapping[str, Any]) -> None:
+    """Run all programs of a grid, one after the other."""
+    function[tuple(grid)](**arguments)
+
+
+def _bridge() -> None:
+    """What the interpreter lacks.
+
+    A Python float is passed as the JIT passes it, loop bounds may be no constants (in Triton 3.6 with newer versions of
+    numpy), matrices of bf16 are multiplied as such and not as integers, waiting for the kernel in front is nothing, and
+    some functions of libdevice are Triton's own.
+    """
+    passed, patch = interpreter._implicit_cvt, interpreter._patch_lang_tensor
+
+    def with_index(tensor: Any, *scope: Any) -> None:
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.squeeze())
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, float):
+            return passed(value)
+        return tl.tensor(interpreter.TensorHandle(np.array([value], np.float32), tl.float32), tl.float32)
+
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def widened(builder: Any, left: Any, right: Any, *more: Any) -> Any:
+        return multiply(builder, _widened(left), _widened(right), *more)
+
+    private = cast(Any, interpreter)
+    private.InterpreterBuilder.create_dot = widened
+    private._patch_lang_tensor, private._implicit_cvt = with_index, convert
+    with contextlib.suppress(AttributeError):  # each version has them elsewhere
+        for name in ("gdc_wait", "gdc_launch_dependents"):
+            setattr(triton.language.extra.cuda, name, lambda: None)
+    for module in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
+        with contextlib.suppress(ImportError):
+            vars(importlib.import_module(module)).update(_LIBDEVICE)
+
+
+def _widened(handle: Any) -> Any:
+    """A block of bf16, which the interpreter has as integers, in f32."""
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    wide = (handle.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return interpreter.TensorHandle(wide, tl.float32)
+
+
+@triton.jit
+def _exp(x):  # type: ignore[no-untyped-def]
+    return tl.exp(x)
+
+
+@triton.jit
+def _log(x):  # type: ignore[no-untyped-def]
+    return tl.log(x)
+
+
+@triton.jit
+def _sqrt(x):  # type: ignore[no-untyped-def]
+    return tl.sqrt(x)
+
+
+@triton.jit
+def _rsqrt(x):  # type: ignore[no-untyped-def]
+    return tl.rsqrt(x)
+
+
+@triton.jit
+def _tanh(x):  # type: ignore[no-untyped-def]
+    return 2 * tl.sigmoid(2 * x) - 1
+
+
+@triton.jit
+def _erf(x):  # type: ignore[no-untyped-def]
+    return tl.erf(x)
+
+
+_LIBDEVICE = {"exp": _exp, "log": _log, "sqrt": _sqrt, "rsqrt": _rsqrt, "tanh": _tanh, "erf": _erf}
+"""What kernels call most of libdevice, whose code is a GPU's."""

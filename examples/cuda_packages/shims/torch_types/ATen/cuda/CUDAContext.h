@@ -1,0 +1,1 @@
+// The package includes it, and its kernels name nothing of it.

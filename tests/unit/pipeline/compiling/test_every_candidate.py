@@ -1,0 +1,177 @@
+"""`aot-tune compile`: all candidates are rendered and compiled without a device, and what fails is told by kernel."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from compiled_project import GENERIC, SOME_FAIL, project
+from triton_installed import VERSIONS
+
+from aot_tune.cli.main import main
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+needs_triton = pytest.mark.skipif(not VERSIONS, reason="no Triton")
+
+
+def compiled(capsys: pytest.CaptureFixture[str], templates: Path, *more: str) -> tuple[int, list[str]]:
+    """The exit status of the command, and what it says of kernels."""
+    status = main(["compile", "--templates", str(templates), "--cache-dir", str(templates.parent / "cache"), *more])
+    said = capsys.readouterr()
+    lines = [line.removeprefix("aot_tune: ") for line in (said.out + said.err).splitlines()]
+    first = next((i for i, line in enumerate(lines) if line.startswith("twice/")), len(lines))
+    return status, lines[first:]
+
+
+def test_errors_are_told_once_of_each_kind_with_the_templates_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    templates = project(tmp_path, 'Kernel("some", "twice/some.cpp.j2", parameters=(K,))', some=SOME_FAIL)
+    line = SOME_FAIL.splitlines().index('  return "no number";') + 1
+    status, said = compiled(capsys, templates, "--target", "cpu-x86-64-v3")
+    assert status == 0
+    assert said[0] == "twice/generic for cpu-x86-64: 1 candidate, 1 fit"
+    assert said[1] == "twice/some for cpu-x86-64-v3: 3 candidates, 1 fit, 2 fail"
+    assert said[2].startswith(f"  render-failed: twice/some.cpp.j2:{line + 2}: 'nothing_of_that_name' is undefined")
+    assert re.search(r"\(some K=3, some_[0-9a-f]{8}\)$", said[2])
+    assert said[3].startswith(f"  compile-failed: twice/some.cpp.j2:{line}: ")
+    assert re.search(r"\(some K=2, some_[0-9a-f]{8}\)$", said[3])
+    assert said[4:] == ["2 kernels, 4 candidates: 2 fit, 2 fail"]
+    assert compiled(capsys, templates, "--target", "cpu-x86-64-v3", "--strict")[0] == 1
+
+
+def test_a_kernel_of_which_nothing_compiles_fails_and_the_others_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = SOME_FAIL.replace("K == 2", "K != 0")
+    listed = "parameters=(K,)"
+    kernels = f'Kernel("none", "twice/none.cpp.j2", {listed}), Kernel("some", "twice/some.cpp.j2", {listed})'
+    templates = project(tmp_path, kernels, none=every, some=SOME_FAIL)
+    status, said = compiled(capsys, templates, "--target", "cpu-x86-64-v3")
+    assert status == 1
+    assert said[1] == "twice/none for cpu-x86-64-v3: 3 candidates, 0 fit, 3 fail"
+    assert said[2].startswith("  compile-failed 3 times: twice/none.cpp.j2:")
+    assert said[-2:] == ["3 kernels, 7 candidates: 2 fit, 5 fail", "NONE COMPILES of twice/none for cpu-x86-64-v3"]
+    status, said = compiled(capsys, templates, "--target", "cpu-x86-64-v3", "--filter", "twice/some")
+    assert status == 0
+    assert said[0] == "twice/some for cpu-x86-64-v3: 3 candidates, 1 fit, 2 fail"
+    assert said[-1] == "1 kernel, 3 candidates: 1 fit, 2 fail"
+
+
+def test_the_outcome_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    templates = project(tmp_path, 'Kernel("some", "twice/some.cpp.j2", parameters=(K,))', some=SOME_FAIL)
+    command = ["compile", "twice", "--templates", str(templates), "--target", "cpu-x86-64-v2", "--json"]
+    assert main([*command, "--cache", "off", "--jobs", "1"]) == 0
+    generic, some = json.loads(capsys.readouterr().out)
+    assert (generic["kernel"], generic["target"], generic["fit"]) == ("generic", "cpu-x86-64", 1)
+    assert (some["kernel"], some["target"], some["fit"]) == ("some", "cpu-x86-64-v2", 1)
+    assert {(f["status"], f["count"]) for f in some["failures"]} == {("render-failed", 1), ("compile-failed", 1)}
+
+
+def test_sources_are_compiled_with_what_cmake_would_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = '#include "theirs.h"\n#if WIDTH != 4 || !defined(THEIRS)\n#error "other ones"\n#endif\n'
+    templates = project(tmp_path, 'Kernel("some", "twice/some.cpp.j2")', some=needs + GENERIC)
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "theirs.h").write_text("#define THEIRS\n")
+    monkeypatch.chdir(tmp_path)
+    target = ("--target", "cpu-x86-64-v3")
+    status, said = compiled(capsys, templates, *target)
+    assert status == 1
+    assert "theirs.h: No such file or directory" in said[2]
+    status, said = compiled(capsys, templates, *target, "--include-directory", "include", "--definition", "WIDTH=4")
+    assert (status, said[1]) == (0, "twice/some for cpu-x86-64-v3: 1 candidate, 1 fit")
+    assert compiled(capsys, templates, *target, "--include-directory", "include", "--compile-option=-DWIDTH=4")[0] == 1
+
+
+def test_a_kernel_that_is_not_for_a_target_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = 'Kernel("some", "twice/some.cpp.j2", constraints=(target("vector_bytes") >= 64,), parameters=(K,))'
+    templates = project(tmp_path, kernel, some=GENERIC)
+    status, said = compiled(capsys, templates, "--target", "cpu-x86-64-v3", "--strict")
+    assert status == 0
+    assert said[1] == "twice/some for cpu-x86-64-v3: no candidate: its constraints say that it is not for cpu-x86-64-v3"
+
+
+def test_a_constraint_that_leaves_no_config_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = 'Kernel("some", "twice/some.cpp.j2", constraints=(parameter("K") > 5,), parameters=(K,))'
+    status, said = compiled(capsys, project(tmp_path, kernel, some=GENERIC), "--target", "cpu-x86-64-v3")
+    assert status == 1
+    assert said[2] == "  no-candidate: its constraints leave no config (some)"
+
+
+CUDA = """{{ prelude() }}
+namespace {
+__global__ void __launch_bounds__({{ THREADS }}) twice(const float* x, float* y) {
+  float held[{{ HELD }}];
+#pragma unroll
+  for (int i = 0; i < {{ HELD }}; ++i) held[i] = x[i * blockDim.x + threadIdx.x];
+#pragma unroll
+  for (int i = 0; i < {{ HELD }}; ++i) held[i] += held[({{ HELD }} - i) % {{ HELD }}] * held[i * 7 % {{ HELD }}];
+#pragma unroll
+  for (int i = 0; i < {{ HELD }}; ++i) y[i * blockDim.x + threadIdx.x] = held[i];
+}
+}
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} {
+  const Arguments args = {{ pack() }};
+  twice<<<1, {{ THREADS }}>>>({{ ptr("x") }}, {{ ptr("y") }});
+  return cudaGetLastError();
+}
+{{ kernel_signature("preload") }} { return cudaSuccess; }
+"""
+
+
+@needs_nvcc
+def test_kernels_for_a_gpu_compile_without_one_and_spills_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = """Kernel("gpu", "twice/gpu.cu.j2", backend="nvcc",
+        listed=({"THREADS": 64, "HELD": 4}, {"THREADS": 1024, "HELD": 128})),
+        Kernel("gpu_generic", "twice/gpu_generic.cu.j2", backend="nvcc", generic=True)"""
+    templates = project(tmp_path, kernel)
+    (templates / "twice" / "gpu.cu.j2").write_text(CUDA)
+    generic = CUDA.replace("{{ THREADS }}", "64").replace("{{ HELD }}", "4")
+    (templates / "twice" / "gpu_generic.cu.j2").write_text(generic)
+    status, said = compiled(capsys, templates, "--target", "cuda-sm_90a")
+    assert status == 0, said
+    assert said[1].startswith("twice/gpu_generic for cuda-ptx_80: 1 candidate, 1 fit; at most ")
+    assert said[2].startswith("twice/gpu for cuda-sm_90a: 2 candidates, 2 fit, 1 of them spill, ")
+    assert " bytes at most (gpu THREADS=1024 HELD=128); at most 64 registers" in said[2]
+
+
+TRITON = """*(
+        Kernel(name, backend="triton", parameters=(Parameter("BLOCK", (16,)),),
+            triton=TritonFunction(f"functions.py:{name}", {}, grid))
+        for name in ("right", "wrong", "past_the_end", "assembly")
+    ),
+    Kernel("on_gpu", backend="triton", generic=True, triton=TritonFunction("functions.py:right", {"BLOCK": 16}, grid))
+"""
+
+
+@needs_triton
+def test_triton_functions_run_in_the_interpreter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From any folder, with a path of the templates that is relative to it, and without torch."""
+    project(tmp_path, TRITON)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "without" / "torch").mkdir(parents=True)
+    (tmp_path / "without" / "torch" / "__init__.py").write_text('raise ImportError("not here")')
+    monkeypatch.syspath_prepend(str(tmp_path / "without"))
+    status, said = compiled(capsys, Path("templates"), "--target", "cuda-sm_80")
+    told = {said[i - 1].partition(" ")[0]: line for i, line in enumerate(said) if "interpreter " in line and i}
+    assert status == 0
+    assert told["twice/on_gpu"].startswith("  in Triton's interpreter right on 'N=")
+    assert told["twice/right"].startswith("  in Triton's interpreter right on 'N=")
+    assert told["twice/wrong"].startswith("  in Triton's interpreter wrong on 'N=")
+    assert "]: got " in told["twice/wrong"]
+    assert told["twice/past_the_end"].endswith(": it writes in front of or behind 'y'")
+    assert told["twice/assembly"].startswith("  in Triton's interpreter not runnable on 'N=")
+    assert [line for line in said if line.startswith("WRONG")] == [
+        f"WRONG in Triton's interpreter: twice/{name} for cuda-sm_80" for name in ("wrong", "past_the_end")
+    ]
+    assert compiled(capsys, Path("templates"), "--target", "cuda-sm_80", "--strict")[0] == 1

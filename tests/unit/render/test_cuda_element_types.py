@@ -1,0 +1,148 @@
+"""Element types and scalars in CUDA templates: what is rendered, that nvcc takes it, and what conversions give."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvcc_sources import MISSING, TOOLCHAIN
+
+from aot_tune.compile import target_by_name
+from aot_tune.render import Renderer, candidate_for
+from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dims, dtype, problem
+
+(N,) = dims("N")
+KERNEL = """
+{{ prelude() }}
+
+namespace {
+
+__global__ void convert(const __grid_constant__ Arguments args) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= {{ dim("N") }} || !args.flag) return;
+  const float value = {{ load("x", ["i"]) }};
+  {{ store("wide", ["i"], "value") }}
+  {{ store("rounded", ["i"], load("wide", ["i"])) }}
+  const uint64_t key = {{ load("keys", ["i"]) }};
+  const int16_t step = {{ load("steps", ["i"]) }};
+  {{ store("sums", ["i"], "key + static_cast<uint64_t>(step) + args.seed") }}
+}
+
+}  // namespace
+
+{{ no_workspace() }}
+
+{{ kernel_signature("preload") }} {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, convert);
+}
+
+{{ kernel_signature("launch") }} {
+  const Arguments args = {{ pack() }};
+  convert<<<1, 256, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  return cudaGetLastError();
+}
+"""
+# The conversions that kernels call, on the host: they are of both.
+ON_HOST = """
+extern "C" __attribute__((visibility("default"))) void widen(const uint8_t* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = to_float(reinterpret_cast<const TYPE*>(from)[i]);
+}
+extern "C" __attribute__((visibility("default"))) void narrow(const float* from, uint8_t* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) reinterpret_cast<TYPE*>(to)[i] = from_float<TYPE>(from[i]);
+}
+"""
+FORMATS = ("f8e4m3", "f8e5m2")
+
+
+def operator(format_: str) -> Operator:
+    """An operator of one floating dtype beside f32 and integers, with scalars of few bits."""
+    return Operator(
+        name="convert",
+        dims=("N",),
+        tensors=(
+            Tensor("x", (N,), format_),
+            Tensor("keys", (N,), "u64"),
+            Tensor("steps", (N,), "i16"),
+            Tensor("wide", (N,), output=True),
+            Tensor("rounded", (N,), format_, output=True),
+            Tensor("sums", (N,), "u64", output=True),
+        ),
+        scalars=(Scalar("flag", "bool", True), Scalar("seed", "u8", 3)),
+        reference=lambda xp, call: {"wide": call.x, "rounded": call.x, "sums": call.keys},
+        flops=N,
+        workload=(problem(N=8),),
+        kernels=(Kernel("generic", "convert.cu.j2", generic=True),),
+    )
+
+
+def source(folder: Path, format_: str, target: str = "cuda-sm_90a") -> str:
+    (folder / "convert.cu.j2").write_text(KERNEL)
+    op, one = operator(format_), target_by_name(target)
+    return Renderer([folder]).render(op, candidate_for(op, op.kernel("generic"), {}, one), one).source
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_what_is_rendered(tmp_path: Path, format_: str) -> None:
+    text, name = source(tmp_path, format_), dtype(format_).cuda
+    assert "#include <cuda_fp8.h>" in text
+    assert f"const {name}* x;" in text
+    assert text.count(f"inline {name} from_float<{name}>") == 1  # of two tensors
+    assert "  bool flag;\n  uint8_t seed;\n" in text
+    assert "const float value = to_float(*(args.x" in text
+    assert "const uint64_t key = *(args.keys" in text  # not by way of a float
+    assert "= static_cast<uint64_t>(key + " in text
+
+
+def test_other_texts_know_nothing_of_it(tmp_path: Path) -> None:
+    text = source(tmp_path, "bf16")
+    assert "fp8" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize(("format_", "target"), [("f8e4m3", "cuda-sm_90a"), ("f8e5m2", "cuda-ptx_80")])
+def test_nvcc_compiles_it_for_old_and_new(tmp_path: Path, format_: str, target: str) -> None:
+    outcome = TOOLCHAIN.compile(source(tmp_path, format_, target), target_by_name(target), tmp_path / "object.o", 120)
+    assert outcome.status == "ok", outcome.log
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("format_", FORMATS)
+def test_conversions_are_torch_s(tmp_path: Path, format_: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    theirs = getattr(torch, dtype(format_).torch)
+    text = source(tmp_path, format_) + ON_HOST.replace("TYPE", dtype(format_).cuda)
+    (tmp_path / "candidate.cu").write_text(text)
+    command = [
+        *TOOLCHAIN.toolkit().command,
+        "-std=c++17",
+        "-arch=sm_90",
+        "-shared",
+        "-Xcompiler",
+        "-fPIC",
+        "candidate.cu",
+        "-o",
+        "one.so",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    library = ctypes.CDLL(str(tmp_path / "one.so"))
+    patterns = np.arange(256, dtype=np.uint8)
+    values = torch.from_numpy(patterns).view(theirs).float().numpy()
+    wide = np.zeros(256, np.float32)
+    library.widen(patterns.ctypes, wide.ctypes, ctypes.c_int64(256))
+    np.testing.assert_array_equal(wide, values)
+    known = np.sort(values[np.isfinite(values)])
+    middle = known[:-1] / 2 + known[1:] / 2
+    beside = [np.nextafter(middle, np.float32(limit)) for limit in (-np.inf, np.inf)]
+    given = np.concatenate([known, middle, *beside, np.array([1e30, -1e30, np.inf, -np.inf, np.nan, -0.0], np.float32)])
+    got = np.zeros(given.size, np.uint8)
+    library.narrow(given.ctypes, got.ctypes, ctypes.c_int64(given.size))
+    largest = float(torch.finfo(theirs).max)
+    want = torch.from_numpy(given).clamp(-largest, largest).to(theirs)
+    np.testing.assert_array_equal(torch.from_numpy(got).view(theirs).float().numpy(), want.float().numpy())

@@ -1,0 +1,116 @@
+"""Guards that name parameters: what each config requires, which calls some config serves, and unknown names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aot_tune.plan.preflight import idle_kernels
+from aot_tune.render import candidate_for, requirements
+from aot_tune.spec import (
+    Kernel,
+    Operator,
+    Parameter,
+    Target,
+    Tensor,
+    TritonFunction,
+    dims,
+    parameter,
+    problem,
+    stride,
+)
+from aot_tune.spec.config_guards import guard_sets, may_serve, requires_of, worthwhile_of
+from aot_tune.support.errors import SpecError
+
+M, N = dims("M N")
+V = parameter("VEC")
+TARGET = Target(name="cpu-x86-64-v3", family="cpu", level=3)
+
+
+def kernel(**given: Any) -> Kernel:
+    return Kernel("vectors", "scale/v.cpp.j2", parameters=(Parameter("VEC", (1, 4, 8)),), **given)
+
+
+def operator(*kernels: Kernel) -> Operator:
+    return Operator(
+        name="scale",
+        dims=("M", "N"),
+        tensors=(Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
+        reference=lambda xp, call: {"out": call.x},
+        flops=M * N,
+        workload=(problem(M=3, N=12),),
+        kernels=(Kernel("generic", "scale/generic.cpp.j2", generic=True), *kernels),
+    )
+
+
+def keys(expressions: tuple[Any, ...]) -> list[str]:
+    return [e.key() for e in expressions]
+
+
+def test_each_config_has_guards_of_its_own() -> None:
+    one = kernel(requires=(N % V == 0, stride("x", 1) == 1), worthwhile=(N >= 2 * V,))
+    assert keys(requires_of(one, {"VEC": 4})) == ["((N % 4) == 0)", "(stride.x.1 == 1)"]
+    assert keys(worthwhile_of(one, {"VEC": 8})) == ["(N >= 16)"]
+
+
+def test_what_a_config_meets_by_itself_is_no_guard() -> None:
+    one = kernel(requires=((V == 1) | (N % 8 == 0), V <= 8, V != 4))
+    assert keys(requires_of(one, {"VEC": 8})) == ["(0 or ((N % 8) == 0))"]
+    assert keys(requires_of(one, {"VEC": 4})) == ["(0 or ((N % 8) == 0))", "0"]
+
+
+def test_booleans_and_names_are_numbers_there() -> None:
+    one = Kernel(
+        "k",
+        "k.j2",
+        parameters=(Parameter("WIDE", (False, True)), Parameter("LAYOUT", ("rows", "columns"))),
+        requires=(N % (1 + 7 * parameter("WIDE")) == 0, stride("x", 0) == parameter("LAYOUT")),
+    )
+    assert keys(requires_of(one, {"WIDE": True, "LAYOUT": "columns"})) == ["((N % 8) == 0)", "(stride.x.0 == 1)"]
+
+
+def test_candidates_require_what_their_config_does() -> None:
+    op = operator(kernel(requires=(N % V == 0,)))
+    candidate = candidate_for(op, op.kernel("vectors"), {"VEC": 8}, TARGET)
+    assert keys(requirements(op, candidate)) == ["((N % 8) == 0)"]
+
+
+def test_some_config_may_serve_a_call() -> None:
+    one = kernel(requires=(N % (4 * V) == 0,), worthwhile=(M >= V,))
+    facts = operator().facts(problem(M=3, N=12))
+    assert may_serve(one, facts, worthwhile=True)
+    assert not may_serve(one, {**facts, "N": 13})
+    assert may_serve(one, {**facts, "M": 0})
+    assert not may_serve(one, {**facts, "M": 0}, worthwhile=True)
+    assert [keys(g) for g in guard_sets(one, one.requires)] == [[f"((N % {4 * v}) == 0)"] for v in (1, 4, 8)]
+    listed = Kernel("k", "k.j2", listed=({"VEC": 4, "U": 1}, {"VEC": 4, "U": 2}), requires=(N % V == 0,))
+    assert [keys(g) for g in guard_sets(listed, listed.requires)] == [["((N % 4) == 0)"]]
+
+
+def test_a_kernel_that_no_problem_is_for_in_any_config_is_told() -> None:
+    assert idle_kernels([operator(kernel(requires=(N % V == 0,)))], [TARGET]) == []
+    (line,) = idle_kernels([operator(kernel(requires=(N % (5 * V) == 0,)))], [TARGET])
+    assert "kernel scale/vectors is tried on no problem: it requires ((N % (5 * parameter.VEC)) == 0)" in line
+
+
+@pytest.mark.parametrize("where", ["requires", "worthwhile"])
+def test_an_unknown_parameter_is_told_with_the_nearest(where: str) -> None:
+    told = r"kernel 'vectors': .*N % parameter.VECT.* uses the unknown parameter 'VECT'\n  fix: did you mean 'VEC'"
+    with pytest.raises(SpecError, match=told):
+        operator(kernel(**{where: (N % parameter("VECT") == 0,)}))
+    with pytest.raises(SpecError, match="unknown parameter 'VEC'\n  fix: declare it among"):
+        operator(Kernel("bare", "k.j2", **{where: (N % V == 0,)}))
+
+
+def test_a_divisor_of_0_in_some_config_is_told() -> None:
+    bad = Kernel("k", "k.j2", parameters=(Parameter("VEC", (0,)),), requires=(N % V == 0,))
+    with pytest.raises(SpecError, match=r"kernel 'k': requires or worthwhile: division by zero in \(N % 0\)"):
+        operator(bad)
+
+
+def test_configs_of_a_triton_function_are_known_when_it_is_read() -> None:
+    function = TritonFunction("scale.py:scale", {}, grid=(1,))
+    one = Kernel("k", backend="triton", triton=function, requires=(N % V == 0, M >= 2))
+    assert [keys(g) for g in guard_sets(one, one.requires)] == [["(M >= 2)"]]
+    operator(one)
