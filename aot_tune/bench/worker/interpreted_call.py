@@ -86,7 +86,8 @@ class _InterpretedCall:
         present = [t for t in self.operator.tensors if self.operator.is_present(self.check.problem, t)]
         self.memory = {t.name: _HeldTensor(t.dtype, layout(self.operator, self.check, t)) for t in present}
         fill(self.operator, self.check, {n: m.flat for n, m in self.memory.items() if self._is_input(n)}, request.seed)
-        self.before = {n: m.flat.copy() for n, m in self.memory.items() if self._is_input(n)}
+        kept = [t.name for t in present if not t.written]
+        self.before = {name: self.memory[name].flat.copy() for name in kept}
         self.buffers: dict[str, _HeldTensor] = {}
 
     def _is_input(self, name: str) -> bool:

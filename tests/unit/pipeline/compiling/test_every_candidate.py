@@ -175,3 +175,49 @@ def test_triton_functions_run_in_the_interpreter(
         f"WRONG in Triton's interpreter: twice/{name} for cuda-sm_80" for name in ("wrong", "past_the_end")
     ]
     assert compiled(capsys, Path("templates"), "--target", "cuda-sm_80", "--strict")[0] == 1
+
+
+IN_PLACE = """
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 16})], key=["N"], restore_value=["y"])
+@triton.jit
+def adds(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(y + at, at < N) + 2 * tl.load(x + at, at < N), at < N)
+
+
+@triton.jit
+def idle(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(y + at, at < N), at < N)
+
+
+@triton.jit
+def changes_x(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, at < N) + 1, at < N)
+"""
+
+
+@needs_triton
+def test_triton_functions_that_work_in_place_run_in_the_interpreter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = TRITON.replace("functions.py:right", "functions.py:idle").replace(
+        '"right", "wrong", "past_the_end", "assembly"', '"idle", "changes_x"'
+    )
+    adding = '\n    Kernel("adds", backend="triton", triton=TritonFunction("functions.py:adds", {}, grid)),'
+    templates = project(tmp_path, kernels + "," + adding)
+    file = templates / "twice" / "operator.py"
+    text = file.read_text()
+    for old, new in (('"y", (N,), output=True', '"y", (N,), inout=True'), ("2.0 * call.x", "call.y + 2.0 * call.x")):
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    with (templates / "functions.py").open("a") as functions:
+        functions.write(IN_PLACE)
+    _, said = compiled(capsys, templates, "--target", "cuda-sm_80")
+    told = {said[i - 1].partition(" ")[0]: line for i, line in enumerate(said) if "interpreter " in line and i}
+    assert told["twice/adds"].startswith("  in Triton's interpreter right on 'N="), told
+    assert "]: got " in told["twice/idle"]
+    assert told["twice/changes_x"].endswith(": it writes to the input 'x'")
