@@ -175,3 +175,49 @@ def test_triton_functions_run_in_the_interpreter(
         f"WRONG in Triton's interpreter: twice/{name} for cuda-sm_80" for name in ("wrong", "past_the_end")
     ]
     assert compiled(capsys, Path("templates"), "--target", "cuda-sm_80", "--strict")[0] == 1
+
+
+ADDS = """
+from aot_tune.spec import Kernel, Operator, Tensor, TritonFunction, ceildiv, dims, problem
+
+(N,) = dims("N")
+operator = Operator(
+    name="adds", dims=("N",), tensors=(Tensor("x", (N,)), Tensor("y", (N,), inout=True)), flops=N,
+    reference=lambda xp, call: {"y": call.y + call.x}, workload=(problem(N=64),),
+    kernels=(
+        Kernel("generic", "adds/generic.cpp.j2", generic=True),
+        *(Kernel(name, backend="triton", generic=name == "right", listed=({"BLOCK": 16, "num_warps": 4},),
+                 triton=TritonFunction(f"adds/functions.py:{name}", {}, (ceildiv(N, 16),)))
+          for name in ("right", "twice")),
+    ))
+"""
+ADDING = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def right(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(y + at, at < N) + tl.load(x + at, at < N), at < N)
+
+
+@triton.jit
+def twice(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, 2 * tl.load(x + at, at < N), at < N)
+    tl.store(y + at, tl.load(y + at, at < N) + tl.load(x + at, at < N), at < N)
+"""
+
+
+@needs_triton
+def test_a_tensor_that_is_written_in_place_may_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "templates" / "adds"
+    folder.mkdir(parents=True)
+    (folder / "operator.py").write_text(ADDS)
+    (folder / "functions.py").write_text(ADDING)
+    (folder / "generic.cpp.j2").write_text(GENERIC.replace('"2 * " ~', 'load("y", ["i"]) ~ " + " ~'))
+    assert main(["compile", "--templates", str(folder.parent), "--target", "cuda-sm_80", "--cache", "off"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "interpreter " in line]
+    assert any(" right on 'N=3' (right " in line for line in told)
+    assert any(line.endswith(": it writes to the input 'x'") for line in told)
