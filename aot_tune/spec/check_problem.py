@@ -113,23 +113,28 @@ def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> 
     for name, strides in problem.strides.items():
         if len(strides) != tensors[name].rank:
             raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
-        if not tensors[name].output:
-            _check_apart(tensors[name], strides, where)
+        _check_strides(tensors[name], strides, where)
     for name, alignment in problem.alignment.items():
         size = op.dtype(problem, tensors[name]).itemsize
         if alignment < size or alignment > DEFAULT_ALIGNMENT or alignment & (alignment - 1):
             raise SpecError(f"{where}: alignment {alignment} of {name!r} is not a power of two from {size} to 64")
 
 
-def _check_apart(tensor: Tensor, strides: tuple[int, ...], where: str) -> None:
-    """Refuse strides of 0 along which elements are drawn that are not to be one."""
-    if isinstance(tensor.values, Drawn) and 0 in strides:
+def _check_strides(tensor: Tensor, strides: tuple[int, ...], where: str) -> None:
+    """Refuse strides of 0 along which elements are written, or drawn, that are not to be one."""
+    if tensor.inout and 0 in strides:
+        raise SpecError(
+            f"{where}: {tensor.name!r} has a stride of 0",
+            why="elements that are one cannot be read and written each",
+            fix="give that axis another stride",
+        )
+    if isinstance(tensor.values, Drawn) and 0 in strides and not tensor.output:
         raise SpecError(
             f"{where}: {tensor.name!r} has stride 0 on an axis, and values by a function",
             why="elements that it draws apart would be one",
             fix="give that axis another stride",
         )
-    if isinstance(tensor.values, ROWWISE) and strides[-1] == 0:
+    if isinstance(tensor.values, ROWWISE) and strides[-1] == 0 and not tensor.output:
         raise SpecError(
             f"{where}: {tensor.name!r} has stride 0 on its last axis",
             why=f"all elements of a row are one: no {type(tensor.values).__name__}",

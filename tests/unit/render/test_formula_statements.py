@@ -169,6 +169,25 @@ def test_vectors_where_all_functions_have_them() -> None:
     assert one_by_one not in statements_of(operator_of([x / (2 + x)], LANES=8, MATH=False))
 
 
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_what_is_the_same_in_all_lanes_beside_what_is_not(lanes: int, tmp_path: Path) -> None:
+    x, one, row = el.value(), el.scalar("alpha"), el.element("rows", "i")
+    chosen, high = el.choice("mode", "relu"), x > 0.5
+    formulas = [
+        el.where(chosen & high, x, one),
+        el.where(high | ~chosen, row, x),
+        el.where(~high & (el.index("i") > 2), one, row) + x,
+        el.where(chosen, el.where(high, one, row), x * 2),
+        el.where(one > row, x, el.element("maybe", "j")),
+        el.where(one < x, el.minimum(one, x), el.maximum(x, row)) - el.element("maybe", "j"),
+        el.exp(-one) * el.tanh(row) / (1 + el.erf(x)) + abs(x) + el.cast(el.index("i") * 2, "f32"),
+        el.log(abs(one)) + el.floor(row) + el.relu(x) - el.gelu_tanh(x) * el.cast(row, "bf16"),
+    ]
+    op = operator_of(formulas, LANES=lanes)
+    assert statements_of(op).count("++aot_") == 2  # but for elements in steps, none is on its own
+    check(tmp_path, op, formulas)
+
+
 @pytest.mark.parametrize("kernel", ["each.cpp.j2", "each.cu.j2"])
 def test_formulas_of_one_kernel_have_nothing_in_common(kernel: str, host_flags: list[str], tmp_path: Path) -> None:
     """Each has its own names in its own scope: in any order and company, it gives what it gives alone."""

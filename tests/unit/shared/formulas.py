@@ -87,7 +87,7 @@ def operator_of(
 
 
 class FormulaCall:
-    """The arguments of a call, drawn by a seed; `turned` lies by its rows, `maybe` may be absent."""
+    """The arguments of a call, drawn by a seed; `turned` lies by its rows, `maybe` in steps, and may be absent."""
 
     def __init__(self, seed: int, *, present: bool, mode: str) -> None:
         draws = np.random.default_rng(seed)
@@ -107,7 +107,7 @@ class FormulaCall:
             "table": draws.normal(0, 1, t).astype(np.float32),
         }
         if present:
-            self.arrays["maybe"] = draws.normal(0, 1, n).astype(np.float32)
+            self.arrays["maybe"] = draws.normal(0, 1, 2 * n).astype(np.float32)[::2]
         self.scalars = {"alpha": float(np.float32(draws.normal())), "shift": int(draws.integers(-4, 5))}
         self.mode = mode
 

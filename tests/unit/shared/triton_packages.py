@@ -73,6 +73,15 @@ PROBLEMS: dict[str, list[Problem]] = {
         problem(B=2, T=100, H=3, S=40),
         problem(B=2, T=70, H=2, S=8, strides={"s": (5000, 64, 30, 2)}),
     ],
+    "scaled_int8_mm": [
+        problem(M=3, N=40, K=64),
+        problem(M=70, N=33, K=100, strides={"b": (1, 100)}),
+        problem(M=5, N=130, K=128, strides={"a": (300, 2), "out": (1, 5)}),
+    ],
+    "gather_rows": [
+        problem(N=5, R=11, D=40),
+        problem(N=7, R=3, D=600, strides={"source": (700, 1), "out": (700, 1)}),
+    ],
     "chunk_output": [
         problem(B=1, T=64, H=1, K=16, HV=1, V=16),
         problem(B=2, T=100, H=2, K=40, HV=4, V=24, present=("g",)),
@@ -182,7 +191,8 @@ def bridge() -> None:
         return tl.tensor(interpreter.TensorHandle(np.array([value], np.float32), tl.float32), tl.float32)
 
     interpreter._implicit_cvt = convert
-    for name in ("liger_kernel.ops.rms_norm", "liger_kernel.ops.layer_norm"):
+    modules = ("liger_kernel.ops.rms_norm", "liger_kernel.ops.layer_norm", "xformers.ops._triton.rmsnorm_kernels")
+    for name in modules:
         importlib.import_module(name).rsqrt = _rsqrt
 
 

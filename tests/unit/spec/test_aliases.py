@@ -112,3 +112,9 @@ def test_outputs_lie_in_each_input_s_memory_once_where_both_are_laid_out_alike()
     every = {"order": {"gate": (1, 0), "up": (1, 0), "out": (1, 0)}, "alignment": {"gate": 4}}
     assert list(aliases_on(op, problem(M=3, N=5, **every))) == [{"out": "up"}]
     assert list(aliases_on(operator(GATE, Tensor("out", (M, N), output=True)), problem(M=3, N=5))) == []
+
+
+def test_a_problem_in_which_elements_that_are_written_are_one() -> None:
+    with pytest.raises(SpecError, match=r"'x' has a stride of 0"):
+        operator(X, GATE, workload=(problem(M=3, N=5, strides={"x": (0, 1)}),))
+    operator(X, GATE, workload=(problem(M=3, N=5, strides={"gate": (0, 1)}),))

@@ -14,7 +14,8 @@ from places import SHARED
 from triton_installed import EACH_TRITON
 
 PACKAGES = {"liger_kernel": "liger-kernel==0.8.5", "fla": "flash-linear-attention==0.6.0 fla-core==0.6.0",
-            "einops": "einops", "torch": "torch"}  # fmt: skip
+            "torchao": "torchao==0.18.0", "xformers": "xformers==0.0.35", "einops": "einops",
+            "torch": "torch"}  # fmt: skip
 MISSING = [text for name, text in PACKAGES.items() if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"for examples/from_packages: pip install {' '.join(MISSING)}")
 
@@ -22,6 +23,9 @@ TUNED = {
     "causal_conv/fla",
     "chunk_cumsum/fla",
     "chunk_output/fla",
+    "gather_rows/xformers",
+    "rms_norm/xformers",
+    "scaled_int8_mm/torchao",
     *(f"{name}/liger" for name in ("cross_entropy", "layer_norm", "rms_norm", "rope", "swiglu", "swiglu_mlp")),
 }
 GENERIC = {name.partition("/")[0] + "/generic" for name in TUNED} - {"chunk_output/generic"}

@@ -47,10 +47,10 @@ class CallSet:
         addresses: dict[str, int] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         strides: dict[str, tuple[int, ...]] = {}
-        present = [t for t in operator.tensors if operator.is_present(check.problem, t)]
-        self.sources = {t.name: pristine[t.name] for t in present if t.inout}
+        present = [(i, t) for i, t in enumerate(operator.tensors) if operator.is_present(check.problem, t)]
+        self.sources = {t.name: pristine[t.name] for _, t in present if t.inout}
         self.sources |= {output: pristine[name] for output, name in aliases.items()}
-        for number, tensor in sorted(enumerate(present), key=lambda one: one[1].name in aliases):
+        for number, tensor in sorted(present, key=lambda one: one[1].name in aliases):
             name, width = tensor.name, tensor.dtype.itemsize
             place = layout(operator, check, tensor)
             shapes[name], strides[name] = place

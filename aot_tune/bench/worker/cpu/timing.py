@@ -87,7 +87,8 @@ class Repeater:
         self._clock = clock
         self._next = itertools.cycle(functions)
         self._restores = itertools.cycle(restores) if restores else None
-        self._reading = min(-clock() + clock() for _ in range(32))  # ns of the clock itself, which each call has then
+        # ns of the clock itself, which are in the time of each call then
+        self._reading = min(-clock() + clock() for _ in range(32)) if restores else 0
 
     def sample(self, calls: int) -> float:
         """Mean ns of `calls` calls, made back to back unless they are undone."""

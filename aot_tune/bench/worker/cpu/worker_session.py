@@ -59,7 +59,11 @@ class _Ready:
         self.workspace: Region | None = workspace_for(loaded, self.calls, policy)
         self.arguments = [s.arguments.launch(self.workspace) for s in sets]
         self.launch = loaded.launch
-        self.changes = changes_of(sets, self._call)
+        try:
+            self.changes = changes_of(sets, self._call)
+        except LaunchError:
+            self.close()
+            raise
         restores = [restoring(c) for c in self.changes]
         self.sampler = timing.Sampler(loaded.launch, self.arguments, time.perf_counter_ns, restores)
 

@@ -19,8 +19,11 @@ BLOCK_X, BLOCK_Y, ROWS = (parameter(name) for name in ("BLOCK_X", "BLOCK_Y", "RO
 def reference(xp, call):
     size = call.filter.shape[0]
     height, width = (extent - size + 1 for extent in call.image.shape)
-    parts = (call.image[i : i + height, j : j + width] * call.filter[i, j] for i in range(size) for j in range(size))
-    return {"out": sum(parts)}
+    out = xp.zeros_like(call.image[:height, :width])
+    for i in range(size):
+        for j in range(size):
+            out = out + call.image[i : i + height, j : j + width] * call.filter[i, j]
+    return {"out": out}
 
 
 convolution = CudaFunction(

@@ -37,7 +37,7 @@ operator = Operator(
     legal=(
         *(alignment(t) >= 16 for t in ("v_a", "v_b", "v_merged")),
         D == 128,
-        H <= 32,
+        H <= 64,
         *(stride(t, axis) == step for t in ("v_a", "v_b", "v_merged") for axis, step in enumerate((H * D, D, 1))),
         *(stride(t, axis) == step for t in ("s_a", "s_b", "s_merged") for axis, step in enumerate((H, 1))),
     ),

@@ -1,9 +1,10 @@
-"""RMSNorm of Liger-Kernel: one row a program, the whole row at once, warps by its length."""
+"""RMSNorm of Liger-Kernel, the whole row at once, and of xformers, in blocks: the faster one of two packages serves."""
 
 from aot_tune.spec import (
     Buffer,
     Kernel,
     Operator,
+    Parameter,
     Scalar,
     Tensor,
     TritonFunction,
@@ -33,6 +34,14 @@ arguments = {
     "casting_mode": 0,  # Llama's: the product with the weight in the tensors' dtype
     "elementwise_affine": True,
 }
+of_xformers = {
+    "x_ptr": "x",
+    "h1_ptr": "out",
+    "w_ptr": "weight",
+    "stride": stride("x", 0),
+    "N_COLS": D,
+    "INCLUDE_WEIGHT": True,
+}
 
 
 def reference(xp, call):
@@ -54,6 +63,13 @@ operator = Operator(
             "liger",
             backend="triton",
             triton=TritonFunction(FUNCTION, {**arguments, "BLOCK_SIZE": block}, (R,), {"num_warps": warps}),
+        ),
+        Kernel(
+            "xformers",
+            backend="triton",
+            triton=TritonFunction("xformers.ops._triton.rmsnorm_kernels:_rms_norm_kernel", of_xformers, (R,)),
+            parameters=(Parameter("BLOCK_SIZE", (1024, 2048, 4096, 8192)), Parameter("num_warps", (4, 8))),
+            requires=(stride("x", 0) == stride("out", 0),),  # it has one for both
         ),
         Kernel(
             "generic",
