@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     bool(ABSENT), reason=f"{', '.join(ABSENT)} not here: cmake -P examples/cuda_packages/packages.cmake"
 )
 OPERATORS = sorted(folder.parent.name for folder in (EXAMPLE / "templates").glob("*/operator.py"))
-TUNED = {"causal_conv", "embedding", "hadamard", "quantize_rows", "selective_scan", "silu_and_mul"}
+TUNED = {"causal_conv", "embedding", "hadamard", "quantize_rows", "rope_in_place", "selective_scan", "silu_and_mul"}
 WRONG = {"wrong-result", "crashed", "no-result", "timeout", "suspicious", "compile-failed"}
 
 

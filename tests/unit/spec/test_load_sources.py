@@ -94,12 +94,13 @@ def test_a_parameter_of_the_launch_alone_is_no_macro(tmp_path: Path) -> None:
 
 def test_what_a_template_of_the_source_declares_is_no_macro(tmp_path: Path) -> None:
     other = "template <int ROWS> __global__ void other(float* out) {}\n"
+    other += "struct Tree { template <typename T, int DEEPER = 2> static T run(T x); };\n"
     wanted = RIGHT.replace('table("UNROLL THREADS", (1, 32))', 'table("UNROLL THREADS ROWS", (1, 32, 2))')
     changed = wanted.replace("grid=R", 'grid=ceildiv(R, parameter("ROWS"))')
     own = project(tmp_path, changed, {**SOURCES, "csrc/own.cu": SOURCE + other})
     (function,) = load_operator(own).kernel("generic").functions
     assert "THREADS" in function.seen
-    assert "ROWS" not in function.seen
+    assert not {"ROWS", "DEEPER"} & set(function.seen)
 
 
 def test_of_overloads_the_one_that_takes_what_is_passed(tmp_path: Path) -> None:
