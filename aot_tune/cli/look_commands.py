@@ -136,7 +136,9 @@ def _form_of(fact: str) -> str:
 
 
 def _value(text: str) -> object:
-    """A number where the text is one; else a dtype or a choice by its name."""
+    """A number or a boolean where the text is one; else a dtype or a choice by its name."""
+    if text in ("True", "False"):
+        return text == "True"
     if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
     return float(text) if re.fullmatch(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text) else text

@@ -8,10 +8,11 @@ import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.native_function import Code, CudaFunction, NativeArgument, NativeFunction, Struct
 from aot_tune.spec.operator import Operator
-from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, words
+from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, template_names, words
 from aot_tune.spec.triton_function import DTypeOf
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
@@ -133,8 +134,8 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     others = list(_headers(text, folders))
     every = [f for one in (text, *others) for f in source_functions(one)]
     declared = _declared(function, every, (text, *others), where)
-    templates = {name for f in every for name in f.template}  # where a macro of such a name would break the source
-    seen = {w for t in (text, *others) for w in words(t)} - templates
+    seen = {w for t in (text, *others) for w in words(t)}
+    seen -= {n for t in (text, *others) for n in template_names(t)}  # a macro of such a name would break the source
     for one in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
         seen |= words(one) & set(function.macros or ())
     top = project_folder(folder)
@@ -287,6 +288,7 @@ def _check_facts(operator: Operator, kernel: Kernel, facts: Iterable[str], where
     known |= {f"present.{t}" for t in tensors} | {f"attribute.{a.name}" for a in operator.attributes}
     if of_call:
         known.add("device.multiprocessors")
+    refuse_device_facts(set(facts) - known, where)
     for fact in sorted(facts):
         if fact not in known and not fact.startswith("target."):
             kind, _, name = fact.rpartition(".")

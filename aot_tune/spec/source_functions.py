@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["SourceFunction", "included_names", "source_functions", "words"]
+__all__ = ["SourceFunction", "included_names", "source_functions", "template_names", "words"]
 
 _SKIPPED = re.compile(
     r"""
@@ -26,6 +26,8 @@ _TOKEN = re.compile(r"[A-Za-z_]\w*|::|->|\.?\d(?:[eEpP][+-]|[\w.'])*|\S")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _IN_ANGLES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
+_LONGEST_HEAD = 500
+"""Tokens of a template's head, at most."""
 _OPEN, _CLOSE = "([{", ")]}"
 _NO_TYPES = frozenset(("return", "else", "do", "new", "delete", "throw", "goto", "case", "co_return", "sizeof"))
 
@@ -72,6 +74,13 @@ def included_names(text: str, *, in_angles: bool = False) -> tuple[str, ...]:
     """What a source includes in quotes, and in angle brackets where these are asked for, too."""
     found = [*_INCLUDE.findall(text), *(_IN_ANGLES.findall(text) if in_angles else ())]
     return tuple(dict.fromkeys(found))
+
+
+def template_names(text: str) -> frozenset[str]:
+    """Names of the parameters of all templates of a source, classes' and those inside of classes too."""
+    texts = [t.text for t in _tokens(text)]
+    heads = (texts[i : i + _LONGEST_HEAD] for i, t in enumerate(texts) if t == "template")
+    return frozenset(name for head in heads for name in _template(head)[0] if name)
 
 
 def source_functions(text: str) -> list[SourceFunction]:

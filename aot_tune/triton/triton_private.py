@@ -59,9 +59,7 @@ DESCRIPTOR_ROUNDING = "round_f32_to_tf32" in {f.name for f in dataclasses.fields
 _TEXTS = ("ttgir", "ptx", "amdgcn")
 """Stages whose results people read."""
 BASELINE_PTX = {80: 80, 89: 81}
-"""The PTX version of a baseline: that of CUDA 12.0, so that every driver of CUDA 12 and later takes it.
-
-Of sm_89 it is that of CUDA 12.1: PTX has its instructions for floats of 8 bits since then."""
+"""The PTX version of a baseline, for all drivers of CUDA 12; of sm_89 that of 12.1, which has floats of 8 bits."""
 
 _ELEMENT_TYPES = {
     "f32": core.float32, "f64": core.float64, "f16": core.float16, "bf16": core.bfloat16,

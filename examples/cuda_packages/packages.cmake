@@ -26,7 +26,7 @@ fetch_package(
   vllm-0.33.0
   f7/25/aa5684e9c59d6fc75f78926b7f15e8d9adc7de2d9e6e7575b80776ad8169/vllm-0.33.0.tar.gz
   f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112
-  vllm-0.33.0/csrc/* vllm-0.33.0/LICENSE vllm-0.33.0/vllm/*.py
+  vllm-0.33.0/csrc/* vllm-0.33.0/LICENSE
 )
 fetch_package(
   causal_conv1d-1.7.0

@@ -16,8 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
 PYTHON = ["aot_tune", "benchmarks", "examples", "templates", "tests"]
 CXX_FOLDERS = ("aot_tune/runtime", "aot_tune/link/binding", "examples", "benchmarks")
+FETCHED = ROOT / "examples" / "cuda_packages" / "packages"  # other people's sources, which git ignores
 CXX = [
-    path for folder in CXX_FOLDERS for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".cpp", ".h", ".c")
+    path
+    for folder in CXX_FOLDERS
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".cpp", ".h", ".c") and not path.is_relative_to(FETCHED)
 ]
 MODULES = sorted((ROOT / "aot_tune").rglob("*.py"))
 

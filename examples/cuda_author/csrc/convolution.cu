@@ -1,6 +1,7 @@
-// out[y, x] = the sum of image[y + i, x + j] * filter[i, j]. A thread has ROWS elements of a column, which share what
-// they read of the image. BLOCK_X, BLOCK_Y and ROWS are macros: nothing here knows who chooses them.
-__global__ void __launch_bounds__(BLOCK_X * BLOCK_Y)
+// out[y, x] = the sum of image[y + i, x + j] * filter[i, j]. A thread has ROWS elements of a column, which
+// share what they read of the image. BLOCK_X, BLOCK_Y and ROWS are macros: nothing here knows who chooses
+// them.
+__global__ void __launch_bounds__(BLOCK_X* BLOCK_Y)
     convolution(float* out, const float* image, const float* filter, int height, int width, int size) {
   const int x = blockIdx.x * BLOCK_X + threadIdx.x;
   const int first = (blockIdx.y * BLOCK_Y + threadIdx.y) * ROWS;

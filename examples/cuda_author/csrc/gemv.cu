@@ -1,4 +1,5 @@
-// y = matrix x, a warp for each row. As it stands in somebody's project: a kernel, and the function that launches it.
+// y = matrix x, a warp for each row. As it stands in somebody's project: a kernel, and the function that
+// launches it.
 #ifndef WARPS
 #define WARPS 4
 #endif
@@ -6,7 +7,8 @@
 namespace {
 
 __global__ void __launch_bounds__(WARPS * 32)
-    multiply(const float* __restrict__ matrix, const float* __restrict__ x, float* __restrict__ y, int rows, int columns) {
+    multiply(const float* __restrict__ matrix, const float* __restrict__ x, float* __restrict__ y, int rows,
+             int columns) {
   const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= rows) return;
   float sum = 0;
@@ -17,7 +19,8 @@ __global__ void __launch_bounds__(WARPS * 32)
 
 }  // namespace
 
-cudaError_t launch_gemv(const float* matrix, const float* x, float* y, int rows, int columns, cudaStream_t stream) {
+cudaError_t launch_gemv(const float* matrix, const float* x, float* y, int rows, int columns,
+                        cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
   multiply<<<(rows + WARPS - 1) / WARPS, WARPS * 32, 0, stream>>>(matrix, x, y, rows, columns);
   return cudaGetLastError();

@@ -48,10 +48,11 @@ def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys
 
     monkeypatch.setattr(library, "explain", explain, raising=False)
     monkeypatch.setitem(sys.modules, "a_library", library)
-    facts = ["M=16", "N=-1", "scale=2.0", "eps=1e-5", "T=bf16", "choice=e5", "+bias"]
+    facts = ["M=16", "N=-1", "scale=2.0", "eps=1e-5", "T=bf16", "choice=e5", "causal=False", "+bias"]
     assert main(["explain", "gemm", *facts, "--module", "a_library"]) == 0
-    assert stated == {"M": 16, "N": -1, "scale": 2.0, "eps": 1e-5, "T": "bf16", "choice": "e5", "bias": True}
-    assert [type(stated[name]) for name in ("M", "scale")] == [int, float]
+    wanted = {"M": 16, "N": -1, "scale": 2.0, "eps": 1e-5, "T": "bf16", "choice": "e5", "causal": False, "bias": True}
+    assert stated == wanted
+    assert [type(stated[name]) for name in ("M", "scale", "causal")] == [int, float, bool]
     capsys.readouterr()
     told = {"operator": "gemm", "nearest": "M=1", "expected": ["one takes 1 us", "two takes 2 us"], "why": "so"}
     monkeypatch.setattr(library, "explain", lambda operator, **facts: told)

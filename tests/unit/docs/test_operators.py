@@ -12,11 +12,12 @@ from places import ROOT
 import aot_tune.spec as spec
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
-from aot_tune.spec import generators
+from aot_tune.spec import drawn_values, generators
 from aot_tune.spec.load_operators import load_operator
 
 TEXT = (ROOT / "docs" / "operators.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+WRITTEN = [block for block in BLOCKS if "inout=True" in block or "may_alias=" in block]
 
 
 def test_the_operator_that_it_shows_is_one(tmp_path: Path) -> None:
@@ -32,11 +33,10 @@ def test_the_operator_that_it_shows_is_one(tmp_path: Path) -> None:
     assert np.array_equal(values, np.rint(values))
 
 
-@pytest.mark.parametrize(("word", "written"), [("inout=True", ["x", "residual"]), ("may_alias=", ["out"])])
-def test_tensors_that_are_written_in_place_are_declared_so(word: str, written: list[str]) -> None:
+@pytest.mark.parametrize(("block", "written"), [(0, ["x", "residual"]), (1, ["out"])])
+def test_tensors_that_are_written_in_place_are_declared_so(block: int, written: list[str]) -> None:
     rows, columns = spec.dims("R D")
-    (block,) = (b for b in BLOCKS if word in b)
-    tensors = eval(f"dict({block})", {"Tensor": spec.Tensor, "R": rows, "D": columns})["tensors"]
+    tensors = eval(f"dict({WRITTEN[block]})", {"Tensor": spec.Tensor, "R": rows, "D": columns})["tensors"]
     operator = spec.Operator(
         name="shown",
         dims=("R", "D"),
@@ -52,5 +52,6 @@ def test_tensors_that_are_written_in_place_are_declared_so(word: str, written: l
 
 def test_all_values_are_in_its_table() -> None:
     functions = {n for n in generators.__all__ if n.islower() and n not in ("check_values", "largest_integer")}
+    functions |= {n for n in drawn_values.__all__ if n == "drawn"}
     assert functions == set(re.findall(r"^\| `(\w+)\(", TEXT, re.MULTILINE))
     assert functions <= set(spec.__all__)

@@ -43,7 +43,8 @@ IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # its initialiser is allowed, as that of C
 KERNELS = {
     **{f"{name}/generic": 1 for name in ("layer_norm", "merge_states", "rms_norm", "rope", "softmax")},
     **{f"{name}/generic": 1 for name in ("causal_conv", "embedding", "hadamard", "quantize_rows", "selective_scan")},
-    "silu_and_mul/generic": 1,
+    **{f"{name}/generic": 1 for name in ("add_rms_norm", "rope_in_place", "silu_and_mul")},
+    "rope_in_place/threads": 5,
     "causal_conv/threads": 4,
     "embedding/vectors": 4,
     "hadamard/threads": 4,
@@ -103,14 +104,20 @@ def test_each_kernel_compiles_and_links(tmp_path: Path, name: str) -> None:
     TOOLCHAIN.link_shared([tmp_path / "object.o"], tmp_path / "object.so")
 
 
-def reference(name: str, given: Any) -> dict[str, Any]:
-    """What an operator's reference says of a problem, with random inputs in float64."""
+def inputs(name: str, given: Any) -> Any:
+    """Random inputs of a call, in float64, as the bench draws them."""
     op = operators()[name].concrete(given.dtypes)
     call = SimpleNamespace(**{s.name: s.default for s in op.scalars})
     for tensor in op.inputs:
         shape = op.shape(given, tensor)
         drawn = draw(op, Check(problem=given), tensor, math.prod(shape), 7).reshape(shape)
         setattr(call, tensor.name, drawn if drawn.dtype.kind == "i" else drawn.astype(np.float64))
+    return call
+
+
+def reference(name: str, given: Any) -> dict[str, Any]:
+    """What an operator's reference says of a problem, beside the inputs."""
+    op, call = operators()[name].concrete(given.dtypes), inputs(name, given)
     found = op.reference(np, call)
     assert set(found) == {t.name for t in op.outputs}
     for tensor in op.outputs:
@@ -151,6 +158,7 @@ struct uint4 { unsigned x, y, z, w; };
 struct cudaDeviceProp { int multiProcessorCount, major; };
 inline cudaError_t cudaGetDeviceCount(int*) { return cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int) { return cudaSuccess; }
+template <typename T> T __ldg(const T* place) { return *place; }
 inline const char* cudaGetErrorString(cudaError_t) { return ""; }
 """
 """What the functions of the host name, and never run; their launches are left out."""
@@ -168,3 +176,22 @@ def test_rows_of_an_embedding_on_the_host(tmp_path: Path, name: str, width: int)
     out = np.full((5, width), 0xFFFF, np.uint16)
     assert call((ids, weight, out)) == 0
     np.testing.assert_array_equal(out, weight[ids])
+
+
+@pytest.mark.parametrize("name", ["rope_in_place/generic", "rope_in_place/threads"])
+def test_a_rotary_embedding_on_the_host(tmp_path: Path, name: str) -> None:
+    """In place, with keys that lie apart."""
+    op, kernel, target = parts(name)
+    given = problem(N=5, HQ=3, HK=1, D=20, P=40)
+    candidate = candidate_for(op, kernel, next(iter(kernel.configs(target.facts))), target, None, {"T": "f32"})
+    made = Renderer([TEMPLATES]).render(op, candidate, target)
+    call = OnHost(tmp_path / "host", msgspec.structs.replace(made, source=HOST + LAUNCH.sub("", made.source)))
+    told = inputs("rope_in_place", given)
+    wanted = op.reference(np, told)
+    query, table = told.query.astype(np.float32), told.cos_sin_cache.astype(np.float32)
+    key = np.full((5, 1, 30), 7, np.float32)
+    key[..., :20] = told.key
+    assert call((told.positions, query, key[..., :20], table)) == 0
+    np.testing.assert_allclose(query, wanted["query"], atol=1e-6)
+    np.testing.assert_allclose(key[..., :20], wanted["key"], atol=1e-6)
+    assert (key[..., 20:] == 7).all()

@@ -183,6 +183,29 @@ def test_traits_and_defaults_of_the_source(tmp_path: Path, change: str, factor: 
     assert call.noted == ["grid 1 1 1 block 1 1 1 shared 12"]
 
 
+KINDS = """
+namespace ops {
+enum class Mode : short { kPlain, kNegated };
+struct Sizes { int extents[2]; Mode mode; const float* rows[1]; };
+void run(const Sizes& sizes, float*& out, const float& factor, Mode mode, long long many, unsigned few) {
+  const int n = sizes.extents[0] * sizes.extents[1];
+  const float sign = sizes.mode == Mode::kNegated && mode == Mode::kPlain ? -1 : 1;
+  for (int i = 0; i < n; ++i) out[i] = sizes.rows[0][i] * factor * sign + many + few;
+}
+}
+"""
+
+
+def test_arrays_of_a_struct_enumerations_and_references(tmp_path: Path) -> None:
+    sizes = 'Struct("ops::Sizes", {"extents[0]": R, "extents[1]": D, "mode": 1, "rows[0]": "x"})'
+    function = f'Launcher("csrc/own.cu:run", ({sizes}, "out", "factor", Code("ops::Mode::kPlain"), 2**40, 3))'
+    own = project(tmp_path, f'(Kernel("generic", function={function}, generic=True),)', {"csrc/own.cu": KINDS})
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    x, out = arrays(2, 5)
+    assert call((x, out), ctypes.c_float(3)) == 0
+    np.testing.assert_array_equal(out, x * np.float32(-3) + np.float32(2**40) + 3)
+
+
 def test_the_source_of_a_small_kernel(tmp_path: Path) -> None:
     source = "__global__ void one(float* out, const float* x, int n, float factor) { out[0] = x[0] + n; }\n"
     function = 'CudaFunction("own.cu:one", {"n": R * D}, grid=ceildiv(R, 4), block=(4, 2))'

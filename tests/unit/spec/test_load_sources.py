@@ -94,12 +94,13 @@ def test_a_parameter_of_the_launch_alone_is_no_macro(tmp_path: Path) -> None:
 
 def test_what_a_template_of_the_source_declares_is_no_macro(tmp_path: Path) -> None:
     other = "template <int ROWS> __global__ void other(float* out) {}\n"
+    other += "struct Tree { template <typename T, int DEEPER = 2> static T run(T x); };\n"
     wanted = RIGHT.replace('table("UNROLL THREADS", (1, 32))', 'table("UNROLL THREADS ROWS", (1, 32, 2))')
     changed = wanted.replace("grid=R", 'grid=ceildiv(R, parameter("ROWS"))')
     own = project(tmp_path, changed, {**SOURCES, "csrc/own.cu": SOURCE + other})
     (function,) = load_operator(own).kernel("generic").functions
     assert "THREADS" in function.seen
-    assert "ROWS" not in function.seen
+    assert not {"ROWS", "DEEPER"} & set(function.seen)
 
 
 def test_of_overloads_the_one_that_takes_what_is_passed(tmp_path: Path) -> None:
@@ -276,3 +277,13 @@ def test_a_package_that_is_not_installed() -> None:
 
 def test_parameters_may_be_named_as_they_are() -> None:
     assert Kernel("k", function=Launcher("a.cu:f", (Stream(),)), parameters=(Parameter("N", (1, 2)),)).functions
+
+
+@pytest.mark.parametrize("name", ["device", "target"])
+def test_what_a_device_alone_has_is_no_constant_of_a_template(tmp_path: Path, name: str) -> None:
+    load(tmp_path, RIGHT.replace("grid=R", f'grid=(R, {name}("multiprocessors"))'))
+    said = refused(
+        tmp_path / "other", '"T": DTypeOf("x")}', f'"T": DTypeOf("x"), "UNROLL": {name}("multiprocessors")}}'
+    )
+    assert 'uses device("multiprocessors")' in said
+    assert "a target is an architecture" in said

@@ -1,6 +1,6 @@
 """Products of int8 with a scale of each row and column, of torchao: with its configs and its heuristics."""
 
-from aot_tune.spec import Kernel, Operator, Tensor, TritonFunction, ceildiv, dims, problem, stride
+from aot_tune.spec import Kernel, Operator, Tensor, TritonFunction, ceildiv, dims, problem, stride, table
 
 M, N, K = dims("M N K")
 FUNCTION = "torchao.prototype.quantized_training.int8_mm:_scaled_int8_mm_kernel"
@@ -47,12 +47,8 @@ operator = Operator(
         Kernel(
             "generic",
             backend="triton",
-            triton=TritonFunction(
-                FUNCTION,
-                {**arguments, "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "EVEN_K": False},
-                grid,
-                {"num_warps": 4, "num_stages": 3},
-            ),
+            triton=TritonFunction(FUNCTION, {**arguments, "EVEN_K": False}, grid),
+            listed=table("BLOCK_M BLOCK_N BLOCK_K num_warps num_stages", (64, 64, 64, 4, 3)),
             generic=True,
         ),
     ),

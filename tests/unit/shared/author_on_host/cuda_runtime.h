@@ -41,7 +41,7 @@ struct cudaLaunchConfig_t {
 struct cudaFuncAttributes {};
 
 // Lines of what was done, for the test.
-extern "C" inline char* noted() {
+extern "C" inline __attribute__((used)) char* noted() {
   static char text[4096];
   return text;
 }

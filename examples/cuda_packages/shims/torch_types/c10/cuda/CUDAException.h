@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <stdexcept>
-#define C10_CUDA_CHECK(CALL) \
-  if (const cudaError_t found = (CALL); found != cudaSuccess) throw std::runtime_error(cudaGetErrorString(found))
+#define C10_CUDA_CHECK(CALL)                                  \
+  if (const cudaError_t found = (CALL); found != cudaSuccess) \
+  throw std::runtime_error(cudaGetErrorString(found))
 #define C10_CUDA_KERNEL_LAUNCH_CHECK()

@@ -1,6 +1,6 @@
-// What vllm's functions of the host name of PyTorch, so that sources with kernels compile without it. Nobody calls them:
-// the library launches the kernels itself. Checks and dispatch by dtype are left out, and with them what they would
-// compile kernels for.
+// What vllm's functions of the host name of PyTorch, so that sources with kernels compile without it. Nobody
+// calls them: the library launches the kernels itself. Checks and dispatch by dtype are left out, and with
+// them what they would compile kernels for.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,8 +18,8 @@
 #define THO_DISPATCH_SWITCH(...) (void)0
 #define TORCH_ERROR_CODE_CHECK(...) (void)0
 
-// Globals of vllm's host code would be constructed when the library is loaded, which no kernel's object may have; so
-// they become pointers.
+// Globals of vllm's host code would be constructed when the library is loaded, which no kernel's object may
+// have; so they become pointers.
 #define device_flags (*device_flags)
 #define device_properties (*device_properties)
 
