@@ -89,7 +89,7 @@ def compiled_lines(one: CompiledKernel) -> list[str]:
     if one.spilled:
         counts.append(f"{one.spilled} of them spill, {one.spill_bytes} bytes at most ({one.spill_where})")
     counts += [f"{one.failed} fail"] if one.failed else []
-    lines = [f"{one.name}: {total} candidate{'s' * (total != 1)}, {', '.join(counts)}{_most(one)}"]
+    lines = [f"{one.name}: {_counted(total, 'candidate')}, {', '.join(counts)}{_most(one)}"]
     for kind in one.failures:
         times = f" {kind.count} times" if kind.count > 1 else ""
         who = f"{kind.candidate}, {kind.name}" if kind.name else kind.candidate
@@ -117,12 +117,16 @@ def _shortened(text: str) -> str:
 def compiled_summary(found: Sequence[CompiledKernel]) -> list[str]:
     """What all kernels come to, and which have no candidate that compiles."""
     fit, failed, spilled = (sum(getattr(k, n) for k in found) for n in ("fit", "failed", "spilled"))
-    kernels = len({(k.operator, k.kernel) for k in found})
+    kernels = _counted(len({(k.operator, k.kernel) for k in found}), "kernel")
     spilling = f", {spilled} of them spill" if spilled else ""
-    lines = [f"{kernels} kernel{'s' * (kernels != 1)}, {fit + failed} candidates: {fit} fit{spilling}, {failed} fail"]
+    lines = [f"{kernels}, {_counted(fit + failed, 'candidate')}: {fit} fit{spilling}, {failed} fail"]
     lines += [f"NONE COMPILES of {k.name}" for k in found if k.is_lost]
     lines += [f"WRONG in Triton's interpreter: {k.name}" for k in found if _is_wrong(k)]
     return lines
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _is_wrong(one: CompiledKernel) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.expr import Expr, dim
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "outputs_to_pass",
 ]
 
+_MOST = 2**63 - 1
 EXTENT = ".extent"
 """The fact that stands for an axis' extent in what a dim is solved to; no dim has such a name."""
 
@@ -83,8 +85,10 @@ def dims_beside_inputs(op: OperatorFields) -> tuple[str, ...]:
 
 
 def extents_exist(op: OperatorFields) -> tuple[Expr, ...]:
-    """Conditions under which extents that are differences, such as `N - 1`, are not negative."""
-    return tuple(s >= 0 for t in op.tensors for s in t.shape if _subtracts(s))
+    """Conditions under which extents such as `N - 1` are not negative, and integers hold the dims that they bind."""
+    shapes = (s >= 0 for t in op.tensors for s in t.shape if _subtracts(s))
+    integers = ((dim(s.binds), int(dtype(s.dtype_name).limits[1])) for s in op.scalars if s.binds)
+    return (*shapes, *(name <= most for name, most in integers if most < _MOST))
 
 
 def outputs_to_pass(op: OperatorFields) -> dict[str, tuple[str, ...]]:

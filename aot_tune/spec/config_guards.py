@@ -62,11 +62,14 @@ def may_serve(kernel: Kernel, facts: Facts, *, worthwhile: bool = False) -> bool
 
 def check_guard_parameters(kernel: Kernel) -> None:
     """Raise SpecError for a parameter in `requires` or `worthwhile` that a kernel's configs do not have."""
-    names = [p.name for p in kernel.parameters]
+    known = {p.name: p for p in kernel.parameters}
     for expr in (*kernel.requires, *kernel.worthwhile):
-        for fact in sorted(expr.facts()) if isinstance(expr, Expr) else ():
-            if fact.startswith(_PREFIX) and fact.removeprefix(_PREFIX) not in names:
-                raise _unknown(kernel, expr, fact.removeprefix(_PREFIX), dict.fromkeys(names, 0))
+        facts = sorted(expr.facts()) if isinstance(expr, Expr) else []
+        for name in (f.removeprefix(_PREFIX) for f in facts if f.startswith(_PREFIX)):
+            if name not in known:
+                raise _unknown(kernel, expr, name, known)
+            for value in known[name].values:
+                _number(kernel, name, {name: value})
 
 
 def _without_config(kernel: Kernel, stated: tuple[Expr, ...], config: Config) -> tuple[Expr, ...]:
@@ -91,6 +94,12 @@ def _names_parameters(expr: Expr) -> bool:
 
 def _number(kernel: Kernel, name: str, config: Config) -> int:
     value = config[name]
+    if isinstance(value, float) and not value.is_integer():
+        raise SpecError(
+            f"kernel {kernel.name!r}: a guard or size uses the parameter {name!r}, which is {value}",
+            why="guards and sizes are of whole numbers",
+            fix="use another parameter there, or whole values",
+        )
     if not isinstance(value, str):
         return int(value)
     values = next((p.values for p in kernel.parameters if p.name == name), ())

@@ -10,8 +10,8 @@ __all__ = ["ELSEWHERE", "WHY", "refuse_device_facts"]
 
 WHY = "a target is an architecture, whose devices differ in that: it is known when a kernel is launched"
 ELSEWHERE = (
-    'use device("multiprocessors") in a grid, a Buffer or an ordinary argument of a Triton function, and '
-    "count_multiprocessors of common/launch.cuh.j2 in a template of CUDA C++"
+    'use device("multiprocessors") in a grid, a Buffer or an ordinary argument of a function of Triton or CUDA C++, '
+    "and count_multiprocessors of common/launch.cuh.j2 in a template"
 )
 
 

@@ -8,6 +8,7 @@ import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.native_function import Code, CudaFunction, NativeArgument, NativeFunction, Struct
 from aot_tune.spec.operator import Operator
@@ -287,6 +288,7 @@ def _check_facts(operator: Operator, kernel: Kernel, facts: Iterable[str], where
     known |= {f"present.{t}" for t in tensors} | {f"attribute.{a.name}" for a in operator.attributes}
     if of_call:
         known.add("device.multiprocessors")
+    refuse_device_facts(set(facts) - known, where)
     for fact in sorted(facts):
         if fact not in known and not fact.startswith("target."):
             kind, _, name = fact.rpartition(".")

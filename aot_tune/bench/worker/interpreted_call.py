@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.interpreter_messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker import comparison
+from aot_tune.bench.worker.cpu.verify import compare
 from aot_tune.bench.worker.inputs import Strided, fill, layout, scalar_values
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
-from aot_tune.bench.worker.stored_elements import array_dtype, limits_of, values_of
+from aot_tune.bench.worker.stored_elements import array_dtype
 from aot_tune.compile import target_by_name
 from aot_tune.render.triton.binding import Argument, bind, inspection_of, resolved
-from aot_tune.spec import DTYPES, FLOATING, DType, Expr, Kernel, Operator, Tensor
+from aot_tune.spec import DTYPES, DType, Expr, Kernel, Operator
 from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError
@@ -62,10 +62,9 @@ class _HeldTensor:
         first = _MARGIN + self.place.first()
         return InterpretedTensor(self._whole, first, *self.place, self.dtype.torch)
 
-    def values(self) -> NDArray[Any]:
-        """What it holds."""
-        held = self.place.array(self.flat.dtype, self.flat)
-        return values_of(self.dtype, held.view(np.uint8) if held.dtype.kind == "b" else held)
+    def held(self) -> NDArray[Any]:
+        """Its elements as arrays hold them, strided as the tensor is."""
+        return self.place.array(self.flat.dtype, self.flat)
 
     def overrun(self) -> bool:
         """Whether a margin was written to."""
@@ -86,7 +85,8 @@ class _InterpretedCall:
         present = [t for t in self.operator.tensors if self.operator.is_present(self.check.problem, t)]
         self.memory = {t.name: _HeldTensor(t.dtype, layout(self.operator, self.check, t)) for t in present}
         fill(self.operator, self.check, {n: m.flat for n, m in self.memory.items() if self._is_input(n)}, request.seed)
-        self.before = {n: m.flat.copy() for n, m in self.memory.items() if self._is_input(n)}
+        kept = [t.name for t in present if not t.written]
+        self.before = {name: self.memory[name].flat.copy() for name in kept}
         self.buffers: dict[str, _HeldTensor] = {}
 
     def _is_input(self, name: str) -> bool:
@@ -111,21 +111,17 @@ class _InterpretedCall:
         for name, memory in self.memory.items():
             if memory.overrun():
                 return f"it writes in front of or behind {name!r}"
-            if name in self.before and not np.array_equal(_bits(memory.flat), _bits(self.before[name])):
+            changes = self.operator.tensor(name).written
+            if name in self.before and not changes and not np.array_equal(_bits(memory.flat), _bits(self.before[name])):
                 return f"it writes to the input {name!r}"
         truths = read_truth(folder)
         for tensor in self.operator.outputs:
             if tensor.name in self.memory and not truths[tensor.name][0].undefined:
-                fault = self._compared(tensor, *truths[tensor.name])
+                truth, wanted = truths[tensor.name]
+                fault, _ = compare(tensor, self.memory[tensor.name].held(), wanted, truth.bounds)
                 if fault:
                     return fault
         return ""
-
-    def _compared(self, tensor: Tensor, truth: Any, wanted: NDArray[Any]) -> str:
-        highest = limits_of(tensor.dtype).max if tensor.dtype.code in FLOATING else np.inf
-        got = self.memory[tensor.name].values()
-        with np.errstate(all="ignore"):
-            return comparison.compare(np, tensor.name, got, wanted, truth.bounds, highest)[0]
 
     def _value(self, given: Any) -> Any:
         if isinstance(given, Ratio):

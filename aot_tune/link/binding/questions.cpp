@@ -42,19 +42,56 @@ int find_operator(State* state, PyObject* name) {
   return -1;
 }
 
+// The dim that an integer is.
+int64_t dim_of(const ScalarArgument& argument, const Scalar& scalar) {
+  switch (argument.kind) {
+    case ScalarArgument::kI8:
+      return scalar.i8;
+    case ScalarArgument::kI16:
+      return scalar.i16;
+    case ScalarArgument::kI32:
+      return scalar.i32;
+    case ScalarArgument::kU8:
+      return scalar.u8;
+    case ScalarArgument::kU16:
+      return scalar.u16;
+    case ScalarArgument::kU32:
+      return scalar.u32;
+    default:
+      return scalar.i64;
+  }
+}
+
+// The integer that a dim is; one that its type does not hold is another, which the library then refuses.
+Scalar scalar_of(const ScalarArgument& argument, int64_t dim) {
+  switch (argument.kind) {
+    case ScalarArgument::kI8:
+      return static_cast<int8_t>(dim);
+    case ScalarArgument::kI16:
+      return static_cast<int16_t>(dim);
+    case ScalarArgument::kI32:
+      return static_cast<int32_t>(dim);
+    case ScalarArgument::kU8:
+      return static_cast<uint8_t>(dim);
+    case ScalarArgument::kU16:
+      return static_cast<uint16_t>(dim);
+    case ScalarArgument::kU32:
+      return static_cast<uint32_t>(dim);
+    default:
+      return dim;
+  }
+}
+
 // Has the dims of integers that were passed under the name of a scalar, and those scalars of dims.
 void share_bound_dims(const Operator& op, Parsed* parsed) {
   for (int i = 0; i < op.scalar_count; ++i) {
     const ScalarArgument& argument = op.scalars[i];
     if (argument.binds < 0) continue;
-    Scalar& scalar = parsed->scalars[i];
     if ((parsed->scalars_given >> i & 1u) != 0) {
-      parsed->dims[argument.binds] = argument.kind == ScalarArgument::kI32 ? scalar.i32 : scalar.i64;
+      parsed->dims[argument.binds] = dim_of(argument, parsed->scalars[i]);
       parsed->dims_given += 1;
-    } else if (argument.kind == ScalarArgument::kI32) {
-      scalar.i32 = static_cast<int32_t>(parsed->dims[argument.binds]);
     } else {
-      scalar.i64 = parsed->dims[argument.binds];
+      parsed->scalars[i] = scalar_of(argument, parsed->dims[argument.binds]);
     }
   }
 }

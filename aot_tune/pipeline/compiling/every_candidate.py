@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from aot_tune.pipeline.compiling.interpret import interpret_kernels
+from aot_tune.pipeline.compiling.left_out import kernels_left_out
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
@@ -71,6 +72,7 @@ def compile_every_candidate(session: Session) -> list[CompiledKernel]:
     functions = [(t.operator, t.kernel, t.target, t.fit) for t in tried if t.kernel.triton is not None and t.fit]
     interpreted = interpret_kernels(session, functions)
     found = [_outcome(one, interpreted.get((one.operator.name, one.kernel.name, one.target.name))) for one in tried]
+    found += kernels_left_out(session)
     for line in (*itertools.chain(*map(compiled_lines, found)), *compiled_summary(found)):
         session.progress.line(line)
     return found

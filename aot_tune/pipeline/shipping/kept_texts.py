@@ -28,7 +28,11 @@ def keep_texts(session: Session, entries: Iterable[Entry]) -> None:
     top = Path(session.options.keep) / session.plan.name
     wanted = {e.candidate.id: e for e in entries if e.compiled}
     with ThreadPoolExecutor(max(1, session.jobs_of("nvcc").count)) as threads:
-        count = sum(threads.map(lambda entry: _keep(session, top, entry), wanted.values()))
+        try:
+            count = sum(threads.map(lambda entry: _keep(session, top, entry), wanted.values()))
+        except OSError as error:  # no reason to lose a library
+            session.progress.line(f"AOT_TUNE_KEEP: NOTHING KEPT below {top}: {error.strerror}")
+            return
     session.progress.line(f"kept {count} files of {len(wanted)} variants below {top} (AOT_TUNE_KEEP)")
 
 

@@ -13,8 +13,7 @@ import formula_bounds
 import numpy as np
 import pytest
 from cpu_kernels import CpuKernel
-from formulas import BATCHES, CALLS, FUNCTIONS, PHASES, TEMPLATES, FormulaCall, operator_of
-from hypothesis import given, settings
+from formulas import CALLS, FUNCTIONS, TEMPLATES, FormulaCall, on_batches, operator_of
 from nvcc_sources import MISSING
 from places import SHARED
 from precompiled import include
@@ -63,8 +62,7 @@ def check(folder: Path, op: Operator, batch: list[Formula], *flags: str) -> None
             assert not formula_bounds.off(got, formula, call)
 
 
-@settings(max_examples=40, deadline=None, phases=PHASES)
-@given(BATCHES)
+@on_batches(40)
 def test_the_reference_gives_what_a_formula_says(batch: list[Formula]) -> None:
     op = operator_of(batch)
     for call in (FormulaCall(**c) for c in CALLS):
@@ -77,8 +75,7 @@ def test_the_reference_gives_what_a_formula_says(batch: list[Formula]) -> None:
 def test_cpp(lanes: int, math_functions: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("cpp")
 
-    @settings(max_examples=6, deadline=None, phases=PHASES)
-    @given(BATCHES)
+    @on_batches(6)
     def holds(batch: list[Formula]) -> None:
         check(folder, operator_of(batch, LANES=lanes, MATH=math_functions), batch)
 
@@ -95,8 +92,7 @@ def host_flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_cuda_on_the_host(host_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("cuda")
 
-    @settings(max_examples=6, deadline=None, phases=PHASES)
-    @given(BATCHES)
+    @on_batches(6)
     def holds(batch: list[Formula]) -> None:
         check(folder, operator_of(batch, "each.cu.j2"), batch, *host_flags)
 

@@ -18,6 +18,7 @@ SHIM = """
 #include "known.h"
 namespace aot_tune {
 int32_t fail(int32_t code, const char*, ...) noexcept { return code; }
+void Text::add(const char*, ...) noexcept {}
 namespace {
 constexpr DTypeInfo kChoices[] = {{"bf16", 4, 16}, {"f32", 2, 32}};
 constexpr VariableInfo kVariables[] = {{"T", kChoices, 2}};
@@ -221,6 +222,7 @@ WIDE = """
 #include "known.h"
 namespace aot_tune {
 int32_t fail(int32_t code, const char*, ...) noexcept { return code; }
+void Text::add(const char*, ...) noexcept {}
 constexpr TensorInfo kTensors[] = {{"x", "", "", 2, 32, 4, false, false, -1},
                                    {"out", "", "", 2, 32, 1, true, false, -1}};
 constexpr OperatorInfo kOperator = {"test", kTensors, 2, nullptr, 0};

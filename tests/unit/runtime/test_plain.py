@@ -17,6 +17,7 @@ SHIM = """
 #include "check.cpp"
 namespace aot_tune {
 int32_t fail(int32_t code, const char*, ...) noexcept { return code; }
+void Text::add(const char*, ...) noexcept {}
 namespace {
 constexpr DTypeInfo kChoices[] = {{"bf16", 4, 16}, {"f32", 2, 32}};
 constexpr VariableInfo kVariables[] = {{"T", kChoices, 2}};

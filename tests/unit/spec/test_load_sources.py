@@ -277,3 +277,13 @@ def test_a_package_that_is_not_installed() -> None:
 
 def test_parameters_may_be_named_as_they_are() -> None:
     assert Kernel("k", function=Launcher("a.cu:f", (Stream(),)), parameters=(Parameter("N", (1, 2)),)).functions
+
+
+@pytest.mark.parametrize("name", ["device", "target"])
+def test_what_a_device_alone_has_is_no_constant_of_a_template(tmp_path: Path, name: str) -> None:
+    load(tmp_path, RIGHT.replace("grid=R", f'grid=(R, {name}("multiprocessors"))'))
+    said = refused(
+        tmp_path / "other", '"T": DTypeOf("x")}', f'"T": DTypeOf("x"), "UNROLL": {name}("multiprocessors")}}'
+    )
+    assert 'uses device("multiprocessors")' in said
+    assert "a target is an architecture" in said

@@ -16,8 +16,7 @@ import formula_bounds
 import msgspec
 import numpy as np
 import pytest
-from formulas import BATCHES, CALLS, FUNCTIONS, PHASES, FormulaCall, operator_of, triton_kernel
-from hypothesis import given, settings
+from formulas import CALLS, FUNCTIONS, FormulaCall, on_batches, operator_of, triton_kernel
 from places import SHARED
 from triton_installed import EACH_TRITON, VERSIONS, ask, chain
 
@@ -99,8 +98,7 @@ def interpreter(search: list[str], tmp_path: Path) -> Iterator[Interpreter]:
 
 @EACH_TRITON
 def test_random_formulas(interpreter: Interpreter) -> None:
-    @settings(max_examples=6, deadline=None, phases=PHASES)
-    @given(BATCHES)
+    @on_batches(6)
     def holds(batch: list[Formula]) -> None:
         for formula, results in zip(batch, interpreter(batch), strict=True):
             for call, got in zip(CALLS, results, strict=True):

@@ -190,7 +190,7 @@ def test_a_reference_may_change_what_it_is_given(tmp_path: Path, dtype: str, int
         storages = on_gpu.draw_inputs(op, check, 1, torch.device("cpu"))
         on_gpu.write_limits(op, check, folder / "cuda", 1, torch.device("cpu"))
         limits = on_gpu.read_limits(folder / "cuda")["c"].bounds
-        exact = [on_gpu.exact_values(op, check, storages)["c"].numpy() for _ in range(2)]
+        exact = [on_gpu.exact_values(op, check, storages, torch.device("cpu"))["c"].numpy() for _ in range(2)]
         assert np.array_equal(*exact)
         found.append((told.bounds, limits, values.tolist(), exact[0].tolist()))
         if integers:

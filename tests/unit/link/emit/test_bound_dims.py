@@ -9,8 +9,10 @@ import linked
 import numpy as np
 import pytest
 
+from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.link import LibrarySpec, OperatorTable
 from aot_tune.spec import Kernel, Operator, Scalar, Tensor, ceildiv, dims, problem
+from aot_tune.support.errors import SpecError
 
 M, N, K, B = dims("M N K B")
 
@@ -84,6 +86,16 @@ OPERATORS = {
         dims=("N",),
         tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
         scalars=(Scalar("N", "i64", binds="N"),),
+    ),
+    "const DLTensor *x, const DLTensor *out, uint8_t few, uint32_t many, int16_t some": _operator(
+        "kinds",
+        dims=("M", "N", "K", "B"),
+        tensors=(Tensor("x", (M,)), Tensor("out", (N, K, B), output=True)),
+        scalars=(
+            Scalar("few", "u8", binds="N"),
+            Scalar("many", "u32", binds="K"),
+            Scalar("some", "i16", default=2, binds="B"),
+        ),
     ),
     "const DLTensor *x, const DLTensor *w, const DLTensor *out": _operator(
         "blocks",
@@ -194,6 +206,26 @@ def test_an_output_tells_a_dtype(ops: ModuleType) -> None:
         ops.cast(zeros(3), out=zeros(3), other=zeros(3, dtype="f8"))
     with pytest.raises(ops.ArgumentTypeError, match=r"'out' has dtype i32, wanted f32 or f64"):
         ops.cast(zeros(3), out=zeros(3, dtype="i4"))
+
+
+def test_integers_of_other_widths(ops: ModuleType) -> None:
+    assert ops.kinds(zeros(1), few=200, many=3).shape == (200, 3, 2)
+    told = {"M": 1, "N": 200, "K": 70000, "B": 2}
+    assert ops.explain("kinds", M=1, N=200, K=70000, B=2)["dims"] == told
+    assert ops.explain("kinds", M=1, few=200, many=70000, some=2)["dims"] == told
+    with pytest.raises(ops.ArgumentValueError, match="'out': axis 0 has extent 300, wanted N = 44"):
+        ops.explain("kinds", M=1, N=300, K=1, B=1)
+    with pytest.raises(ops.ArgumentValueError, match="'some' is -1, wanted an extent of the dim B"):
+        ops.kinds(zeros(1), few=1, many=1, some=-1)
+
+
+def test_problems_are_of_dims_that_their_integers_hold() -> None:
+    operator = next(o for o in OPERATORS.values() if o.name == "kinds")
+    checks = derived_checks(operator)
+    assert checks
+    assert max(c.problem.dims["N"] for c in checks) <= 255 < max(c.problem.dims["K"] for c in checks)
+    with pytest.raises(SpecError, match=r"\(N <= 255\) does not hold on problem"):
+        dataclasses.replace(operator, workload=(problem(M=1, N=256, K=1, B=1),))
 
 
 def test_problems_are_stated_by_their_dims(ops: ModuleType) -> None:

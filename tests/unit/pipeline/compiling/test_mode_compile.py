@@ -81,3 +81,13 @@ def test_texts_of_kept_variants_are_kept_on_request(tmp_path: Path, capsys: pyte
     assert "kept 2 files of 1 variants below" in capsys.readouterr().out
     with pytest.raises(AotTuneError, match="AOT_TUNE_KEEP='kept' is not an absolute path"):
         planned(templates, "generic", AOT_TUNE_KEEP="kept")
+
+
+def test_a_folder_that_cannot_be_written_to_costs_no_library(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    folder = planned(project(tmp_path, KERNEL, some=GENERIC), "generic", AOT_TUNE_KEEP=str(tmp_path / "file" / "kept"))
+    build(folder)
+    assert (folder / "manifest.json").is_file()
+    assert "AOT_TUNE_KEEP: NOTHING KEPT below" in capsys.readouterr().out
