@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Change, list[str]]] = {
     "value with a semicolon": (operator("(1, 4, 16, 64, 256)", "('a;b',)"), ["parameter 'TIMES'", "a;b"]),
     "value with quotes": (operator("(1, 4, 16, 64, 256)", "('\"',)"), ["parameter 'TIMES'", "identifier"]),
     "value that is long": (operator("(1, 4, 16, 64, 256)", "('a' * 10000,)"), ["parameter 'TIMES'", "aaaa"]),
-    "value that is a float": (operator("(1, 4, 16, 64, 256)", "(1.5,)"), ["parameter 'TIMES'", "1.5"]),
+    "value that is no number": (operator("(1, 4, 16, 64, 256)", "(float('nan'),)"), ["parameter 'TIMES'", "nan"]),
     "name that is C": (operator('name="twice"', 'name="twice(); int x"'), ["operator.py", "twice(); int x", "letters"]),
     "name of another folder": (operator('name="twice"', 'name="thrice"'), ["operator.py", "'twice'"]),
     "keyword as a tensor": (operator('Tensor("x"', 'Tensor("while"'), ["operator.py", "'while'", "reserved"]),

@@ -22,7 +22,7 @@ M, N, K = dims("M N K")
 operator = Operator(
     name="top",
     dims=("M", "N", "K"),
-    tensors=(Tensor("x", (M, 2 * N)), Tensor("out", (M, K), output=True)),
+    tensors=(Tensor("x", (M, 2 * N), read=M * K), Tensor("out", (M, K), output=True)),
     scalars=(Scalar("count", "i64", binds="K"),),
     legal=(K <= N,),
     reference=lambda xp, call: {"out": call.x[:, : call.count]},

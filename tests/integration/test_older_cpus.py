@@ -74,11 +74,12 @@ def test_a_replay_of_a_surveyed_library_is_the_same(tmp_path: Path) -> None:
     """The survey is of this machine's own target alone, and has times of generic variants, which are of all targets."""
     made = Project.make(tmp_path / "project", AOT_TUNE_OLDER_CPUS="40", AOT_TUNE_EFFORT="quick", AOT_TUNE_SURVEY="20")
     made.configure()
-    assert "survey: 22 shapes" in made.build()
+    said = made.build()
+    assert "survey: 22 shapes" in said
     run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=made.environment())
     made.configure("--database", made.folder / "tuning", build="replay", AOT_TUNE_MODE="replay")
     made.build("replay")
-    assert targets(made) == ["cpu-x86-64", OLDER, HERE.name]
+    assert targets(made) == ["cpu-x86-64", OLDER, HERE.name], said
     assert (made.folder / "replay" / "dispatch.cpp").read_text().count("kExpected") == (
         made.folder / "build" / "dispatch.cpp"
     ).read_text().count("kExpected")
@@ -201,4 +202,4 @@ def test_a_budget_is_for_all_targets(tmp_path: Path) -> None:
     made.configure()
     said = made.build()
     assert f"{OLDER}, for older CPUs: " in said
-    assert targets(made) == ["cpu-x86-64", OLDER, HERE.name]
+    assert targets(made) == ["cpu-x86-64", OLDER, HERE.name], said

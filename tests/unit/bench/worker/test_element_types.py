@@ -52,7 +52,7 @@ def judges(op: Operator, check: Check, folder: Path, name: str) -> tuple[Any, li
     write_truth(op, check, folder / "here", 5)
     truth, values = read_truth(folder / "here")[name]
     write_limits(concrete, check, folder / "there", 5, device)
-    exact = exact_values(concrete, check, draw_inputs(concrete, check, 5, device))[name]
+    exact = exact_values(concrete, check, draw_inputs(concrete, check, 5, device), device)[name]
     np.testing.assert_array_equal(exact.numpy(), values)
     expected = Expected(tensor, exact, read_limits(folder / "there")[name])
 
