@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from compiled_project import project
+from nvcc_sources import MISSING
 from triton_installed import VERSIONS
 
 from aot_tune.cli.main import main
@@ -74,7 +74,7 @@ def test_templates_of_a_project_may_include_bundled_ones(
     assert ("fix: add the bundled templates" in said) == (name == "softmax")
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_a_source_is_written_anywhere_without_a_device(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from compiled_project import GENERIC, SOME_FAIL, project
+from nvcc_sources import MISSING
 from triton_installed import VERSIONS
 
 from aot_tune.cli.main import main
 from aot_tune.support.errors import ToolchainError
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+needs_nvcc = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 needs_triton = pytest.mark.skipif(not VERSIONS, reason="no Triton")
 
 
