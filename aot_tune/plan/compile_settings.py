@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -126,9 +126,9 @@ def linked_libraries(
     return tuple(found)
 
 
-def _files(find: object, options: CompileOptions, where: str) -> Sequence[str]:
+def _files(find: Callable[[CompileOptions], tuple[str, ...]], options: CompileOptions, where: str) -> tuple[str, ...]:
     try:
-        return find(options)  # type: ignore[operator,no-any-return]
+        return find(options)
     except ToolchainError as error:
         raise SpecError(f"{where}: {error.what}", why=error.why, fix=error.fix) from error
 

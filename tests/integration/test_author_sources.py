@@ -40,6 +40,21 @@ operator = Operator(
     ),
 )
 """
+TRIPLE = """
+from aot_tune.spec import *
+
+N, = dims("N")
+operator = Operator(
+    name="triple",
+    dims=("N",),
+    tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
+    legal=(stride("x", 0) == 1, stride("out", 0) == 1),
+    reference=lambda xp, call: {"out": 3 * call.x},
+    flops=N,
+    workload=(problem(N=1000),),
+    kernels=(Kernel("generic", function=Launcher("lib/half.h:triple", {"n": N}), generic=True),),
+)
+"""
 SOURCE = """
 #include "half.h"
 #include "late.h"
@@ -55,16 +70,19 @@ void halve(const float* x, float* out, int n) {
 """
 FILES = {
     "templates/halve/operator.py": OPERATOR,
+    "templates/triple/operator.py": TRIPLE,
     "csrc/halve.cpp": SOURCE,
     "include/sub/early.h": "#define EARLY 1\n",
     "late/late.h": "#define LATE 2\n",
-    "lib/half.h": 'extern "C" float own_half(float x);\n',
-    "lib/half.cpp": 'extern "C" float own_half(float x) { return x * HALF; }\n',
+    "lib/half.h": 'extern "C" float own_half(float x);\nvoid triple(const float* x, float* out, long n);\n',
+    "lib/half.cpp": 'extern "C" float own_half(float x) { return x * HALF; }\n'
+    "void triple(const float* x, float* out, long n) { for (long i = 0; i < n; ++i) out[i] = 3 * x[i]; }\n",
 }
 USE = """
 import numpy as np, ops
 x = np.linspace(-3, 5, 1000, dtype="f4")
 assert (ops.halve(x) == x / 2).all()
+assert (ops.triple(x) == 3 * x).all()
 try:
     ops.halve(x[::2])
 except ValueError as error:
@@ -124,3 +142,22 @@ def test_what_may_not_be_given_is_told_before_anything_is_compiled(folder: Path,
     assert said in told
     assert "fix:" in told
     assert not os.path.lexists(folder / "other")
+
+
+def test_a_library_that_a_kernel_names_is_looked_for_first(folder: Path, tmp_path: Path) -> None:
+    """Of two that are not there both are told, with their kernels."""
+    for name, library in (("halve", "no_such_library"), ("triple", "nor_this")):
+        own = tmp_path / "templates" / name
+        own.mkdir(parents=True)
+        text = FILES[f"templates/{name}/operator.py"]
+        wanted = f"generic=True, compile=CompileOptions(libraries=({library!r},)))"
+        (own / "operator.py").write_text(text.replace("generic=True)", wanted))
+    for file in ("csrc/halve.cpp", "lib/half.h"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_text(FILES[file])
+    (tmp_path / "CMakeLists.txt").touch()
+    command = [sys.executable, "-m", "aot_tune.cli.main", "configure", "--name", "own", "--prefix", "own"]
+    command += ["--header", "own.h", "--directory", tmp_path / "other", "--templates", tmp_path / "templates"]
+    told = run(command, env=env(folder), status=1)
+    assert "operator 'halve': kernel 'generic': library 'no_such_library' is not found" in told
+    assert "operator 'triple': kernel 'generic': library 'nor_this' is not found" in told
