@@ -95,13 +95,19 @@ def cpu_workload() -> tuple[Problem, ...]:
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """BERT-large (1024) and wider models; in bf16, a few in f16 and f32."""
+    """BERT-large (1024) and wider models; in bf16, a few in f16 and f32.
+
+    And rows of other widths, most of which do not begin with whole pieces of 16 bytes.
+    """
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     found = [problem(R=r, D=d, dtypes={"T": "bf16"}) for d in (1024, 3584, 4096, 8192) for r in rows]
     shapes = (*((r, 1024) for r in (1, 64, 256, 4096, 16384)), (1024, 4096), (16384, 4096))
     found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in shapes]
     found += [problem(R=r, D=d) for r, d in shapes]
     found += [problem(R=r, D=12288, dtypes={"T": "bf16"}) for r in (16, 4096)]
+    odd = ((12345, 1536), (4096, 4099), (64, 4099), (3, 50257), (777, 50257), (5000, 50257), (16384, 777), (16384, 33))
+    found += [problem(R=r, D=d, dtypes={"T": "bf16"}) for r, d in odd]
+    found += [problem(R=4096, D=4099, dtypes={"T": "f16"}), problem(R=4096, D=1025)]
     return tuple(found)
 
 
@@ -225,7 +231,7 @@ operator = Operator(
     flops=7 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 32768)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
     baselines=(Baseline("torch.layer_norm", "torch", torch_layer_norm),),

@@ -94,7 +94,10 @@ def cpu_workload() -> tuple[Problem, ...]:
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584), Llama-3-70B (8192) and 405B (16384); one width in f16 and f32."""
+    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584), Llama-3-70B (8192) and 405B (16384); one width in f16 and f32.
+
+    And rows of other widths, most of which do not begin with whole pieces of 16 bytes.
+    """
     fused = ["residual", "residual_out"]
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     bf16 = {"T": "bf16"}
@@ -105,6 +108,10 @@ def cuda_workload() -> tuple[Problem, ...]:
     found += [problem(R=r, D=4096) for r in some]
     found += [problem(R=r, D=4096, present=fused) for r in (16, 4096)]
     found += [problem(R=r, D=16384, dtypes=bf16) for r in (16, 4096)]
+    odd = ((12345, 1536), (4096, 4099), (64, 4099), (3, 50257), (5000, 50257), (16384, 777), (16384, 33))
+    found += [problem(R=r, D=d, dtypes=bf16) for r, d in odd]
+    found += [problem(R=4096, D=4099, present=fused, dtypes=bf16)]
+    found += [problem(R=4096, D=4099, dtypes={"T": "f16"}), problem(R=4096, D=1537)]
     return tuple(found)
 
 
@@ -230,7 +237,7 @@ operator = Operator(
     flops=4 * R * D + present("residual") * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 32768)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     # more than the registers of one block hold
     checks=(problem(R=3, D=40008), problem(R=3, D=40008, present=["residual", "residual_out"])),
