@@ -90,17 +90,11 @@ def _softmax(call: AtenCall) -> tuple[str, Problem]:
 
 
 def _layer_norm(call: AtenCall) -> tuple[str, Problem]:
-    x, weight, bias = _normalised(call), call.tensor(2), call.tensor(3)
-    if weight is None or bias is None:
-        raise Unmapped("it has no weight or no bias")
-    return _by_rows("layer_norm", x, weight=weight, bias=bias)
+    return _by_rows("layer_norm", _normalised(call), weight=call.tensor(2), bias=call.tensor(3))
 
 
 def _rms_norm(call: AtenCall) -> tuple[str, Problem]:
-    x, weight = _normalised(call), call.tensor(2)
-    if weight is None:
-        raise Unmapped("it has no weight")
-    return _by_rows("rms_norm", x, weight=weight)
+    return _by_rows("rms_norm", _normalised(call), weight=call.tensor(2))
 
 
 def _normalised(call: AtenCall) -> AtenTensor:
@@ -111,11 +105,14 @@ def _normalised(call: AtenCall) -> AtenTensor:
     return x
 
 
-def _by_rows(operator: str, x: AtenTensor, **vectors: AtenTensor) -> tuple[str, Problem]:
+def _by_rows(operator: str, x: AtenTensor, **optional: AtenTensor | None) -> tuple[str, Problem]:
     (rows, width), strides = flat_rows(x)
+    vectors = {name: vector for name, vector in optional.items() if vector is not None}
     vector_strides = {name: vector.strides for name, vector in vectors.items()}
     dtypes = _one_dtype(x, *vectors.values())
-    return operator, problem(R=rows, D=width, strides={"x": strides, **vector_strides}, dtypes=dtypes)
+    return operator, problem(
+        R=rows, D=width, strides={"x": strides, **vector_strides}, present=tuple(vectors), dtypes=dtypes
+    )
 
 
 def _attention(call: AtenCall) -> tuple[str, Problem]:

@@ -186,7 +186,7 @@ operator = Operator(
     tensors=(
         Tensor("gate", (R, D), "T"),
         Tensor("up", (R, D), "T"),
-        Tensor("out", (R, D), "T", output=True),
+        Tensor("out", (R, D), "T", output=True, may_alias=("gate", "up")),
     ),
     reference=reference,
     flops=5 * R * D,

@@ -230,7 +230,7 @@ operator = Operator(
     dims=("R", "D"),
     tensors=(
         Tensor("x", (R, D), "T", values=normal(4.0)),
-        Tensor("out", (R, D), "T", output=True),
+        Tensor("out", (R, D), "T", output=True, may_alias=("x",)),
     ),
     reference=reference,
     flops=5 * R * D,

@@ -23,6 +23,7 @@ from draws import Drawn, calls_of, guards_of, odd_problems, refusing
 from problems import Case
 
 from aot_tune.spec import Expr, Operator, problem
+from aot_tune.spec.aliases import aliases_on
 from aot_tune.spec.load_operators import load_operator
 
 BF16 = {"T": "bf16"}
@@ -58,8 +59,8 @@ class World:
         found = {
             "gemm": dict(M=16, N=1024, K=1024, present=["bias"], attributes={"activation": "gelu"}, **linear),
             "softmax": {"R": 64, "D": 4096},
-            "rms_norm": {"R": 64, "D": 4096},
-            "layer_norm": {"R": 64, "D": 1024},
+            "rms_norm": {"R": 64, "D": 4096, "present": ["weight"]},
+            "layer_norm": {"R": 64, "D": 1024, "present": ["weight", "bias"]},
             "silu_mul": {"R": 64, "D": 4096},
             "batched_gemm": {"B": 8, "M": 128, "N": 128, "K": 64, "order": {"b": (0, 2, 1)}},
         }
@@ -112,6 +113,25 @@ def without_force(world: World) -> None:
             if fault := case.fault():
                 faults.append(fault)
     assert not faults, "\n".join(faults[:20])
+
+
+def rows_in_place(world: World) -> None:
+    """Outputs in an input's memory are those of calls with memory for each, whatever is passed beside."""
+    names = [n for n in ("softmax", "rms_norm", "layer_norm", "silu_mul") if n in world.ops.operators]
+    for name, rows, width in itertools.product(names, (1, 300), (5, 128, 4096, 5001, 40008, 50257)):
+        operator = world.operator(name)
+        optional = tuple(t.name for t in operator.tensors if t.optional)
+        for present in {(), optional, tuple(t for t in optional if t not in ("weight", "bias"))}:
+            chosen = problem(R=rows, D=width, present=present, dtypes=BF16)
+            for aliases in aliases_on(operator, chosen):
+                apart, shared = (Case(operator, chosen, "dense", 1) for _ in range(2))
+                shared.tensors |= {output: shared.tensors[given] for output, given in aliases.items()}
+                apart.call(world.ops)
+                shared.call(world.ops)
+                assert not (fault := apart.fault()), fault
+                for output in operator.outputs:
+                    if output.name in shared.tensors:
+                        torch.testing.assert_close(shared.tensors[output.name], apart.tensors[output.name])
 
 
 def empty_calls(world: World) -> None:

@@ -25,6 +25,17 @@ KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 RENDERER = Renderer([TEMPLATES])
+ABSENT: dict[str, tuple[tuple[str, ...], ...]] = {
+    "rms_norm": (
+        ("residual", "residual_out"),
+        ("residual",),
+        ("residual_out",),
+        ("weight",),
+        ("weight", "residual", "residual_out"),
+    ),
+    "layer_norm": (("bias",), ("weight",), ("weight", "bias")),
+    "softmax": (),
+}
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
 
@@ -110,6 +121,12 @@ class Stored:
             extents + 8 * len(shape),
         )
 
+    def clear_spare(self) -> None:
+        """Set what lies between the rows to what it is in an output's memory."""
+        drawn = self.view.copy()
+        self.flat[:] = np.iinfo(self.flat.dtype).max
+        self.view[...] = drawn
+
     def spare_is_untouched(self) -> bool:
         outside = np.concatenate((self.memory[: self.begin], self.memory[self.begin + self.bytes :]))
         self.view[...] = np.iinfo(self.view.dtype).max
@@ -154,10 +171,12 @@ def check(
     skipped: Mapping[str, int] | None = None,
     special: bool = False,
     given: Mapping[str, NDArray[np.float64]] | None = None,
+    aliases: Mapping[str, str] | None = None,
 ) -> None:
     """Call on random values, or those `given`, and compare with the operator's reference.
 
-    A tensor begins as many elements past what is aligned as `skipped` says of it.
+    A tensor begins as many elements past what is aligned as `skipped` says of it; an output lies in the memory of the
+    input that `aliases` names.
     """
     values = np.random.default_rng(1)
     stored: dict[str, Stored] = {}
@@ -167,6 +186,9 @@ def check(
             layout = (strides or {}).get(tensor.name, row_major(tensor, shape))
             drawn, behind = None if tensor.output else values, (skipped or {}).get(tensor.name, 0)
             stored[tensor.name] = Stored(shape, layout, dtype, drawn, behind)
+    for output, name in (aliases or {}).items():
+        stored[name].clear_spare()
+        stored[output] = stored[name]
     for name, chosen in (given or {}).items():
         stored[name].view[...] = encode(chosen, dtype)
     if special:

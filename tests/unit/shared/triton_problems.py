@@ -6,14 +6,27 @@ from collections.abc import Iterator
 
 from aot_tune.spec import Kernel, Operator, Problem, all_of, problem
 
+PRESENT: dict[str, tuple[tuple[str, ...], ...]] = {
+    "rms_norm": (
+        ("weight",),
+        (),
+        ("weight", "residual", "residual_out"),
+        ("weight", "residual"),
+        ("residual", "residual_out"),
+    ),
+    "layer_norm": (("weight", "bias"), (), ("weight",), ("bias",)),
+}
+"""Which optional tensors are passed."""
+
 
 def rows_problems(op: Operator, kernel: Kernel, dtype: str) -> Iterator[Problem]:
     wide = "long" in kernel.name or "twice" in kernel.name
     for r, d in ((3, 20001), (1, 8200)) if wide else ((1, 1000), (5, 517), (37, 40)):
-        for present in ((), ("residual", "residual_out"), ("residual",)) if op.name == "rms_norm" else ((),):
+        for present in PRESENT.get(op.name, ((),)):
             yield problem(R=r, D=d, present=present, dtypes={"T": dtype})
     if "twice" in kernel.name:  # in one block
-        yield problem(R=2, D=3001, dtypes={"T": dtype})
+        for present in PRESENT[op.name][:2]:
+            yield problem(R=2, D=3001, present=present, dtypes={"T": dtype})
     if kernel.name != "triton_flat":
         first, out = op.tensors[0].name, op.tensors[-1].name if op.name != "rms_norm" else "out"
         d = 9000 if wide else 1000
