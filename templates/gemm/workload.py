@@ -76,7 +76,7 @@ F16_LAYERS: Layers = (*LAYERS[:12:4], *LAYERS[12:])
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """All layers at all batch sizes in bf16, a part of them in f16 and f32; and what has no whole pieces of 16 bytes."""
+    """All layers at all batch sizes in bf16, a part of them in f16 and f32; then what has no whole 16 bytes."""
     found = [problem(M=m, N=4096, K=4096, dtypes={"T": "bf16"}) for m in (16, 256)]  # weights kept by rows
     for m in (1, 16, 64, 256, 1024, 4096):
         for _, n, k, (activation, *present) in LAYERS:
