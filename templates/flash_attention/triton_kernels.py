@@ -36,6 +36,7 @@ _AXES = ("batch", "head", "row")
 _OUTER = tuple(stride(t, axis) for t in _TENSORS for axis in range(3))
 _STRIDES = {f"{t}_{name}": stride(t, axis) for t in _TENSORS for axis, name in enumerate(_AXES)}
 _BESIDE = ("mask", "bias")
+MASKED = (present("mask") == 1) | (present("bias") == 1)
 
 
 def _beside(group: Expr | int) -> dict[str, Expr]:
@@ -89,12 +90,12 @@ def _of_width(width: int) -> tuple[Expr, ...]:
     return (width >= D, (0 if width == 64 else width // 2) < D)
 
 
-def _tma(width: int, hopper: Expr, configs: tuple[Config, ...]) -> Kernel:
+def _tma(width: int, hopper: Expr, configs: tuple[Config, ...], name: str = "", calls: tuple[Expr, ...] = ()) -> Kernel:
     """With descriptors that the host makes; columns beyond D are zeros."""
     rows: dict[str, KernelArgument] = {t: Descriptor(t, (1, 1, BLOCK_M, width)) for t in ("q", "out")}
     keys = {t: Descriptor(t, (1, 1, BLOCK_N, width)) for t in ("k", "v")}
     return Kernel(
-        f"triton_tma_{width}",
+        f"triton_tma_{name}{width}",
         triton=TritonFunction(
             "flash_attention/triton.py:attention_tma",
             arguments={**rows, **keys, **_beside(1), "CAUSAL": CAUSAL, "BLOCK_D": width},
@@ -102,7 +103,7 @@ def _tma(width: int, hopper: Expr, configs: tuple[Config, ...]) -> Kernel:
         ),
         listed=configs,
         constraints=(*_HOPPER, ~HOPPER | hopper),
-        requires=(*BLOCKS, *_of_width(width)),
+        requires=(*BLOCKS, *_of_width(width), *calls),
         tile=_TILE,
         **_SHARED,
     )
@@ -180,7 +181,10 @@ TRITON_KERNELS = (
         128,
         parameter("num_stages") == 3,
         table(_CONFIG, (128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3), (64, 64, 4, 2)),
+        calls=(~MASKED,),
     ),
+    # Blocks of masks are in shared memory, too: with three stages of 128 keys there is no room for them.
+    _tma(128, BLOCK_M == 128, table(_CONFIG, (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2)), "masked_", (MASKED,)),
     _tma(256, (BLOCK_M == 128) & (BLOCK_N == 64), table(_CONFIG, (128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2))),
     _pointers(64, BLOCK_M == 128, table(_CONFIG, (128, 64, 8, 3), (64, 64, 4, 3))),
     _pointers(128, BLOCK_N == 64, table(_CONFIG, (128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 3))),
