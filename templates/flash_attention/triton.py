@@ -43,16 +43,15 @@ def locate(H, HK, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl
 
 @triton.jit
 def beside(at, batch, head, heads, rows, columns, a_batch, a_head, a_row, a_key, ROWS: tl.constexpr):
-    """Pointers to the elements of a mask or a bias, of some queries and the first keys; None of None.
+    """Pointers to the elements of a mask or a bias, of some queries and the first keys.
 
     `heads` and `rows` are those of the queries. Unless `ROWS`, all have the same elements, which are those of `head`.
     """
-    if at is not None:
-        at += batch * a_batch + columns[None, :] * tl.cast(a_key, tl.int32)
-        if ROWS:
-            at += (heads * a_head + rows * a_row)[:, None]
-        else:
-            at += head * a_head
+    at += batch * a_batch + columns[None, :] * tl.cast(a_key, tl.int32)
+    if ROWS:
+        at += (heads * a_head + rows * a_row)[:, None]
+    else:
+        at += head * a_head
     return at
 
 
@@ -157,8 +156,10 @@ def attention_tma(
     last = places + shift
     columns = tl.arange(0, BLOCK_N)
     at, h, place = batch.to(tl.int64), head.to(tl.int64), tl.minimum(places, rows - 1).to(tl.int64)
-    mask = beside(mask, at, h, h, place, columns, mask_batch, mask_head, mask_row, mask_key, MASK_ROWS)
-    bias = beside(bias, at, h, h, place, columns, bias_batch, bias_head, bias_row, bias_key, BIAS_ROWS)
+    if mask is not None:
+        mask = beside(mask, at, h, h, place, columns, mask_batch, mask_head, mask_row, mask_key, MASK_ROWS)
+    if bias is not None:
+        bias = beside(bias, at, h, h, place, columns, bias_batch, bias_head, bias_row, bias_key, BIAS_ROWS)
     sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
@@ -213,8 +214,10 @@ def attention_tma_parts(
     last = places + shift
     columns = tl.arange(0, BLOCK_N)
     at, h, place = batch.to(tl.int64), head.to(tl.int64), tl.minimum(places, rows - 1).to(tl.int64)
-    mask = beside(mask, at, h, h, place, columns, mask_batch, mask_head, mask_row, mask_key, MASK_ROWS)
-    bias = beside(bias, at, h, h, place, columns, bias_batch, bias_head, bias_row, bias_key, BIAS_ROWS)
+    if mask is not None:
+        mask = beside(mask, at, h, h, place, columns, mask_batch, mask_head, mask_row, mask_key, MASK_ROWS)
+    if bias is not None:
+        bias = beside(bias, at, h, h, place, columns, bias_batch, bias_head, bias_row, bias_key, BIAS_ROWS)
     sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     sums_rest = tl.zeros([BLOCK_M, REST], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -279,8 +282,10 @@ def attention(
     d = tl.arange(0, BLOCK_D)
     batch, head, key_head = batch.to(tl.int64), head.to(tl.int64), key_head.to(tl.int64)
     place = tl.minimum(rows, M - 1).to(tl.int64)
-    mask = beside(mask, batch, head, head, place, columns, mask_batch, mask_head, mask_row, mask_key, MASK_ROWS)
-    bias = beside(bias, batch, head, head, place, columns, bias_batch, bias_head, bias_row, bias_key, BIAS_ROWS)
+    if mask is not None:
+        mask = beside(mask, batch, head, head, place, columns, mask_batch, mask_head, mask_row, mask_key, MASK_ROWS)
+    if bias is not None:
+        bias = beside(bias, batch, head, head, place, columns, bias_batch, bias_head, bias_row, bias_key, BIAS_ROWS)
     k += batch * k_batch + key_head * k_head
     v += batch * v_batch + key_head * v_head
     own = (rows[:, None] < M) & (d[None, :] < D)
@@ -336,8 +341,14 @@ def attention_split(
     place = rows.to(tl.int64)
     own_head = (key_head * group).to(tl.int64)
     known = tl.where(inside, heads, own_head)
-    mask = beside(mask, batch, own_head, known, place, columns, mask_batch, mask_head, mask_row, mask_key, MASK_ROWS)
-    bias = beside(bias, batch, own_head, known, place, columns, bias_batch, bias_head, bias_row, bias_key, BIAS_ROWS)
+    if mask is not None:
+        mask = beside(
+            mask, batch, own_head, known, place, columns, mask_batch, mask_head, mask_row, mask_key, MASK_ROWS
+        )
+    if bias is not None:
+        bias = beside(
+            bias, batch, own_head, known, place, columns, bias_batch, bias_head, bias_row, bias_key, BIAS_ROWS
+        )
     k += batch * k_batch + key_head.to(tl.int64) * k_head
     v += batch * v_batch + key_head.to(tl.int64) * v_head
     own = inside[:, None] & (d[None, :] < D)

@@ -125,11 +125,6 @@ def test_a_gate_waits_for_the_other_factor(profiled: Callable[..., MappedCalls])
         (lambda: torch.softmax(X, 0), "aten::softmax", "it is not over the last dim"),
         (lambda: F.layer_norm(X, (32,)), "aten::layer_norm", "it has no weight or no bias"),
         (lambda: F.layer_norm(X, (16, 32), X, X), "aten::layer_norm", "it is over more than a dim"),
-        (
-            lambda: F.scaled_dot_product_attention(Q, Q, Q, dropout_p=0.5),
-            "aten::scaled_dot_product_attention",
-            "its dropout_p is 0.5",
-        ),
         (lambda: torch.mm(rand(0, 32), W), "aten::mm", "it has no elements"),
         (lambda: torch.cumsum(X, 0), "aten::cumsum", "no bundled operator computes it"),
     ],
