@@ -115,7 +115,7 @@ def without_force(world: World) -> None:
 
 
 def attention_of_torch(world: World) -> None:
-    """Attention as users of torch call theirs: views of projections, masks of all kinds, a token's query, odd widths."""
+    """Attention as users of torch call theirs: views of projections, masks of all kinds, a token, odd widths."""
     if "flash_attention" not in world.ops.operators:
         return
     torch.manual_seed(0)
