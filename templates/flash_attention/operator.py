@@ -284,7 +284,7 @@ operator = Operator(
         Tensor("v", (B, HK, N, D), "T", read=SEEN),
         Tensor("mask", (B, H, M, N), "bool", optional=True, read=_beside("mask"), values=sparse(0.75)),
         Tensor("bias", (B, H, M, N), "T", optional=True, read=_beside("bias")),
-        Tensor("out", (B, H, M, D), "T", output=True),
+        Tensor("out", (B, H, M, D), "T", output=True, layout_of="q"),
     ),
     scalars=(Scalar("scale", "f32", 0.0, other=0.2),),
     attributes=(Attribute("causal", ("none", "upper_left", "lower_right")),),
