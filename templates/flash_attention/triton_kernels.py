@@ -164,9 +164,7 @@ def _split(width: int, configs: tuple[Config, ...]) -> Kernel:
             grid=(tiles * SPLIT,),
         ),
         listed=configs,
-        constraints=(
-            ~HOPPER | ((BLOCK_M == 64) & ((BLOCK_N == 64) & (SPLIT == 4) | (width != 128))) | (BLOCK_M == 16),
-        ),
+        constraints=(~HOPPER | ((BLOCK_M == 64) & ((BLOCK_N == 64) | (width != 128))) | (BLOCK_M == 16),),
         requires=(*NEAR, *_of_width(width), H % HK == 0, M <= 1024),
         worthwhile=(M <= 256, N >= 1024),
         tile=_TILE,
@@ -201,6 +199,8 @@ TRITON_KERNELS = (
             (64, 64, 4, 4, 3),
             (64, 32, 4, 4, 3),
             (128, 64, 8, 8, 3),
+            # A few queries of the same heads, and one: as many programs as keep all multiprocessors at reading.
+            (64, 64, 16, 4, 3),
             (16, 64, 16, 4, 3),
             (16, 64, 32, 4, 3),
             (16, 64, 64, 4, 3),
