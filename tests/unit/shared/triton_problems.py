@@ -72,8 +72,8 @@ def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
     ):
         yield problem(
             B=2,
-            H=4,
-            HK=2,
+            H=2,
+            HK=1,
             M=m,
             N=n,
             D=d,

@@ -166,7 +166,7 @@ def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, tmp_
         ("blocks", "seen[v0 * VW + VW - 1] == 0", "seen[v0 * VW] == 0"),
         ("blocks", "call.masked() && total == 0.0f", "false"),
         ("few_rows", "call.masked() && total == 0.0f", "false"),
-        ("few_rows", "mask_step = mask->strides[3]", "mask_step = 1"),
+        ("few_rows", "seen[i * mask_step]", "seen[i]"),
         ("blocks", "(first + r) % heads", "(first + r) % heads * 0"),
         ("few_rows", "sums.total[r] * fade[r] + sum", "sums.total[r] + sum"),
         ("few_rows", "total += data[ROWS + r] * weight", "total += data[ROWS + r]"),
