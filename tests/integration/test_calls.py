@@ -191,6 +191,34 @@ def test_products_and_attention_of_16_bits(ops: ModuleType, dtype: str, layout: 
         torch.testing.assert_close(ops.flash_attention(q, k_, v).double(), attended, **near)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_with_masks_of_torch_and_with_wrong_ones(ops: ModuleType, dtype: torch.dtype) -> None:
+    b, h, hk, m, n, d = 2, 4, 2, 5, 33, 96
+    draw = torch.Generator().manual_seed(1)
+    tokens = [torch.randn(b, t, g, d, generator=draw).to(dtype) for t, g in ((m, h), (n, hk), (n, hk))]
+    q, k, v = (t.transpose(1, 2) for t in tokens)
+    padding = torch.arange(n) < torch.tensor([n, 0])[:, None, None, None]
+    added = torch.randn(1, h, m, n, generator=draw).to(dtype)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    near = {"rtol": 2e-5, "atol": 2e-5} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
+    for name, given in (("mask", padding), ("bias", added)):
+        whole = given.expand(b, h, m, n)
+        wanted = whole if name == "mask" else whole.double()
+        want = attend(*(t.double() for t in (q, k, v)), attn_mask=wanted, enable_gqa=True).nan_to_num()
+        torch.testing.assert_close(ops.flash_attention(q, k, v, **{name: whole}).double(), want, **near)
+    out = torch.full_like(q, 7.0)
+    for error, wrong in (
+        (ops.ArgumentValueError, {"mask": padding}),
+        (ops.ArgumentValueError, {"mask": torch.ones(b, h, m, n + 1, dtype=torch.bool)}),
+        (ops.ArgumentValueError, {"bias": added[0]}),
+        (ops.ArgumentTypeError, {"bias": padding.expand(b, h, m, n)}),
+        (ops.ArgumentTypeError, {"mask": torch.ones(b, h, m, n, dtype=torch.uint8)}),
+    ):
+        with pytest.raises(error, match=next(iter(wrong))):
+            ops.flash_attention(q, k, v, out=out, **wrong)
+    assert bool((out == 7.0).all())
+
+
 def test_torch_layouts_and_mixtures(ops: ModuleType) -> None:
     a, b = torch.randn(16, 768), torch.randn(768, 768).t()
     want = (a.double() @ b.double()).float()

@@ -50,6 +50,7 @@ struct TensorArgument {
   bool inout = false;  // an input that is written, too
   constexpr bool written() const { return output || inout; }
   bool required = false;  // of an output: a dim or dtype of the call is that of this one
+  int8_t layout_of = -1;  // of an output that is made: the input whose axes have the same order in memory
 };
 
 union Scalar {
@@ -317,9 +318,14 @@ PyObject* imported(const char* name);
 // Whether numpy was imported, with its functions in the state.
 bool learn_numpy(State* state);
 
-// A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set.
+// The axes of a tensor from the slowest to the fastest; false where that is their order, or where some are
+// broadcast. An axis of extent 1 counts as in a row-major tensor.
+bool axes_in_memory(const DLTensor* tensor, int* order);
+
+// A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set. Its axes
+// are in memory as those of `layout` are, if that is not NULL.
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
-                   const DType& type, const int64_t* extents);
+                   const DType& type, const int64_t* extents, const DLTensor* layout);
 
 // ---- Devices and streams
 // -------------------------------------------------------------------------------------------

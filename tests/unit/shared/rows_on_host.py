@@ -89,7 +89,7 @@ def decode(bits: NDArray[np.uint16] | NDArray[np.uint32], dtype: str) -> NDArray
 class Stored:
     """A tensor's memory, with a guard zone of NaN on both sides, and its view in the logical shape.
 
-    The view begins `skipped` elements past what is aligned.
+    The view begins `skipped` elements past what is aligned. Booleans are bytes of 0 and 1.
     """
 
     def __init__(
@@ -102,13 +102,14 @@ class Stored:
     ):
         low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - skipped
         count = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - low + 1
-        unit = np.uint32 if dtype == "f32" else np.uint16
+        unit = {"f32": np.uint32, "bool": np.uint8}.get(dtype, np.uint16)
         size = np.dtype(unit).itemsize
         self.memory = np.full(count * size + 256, 0xFF, np.uint8)
         self.begin, self.bytes = 64 + (-self.memory.ctypes.data) % 64, count * size
         self.flat = self.memory[self.begin : self.begin + self.bytes].view(unit)
         if values is not None:
-            self.flat[:] = encode(values.standard_normal(count) * 2, dtype)
+            drawn = values.standard_normal(count) * 2
+            self.flat[:] = drawn > -1.4 if dtype == "bool" else encode(drawn, dtype)
         self.view = np.lib.stride_tricks.as_strided(self.flat[-low:], shape, [s * size for s in strides])
         self.extents = np.array([shape, strides], np.int64)
         extents = self.extents.ctypes.data
@@ -116,7 +117,7 @@ class Stored:
             self.flat.ctypes.data - low * size,
             (2, 0),
             len(shape),
-            (2, size * 8, 1, 0),
+            (6 if dtype == "bool" else 2, size * 8, 1, 0),
             extents,
             extents + 8 * len(shape),
         )

@@ -72,6 +72,29 @@ def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
             yield problem(B=1, H=h, HK=hk, M=m, N=n, D=d, attributes=chosen, dtypes={"T": dtype})
     split = dict.fromkeys(("q", "k", "v", "out"), (3 * 40 * width, width, 3 * width, 1))  # heads between rows
     yield problem(B=2, H=3, HK=3, M=40, N=40, D=width, strides=split, dtypes={"T": dtype})
+    d = width - (7 if free else 8)
+    none, upper, lower = {}, {"causal": "upper_left"}, {"causal": "lower_right"}
+    for m, n, present, strides, causal in (
+        (133, 300, ["mask"], {"mask": (300, 0, 0, 1)}, none),
+        (70, 133, ["mask"], {"mask": (0, 0, 140, 1)}, none),
+        (70, 133, ["mask"], {}, lower),
+        (133, 70, ["bias"], {"bias": (0, 133 * 70, 70, 1)}, lower),
+        (70, 133, ["bias", "mask"], {"bias": (0, 0, 2, 144)}, upper),
+        (1, 700, ["mask"], {"mask": (700, 0, 0, 1)}, none),
+        (3, 700, ["bias", "mask"], {}, lower),
+    ):
+        yield problem(
+            B=2,
+            H=2,
+            HK=1,
+            M=m,
+            N=n,
+            D=d,
+            strides=strides,
+            present=present,
+            attributes=causal,
+            dtypes={"T": dtype},
+        )
 
 
 def odd_problems(op: Operator, kernel: Kernel, dtype: str) -> list[Problem]:
