@@ -17,6 +17,7 @@ from aot_tune.spec import (
     ceildiv,
     dims,
     dtype_index,
+    parameter,
     present,
     stride,
     table,
@@ -137,6 +138,7 @@ ANY_STRIDES = Kernel(
     stages=("copies", "cublaslt", "epilogue"),
     listed=table("PACK WORK VECTORS", (128, 500, 2), (64, 500, 2)),
     follows={"f16": "bf16"},
-    worthwhile=(~WHOLE,),
+    # Of floats copies take twice as long, and what they save is half as much.
+    worthwhile=(~WHOLE, (dtype_index("T") != 0) | (parameter("PACK") >= 128)),
     fills_in=True,
 )
