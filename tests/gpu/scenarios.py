@@ -170,6 +170,18 @@ def attention_of_torch(world: World) -> None:
     assert not faults, "\n".join(faults[:20])
 
 
+def leading_dims(world: World) -> None:
+    """Tensors of models: what is made has the leading dims, and is what a matrix of rows gets."""
+    x, b, weight = (torch.randn(*s, device="cuda").bfloat16() for s in ((2, 3, 256), (256, 64), (256,)))
+    rows = x.view(6, 256)
+    assert torch.equal(world.ops.gemm(x, b), world.ops.gemm(rows, b).view(2, 3, 64))
+    assert torch.equal(world.ops.rms_norm(x, weight), world.ops.rms_norm(rows, weight).view(2, 3, 256))
+    assert world.ops.softmax(x[0, 0]).shape == (256,)
+    mine = x.clone()
+    assert world.ops.layer_norm(mine, out=mine) is mine
+    assert torch.equal(mine, world.ops.layer_norm(x))
+
+
 def empty_calls(world: World) -> None:
     """No rows, and sums over nothing."""
     for rows in (0, 3):

@@ -23,9 +23,13 @@ constexpr int kMaxDims = 16;
 constexpr int kMaxVariables = 4;
 
 struct DType {
-  const char* name;  // as numpy and the array API spell it: "float32"; empty where they have none
+  const char* name;  // as frameworks spell it: "float32", "bfloat16"
   uint8_t code;
   uint8_t bits;
+  // Whether numpy and the array API have it.
+  constexpr bool standard() const {
+    return code == kDLInt || code == kDLUInt || code == kDLFloat || code == kDLBool;
+  }
 };
 
 struct DTypeChoice {
@@ -51,6 +55,7 @@ struct TensorArgument {
   constexpr bool written() const { return output || inout; }
   bool required = false;  // of an output: a dim or dtype of the call is that of this one
   int8_t layout_of = -1;  // of an output that is made: the input whose axes have the same order in memory
+  bool folds = false;     // its first axis stands for any number of leading dims
 };
 
 union Scalar {
@@ -288,7 +293,11 @@ void copy_layout(DLTensor* tensor, Borrowed* out);
 
 // Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
 // cause; false.
-__attribute__((cold)) bool cannot_read(State* state, const Place& place);
+__attribute__((cold)) bool cannot_read(State* state, PyObject* object, const Place& place);
+
+// " of type FakeTensor" for what is neither a plain tensor of torch nor an array of numpy, else ""; a new
+// text, or NULL with an exception set.
+PyObject* type_told(State* state, PyObject* object);
 
 // Finds out whether flags are to be read; asks torch, which may run Python code. False with an exception set
 // where torch traces or transforms what it does: to that, a call of ours would be a constant without a word.
@@ -325,7 +334,7 @@ bool axes_in_memory(const DLTensor* tensor, int* order);
 // A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set. Its axes
 // are in memory as those of `layout` are, if that is not NULL.
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
-                   const DType& type, const int64_t* extents, const DLTensor* layout);
+                   const DType& type, int rank, const int64_t* extents, const DLTensor* layout);
 
 // ---- Devices and streams
 // -------------------------------------------------------------------------------------------
@@ -342,8 +351,8 @@ PyObject* preload(PyObject* module, PyObject* device);
 // ---- Calls
 // ---------------------------------------------------------------------------------------------------------
 
-// Raises the exception that fits a status, with the library's message; returns NULL.
-__attribute__((cold)) PyObject* raise_status(State* state, int32_t status);
+// Raises the exception that fits a status, with the library's message, and `more` behind it; returns NULL.
+__attribute__((cold)) PyObject* raise_status(State* state, int32_t status, PyObject* more = nullptr);
 
 // Whether the library that was loaded is the one that the module was built with; false with ImportError set.
 bool check_library();
