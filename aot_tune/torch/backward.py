@@ -88,9 +88,7 @@ def register_backward(
     torch.library.register_autograd(qualified, run_backward, setup_context=setup_context, lib=library)
 
 
-def refuse_transforms(
-    module: ModuleType, op: OperatorSignature, defined: str, library: torch.library.Library
-) -> None:
+def refuse_transforms(module: ModuleType, op: OperatorSignature, defined: str, library: torch.library.Library) -> None:
     """Have calls below torch.func's transforms raise, which would else see no gradients or run call by call."""
 
     def refuse(*_arguments: Any, **_named: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -21,9 +20,6 @@ __all__ = [
 ]
 
 _SCHEMA = 1
-_MOST_SUBSETS = 3
-"""Optional outputs of which every subset has an overload; of more, only all together have one."""
-
 
 @dataclass(frozen=True)
 class TensorSignature:
@@ -107,22 +103,20 @@ class OperatorSignature:
         return next(t for t in self.tensors if t.name == name)
 
     def overloads(self) -> tuple[Overload, ...]:
-        """The default, which makes what a call always returns; `with_x` make optional outputs too; `out` takes all."""
+        """The default, which makes what a call always returns; `all_outputs` makes optional ones too; `out` takes all.
+
+        No two of them differ in nothing but their names: torch would take one for the other where it forgets them.
+        """
         always = tuple(t.name for t in self.outputs if not t.optional and not t.to_pass)
+        optional = tuple(t.name for t in self.outputs if t.optional)
         passed = tuple(t.name for t in self.outputs if t.to_pass)
         found = [Overload("", always, passed)]
-        for extra in self._subsets([t.name for t in self.outputs if t.optional]):
-            made = tuple(t.name for t in self.outputs if t.name in (*always, *extra))
-            found.append(Overload("with_" + "_".join(extra), made, passed, extra))
+        if optional:
+            every = tuple(t.name for t in self.outputs if not t.to_pass)
+            found.append(Overload("all_outputs", every, passed, optional))
         if len(passed) < len(self.outputs):
             found.append(Overload("out", (), tuple(t.name for t in self.outputs)))
         return tuple(found)
-
-    @staticmethod
-    def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
-        fewest = 1 if len(names) <= _MOST_SUBSETS else len(names)
-        for count in range(fewest, len(names) + 1):
-            yield from itertools.combinations(names, count)
 
 
 def read_signatures(module: ModuleType) -> tuple[OperatorSignature, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -13,11 +13,14 @@ from aot_tune.torch.backward import Backward, check_backward, refuse_transforms,
 from aot_tune.torch.fake_calls import FakeCall
 from aot_tune.torch.operator_signature import OperatorSignature, Overload, read_signatures
 from aot_tune.torch.schemas import schema_of
+from aot_tune.torch.shim import build_shim, find_shim, load_shim
 from aot_tune.torch.torch_errors import TorchError
 
 __all__ = ["Registered", "register"]
 
-_TAGS = tuple(getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, name))
+_TAGS = tuple(
+    getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, name)
+)
 """Compiled graphs pass tensors with the strides that they had before: variants are tuned for strides."""
 
 _KEY = "CompositeExplicitAutograd"
@@ -38,7 +41,11 @@ class Registered:
 
 
 def register(
-    module: ModuleType, namespace: str | None = None, *, backward: Mapping[str, Backward] | None = None
+    module: ModuleType,
+    namespace: str | None = None,
+    *,
+    backward: Mapping[str, Backward] | None = None,
+    shim: bool | None = None,
 ) -> Registered:
     """Put every operator of a library under `torch.ops.<namespace>`.
 
@@ -46,11 +53,14 @@ def register(
         module: the Python module of the library, such as `aot_tune.ops`.
         namespace: by default the name of the module's package, with `_` for dots; of a module without one its own.
         backward: functions that compute gradients, by operators' names, see `Backward`.
+        shim: whether calls go through C++ alone: None where `build_shim` has made that before, True builds it where it
+            has not, False has them go through Python.
 
     Registering the same module again under the same namespace, with the same functions, changes nothing.
 
     Raises:
         TorchError: when the module is none of a library, or the namespace or a backward cannot be.
+        ShimError: when the shim is asked for, or there, and does not work.
     """
     operators = read_signatures(module)
     namespace = _namespace(module) if namespace is None else namespace
@@ -58,13 +68,27 @@ def register(
     check_backward(operators, functions)
     if namespace in _registered:
         return _again(module, namespace, functions)
-    if not namespace.isidentifier() or namespace in ("aten", "prim", "prims", "quantized", "inductor", "_c10d_functional"):
-        raise TorchError(f"{namespace!r} is no namespace for operators", fix="pass namespace=, an identifier of your own")
+    if not namespace.isidentifier() or namespace in (
+        "aten",
+        "prim",
+        "prims",
+        "quantized",
+        "inductor",
+        "_c10d_functional",
+    ):
+        raise TorchError(
+            f"{namespace!r} is no namespace for operators", fix="pass namespace=, an identifier of your own"
+        )
+    path = (build_shim() if shim else find_shim()) if shim is not False else None
+    loaded = None if path is None else load_shim(path)
     library = torch.library.Library(namespace, "FRAGMENT")
     for op in operators:
         for overload in op.overloads():
-            _define(module, library, namespace, op, overload, functions.get(op.name))
-    made = Registered(namespace, tuple(op.name for op in operators), False, tuple(functions))
+            backward_of = functions.get(op.name) if overload.made else None
+            _define(module, library, namespace, op, overload, backward_of, in_python=loaded is None)
+            if loaded is not None:
+                loaded.implement(module, namespace, operators, op, overload, differentiable=backward_of is not None)
+    made = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
     _registered[namespace] = module, made, library
     return made
 
@@ -97,11 +121,12 @@ def _define(
     op: OperatorSignature,
     overload: Overload,
     backward: Backward | None,
+    *,
+    in_python: bool,
 ) -> None:
     schema = schema_of(op, overload)
     defined = schema.partition("(")[0]
     qualified = f"{namespace}::{defined}"
-    functional = bool(overload.made)
     try:
         library.define(schema, tags=_TAGS)
     except RuntimeError as error:
@@ -110,22 +135,34 @@ def _define(
             why=str(error).partition("\n")[0],
             fix="pass another namespace=, or rename the operator or its arguments",
         ) from error
-    differentiable = backward is not None and functional
-    library.impl(defined, _python_call(module, op, overload), _KEY)
-    torch.library.register_fake(
-        qualified, FakeCall(module, op, overload, differentiable=differentiable), lib=library, allow_override=False
-    )
-    if backward is not None and functional:
+    if in_python:
+        library.impl(defined, _python_call(module, op, overload), _KEY)
+    fake = FakeCall(module, op, overload, differentiable=backward is not None)
+    torch.library.register_fake(qualified, fake, lib=library)
+    if backward is not None:
         register_backward(module, op, overload, qualified, backward, library)
     else:
         refuse_transforms(module, op, defined, library)
 
 
-def _python_call(module: ModuleType, op: OperatorSignature, overload: Overload) -> Any:
+def _python_call(module: ModuleType, op: OperatorSignature, overload: Overload) -> Callable[..., Any]:
     """The overload by the module's own function, which has the same arguments with the same defaults."""
     function = getattr(module, op.name)
     asked = dict.fromkeys(overload.asked, True)
-    if overload.made:
+    if not overload.made:
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            function(*arguments, **named)
+
+    elif overload.taken:
+        written = [t.name for t in op.outputs if t.name in (*overload.made, *overload.taken)]
+        places = [written.index(name) for name in overload.made]
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            found = function(*arguments, **named, **asked)
+            return found[places[0]] if len(places) == 1 else tuple(found[place] for place in places)
+
+    elif asked:
 
         def call(*arguments: Any, **named: Any) -> Any:
             return function(*arguments, **named, **asked)
@@ -133,6 +170,6 @@ def _python_call(module: ModuleType, op: OperatorSignature, overload: Overload) 
     else:
 
         def call(*arguments: Any, **named: Any) -> Any:
-            function(*arguments, **named)
+            return function(*arguments, **named)
 
     return call
