@@ -1,4 +1,4 @@
-"""Operators of tuned libraries as operators of torch: `register(my_kernels.ops)` puts them under `torch.ops.my_kernels`.
+"""Operators of tuned libraries as torch's: `register(my_kernels.ops)` puts them under `torch.ops.my_kernels`.
 
 Importing this package imports torch; nothing else of aot_tune does so for a call.
 """

@@ -1,4 +1,4 @@
-"""Gradients of operators: of those that were registered with a function for it; every other call that needs one raises."""
+"""Gradients of operators that were registered with a function for it; every other call that needs one raises."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_backward(operators: tuple[OperatorSignature, ...], backward: Mapping[s
         if changed:
             raise TorchError(
                 f"operator {name!r} can have no backward",
-                why=f"it writes to {changed[0]!r}, which its caller passes: the value that a gradient is of would be gone",
+                why=f"it writes to {changed[0]!r}, which its caller passes: the values to derive by would be gone",
                 fix="wrap it into a torch.autograd.Function that keeps what it needs",
             )
 
@@ -62,11 +62,13 @@ def register_backward(
     inputs = [t.name for t in op.positional]
     plain = {s.name: s.default for s in op.scalars} | {a.name: a.choices[0] for a in op.attributes}
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Mapping[str, Any] | None = None
+    ) -> None:
         made = output if isinstance(output, tuple) else (output,)
         tensors = [*inputs, *[None] * (len(op.positional) - len(inputs))]
         ctx.save_for_backward(*tensors, *made)
-        ctx.plain = {name: keyword_only_inputs.get(name, value) for name, value in plain.items()}
+        ctx.plain = {**plain, **(keyword_only_inputs or {})}
         ctx.passed = len(inputs)
 
     def run_backward(ctx: Any, *gradients: Any) -> Any:
@@ -89,12 +91,12 @@ def register_backward(
 
 
 def refuse_transforms(module: ModuleType, op: OperatorSignature, defined: str, library: torch.library.Library) -> None:
-    """Have calls below torch.func's transforms raise, which would else see no gradients or run call by call."""
+    """Have calls below torch.func's transforms raise: torch would lose gradients there, or call one row at a time."""
 
     def refuse(*_arguments: Any, **_named: Any) -> Any:
         raise module.CallError(
             f"{op.name}: it was called below a transform of torch.func (grad, vjp, jvp, vmap, functionalize), which it "
-            "has no rule for; call it outside of them, or pass backward= to aot_tune.torch.register() for gradients"
+            "has no rule for; call it outside of them; torch.autograd takes the backward= of aot_tune.torch.register()"
         )
 
-    library.impl(defined, refuse, "FuncTorchDynamicLayerFrontMode")
+    library.impl(defined, refuse, "FuncTorchDynamicLayerFrontMode")  # type: ignore[no-untyped-call]

@@ -35,7 +35,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 def extent_of(expression: Any, facts: Mapping[str, Any]) -> Any:
     """The value of an expression, as `signatures()` writes it, on dims that are integers or torch.SymInt.
 
-    Choices (`where`, comparisons) and powers of two are decided when a graph is traced, which then holds for calls alike.
+    Choices (`where`, comparisons) and powers of two are decided when a graph is traced; it holds for calls alike.
 
     Raises:
         ZeroDivisionError: when it divides by zero.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +39,9 @@ class FakeCall:
 
     def __init__(self, module: ModuleType, op: OperatorSignature, overload: Overload, *, differentiable: bool) -> None:
         self._op, self._overload, self._differentiable = op, overload, differentiable
+        self._call_error: type[Exception] = module.CallError
+        named = {*(s.name for s in op.scalars), *(a.name for a in op.attributes), *(t.name for t in op.positional)}
+        self._clashes = "mode" in named and bool(overload.taken or any(t.inout for t in op.tensors))
         self._type_error: type[Exception] = module.ArgumentTypeError
         self._value_error: type[Exception] = module.ArgumentValueError
         self._positional = [t.name for t in op.positional]
@@ -46,6 +49,11 @@ class FakeCall:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The outputs that the overload makes, as fake tensors: one, several, or None where it makes none."""
+        if self._clashes and torch.compiler.is_compiling():
+            raise self._call_error(
+                f"{self._op.name}: torch.compile takes no operator that writes to its arguments and has one that is "
+                "called 'mode', as one of torch's own is; rename it, or call the overload that makes outputs"
+            )
         given = {**dict(zip(self._positional, arguments, strict=False)), **named}
         tensors = {n: given[n] for n in self._tensors if given.get(n) is not None}
         self._check_gradients(tensors)
@@ -118,7 +126,7 @@ class FakeCall:
             extent = tensors[source.tensor].shape[source.axis]
             dims[source.dim] = self._value(source.value, {**dims, EXTENT: extent}, source.tensor)
         for name, value in dims.items():
-            self._require(value >= 0, lambda name=name, value=value: f"the dim {name} would be {value}, below 0")
+            self._require(value >= 0, f"the dim {name} would be {value}, below 0")
         return dims
 
     def _check_extents(self, tensors: Mapping[str, torch.Tensor], dims: Mapping[str, Any]) -> None:
@@ -126,16 +134,11 @@ class FakeCall:
             declared = self._op.tensor(name)
             for axis, extent in enumerate(tensor.shape):
                 wanted = self._extent(declared, axis, dims)
-                self._require(
-                    extent == wanted,
-                    lambda name=name, axis=axis, extent=extent, wanted=wanted: (
-                        f"tensor '{name}' has extent {extent} at axis {axis}, wanted {wanted}"
-                    ),
-                )
+                self._require(extent == wanted, f"tensor '{name}' has extent {extent} at axis {axis}, wanted {wanted}")
 
     def _extent(self, tensor: TensorSignature, axis: int, dims: Mapping[str, Any]) -> Any:
         value = self._value(tensor.shape[axis], dims, tensor.name)
-        self._require(value >= 0, lambda: f"tensor '{tensor.name}' would have extent {value} at axis {axis}")
+        self._require(value >= 0, f"tensor '{tensor.name}' would have extent {value} at axis {axis}")
         return value
 
     def _value(self, expression: Any, facts: Mapping[str, Any], tensor: str) -> Any:
@@ -144,14 +147,14 @@ class FakeCall:
         except ZeroDivisionError:
             raise self._value_error(f"{self._op.name}: an extent of tensor '{tensor}' divides by zero") from None
 
-    def _require(self, condition: Any, message: Callable[[], str]) -> None:
+    def _require(self, condition: Any, message: str) -> None:
         """Raise where a condition is known to be wrong; one that only a run tells is checked then."""
         if isinstance(condition, bool):
             if not condition:
-                raise self._value_error(f"{self._op.name}: {message()}")
+                raise self._value_error(f"{self._op.name}: {message}")
             return
         from torch.fx.experimental.symbolic_shapes import guard_or_true
 
         if not guard_or_true(condition):
-            raise self._value_error(f"{self._op.name}: {message()}")
-        torch._check(condition, message)
+            raise self._value_error(f"{self._op.name}: {message}")
+        torch._check(condition, lambda: f"{self._op.name}: {message}")  # type: ignore[no-untyped-call]

@@ -21,6 +21,7 @@ __all__ = [
 
 _SCHEMA = 1
 
+
 @dataclass(frozen=True)
 class TensorSignature:
     """A tensor of an operator; `dtype` is a name such as `f32`, or that of a dtype variable."""
@@ -128,9 +129,9 @@ def read_signatures(module: ModuleType) -> tuple[OperatorSignature, ...]:
     function = getattr(module, "signatures", None)
     if not hasattr(module, "operators") or not callable(function):
         raise TorchError(
-            f"{module!r:.80} is no module of a tuned library" + (" that tells its signatures" if not function else ""),
+            f"{module!r:.80} is no module of a tuned library that tells its signatures",
             why="register() generates operators from what the module's function signatures() says",
-            fix="pass the module that aot_tune_add_library(... MODULE name) made, and build it again if it is an old one",
+            fix="pass the module that aot_tune_add_library(... MODULE name) made; build it again if it is an old one",
         )
     said = function()
     if said.get("schema") != _SCHEMA:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -23,9 +24,13 @@ _TAGS = tuple(
 )
 """Compiled graphs pass tensors with the strides that they had before: variants are tuned for strides."""
 
+_TAKEN = ("aten", "prim", "prims", "quantized", "inductor")
+"""Namespaces of torch."""
+
 _KEY = "CompositeExplicitAutograd"
 """What serves calls on every device; the library says which of them it has kernels for."""
 
+_lock = threading.Lock()
 _registered: dict[str, tuple[ModuleType, Registered, torch.library.Library]] = {}
 """By namespace; torch forgets operators when their library object goes."""
 
@@ -66,6 +71,17 @@ def register(
     namespace = _namespace(module) if namespace is None else namespace
     functions = dict(backward or {})
     check_backward(operators, functions)
+    with _lock:
+        return _register(module, operators, namespace, functions, shim)
+
+
+def _register(
+    module: ModuleType,
+    operators: tuple[OperatorSignature, ...],
+    namespace: str,
+    functions: Mapping[str, Backward],
+    shim: bool | None,
+) -> Registered:
     if namespace in _registered:
         return _again(module, namespace, functions)
     if not namespace.isidentifier() or namespace in (
@@ -81,7 +97,7 @@ def register(
         )
     path = (build_shim() if shim else find_shim()) if shim is not False else None
     loaded = None if path is None else load_shim(path)
-    library = torch.library.Library(namespace, "FRAGMENT")
+    library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
     for op in operators:
         for overload in op.overloads():
             backward_of = functions.get(op.name) if overload.made else None
@@ -124,11 +140,17 @@ def _define(
     *,
     in_python: bool,
 ) -> None:
+    if "self" in [*(s.name for s in op.scalars), *(a.name for a in op.attributes), *(t.name for t in op.outputs)]:
+        raise TorchError(
+            f"torch takes no operator {namespace}::{op.name}",
+            why="an argument that is passed by name is called 'self', which torch's own functions are called with",
+            fix="rename it",
+        )
     schema = schema_of(op, overload)
     defined = schema.partition("(")[0]
     qualified = f"{namespace}::{defined}"
     try:
-        library.define(schema, tags=_TAGS)
+        library.define(schema, tags=_TAGS)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise TorchError(
             f"torch takes no operator {qualified}",
@@ -136,13 +158,12 @@ def _define(
             fix="pass another namespace=, or rename the operator or its arguments",
         ) from error
     if in_python:
-        library.impl(defined, _python_call(module, op, overload), _KEY)
+        library.impl(defined, _python_call(module, op, overload), _KEY)  # type: ignore[no-untyped-call]
     fake = FakeCall(module, op, overload, differentiable=backward is not None)
     torch.library.register_fake(qualified, fake, lib=library)
+    refuse_transforms(module, op, defined, library)
     if backward is not None:
         register_backward(module, op, overload, qualified, backward, library)
-    else:
-        refuse_transforms(module, op, defined, library)
 
 
 def _python_call(module: ModuleType, op: OperatorSignature, overload: Overload) -> Callable[..., Any]:

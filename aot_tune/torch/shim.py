@@ -1,7 +1,7 @@
 """The C++ shim: calls of torch's operators that reach a library without Python on their way.
 
-It is one small library for all tuned libraries, compiled against the torch that is installed, by `build_shim` alone, and
-kept in the cache folder. Without it calls go through Python.
+It is one small library for all tuned libraries, compiled against the torch that is installed, by `build_shim`, and kept
+in the cache folder. Without it calls go through Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aot_tune.torch.torch_errors import TorchError
 __all__ = ["Shim", "ShimError", "build_shim", "find_shim", "load_shim"]
 
 _SOURCE = Path(__file__).resolve().parent / "csrc" / "shim.cpp"
-_HEADERS = (BINDING / "tables.h", RUNTIME / "include" / "aot_tune" / "base.h")
+_HEADERS = (_SOURCE.with_name("torch_call.h"), BINDING / "tables.h", RUNTIME / "include" / "aot_tune" / "base.h")
 _CAPSULE = "aot_tune.tables.1"
 _NAME = "aot_tune_torch.so"
 _OLDEST = (2, 11)
@@ -87,7 +87,7 @@ class Shim:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._library = ctypes.CDLL(str(path))
+            self._library = ctypes.PyDLL(str(path))
         except OSError as error:
             raise ShimError(
                 f"the shim {path} cannot be loaded: {error}",

@@ -51,7 +51,8 @@ def _tensor(tensor: Tensor, *, to_pass: bool) -> dict[str, object]:
         "to_pass": to_pass,  # of an output: it tells a dim, a dtype or the device of the call
     }
     shape = [extent.data() for extent in tensor.shape]
-    return {"name": tensor.name, "dtype": tensor.dtype_name, "shape": shape, **{f: True for f, on in flags.items() if on}}
+    said = {flag: True for flag, on in flags.items() if on}
+    return {"name": tensor.name, "dtype": tensor.dtype_name, "shape": shape, **said}
 
 
 def _scalar(scalar: Scalar) -> dict[str, object]:
