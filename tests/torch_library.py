@@ -1,16 +1,20 @@
-"""A library for the tests of torch's operators: the bundled ones, and three of a user's own with all that one may have.
+"""A library for the tests of torch's operators: three of a user's own, with all that operators may have.
 
-`blend` works in place, with scalars of every kind, an attribute and optional tensors; `spread` has a dim that an integer
-tells, and extents that are worked out; the dtype of `cast` is that of the output which its caller passes.
+`blend` works in place, with scalars of every kind, an attribute and optional tensors; `spread` has a dim that an
+integer tells, and extents that are worked out; the dtype of `cast` is that of the output which its caller passes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+import torch
 from project import Project
 
 BLEND = """
@@ -147,12 +151,12 @@ CAST_ROWS = """
 """
 
 OWN = {"blend": (BLEND, BLEND_ROWS), "spread": (SPREAD, SPREAD_ROWS), "cast": (CAST, CAST_ROWS)}
-BUNDLED = ("batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax")
+NAME = "tested_in_torch"
 
 
-def build(folder: Path) -> Path:
+def build_own(folder: Path) -> Path:
     """Build the library with generic variants alone; the path of its Python module."""
-    arguments = "bundled MODULE tested_in_torch OUTPUT_NAME tested_in_torch"
+    arguments = f"MODULE {NAME} OUTPUT_NAME {NAME} OPERATORS {' '.join(OWN)}"
     made = Project.make(folder, arguments=arguments, AOT_TUNE_MODE="generic", AOT_TUNE_TARGETS="cpu-x86-64-v3")
     for name, (declared, template) in OWN.items():
         (made.templates / name).mkdir()
@@ -160,14 +164,30 @@ def build(folder: Path) -> Path:
         (made.templates / name / "generic.cpp.j2").write_text(template)
     made.cmake()
     made.make_all()
-    return made.folder / "cmake" / "tested_in_torch.abi3.so"
+    return made.folder / "cmake" / f"{NAME}.abi3.so"
 
 
-def load(path: Path) -> ModuleType:
+def load_module(path: Path, name: str = NAME) -> ModuleType:
     """The module at a path, in this process."""
-    loader = importlib.machinery.ExtensionFileLoader("tested_in_torch", str(path))
-    spec = importlib.util.spec_from_file_location("tested_in_torch", path, loader=loader)
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def shim_cache(config: pytest.Config) -> Iterator[None]:
+    """Keep the shim where all tests find it: it is compiled once for a torch."""
+    kept = getattr(config, "cache", None)  # there is none with `-p no:cacheprovider`
+    with pytest.MonkeyPatch.context() as patch:
+        if kept is not None:
+            patch.setenv("AOT_TUNE_CACHE_DIR", str(kept.mkdir("torch_shim")))
+        patch.setenv("AOT_TUNE_TRUST_CACHE", "1")
+        yield
+
+
+def rows(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    """Normal values, the same for a seed and a shape."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
