@@ -35,7 +35,7 @@ operator = Operator(
     ),
     scalars=(
         Scalar("a"), Scalar("b", "f64", 0.5), Scalar("steps", "i32", 2), Scalar("small", "u8", 1),
-        Scalar("negate", "bool", False),
+        Scalar("negate", "bool", False), Scalar("cap", "f32", float("inf")),
     ),
     attributes=(Attribute("kind", ("plain", "relu")), Attribute("times", ("one", "two", "three"))),
     dtypes={"T": ("f32", "bf16")},
@@ -50,6 +50,7 @@ def blend(xp, call):
     x = call.a * call.x * call.w + call.b * call.steps + call.small
     if call.bias is not None:
         x = x + call.bias
+    x = xp.where(x > call.cap, 0 * x + call.cap, x)
     x = -x if call.negate else x
     x = xp.maximum(x, 0 * x) if call.kind == "relu" else x
     x = x * {"one": 1, "two": 2, "three": 3}[call.times]
@@ -65,6 +66,7 @@ BLEND_ROWS = """
     for (int64_t j = 0; j < {{ dim("D") }}; ++j) {
       double r = static_cast<double>(a) * {{ load("x", ["i", "j"]) }} * {{ load("w", ["j"]) }} + b * steps + small;
       if ({{ present("bias") }}) r += {{ load("bias", ["j"]) }};
+      if (r > cap) r = cap;
       if (negate) r = -r;
       if (kind == 1 && r < 0) r = 0;
       r *= times + 1;

@@ -68,7 +68,8 @@ def register_backward(
         made = output if isinstance(output, tuple) else (output,)
         tensors = [*inputs, *[None] * (len(op.positional) - len(inputs))]
         ctx.save_for_backward(*tensors, *made)
-        ctx.plain = {**plain, **(keyword_only_inputs or {})}
+        passed = {name: value for name, value in (keyword_only_inputs or {}).items() if value is not None}
+        ctx.plain = {**plain, **passed}
         ctx.passed = len(inputs)
 
     def run_backward(ctx: Any, *gradients: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import string
 
 from aot_tune.torch.operator_signature import OperatorSignature, Overload, ScalarSignature
@@ -40,4 +41,6 @@ def _scalar(op: OperatorSignature, scalar: ScalarSignature) -> str:
     kind = "float" if floating else "bool" if scalar.dtype == "bool" else "SymInt" if binds else "int"
     if scalar.default is None:
         return f"{kind} {scalar.name}"
+    if floating and not math.isfinite(scalar.default):
+        return f"{kind}? {scalar.name}=None"  # schemas have no text for it; None stands for the default
     return f"{kind} {scalar.name}={float(scalar.default) if floating else scalar.default}"

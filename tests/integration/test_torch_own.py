@@ -19,7 +19,7 @@ from aot_tune.torch import Registered, TorchError, register
 
 ARGUMENTS = (
     "Tensor(a!) x, Tensor w, Tensor? bias=None, Tensor(b!)? calls=None, *, float a, float b=0.5, int steps=2, "
-    'int small=1, bool negate=False, str kind="plain", str times="one"'
+    'int small=1, bool negate=False, float? cap=None, str kind="plain", str times="one"'
 )
 SCHEMAS = {
     "blend": {
@@ -69,9 +69,14 @@ def space(registered: Registered) -> Any:
 
 def blended(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, **given: Any) -> torch.Tensor:
     """The definition of `blend`, in float64."""
-    given = {"b": 0.5, "steps": 2, "small": 1, "negate": False, "kind": "plain", "times": "one"} | given
+    given = (
+        {"b": 0.5, "steps": 2, "small": 1, "negate": False, "cap": float("inf")}
+        | {"kind": "plain", "times": "one"}
+        | given
+    )
     y = given["a"] * x.double() * w.double() + given["b"] * given["steps"] + given["small"]
     y = y if bias is None else y + bias.double()
+    y = y.clamp(max=given["cap"])
     y = -y if given["negate"] else y
     y = y.relu() if given["kind"] == "relu" else y
     return y * {"one": 1, "two": 2, "three": 3}[given["times"]]
@@ -113,7 +118,7 @@ def test_values_in_place_and_made(space: Any, dtype: torch.dtype) -> None:
     for seed, given in enumerate(
         (
             {"a": 2.0},
-            {"a": -0.5, "b": 3.25, "steps": -7, "small": 255, "times": "two"},
+            {"a": -0.5, "b": 3.25, "steps": -7, "small": 255, "cap": 230.0, "times": "two"},
             {"a": 1.0, "negate": True, "kind": "relu", "times": "three"},
         )
     ):

@@ -3,6 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -61,6 +62,23 @@ Scalar scalar_of(const Slot& slot, const ScalarArgument& argument, StableIValue 
   }
 }
 
+// Whether a schema has None for its default, which is no finite number.
+bool may_be_none(const ScalarArgument& argument) {
+  const bool single = argument.kind == ScalarArgument::kF32;
+  if (argument.required || (!single && argument.kind != ScalarArgument::kF64)) return false;
+  return !std::isfinite(single ? static_cast<double>(argument.value.f32) : argument.value.f64);
+}
+
+// The same of what a schema may have None for.
+Scalar scalar_or_default(const Slot& slot, const ScalarArgument& argument, StableIValue value) {
+  if (!may_be_none(argument)) return scalar_of(slot, argument, value);
+  auto* const held = torch::stable::detail::to<StableIValue*>(value);
+  if (held == nullptr) return argument.value;
+  const Scalar found = scalar_of(slot, argument, *held);
+  torch_delete_stable_ivalue(held);
+  return found;
+}
+
 // The index of an attribute's value, or -1; the text of it is freed by who asks.
 int32_t choice_of(const AttributeArgument& attribute, StringHandle text) {
   const char* chars = nullptr;
@@ -113,7 +131,8 @@ void take(Call* call, StableIValue* stack) {
     torch_delete_string(text);
   }
   for (int k = 0; k < slot.taken; ++k) tensor(slot.tensors[slot.inputs + k], *next++);
-  for (int i = 0; i < op.scalar_count; ++i) call->scalars[i] = scalar_of(slot, op.scalars[i], numbers[i]);
+  for (int i = 0; i < op.scalar_count; ++i)
+    call->scalars[i] = scalar_or_default(slot, op.scalars[i], numbers[i]);
   if (wrong >= 0) wrong_choice(slot, op.attributes[wrong], found);
 }
 
