@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import string
 
@@ -18,9 +17,7 @@ def tensor_arguments(op: OperatorSignature, overload: Overload) -> tuple[str, ..
 
 def schema_of(op: OperatorSignature, overload: Overload) -> str:
     """`rms_norm(Tensor x, Tensor weight, Tensor? residual=None, *, float eps=1e-05) -> Tensor`."""
-    letters = iter(
-        (*string.ascii_lowercase, *("".join(p) for p in itertools.product(string.ascii_lowercase, repeat=2)))
-    )
+    letters = iter(string.ascii_lowercase)  # an operator has 16 tensors at most
 
     def tensor(name: str, *, optional: bool, written: bool) -> str:
         kind = f"Tensor({next(letters)}!)" if written else "Tensor"

@@ -75,7 +75,7 @@ Scalar scalar_or_default(const Slot& slot, const ScalarArgument& argument, Stabl
   auto* const held = torch::stable::detail::to<StableIValue*>(value);
   if (held == nullptr) return argument.value;
   const Scalar found = scalar_of(slot, argument, *held);
-  torch_delete_stable_ivalue(held);
+  free_optional(held);
   return found;
 }
 
@@ -108,7 +108,7 @@ void take(Call* call, StableIValue* stack) {
       auto* const held = to<StableIValue*>(value);
       if (held == nullptr) return;
       call->tensors[i] = to<AtenTensorHandle>(*held);
-      torch_delete_stable_ivalue(held);
+      free_optional(held);
     } else {
       call->tensors[i] = to<AtenTensorHandle>(value);
     }

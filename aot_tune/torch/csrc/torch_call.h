@@ -29,6 +29,15 @@ using namespace aot_tune::python;
 
 constexpr uint8_t kComplex = 5;  // DLPack's code; no operator takes them
 
+// Frees what torch keeps an optional argument in.
+inline void free_optional(StableIValue* held) {
+#if TORCH_FEATURE_VERSION >= TORCH_VERSION_2_13_0
+  torch_delete_stable_ivalue(held);
+#else
+  delete held;
+#endif
+}
+
 struct ElementType {
   DLDataType dlpack;
   int32_t torch;
