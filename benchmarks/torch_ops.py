@@ -44,15 +44,24 @@ def rows_of(module: ModuleType, spaces: dict[str, Any], device: str) -> dict[str
     }
     found: dict[str, Calls] = {name: {"raw": call} for name, call in raw.items()}
     for way, space in spaces.items():
-        norms, products = space.rms_norm, space.gemm
-        found["rms_norm(x, w)"][way] = lambda norms=norms: norms(x, norm)
-        found["rms_norm(x, w, eps=)"][way] = lambda norms=norms: norms(x, norm, eps=0.1)
-        found["gemm(a, b)"][way] = lambda products=products: products(a, b)
-        found["gemm(a, b, activation=)"][way] = lambda products=products: products(a, b, activation="relu")
-        found["gemm.out(a, b, out=)"][way] = lambda products=products: products.out(a, b, out=out)
-        found["gemm(a, b, out=)"][way] = lambda products=products: products(a, b, out=out)
+        for name, call in _through(space, a, b, out, x, norm).items():
+            found[name][way] = call
     found["torch.mm(a, b)"] = {"raw": lambda: torch.mm(a, b), "aten": lambda: torch.ops.aten.mm(a, b)}
     return found
+
+
+def _through(space: Any, *tensors: torch.Tensor) -> Calls:
+    """The same calls through a namespace of torch.ops, whose operators are looked up once."""
+    a, b, out, x, norm = tensors
+    norms, products = space.rms_norm, space.gemm
+    return {
+        "rms_norm(x, w)": lambda: norms(x, norm),
+        "rms_norm(x, w, eps=)": lambda: norms(x, norm, eps=0.1),
+        "gemm(a, b)": lambda: products(a, b),
+        "gemm(a, b, activation=)": lambda: products(a, b, activation="relu"),
+        "gemm.out(a, b, out=)": lambda: products.out(a, b, out=out),
+        "gemm(a, b, out=)": lambda: products(a, b, out=out),
+    }
 
 
 def measure(calls: Calls, rounds: int, count: int) -> dict[str, list[float]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-import aot_tune.ops
 import aot_tune.torch
+from aot_tune import ops as kernels
 
 
 def silu_mul_backward(call, gradient):
@@ -18,7 +18,7 @@ def silu_mul_backward(call, gradient):
     }
 
 
-aot_tune.torch.register(aot_tune.ops, backward={"silu_mul": silu_mul_backward})
+aot_tune.torch.register(kernels, backward={"silu_mul": silu_mul_backward})
 ops = torch.ops.aot_tune
 
 

@@ -14,31 +14,33 @@ from torch_library import load_module
 
 from aot_tune.torch import register
 
+Tensor = Any
+
 WAIT = 200_000_000
 """Cycles that a stream is kept busy: a tenth of a second, far longer than what comes behind takes to be launched."""
 
 
-def normal(*shape: int, seed: int = 0, device: str = "cuda") -> torch.Tensor:
+def normal(*shape: int, seed: int = 0, device: str = "cuda") -> Tensor:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return values.to(device, torch.bfloat16)
 
 
-def chain(space: Any, x: torch.Tensor, weight: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+def chain(space: Any, x: Tensor, weight: Tensor, norm: Tensor) -> Tensor:
     y = space.gemm(space.rms_norm(x, norm, eps=1e-6), weight, activation="silu")
     return space.softmax(space.silu_mul(y, y))
 
 
-def chained(x: torch.Tensor, weight: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+def chained(x: Tensor, weight: Tensor, norm: Tensor) -> Tensor:
     normed = torch.nn.functional.rms_norm(x.double(), (x.shape[1],), norm.double(), 1e-6)
     y = torch.nn.functional.silu(normed @ weight.double())
     return torch.softmax(torch.nn.functional.silu(y) * y, dim=1)
 
 
-def near(got: torch.Tensor, want: torch.Tensor) -> None:
+def near(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got.double(), want.double(), rtol=0.1, atol=0.02 * want.abs().max().item())
 
 
-def inputs(seed: int = 0, device: str = "cuda") -> tuple[torch.Tensor, ...]:
+def inputs(seed: int = 0, device: str = "cuda") -> tuple[Tensor, ...]:
     sizes = ((64, 256), (256, 512), (256,))
     x, weight, norm = (normal(*s, seed=seed + i, device=device) for i, s in enumerate(sizes))
     return x, weight / 16, norm
@@ -64,9 +66,9 @@ def side_stream(space: Any) -> None:
     out = torch.full((64, 512), torch.nan, device="cuda", dtype=x.dtype)
     chain(space, *given)  # loads kernels
     torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(WAIT)
+        torch.cuda._sleep(WAIT)  # type: ignore[no-untyped-call]
         x.copy_(given[0])
         space.softmax.out(chain_of_products(space, x, *given[1:]), out=out)
     assert not stream.query(), "the stream was not kept busy: nothing is shown"
@@ -74,7 +76,7 @@ def side_stream(space: Any) -> None:
     near(out, want)
 
 
-def chain_of_products(space: Any, x: torch.Tensor, weight: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+def chain_of_products(space: Any, x: Tensor, weight: Tensor, norm: Tensor) -> Tensor:
     y = space.gemm(space.rms_norm(x, norm, eps=1e-6), weight, activation="silu")
     return space.silu_mul(y, y)
 
@@ -114,7 +116,7 @@ def profiled(space: Any) -> None:
     """Kernels stand below the operators that launched them."""
     x, weight, norm = inputs()
     chain(space, x, weight, norm)
-    with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as profile:
+    with torch.profiler.profile() as profile:  # of all activities
         chain(space, x, weight, norm)
         torch.cuda.synchronize()
     found = {e.key: e for e in profile.key_averages()}

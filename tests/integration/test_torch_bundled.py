@@ -15,9 +15,9 @@ import torch
 from environments import ROOT
 from torch_library import rows, shim_cache
 
-from aot_tune.torch import BackwardCall, Registered, build_shim, register
+from aot_tune.torch import Backward, BackwardCall, Registered, build_shim, register
 
-Tensor = torch.Tensor
+Tensor = Any
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "relu": torch.relu,
@@ -49,7 +49,7 @@ def rms_norm_backward(
 @pytest.fixture(scope="module", params=["python", "shim"])
 def registered(ops: ModuleType, request: pytest.FixtureRequest) -> Iterator[Registered]:
     with shim_cache(request.config):
-        backward = {"silu_mul": silu_mul_backward, "rms_norm": rms_norm_backward}
+        backward: dict[str, Backward] = {"silu_mul": silu_mul_backward, "rms_norm": rms_norm_backward}
         yield register(ops, f"bundled_{request.param}", backward=backward, shim=request.param == "shim")
 
 
@@ -135,7 +135,7 @@ class Draw:
         batch, heads, m, n, d = self.sizes(5)
         shared = self.random.choice([s for s in range(1, heads + 1) if heads % s == 0])
         q, k, v = self.tensor(batch, heads, m, d), self.tensor(batch, shared, n, d), self.tensor(batch, shared, n, d)
-        given = {"causal": self.random.choice(("none", "upper_left", "lower_right")), "scale": 0.3}
+        given: dict[str, Any] = {"causal": self.random.choice(("none", "upper_left", "lower_right")), "scale": 0.3}
         return (q, k, v), given, attended(q.double(), k.double(), v.double(), **given)
 
 
@@ -214,7 +214,7 @@ def test_what_a_backward_must_return(ops: ModuleType, space: Any) -> None:
     with pytest.raises(ops.ArgumentValueError, match="tensor 'gate' requires a gradient"):
         space.silu_mul.out(x, x, out=torch.empty(3, 4))
     with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(rows(3, 4), rows(3, 4))
+        dual = torch.autograd.forward_ad.make_dual(rows(3, 4), rows(3, 4))  # type: ignore[no-untyped-call]
         with pytest.raises(ops.ArgumentValueError, match="carries a forward-mode gradient"):
             space.silu_mul(dual, rows(3, 4))
 

@@ -17,6 +17,7 @@ from torch_library import NAME, build_own, load_module, rows, shim_cache
 
 from aot_tune.torch import Registered, TorchError, register
 
+Tensor = Any
 ARGUMENTS = (
     "Tensor(a!) x, Tensor w, Tensor? bias=None, Tensor(b!)? calls=None, *, float a, float b=0.5, int steps=2, "
     'int small=1, bool negate=False, float? cap=None, str kind="plain", str times="one"'
@@ -67,7 +68,7 @@ def space(registered: Registered) -> Any:
     return getattr(torch.ops, registered.namespace)
 
 
-def blended(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, **given: Any) -> torch.Tensor:
+def blended(x: Tensor, w: Tensor, bias: Tensor | None = None, **given: Any) -> Tensor:
     """The definition of `blend`, in float64."""
     given = (
         {"b": 0.5, "steps": 2, "small": 1, "negate": False, "cap": float("inf")}
@@ -114,14 +115,13 @@ def test_torch_finds_nothing_wrong(space: Any, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_values_in_place_and_made(space: Any, dtype: torch.dtype) -> None:
-    near = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
-    for seed, given in enumerate(
-        (
-            {"a": 2.0},
-            {"a": -0.5, "b": 3.25, "steps": -7, "small": 255, "cap": 230.0, "times": "two"},
-            {"a": 1.0, "negate": True, "kind": "relu", "times": "three"},
-        )
-    ):
+    near: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    variations: tuple[dict[str, Any], ...] = (
+        {"a": 2.0},
+        {"a": -0.5, "b": 3.25, "steps": -7, "small": 255, "cap": 230.0, "times": "two"},
+        {"a": 1.0, "negate": True, "kind": "relu", "times": "three"},
+    )
+    for seed, given in enumerate(variations):
         x, w, bias = (rows(*s, dtype=dtype, seed=seed) for s in ((5, 9), (9,), (9,)))
         want = blended(x, w, bias, **given)
         changed, calls = x.clone(), torch.arange(5, dtype=torch.int32)
@@ -155,7 +155,7 @@ def test_extents_and_dtypes_that_are_told(space: Any) -> None:
 
 
 def test_compiled_in_one_graph(space: Any) -> None:
-    def model(x: torch.Tensor, w: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    def model(x: Tensor, w: Tensor, count: int) -> tuple[Tensor, ...]:
         total = space.blend(x, w, a=2.0, times="two")
         out, heads = space.spread(torch.cat([total, x.sum(1)]), count=count)
         return x * 1, total.sin(), out + 1, heads
@@ -183,7 +183,7 @@ def test_sizes_that_only_a_run_tells(space: Any) -> None:
 
 def test_exported_and_read_again(space: Any) -> None:
     class Model(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             total = space.blend(x + 1, x[0], a=0.5, kind="relu")
             return total, space.spread(x[:, 0], count=3)[0]
 
@@ -298,7 +298,7 @@ def test_what_torch_keeps_of_tensors(space: Any, module: Any) -> None:
     assert negated.is_neg()
     assert torch.equal(space.spread(negated, count=1)[1], negated[:4:4].clone())
     with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(rows(8), rows(8))
+        dual = torch.autograd.forward_ad.make_dual(rows(8), rows(8))  # type: ignore[no-untyped-call]
         with pytest.raises(module.ArgumentValueError, match="tensor 'x' carries a forward-mode gradient"):
             space.spread(dual, count=1)
     with torch.inference_mode():
@@ -312,12 +312,12 @@ def test_what_torch_keeps_of_tensors(space: Any, module: Any) -> None:
     with torch.no_grad():
         space.cast(rows(8, seed=3), y=leaf)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        doubled.sum().backward()
+        doubled.sum().backward()  # type: ignore[no-untyped-call]
 
 
 def test_traced_by_the_older_tracer(space: Any) -> None:
     with pytest.warns(DeprecationWarning, match=r"torch\.jit"):
-        traced = torch.jit.trace(lambda x: space.spread(x, count=2)[0], (rows(8),))
+        traced = torch.jit.trace(lambda x: space.spread(x, count=2)[0], (rows(8),))  # type: ignore[no-untyped-call]
     assert torch.equal(traced(rows(8, seed=1)), space.spread(rows(8, seed=1), count=2)[0])
 
 

@@ -238,10 +238,10 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
       "preload", preload, METH_O,
       "preload($module, device)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
       "torch.device), so that no later call does."};
-  methods[count + 4] = {
-      "signatures", signatures, METH_NOARGS,
-      "signatures()\n--\n\nWhat each operator takes and returns, for bindings of frameworks: a dict of its tensors "
-      "with their shapes and dtypes, dims, scalars and attributes."};
+  methods[count + 4] = {"signatures", signatures, METH_NOARGS,
+                        "signatures()\n--\n\nWhat each operator takes and returns, for bindings of "
+                        "frameworks: a dict of its tensors "
+                        "with their shapes and dtypes, dims, scalars and attributes."};
   methods[count + 5] = {nullptr, nullptr, 0, nullptr};
   definition.m_name = kLibrary.name;
   definition.m_doc = doc;

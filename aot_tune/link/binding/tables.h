@@ -1,4 +1,5 @@
-// What a library's operators take and return: tables that generated code fills in. Python is not needed to read them.
+// What a library's operators take and return: tables that generated code fills in. Python is not needed to
+// read them.
 #ifndef AOT_TUNE_LINK_TABLES_H_
 #define AOT_TUNE_LINK_TABLES_H_
 
