@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +16,7 @@ from aot_tune.torch.backward import Backward, check_backward, refuse_transforms,
 from aot_tune.torch.fake_calls import FakeCall
 from aot_tune.torch.operator_signature import OperatorSignature, Overload, read_signatures
 from aot_tune.torch.schemas import schema_of
-from aot_tune.torch.shim import build_shim, find_shim, load_shim
+from aot_tune.torch.shim import Shim, build_shim, find_shim, load_shim
 from aot_tune.torch.torch_errors import TorchError
 
 __all__ = ["Registered", "register"]
@@ -31,8 +33,6 @@ _KEY = "CompositeExplicitAutograd"
 """What serves calls on every device; the library says which of them it has kernels for."""
 
 _lock = threading.Lock()
-_registered: dict[str, tuple[ModuleType, Registered, torch.library.Library]] = {}
-"""By namespace; torch forgets operators when their library object goes."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,24 @@ class Registered:
     differentiable: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Kept:
+    module: ModuleType
+    backward: Mapping[str, Backward]
+    made: Registered
+    library: torch.library.Library  # torch forgets operators when it goes
+
+
+_registered: dict[str, _Kept] = {}
+"""By namespace."""
+
+
 def register(
     module: ModuleType,
     namespace: str | None = None,
     *,
     backward: Mapping[str, Backward] | None = None,
-    shim: bool | None = None,
+    shim: bool | str | os.PathLike[str] | None = None,
 ) -> Registered:
     """Put every operator of a library under `torch.ops.<namespace>`.
 
@@ -59,7 +71,7 @@ def register(
         namespace: by default the name of the module's package, with `_` for dots; of a module without one its own.
         backward: functions that compute gradients, by operators' names, see `Backward`.
         shim: whether calls go through C++ alone: None where `build_shim` has made that before, True builds it where it
-            has not, False has them go through Python.
+            has not, False has them go through Python. A path is that of a shim, as `build_shim(folder)` returns it.
 
     Registering the same module again under the same namespace, with the same functions, changes nothing.
 
@@ -80,7 +92,7 @@ def _register(
     operators: tuple[OperatorSignature, ...],
     namespace: str,
     functions: Mapping[str, Backward],
-    shim: bool | None,
+    shim: bool | str | os.PathLike[str] | None,
 ) -> Registered:
     if namespace in _registered:
         return _again(module, namespace, functions)
@@ -95,8 +107,7 @@ def _register(
         raise TorchError(
             f"{namespace!r} is no namespace for operators", fix="pass namespace=, an identifier of your own"
         )
-    path = (build_shim() if shim else find_shim()) if shim is not False else None
-    loaded = None if path is None else load_shim(path)
+    loaded = _shim(shim)
     library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
     for op in operators:
         for overload in op.overloads():
@@ -105,8 +116,16 @@ def _register(
             if loaded is not None:
                 loaded.implement(module, namespace, operators, op, overload, differentiable=backward_of is not None)
     made = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
-    _registered[namespace] = module, made, library
+    _registered[namespace] = _Kept(module, functions, made, library)
     return made
+
+
+def _shim(wanted: bool | str | os.PathLike[str] | None) -> Shim | None:
+    if isinstance(wanted, bool) or wanted is None:
+        path = build_shim() if wanted else None if wanted is False else find_shim()
+    else:
+        path = Path(wanted).absolute()
+    return None if path is None else load_shim(path)
 
 
 def _namespace(module: ModuleType) -> str:
@@ -115,19 +134,19 @@ def _namespace(module: ModuleType) -> str:
 
 
 def _again(module: ModuleType, namespace: str, functions: Mapping[str, Backward]) -> Registered:
-    before, made, _ = _registered[namespace]
-    if before is not module:
+    before = _registered[namespace]
+    if before.module is not module:
         raise TorchError(
-            f"the namespace {namespace!r} has the operators of {before.__name__} already",
+            f"the namespace {namespace!r} has the operators of {before.module.__name__} already",
             fix="pass another namespace=",
         )
-    if set(functions) - set(made.differentiable):
+    other = sorted(name for name, function in functions.items() if before.backward.get(name) is not function)
+    if other:
         raise TorchError(
-            f"{module.__name__} is registered as {namespace!r} already, without a backward for "
-            f"{', '.join(sorted(set(functions) - set(made.differentiable)))}",
-            fix="pass backward= where it is registered first",
+            f"{module.__name__} is registered as {namespace!r} already, without this backward for {', '.join(other)}",
+            fix="pass backward= where it is registered first, or another namespace=",
         )
-    return made
+    return before.made
 
 
 def _define(

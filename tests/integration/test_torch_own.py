@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import io
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import torch
 from environments import ROOT
 from torch_library import NAME, build_own, load_module, rows, shim_cache
 
-from aot_tune.torch import Registered, TorchError, register
+from aot_tune.torch import Registered, ShimError, TorchError, build_shim, register
 
 Tensor = Any
 ARGUMENTS = (
@@ -342,8 +344,31 @@ def test_registering_again(module: Any, registered: Registered) -> None:
         register(module, "own_more", backward={"blent": lambda call, gradient: {}})
     with pytest.raises(TorchError, match="'blend' can have no backward"):
         register(module, "own_more", backward={"blend": lambda call, gradient: {}})
-    with pytest.raises(TorchError, match=r"registered as 'own_.*' already, without a backward for spread"):
+    with pytest.raises(TorchError, match=r"registered as 'own_.*' already, without this backward for spread"):
         register(module, registered.namespace, backward={"spread": lambda call, first, second: {}})
+
+
+def test_importing_the_module_takes_nothing_along(module: Any) -> None:
+    """Neither torch nor what reads JSON, until somebody asks for signatures."""
+    script = f"""
+import importlib.machinery, importlib.util, sys
+loader = importlib.machinery.ExtensionFileLoader({NAME!r}, {module.__file__!r})
+made = importlib.util.module_from_spec(importlib.util.spec_from_file_location({NAME!r}, loader.path, loader=loader))
+loader.exec_module(made)
+print([name for name in ("torch", "numpy", "json", "aot_tune") if name in sys.modules], len(made.signatures()))
+"""
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[] 2\n"), done.stderr
+
+
+def test_a_shim_of_a_folder(module: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    with shim_cache(request.config):
+        path = shutil.copy(build_shim(), tmp_path)
+    made = register(module, "own_folder", shim=path)
+    assert made.shim
+    assert torch.ops.own_folder.spread(rows(8), count=1)[1].shape == (1,)
+    with pytest.raises(ShimError, match="cannot be loaded"):
+        register(module, "own_nowhere", shim=tmp_path / "none.so")
 
 
 def test_a_process_ends_well(module: Any) -> None:
