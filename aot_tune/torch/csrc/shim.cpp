@@ -69,14 +69,15 @@ bool may_be_none(const ScalarArgument& argument) {
   return !std::isfinite(single ? static_cast<double>(argument.value.f32) : argument.value.f64);
 }
 
-// The same of what a schema may have None for.
-Scalar scalar_or_default(const Slot& slot, const ScalarArgument& argument, StableIValue value) {
-  if (!may_be_none(argument)) return scalar_of(slot, argument, value);
+// A scalar as the stack has it, which a schema may have None for; false where it is None.
+bool take_scalar(const ScalarArgument& argument, StableIValue value, StableIValue* out) {
+  *out = value;
+  if (!may_be_none(argument)) return true;
   auto* const held = torch::stable::detail::to<StableIValue*>(value);
-  if (held == nullptr) return argument.value;
-  const Scalar found = scalar_of(slot, argument, *held);
+  if (held == nullptr) return false;
+  *out = *held;
   free_optional(held);
-  return found;
+  return true;
 }
 
 // The index of an attribute's value, or -1; the text of it is freed by who asks.
@@ -115,8 +116,9 @@ void take(Call* call, StableIValue* stack) {
   };
   StableIValue* next = stack;
   for (int k = 0; k < slot.inputs; ++k) tensor(slot.tensors[k], *next++);
-  const StableIValue* const numbers = next;
-  next += op.scalar_count;
+  StableIValue numbers[kMaxScalars];
+  bool present[kMaxScalars];
+  for (int i = 0; i < op.scalar_count; ++i) present[i] = take_scalar(op.scalars[i], *next++, &numbers[i]);
   int wrong = -1;
   std::string found;
   for (int i = 0; i < op.attribute_count; ++i) {
@@ -131,8 +133,10 @@ void take(Call* call, StableIValue* stack) {
     torch_delete_string(text);
   }
   for (int k = 0; k < slot.taken; ++k) tensor(slot.tensors[slot.inputs + k], *next++);
-  for (int i = 0; i < op.scalar_count; ++i)
-    call->scalars[i] = scalar_or_default(slot, op.scalars[i], numbers[i]);
+  for (int i = 0; i < op.scalar_count; ++i) {
+    const ScalarArgument& argument = op.scalars[i];
+    call->scalars[i] = present[i] ? scalar_of(slot, argument, numbers[i]) : argument.value;
+  }
   if (wrong >= 0) wrong_choice(slot, op.attributes[wrong], found);
 }
 
