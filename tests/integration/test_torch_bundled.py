@@ -199,16 +199,16 @@ def test_gradients_of_functions_that_were_given(space: Any, *, compiled: bool) -
     torch.testing.assert_close(few, want[0], rtol=1e-4, atol=1e-4)
 
 
-def test_what_a_backward_must_return(ops: ModuleType, space: Any) -> None:
+def test_what_a_backward_must_return(ops: ModuleType, registered: Registered, space: Any) -> None:
     x = rows(3, 4).requires_grad_()
-    made = register(
-        ops, "bundled_wrong", backward={"softmax": lambda call, g: {"y": g}, "silu_mul": lambda call, g: {}}
-    )
+    wrong: dict[str, Backward] = {"softmax": lambda call, g: {"y": g}, "silu_mul": lambda call, g: {}}
+    made = register(ops, f"{registered.namespace}_wrong", backward=wrong, shim=registered.shim)
+    other = getattr(torch.ops, made.namespace)
     assert made.differentiable == ("softmax", "silu_mul")
     with pytest.raises(ops.CallError, match="softmax: its backward function returns a gradient for 'y', which is no"):
-        torch.ops.bundled_wrong.softmax(x).sum().backward()
+        other.softmax(x).sum().backward()
     with pytest.raises(ops.CallError, match="silu_mul: its backward function returns no gradient for 'gate'"):
-        torch.ops.bundled_wrong.silu_mul(x, x.detach()).sum().backward()
+        other.silu_mul(x, x.detach()).sum().backward()
     with pytest.raises(ops.ArgumentValueError, match="tensor 'x' requires a gradient"):
         space.softmax(x)
     with pytest.raises(ops.ArgumentValueError, match="tensor 'gate' requires a gradient"):
