@@ -30,7 +30,7 @@ operator = Operator(
         Tensor("bias", (D,), "T", optional=True),
         Tensor("calls", (R,), "i32", inout=True, optional=True),
         Tensor("total", (R,), output=True),
-        Tensor("doubled", (R, D), "T", output=True, optional=True),
+        Tensor("doubled", (R, D), "T", output=True, optional=True, layout_of="x"),
         Tensor("least", (R,), output=True, optional=True),
     ),
     scalars=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.spec.aliases import check_aliases
+from aot_tune.spec.aliases import check_aliases, check_layouts
 from aot_tune.spec.bound_dims import bound_dims
 from aot_tune.spec.check_legal import check_legal
 from aot_tune.spec.check_problem import check_call, check_work
@@ -47,6 +47,7 @@ def check_operator(op: OperatorFields) -> None:
         _check_dims,
         check_ranges,
         check_aliases,
+        check_layouts,
         _check_inputs,
         _check_exact,
         _check_epilogue,

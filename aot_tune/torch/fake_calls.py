@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from aot_tune.torch.extents import EXTENT, extent_of
+from aot_tune.torch.extents import EXTENT, axes_in_memory, extent_of
 from aot_tune.torch.operator_signature import OperatorSignature, Overload, TensorSignature
 from aot_tune.torch.schemas import tensor_arguments
 
@@ -66,7 +66,10 @@ class FakeCall:
         for name in self._overload.made:
             tensor = self._op.tensor(name)
             shape = [self._extent(tensor, axis, dims) for axis in range(len(tensor.shape))]
-            made.append(torch.empty(shape, dtype=DTYPES[chosen.get(tensor.dtype, tensor.dtype)], device=device))
+            order = axes_in_memory(tensors[tensor.layout_of]) if tensor.layout_of else list(range(len(shape)))
+            dtype = DTYPES[chosen.get(tensor.dtype, tensor.dtype)]
+            new = torch.empty([shape[axis] for axis in order], dtype=dtype, device=device)
+            made.append(new.permute([order.index(axis) for axis in range(len(shape))]))
         return None if not made else made[0] if len(made) == 1 else tuple(made)
 
     def _check_gradients(self, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -30,7 +30,12 @@ from aot_tune.torch.torch_errors import TorchError
 __all__ = ["Shim", "ShimError", "build_shim", "find_shim", "load_shim"]
 
 _SOURCE = Path(__file__).resolve().parent / "csrc" / "shim.cpp"
-_HEADERS = (_SOURCE.with_name("torch_call.h"), BINDING / "tables.h", RUNTIME / "include" / "aot_tune" / "base.h")
+_HEADERS = (
+    _SOURCE.with_name("torch_call.h"),
+    BINDING / "tables.h",
+    BINDING / "layouts.h",
+    RUNTIME / "include" / "aot_tune" / "base.h",
+)
 _CAPSULE = "aot_tune.tables.1"
 _NAME = "aot_tune_torch.so"
 _OLDEST = (2, 11)

@@ -23,6 +23,7 @@ from draws import Drawn, calls_of, guards_of, odd_problems, refusing
 from problems import Case
 
 from aot_tune.spec import Expr, Operator, problem
+from aot_tune.spec.aliases import aliases_on
 from aot_tune.spec.load_operators import load_operator
 
 BF16 = {"T": "bf16"}
@@ -58,8 +59,8 @@ class World:
         found = {
             "gemm": dict(M=16, N=1024, K=1024, present=["bias"], attributes={"activation": "gelu"}, **linear),
             "softmax": {"R": 64, "D": 4096},
-            "rms_norm": {"R": 64, "D": 4096},
-            "layer_norm": {"R": 64, "D": 1024},
+            "rms_norm": {"R": 64, "D": 4096, "present": ["weight"]},
+            "layer_norm": {"R": 64, "D": 1024, "present": ["weight", "bias"]},
             "silu_mul": {"R": 64, "D": 4096},
             "batched_gemm": {"B": 8, "M": 128, "N": 128, "K": 64, "order": {"b": (0, 2, 1)}},
         }
@@ -111,6 +112,61 @@ def without_force(world: World) -> None:
             case.call(world.ops)
             if fault := case.fault():
                 faults.append(fault)
+    assert not faults, "\n".join(faults[:20])
+
+
+def rows_in_place(world: World) -> None:
+    """Outputs in an input's memory are those of calls with memory for each, whatever is passed beside."""
+    names = [n for n in ("softmax", "rms_norm", "layer_norm", "silu_mul") if n in world.ops.operators]
+    for name, rows, width in itertools.product(names, (1, 300), (5, 128, 4096, 5001, 40008, 50257)):
+        operator = world.operator(name)
+        optional = tuple(t.name for t in operator.tensors if t.optional)
+        for present in {(), optional, tuple(t for t in optional if t not in ("weight", "bias"))}:
+            chosen = problem(R=rows, D=width, present=present, dtypes=BF16)
+            for aliases in aliases_on(operator, chosen):
+                apart, shared = (Case(operator, chosen, "dense", 1) for _ in range(2))
+                shared.tensors |= {output: shared.tensors[given] for output, given in aliases.items()}
+                apart.call(world.ops)
+                shared.call(world.ops)
+                assert not (fault := apart.fault()), fault
+                for output in operator.outputs:
+                    if output.name in shared.tensors:
+                        torch.testing.assert_close(shared.tensors[output.name], apart.tensors[output.name])
+
+
+def attention_of_torch(world: World) -> None:
+    """Attention as users of torch call theirs: views of projections, masks of all kinds, a token, odd widths."""
+    if "flash_attention" not in world.ops.operators:
+        return
+    torch.manual_seed(0)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    faults = []
+    for width, (b, h, hk, m, n) in itertools.product(
+        (64, 96, 128, 160, 192, 224, 256), ((2, 8, 2, 1, 1500), (1, 4, 1, 7, 700), (2, 4, 4, 133, 260))
+    ):
+        q, k, v = (torch.randn(b, t, g, width, device="cuda").bfloat16() for t, g in ((m, h), (n, hk), (n, hk)))
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        padding = torch.arange(n, device="cuda") < torch.tensor([n, n // 2], device="cuda")[:b, None, None, None]
+        some, added = (torch.rand(b, h, m, n, device="cuda") < 0.7, torch.randn(1, h, m, n, device="cuda").bfloat16())
+        some[:, :, 0] = False
+        given = ({}, {"mask": padding}, {"mask": some[:1, :1]}, {"bias": added}, {"mask": some, "bias": added})
+        for masks, causal in itertools.product(given, ("none", "lower_right")):
+            whole = {name: mask.expand(b, h, m, n) for name, mask in masks.items()}
+            seen = whole.get("mask", torch.ones(m, n, device="cuda", dtype=torch.bool))
+            seen = seen.tril(n - m) if causal == "lower_right" else seen
+            bias = whole["bias"].double() if "bias" in whole else 0.0
+            hidden = torch.where(seen, bias, -torch.inf).expand(b, h, m, n)
+            want = sdpa(*(t.double() for t in (q, k, v)), attn_mask=hidden, enable_gqa=True)
+            want = torch.where((hidden == -torch.inf).all(-1, keepdim=True), 0.0, want)
+            got = world.ops.flash_attention(q, k, v, **whole, causal=causal)
+            worst = float((got.double() - want).abs().max())  # NaN is not less
+            if not worst < 0.02 * max(1.0, float(want.abs().max())):
+                faults.append(f"D={width} B={b} H={h} HK={hk} M={m} N={n} {sorted(whole)} {causal}: off by {worst:g}")
+        short = torch.ones(b, h, m, n + 1, device="cuda", dtype=torch.bool)
+        out = torch.full_like(q, 7.0)
+        refused((world.ops.Error,), world.ops.flash_attention, q, k, v, mask=short, out=out)
+        refused((world.ops.Error,), world.ops.flash_attention, q, k, v, bias=some, out=out)
+        assert bool((out == 7.0).all())
     assert not faults, "\n".join(faults[:20])
 
 

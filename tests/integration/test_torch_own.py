@@ -46,6 +46,7 @@ CALLS: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
         {"a": 2.0, "b": 1.5, "steps": 3, "small": 4, "negate": True, "kind": "relu", "times": "three"},
     ),
     "blend.all_outputs": lambda: ((rows(4, 6), rows(6), rows(6, seed=1)), {"a": 2.0}),
+    "blend.all_outputs of columns": lambda: ((rows(6, 4).t(), rows(6)), {"a": 2.0}),
     "blend.out": lambda: ((rows(4, 6), rows(6)), {"a": 2.0, "total": rows(4), "least": rows(4)}),
     "spread.default": lambda: ((rows(20),), {"count": 3}),
     "spread.out": lambda: ((rows(20),), {"count": 3, "out": rows(10, 3), "heads": rows(3)}),
@@ -136,6 +137,8 @@ def test_values_in_place_and_made(space: Any, dtype: torch.dtype) -> None:
         torch.testing.assert_close(least.double(), want.amin(1), **near)
         assert calls.tolist() == [1, 2, 3, 4, 5]
         assert (total.dtype, doubled.dtype, doubled.is_contiguous()) == (torch.float32, dtype, True)
+        turned = space.blend.all_outputs(x.t().contiguous().t(), w, bias, **given)[1]
+        assert (turned.t().is_contiguous(), torch.equal(turned, doubled)) == (True, True)
         wide = torch.zeros(5, 18, dtype=dtype)
         wide[:, ::2] = x
         made = torch.empty(5)

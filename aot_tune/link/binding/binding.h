@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "arithmetic.h"
+#include "layouts.h"
 #include "tables.h"
 
 namespace aot_tune::python {
@@ -208,9 +209,10 @@ PyObject* imported(const char* name);
 // Whether numpy was imported, with its functions in the state.
 bool learn_numpy(State* state);
 
-// A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set.
+// A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set. Its axes
+// are in memory as those of `layout` are, if that is not NULL.
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
-                   const DType& type, const int64_t* extents);
+                   const DType& type, const int64_t* extents, const DLTensor* layout);
 
 // ---- Devices and streams
 // -------------------------------------------------------------------------------------------

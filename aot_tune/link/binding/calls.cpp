@@ -235,7 +235,7 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
     }
     tensors->settle();
     tensors->made[i] = allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i],
-                                type_of(op, i, tensors->given), extents);
+                                type_of(op, i, tensors->given), extents, tensors->layout_for(op.tensors[i]));
     if (tensors->made[i] == nullptr) return false;
     tensors->owned |= CallTensors::kMade;
     if (!tensors->take(state, op, i, tensors->made[i])) return false;

@@ -75,6 +75,11 @@ struct CallTensors {
     return i;
   }
 
+  // The tensor whose order of axes an output has that is made; NULL for a row-major one.
+  const DLTensor* layout_for(const TensorArgument& argument) const {
+    return argument.layout_of < 0 ? nullptr : given[argument.layout_of];
+  }
+
   int count;
   uint32_t lent = 0;       // a bit each: extents and strides are still in the framework's memory
   uint32_t owned = 0;      // a bit each: there is something to give back; and one of the next two

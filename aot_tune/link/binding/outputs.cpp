@@ -18,8 +18,52 @@ PyObject* shape_tuple(const TensorArgument& argument, const int64_t* extents) {
   return shape;
 }
 
+// A framework's new tensor with its axes in another order; it is given back with this.
+struct Permuted {
+  Managed managed;
+  Managed* original;
+  int64_t shape[kMaxRank];
+  int64_t strides[kMaxRank];
+};
+
+void delete_permuted(Managed* managed) {
+  auto* permuted = static_cast<Permuted*>(managed->context);
+  if (permuted->original->deleter != nullptr) permuted->original->deleter(permuted->original);
+  delete permuted;
+}
+
+// The tensor whose axis order[i] is axis i of the original.
+Managed* permute(Managed* original, const int* order) {
+  auto* permuted = new Permuted{*original, original, {}, {}};
+  DLTensor& tensor = permuted->managed.tensor;
+  int64_t step = 1;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    permuted->shape[order[i]] = tensor.shape[i];
+    permuted->strides[order[i]] = tensor.strides != nullptr ? tensor.strides[i] : step;
+    step *= tensor.shape[i];
+  }
+  tensor.shape = permuted->shape;
+  tensor.strides = permuted->strides;
+  permuted->managed.context = permuted;
+  permuted->managed.deleter = delete_permuted;
+  return &permuted->managed;
+}
+
+// The array whose axis order[i] is axis i of this one, which is taken over.
+PyObject* transpose(PyObject* array, int rank, const int* order) {
+  PyObject* axes = array != nullptr ? PyTuple_New(rank) : nullptr;
+  for (int i = 0; axes != nullptr && i < rank; ++i) {
+    PyObject* axis = PyLong_FromLong(i);
+    if (axis == nullptr || PyTuple_SetItem(axes, order[i], axis) != 0) Py_CLEAR(axes);
+  }
+  PyObject* result = axes != nullptr ? PyObject_CallMethod(array, "transpose", "O", axes) : nullptr;
+  Py_XDECREF(axes);
+  Py_XDECREF(array);
+  return result;
+}
+
 PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, const TensorArgument& argument,
-                            const DType& type, const int64_t* extents) {
+                            const DType& type, const int64_t* extents, const int* order) {
   int64_t shape[kMaxRank];
   for (int i = 0; i < argument.rank; ++i) shape[i] = extents[i];
   DLTensor prototype{};
@@ -30,6 +74,7 @@ PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, cons
   Managed* managed = nullptr;
   void* object = nullptr;
   if (entry.api->allocate(&prototype, &managed, nullptr, set_error) != 0) return nullptr;
+  if (order != nullptr) managed = permute(managed, order);
   if (entry.api->object_from_managed(managed, &object) != 0) return nullptr;
   return static_cast<PyObject*>(object);
 }
@@ -62,9 +107,16 @@ PyObject* allocate_other(State* state, PyObject* like, const DType& wanted, PyOb
 }  // namespace
 
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
-                   const DType& type, const int64_t* extents) {
+                   const DType& type, const int64_t* extents, const DLTensor* layout) {
   const TypeEntry entry = *find_type(state, like);
-  if (entry.kind == Kind::kExchange) return allocate_exchange(entry, device, argument, type, extents);
+  int order[kMaxRank];
+  int64_t ordered[kMaxRank];
+  const bool other = entry.kind != Kind::kDlpack && axes_in_memory(layout, order);
+  for (int i = 0; other && i < argument.rank; ++i) ordered[i] = extents[order[i]];
+  if (other) extents = ordered;
+  if (entry.kind == Kind::kExchange) {
+    return allocate_exchange(entry, device, argument, type, extents, other ? order : nullptr);
+  }
   if (type.name[0] == '\0') {  // numpy and the array API have no such type
     PyErr_Format(state->type_error,
                  "output '%s' cannot be made for arrays of this kind; pass %s=, a tensor of a framework that "
@@ -78,7 +130,7 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const T
                          ? PyObject_CallFunction(state->array_empty, "Os", shape, type.name)
                          : allocate_other(state, like, type, shape);
   Py_DECREF(shape);
-  return result;
+  return other ? transpose(result, argument.rank, order) : result;
 }
 
 }  // namespace aot_tune::python

@@ -45,6 +45,7 @@ struct TensorArgument {
   bool inout = false;  // an input that is written, too
   constexpr bool written() const { return output || inout; }
   bool required = false;  // of an output: a dim or dtype of the call is that of this one
+  int8_t layout_of = -1;  // of an output that is made: the input whose axes have the same order in memory
 };
 
 union Scalar {

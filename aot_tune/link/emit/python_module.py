@@ -106,7 +106,8 @@ def _doc(op: Operator) -> str:
             told = f"; it tells {' and '.join(to_pass[tensor.name])}" if to_pass[tensor.name] else ""
             lines.append(f"{tensor.name}: {what}, to be passed{told}{alias}.")
         else:
-            lines.append(f"{tensor.name}: {what}, made when not passed{alias}.")
+            layout = f", with the layout of {tensor.layout_of}" if tensor.layout_of else ""
+            lines.append(f"{tensor.name}: {what}, made when not passed{layout}{alias}.")
     lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
     lines += [_scalar_doc(s) for s in op.scalars]
     lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
@@ -227,6 +228,8 @@ def _tables(op: Operator) -> str:
         element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
         flags = f"{str(t.output).lower()}, {str(t.optional).lower()}" + (", true" if t.inout else "")
         flags += ", false, true" if t.name in to_pass else ""
+        if t.layout_of:
+            flags += ("" if t.name in to_pass else ", false, false") + f", {_place(op, t.layout_of)}"
         lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
     lines.append("};")
     if op.scalars:
@@ -244,6 +247,10 @@ def _tables(op: Operator) -> str:
     if op.dims:
         lines.append(f"constexpr const char* kDims_{op.name}[] = {{{', '.join(c_string(d) for d in op.dims)}}};")
     return "\n".join(lines)
+
+
+def _place(op: Operator, name: str) -> int:
+    return [t.name for t in op.tensors].index(name)
 
 
 def _dtype(element: DType) -> str:

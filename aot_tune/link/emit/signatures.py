@@ -51,7 +51,8 @@ def _tensor(tensor: Tensor, *, to_pass: bool) -> dict[str, object]:
         "to_pass": to_pass,  # of an output: it tells a dim, a dtype or the device of the call
     }
     shape = [extent.data() for extent in tensor.shape]
-    said = {flag: True for flag, on in flags.items() if on}
+    said: dict[str, object] = {flag: True for flag, on in flags.items() if on}
+    said |= {"layout_of": tensor.layout_of} if tensor.layout_of else {}
     return {"name": tensor.name, "dtype": tensor.dtype_name, "shape": shape, **said}
 
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "layouts.h"
 #include "tables.h"
 
 #define AOT_TUNE_WEAK extern "C" __attribute__((weak))
@@ -186,15 +187,19 @@ inline void Call::make(int i, const int64_t* dims) {
   int64_t extents[kMaxRank], strides[kMaxRank];
   op.shape(i, dims, extents);
   const int rank = op.tensors[i].rank;
-  int64_t step = 1;
-  for (int axis = rank - 1; axis >= 0; --axis) {
+  const int8_t laid_out_as = op.tensors[i].layout_of;
+  int order[kMaxRank];
+  const bool other = laid_out_as >= 0 && axes_in_memory(given[laid_out_as], order);
+  uint64_t step = 1;
+  for (int place = rank - 1; place >= 0; --place) {
+    const int axis = other ? order[place] : place;
     if (extents[axis] < 0) {
       fail(slot.value_error,
            std::string(op.name) + ": output '" + name(i) +
                "' has no shape here: an extent is negative, divides by zero or needs more than 64 bits");
     }
-    strides[axis] = step;
-    step *= extents[axis] > 1 ? extents[axis] : 1;
+    strides[axis] = static_cast<int64_t>(step);
+    step *= static_cast<uint64_t>(extents[axis] > 1 ? extents[axis] : 1);
   }
   int32_t device = 0, index = 0;
   const AtenTensorHandle like = tensors[first()];
