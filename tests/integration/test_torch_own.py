@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -337,9 +338,15 @@ def test_profilers_show_operators_by_name(space: Any, registered: Registered) ->
 
 def test_registering_again(module: Any, registered: Registered) -> None:
     assert register(module, registered.namespace) is registered
-    other = load_module.__globals__["ModuleType"]("other")
+    other = ModuleType("other")
     with pytest.raises(TorchError, match="is no module of a tuned library"):
         register(other)
+    vars(other).update({name: value for name, value in vars(module).items() if name != "__tables__"})
+    with pytest.raises(ShimError, match="has no tables that this shim reads"):
+        register(other, "own_other", shim=True)
+    assert register(other, "own_another", shim=False).operators == registered.operators
+    with pytest.raises(TorchError, match="has the operators of tested_in_torch already"):
+        register(other, registered.namespace)
     for name in ("aten", "a b", ""):
         with pytest.raises(TorchError, match="is no namespace for operators"):
             register(module, name)
@@ -381,6 +388,7 @@ import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 import torch
 from pathlib import Path
+from types import ModuleType
 from torch_library import load_module
 import aot_tune.torch
 made = aot_tune.torch.register(load_module(Path({module.__file__!r}), "package.sub.{NAME}"), shim=False)

@@ -112,6 +112,7 @@ struct Operator {
 };
 
 struct Library {
+  uint64_t layout;  // kTablesLayout
   const char* name;
   const Operator* operators;
   int operator_count;
@@ -120,6 +121,11 @@ struct Library {
   int32_t (*preload)(int32_t device_type, int32_t device_id);
   const char* signatures;  // the same as JSON, with shapes
 };
+
+// What tells code of other libraries that it was compiled with other tables than a module.
+constexpr uint64_t kTablesLayout = sizeof(TensorArgument) | sizeof(ScalarArgument) << 8 |
+                                   sizeof(AttributeArgument) << 16 | sizeof(Operator) << 24 |
+                                   static_cast<uint64_t>(sizeof(Library)) << 40;
 
 // The name of the capsule that a module has for code of other libraries: its version is that of this file.
 constexpr char kTablesCapsule[] = "aot_tune.tables.1";

@@ -139,7 +139,7 @@ constexpr Operator kOperators[] = {{
 
 }}  // namespace
 
-const Library kLibrary = {{"{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
+const Library kLibrary = {{kTablesLayout, "{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
                           {spec.prefix}_manifest, {spec.prefix}_preload,
                           {c_string(signatures_json(spec))}}};
 
