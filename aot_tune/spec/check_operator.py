@@ -18,6 +18,7 @@ from aot_tune.spec.expr import Expr
 from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel
+from aot_tune.spec.leading_dims import check_fold
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
@@ -48,6 +49,7 @@ def check_operator(op: OperatorFields) -> None:
         check_ranges,
         check_aliases,
         check_layouts,
+        check_fold,
         _check_inputs,
         _check_exact,
         _check_epilogue,

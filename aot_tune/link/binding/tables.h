@@ -18,9 +18,13 @@ constexpr int kMaxDims = 16;
 constexpr int kMaxVariables = 4;
 
 struct DType {
-  const char* name;  // as numpy and the array API spell it: "float32"; empty where they have none
+  const char* name;  // as frameworks spell it: "float32", "bfloat16"
   uint8_t code;
   uint8_t bits;
+  // Whether numpy and the array API have it.
+  constexpr bool standard() const {
+    return code == kDLInt || code == kDLUInt || code == kDLFloat || code == kDLBool;
+  }
 };
 
 struct DTypeChoice {
@@ -46,6 +50,7 @@ struct TensorArgument {
   constexpr bool written() const { return output || inout; }
   bool required = false;  // of an output: a dim or dtype of the call is that of this one
   int8_t layout_of = -1;  // of an output that is made: the input whose axes have the same order in memory
+  bool folds = false;     // its first axis stands for any number of leading dims
 };
 
 union Scalar {

@@ -7,7 +7,7 @@ namespace {
 
 // ---- scale ----
 
-constexpr DTypeChoice kDTypes_scale_T[] = {{"f32", {"float32", 2, 32}}, {"bf16", {"", 4, 16}}};
+constexpr DTypeChoice kDTypes_scale_T[] = {{"f32", {"float32", 2, 32}}, {"bf16", {"bfloat16", 4, 16}}};
 constexpr DTypeVariable kVariables_scale[] = {{"T", kDTypes_scale_T, 2}};
 constexpr TensorArgument kTensors_scale[] = {
     {"x", {"float32", 2, 32}, 1, 0, false, false},
