@@ -149,6 +149,33 @@ def test_values_in_place_and_made(space: Any, dtype: torch.dtype) -> None:
         assert not wide[:, 1::2].any()
 
 
+def test_leading_dims_are_one_axis(space: Any, module: Any) -> None:
+    flat, w = rows(6, 5), rows(5)
+    want = space.blend.all_outputs(flat.clone(), w, a=2.0)
+    for lead in ((2, 3), (6, 1, 1), (1, 2, 3)):
+        x = flat.clone().view(*lead, 5)
+        made = space.blend.all_outputs(x, w, a=2.0)
+        torch.testing.assert_close(made, tuple(t.view(*lead, *t.shape[1:]) for t in want))
+        torch.library.opcheck(space.blend.all_outputs, (flat.clone().view(*lead, 5), w), {"a": 2.0})
+        total = torch.empty(lead)
+        space.blend.out(flat.clone().view(*lead, 5), w, a=2.0, total=total)
+        assert torch.equal(total, made[0])
+    assert space.blend(flat[0].clone(), w, a=2.0).shape == ()
+    compiled = torch.compile(lambda x: space.blend(x, w, a=2.0), fullgraph=True, dynamic=True, backend="aot_eager")
+    for lead in ((2, 3), (4, 5)):
+        x = rows(*lead, 5)
+        torch.testing.assert_close(compiled(x.clone()), space.blend(x.clone(), w, a=2.0))
+    turned, x, total = rows(3, 2, 5).transpose(0, 1), rows(2, 3, 5), rows(3, 2)
+    for wrong in (
+        lambda: space.blend(turned, w, a=1.0),
+        lambda: space.blend.out(x, w, a=1.0, total=total),
+    ):
+        with pytest.raises(module.ArgumentValueError, match="leading dims"):
+            wrong()
+        with pytest.raises(Exception, match="leading dims"):
+            torch.compile(wrong, fullgraph=True, backend="eager")()
+
+
 def test_extents_and_dtypes_that_are_told(space: Any) -> None:
     x = rows(22)
     out, heads = space.spread(x, count=4)
@@ -204,7 +231,7 @@ def test_exported_and_read_again(space: Any) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
-    "rank": (lambda s: s.blend(rows(4), rows(4), a=1.0), "ArgumentValueError", "'x' has 1 axes, wanted 2"),
+    "rank": (lambda s: s.blend(rows(3, 4), rows(4, 1), a=1.0), "ArgumentValueError", "'w' has 2 axes, wanted 1"),
     "dtype": (lambda s: s.blend(rows(2, 4).double(), rows(4), a=1.0), "ArgumentTypeError", "tensor 'x'"),
     "complex": (lambda s: s.spread(torch.zeros(4, dtype=torch.cfloat), count=1), "ArgumentTypeError", "tensor 'x'"),
     "dtypes": (lambda s: s.blend(rows(2, 4), rows(4).bfloat16(), a=1.0), "ArgumentTypeError", "tensor 'w'"),

@@ -15,30 +15,6 @@ PyObject* tuple_of(const int64_t* values, int count) {
   return tuple;
 }
 
-// The first `count` axes as one; false where no distance leads from each of its elements to the next.
-bool as_one(const DLTensor& tensor, int count, int64_t* extent, int64_t* stride) {
-  int64_t elements = 1, step = 0;
-  bool known = false, whole = true;
-  for (int i = count - 1; i >= 0; --i) {
-    const int64_t n = tensor.shape[i];
-    int64_t next = 0;
-    if (tensor.strides != nullptr && n != 1) {
-      if (known)
-        whole &= !__builtin_mul_overflow(step, elements, &next) && tensor.strides[i] == next;
-      else
-        step = tensor.strides[i];
-      known = true;
-    }
-    whole &= !__builtin_mul_overflow(elements, n, &elements);
-  }
-  for (int i = 0; i < count; ++i) {
-    if (tensor.shape[i] == 0) elements = 0, whole = true;
-  }
-  *extent = elements;
-  *stride = step;
-  return whole;
-}
-
 bool cannot_fold(State* state, const Operator& op, const TensorArgument& argument, const DLTensor& tensor) {
   PyObject* shape = tuple_of(tensor.shape, tensor.ndim);
   PyObject* strides = tensor.strides != nullptr ? tuple_of(tensor.strides, tensor.ndim) : PyTuple_New(0);

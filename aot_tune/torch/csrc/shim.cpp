@@ -157,6 +157,7 @@ void run(const Slot& slot, StableIValue* stack) {
     call.check_gradients(i);
     call.view(i);
   }
+  call.fold();
   const int8_t* const made = slot.tensors + slot.inputs + slot.taken;
   int64_t dims[kMaxDims];
   // Where a tensor has another number of axes, nothing is made, and the library says so.
