@@ -8,7 +8,10 @@ from aot_tune.link.emit.signature import choices_text, parameters, scalar_type, 
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Operator
 
-__all__ = ["public_functions", "render_header"]
+__all__ = ["ABI_VERSION", "public_functions", "render_header"]
+
+ABI_VERSION = 1
+"""AOT_TUNE_ABI_VERSION of the header that all libraries share."""
 
 
 def public_functions(spec: LibrarySpec) -> list[str]:
@@ -45,6 +48,9 @@ def render_header(spec: LibrarySpec) -> str:
 #define {guard}
 
 #include "aot_tune/base.h"
+#if AOT_TUNE_ABI_VERSION != {ABI_VERSION}
+#error "{spec.header} is for version {ABI_VERSION} of aot_tune/base.h: put its own library first on the include path"
+#endif
 {_booleans(spec)}
 #ifdef __cplusplus
 extern "C" {{

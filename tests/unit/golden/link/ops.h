@@ -12,6 +12,9 @@
 #define AOT_TUNE_OPS_H_
 
 #include "aot_tune/base.h"
+#if AOT_TUNE_ABI_VERSION != 1
+#error "aot_tune/ops.h is for version 1 of aot_tune/base.h: put its own library first on the include path"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
