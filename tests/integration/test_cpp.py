@@ -139,3 +139,8 @@ def test_cmake_alone_installs_a_versioned_library(installed: Path, tmp_path: Pat
     assert [name for name in needed if "aot_tune" in name] == ["libaot_tune_ops.so.1"]
     code = "import numpy, ops; print(numpy.from_dlpack(ops.softmax(numpy.zeros((1, 4), 'f4')))[0, 3])"
     assert run([sys.executable, "-c", code], env=environment(PYTHONPATH=str(installed))) == "0.25\n"
+
+
+def test_the_stub_of_the_bundled_operators_is_of_their_module(installed: Path) -> None:
+    env = environment(MYPYPATH=str(installed), PYTHONPATH=str(installed))
+    assert "Success" in run([sys.executable, "-m", "mypy.stubtest", "ops"], env=env)

@@ -212,11 +212,11 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
   for (int i = 0; i < count; ++i) methods[i] = operators[i];
   methods[count] = {
       "is_tuned", as_method(is_tuned), kFast,
-      "is_tuned(operator, *tensors, **tensors_or_dims)\n--\n\nWhether exactly this problem was measured "
+      "is_tuned(operator, /, *tensors, **tensors_or_dims)\n--\n\nWhether exactly this problem was measured "
       "for the target that a call gets here: is_tuned('gemm', a, b) or is_tuned('gemm', M=1, N=2, K=3)."};
   methods[count + 1] = {
       "explain", as_method(explain), kFast,
-      "explain(operator, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets "
+      "explain(operator, /, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets "
       "here and why; arguments as of is_tuned, optional tensors of a stated problem as name=True, its dtypes "
       "as T='bf16', its device as device='cuda:0'; workspace is a "
       "tensor or a number of bytes. With AOT_TUNE_OVERRIDE=FILE, 'override' is the rule that the call meets; "
@@ -227,7 +227,7 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
       "objects, decision tables, tools."};
   methods[count + 3] = {
       "preload", preload, METH_O,
-      "preload($module, device)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
+      "preload($module, device, /)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
       "torch.device), so that no later call does."};
   methods[count + 4] = {nullptr, nullptr, 0, nullptr};
   definition.m_name = kLibrary.name;

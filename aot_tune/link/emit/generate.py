@@ -15,7 +15,8 @@ from aot_tune.link.check.check_tables import check_library
 from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.link.emit.dispatch import render_dispatch
 from aot_tune.link.emit.header import public_functions, render_header
-from aot_tune.link.emit.python_module import render_module, render_stub
+from aot_tune.link.emit.python_module import render_module
+from aot_tune.link.emit.python_stub import render_stub
 from aot_tune.link.families import family_facts
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant
 from aot_tune.link.manifest import render_manifest
