@@ -162,6 +162,18 @@ PyObject* manifest(PyObject*, PyObject*) {
   return result;
 }
 
+PyObject* set_num_threads(PyObject* module, PyObject* value) {
+  const long threads = PyLong_AsLong(value);
+  if (threads == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  const bool fits = threads >= INT32_MIN && threads <= INT32_MAX;
+  const int32_t status = kLibrary.set_num_threads(fits ? static_cast<int32_t>(threads) : -1);
+  if (status != AOT_TUNE_OK) return raise_status(state_of(module), status);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+
+PyObject* get_num_threads(PyObject*, PyObject*) { return PyLong_FromLong(kLibrary.get_num_threads()); }
+
 template <typename Function>
 PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -170,7 +182,7 @@ PyCFunction as_method(Function* function) {
 constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
 constexpr int kMaxMethods = 256;
 
-PyMethodDef methods[kMaxMethods + 5];
+PyMethodDef methods[kMaxMethods + 7];
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, nullptr, nullptr, sizeof(State), methods, slots, traverse, clear, destroy};
@@ -229,7 +241,13 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
       "preload", preload, METH_O,
       "preload($module, device, /)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
       "torch.device), so that no later call does."};
-  methods[count + 4] = {nullptr, nullptr, 0, nullptr};
+  methods[count + 4] = {"set_num_threads", set_num_threads, METH_O,
+                        "set_num_threads($module, threads, /)\n--\n\nThreads that calls on a CPU get from "
+                        "now on, in all threads "
+                        "of the process; 0: OpenMP's number of the thread that calls, as at the beginning."};
+  methods[count + 5] = {"get_num_threads", get_num_threads, METH_NOARGS,
+                        "get_num_threads($module)\n--\n\nThreads that a call of this thread on a CPU gets."};
+  methods[count + 6] = {nullptr, nullptr, 0, nullptr};
   definition.m_name = kLibrary.name;
   definition.m_doc = doc;
   return PyModuleDef_Init(&definition);

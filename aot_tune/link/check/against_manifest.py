@@ -12,6 +12,7 @@ import msgspec
 from aot_tune.link.archive import Member, read_archive
 from aot_tune.link.elf import SharedLibrary, device_code_digest
 from aot_tune.link.families import FAMILIES, family_of
+from aot_tune.link.library_records import SHARED_FUNCTIONS
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.support.errors import ManifestError
 
@@ -113,7 +114,7 @@ def check_against_manifest(
     problems += _check_variants(document, members, image)
     if text not in image.data:
         problems.append(f"{library.name} does not hold this manifest")
-    exports = {f"{document.prefix}_{f}" for f in ("last_error", "manifest", "preload")}
+    exports = {f"{document.prefix}_{f}" for f in SHARED_FUNCTIONS}
     exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
     problems += _check_file(library.name, image, exports, forbidden)
     if module is not None:

@@ -119,7 +119,8 @@ constexpr Operator kOperators[] = {{
 }}  // namespace
 
 const Library kLibrary = {{"{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
-                          {spec.prefix}_manifest, {spec.prefix}_preload}};
+                          {spec.prefix}_manifest, {spec.prefix}_preload, {spec.prefix}_set_num_threads,
+                          {spec.prefix}_get_num_threads}};
 
 }}  // namespace aot_tune::python
 

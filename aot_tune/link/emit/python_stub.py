@@ -51,6 +51,8 @@ _QUESTIONS = (
     "def explain(operator: str, /, *tensors: Tensor | None, **tensors_or_dims: Any) -> dict[str, Any]: ...",
     "def manifest() -> dict[str, Any]: ...",
     "def preload(device: Any, /) -> None: ...  # 'cuda:0', 0, a torch.device",
+    "def set_num_threads(threads: int, /) -> None: ...",
+    "def get_num_threads() -> int: ...",
 )
 _WIDTH = 120
 _MOST_CHOICES = 3

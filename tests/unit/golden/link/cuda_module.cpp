@@ -73,7 +73,8 @@ constexpr Operator kOperators[] = {
 }  // namespace
 
 const Library kLibrary = {"cuda_ops", kOperators, 1, aot_tune_last_error,
-                          aot_tune_manifest, aot_tune_preload};
+                          aot_tune_manifest, aot_tune_preload, aot_tune_set_num_threads,
+                          aot_tune_get_num_threads};
 
 }  // namespace aot_tune::python
 

@@ -30,6 +30,14 @@ const char* aot_tune_manifest(void);
  * needed for correctness: else kernels load at their first call, also while a stream is captured. */
 int32_t aot_tune_preload(int32_t device_type, int32_t device_id);
 
+/* Threads that calls on a CPU get from now on, in all threads of the process; 0: OpenMP's number of the thread that
+ * calls, as at the beginning. That is OMP_NUM_THREADS, or what omp_set_num_threads said in that thread, else the
+ * cores that the process may use and its control group's quota pays for. */
+int32_t aot_tune_set_num_threads(int32_t threads);
+
+/* Threads that a call of this thread on a CPU gets. */
+int32_t aot_tune_get_num_threads(void);
+
 /* out = activation(a @ b + bias) + residual.
  *
  * a: f32 [M, K], input
