@@ -13,8 +13,10 @@ import linked
 import pytest
 from places import SHARED
 
+from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
+from aot_tune.support.control_groups import control_groups, core_limits
 from aot_tune.support.installed_paths import RUNTIME
 
 SHIM = """
@@ -88,6 +90,9 @@ def test_quotas_of_control_groups(quota: Path, tmp_path: Path, case: str) -> Non
     root = tree(tmp_path / "root", files)
     done = subprocess.run([quota, root], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"{cores}\n"), done.stderr
+    usable = len(os.sched_getaffinity(0))
+    assert usable_cores(root) == min(usable, cores or usable)  # what a build tunes with
+    assert min(core_limits(control_groups(root)), default=0) == cores
 
 
 KERNEL = """
@@ -250,6 +255,88 @@ ops.set_num_threads(0)
 print(threads(), openmp.omp_get_max_threads())
 """
     assert run(counted, OPENMP + code, OMP_NUM_THREADS="3") == ["2", "3", "4", "2", "1", "2", "2", "2"]
+
+
+def test_the_number_of_torch(counted: linked.Built) -> None:
+    """Where both have one OpenMP, it is that of the thread."""
+    pytest.importorskip("torch")
+    code = """
+import torch, ops
+files = {line.split()[-1] for line in open("/proc/self/maps") if "omp" in line.rpartition("/")[2]}
+torch.set_num_threads(1)
+print(len(files), threads(), elsewhere(threads))
+"""
+    files, *found = run(counted, code, OMP_NUM_THREADS="3")
+    if files != "1":
+        pytest.skip("torch has another OpenMP than libraries")
+    assert found == ["1", "3"]
+
+
+def test_a_child_of_fork_has_the_number_of_its_parent(counted: linked.Built) -> None:
+    code = """
+import ops
+ops.set_num_threads(2)
+print(threads(), flush=True)
+child = os.fork()
+if child == 0:
+    print(threads(), flush=True)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print(threads())
+"""
+    assert run(counted, code, OMP_NUM_THREADS="3") == ["2", "2", "2"]
+
+
+def test_calls_at_once_from_many_threads(counted: linked.Built) -> None:
+    code = """
+import ops
+from concurrent.futures import ThreadPoolExecutor
+def change(count):
+    ops.set_num_threads(count)
+    return threads_at_least_one()
+def threads_at_least_one():
+    got = ops.threads(np.ones(8, "f4"))
+    return got.min() == got.max() and got[0] in (1, 2, 3)
+with ThreadPoolExecutor(4) as pool:
+    print(all(pool.map(change, [1, 2, 3, 0] * 200)))
+ops.set_num_threads(0)
+print(threads(), elsewhere(threads))
+"""
+    assert run(counted, code, OMP_NUM_THREADS="3") == ["True", "3", "3"]
+
+
+def test_within_a_parallel_region_there_is_one_thread(counted: linked.Built, tmp_path: Path) -> None:
+    (tmp_path / "program.c").write_text(PARALLEL)
+    folder = counted.library.parent
+    flags = ["-std=c11", "-fopenmp", f"-I{folder}", f"-I{RUNTIME / 'include'}", f"-Wl,-rpath,{folder}"]
+    argv = ["gcc", *flags, str(tmp_path / "program.c"), str(counted.library), "-o", str(tmp_path / "program")]
+    subprocess.run(argv, check=True)
+    for nested, wanted in (({}, "1 1 4\n"), ({"OMP_MAX_ACTIVE_LEVELS": "2"}, "4 4 4\n")):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")} | {"OMP_NUM_THREADS": "2"} | nested
+        done = subprocess.run([tmp_path / "program"], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout == wanted
+
+
+PARALLEL = """
+#include <aot_tune/ops.h>
+#include <aot_tune/tensor.h>
+#include <stdio.h>
+static int threads(void) {
+  float x[1] = {0}, y[1] = {0};
+  int64_t shape[1] = {1};
+  DLTensor in = aot_tune_tensor(x, AOT_TUNE_F32, aot_tune_cpu(), 1, shape, NULL), out = in;
+  out.data = y;
+  return aot_tune_threads(&in, &out, NULL) == AOT_TUNE_OK ? (int)y[0] : -1;
+}
+int main(void) {
+  int found[2] = {0, 0};
+  aot_tune_set_num_threads(4);
+#pragma omp parallel for num_threads(2)
+  for (int i = 0; i < 2; ++i) found[i] = threads();
+  printf("%d %d %d\\n", found[0], found[1], threads());
+  return 0;
+}
+"""
 
 
 def test_explain_says_how_many(counted: linked.Built) -> None:
