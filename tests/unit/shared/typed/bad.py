@@ -24,3 +24,5 @@ ops.is_tuned()  # wrong
 ops.is_tuned(operator="gemm")  # wrong
 ops.preload()  # wrong
 ops.softmax(x)  # wrong
+ops.set_num_threads("4")  # wrong
+ops.set_num_threads(threads=4)  # wrong

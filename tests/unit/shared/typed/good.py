@@ -33,6 +33,10 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return ops.gemm(a, b)
 
 
+def on_a_stream(x: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
+    return ops.rms_norm(x, x[0], stream=stream, workspace=torch.empty(64, dtype=torch.uint8))
+
+
 def main() -> None:
     a: Floats = np.ones((2, 3), np.float32)
     b: Floats = np.ones((3, 4), np.float32)
@@ -64,6 +68,8 @@ def main() -> None:
     assert_type(ops.is_tuned(names[0], a, b, None, residual=None), bool)
     print(ops.explain("gemm", a, b)["variant"], ops.manifest()["library"])
     ops.preload("cpu")
+    ops.set_num_threads(0)
+    assert_type(ops.get_num_threads(), int)
     try:
         ops.gemm(a, a)
     except ops.ArgumentValueError as error:
