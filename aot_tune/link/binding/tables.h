@@ -124,6 +124,8 @@ struct Library {
   const char* (*last_error)();
   const char* (*manifest)();
   int32_t (*preload)(int32_t device_type, int32_t device_id);
+  int32_t (*set_num_threads)(int32_t threads);
+  int32_t (*get_num_threads)();
   const char* signatures;  // the same as JSON, with shapes
 };
 
