@@ -125,7 +125,7 @@ bool find_gradients(State* state, const Place& place, Shared* shared) {
   if (!is_traced(state)) return true;
   PyErr_Format(state->runtime_error,
                "%s: torch traces this call, which would be a constant in what it records; call it outside of "
-               "torch.jit.trace and make_fx, or wrap it as a custom operator (torch.library.custom_op)",
+               "torch.jit.trace and make_fx, or as an operator of torch (aot_tune.torch.register)",
                place.op->name);
   return false;
 }
@@ -171,7 +171,7 @@ bool check_tangent(State* state, PyObject* object, const Place& place) {
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
   PyObject* grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
                                                   : PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
-  if (grad == nullptr) return cannot_read(state, place);
+  if (grad == nullptr) return cannot_read(state, object, place);
   const bool wanted = grad == Py_True;
   Py_DECREF(grad);
   if (!wanted || !gradients_enabled(state)) return true;

@@ -109,6 +109,11 @@ int execute(PyObject* module) {
     Py_XDECREF(operators);
     return -1;
   }
+  PyObject* tables = PyCapsule_New(const_cast<Library*>(&kLibrary), kTablesCapsule, nullptr);
+  if (tables == nullptr || PyModule_AddObject(module, "__tables__", tables) != 0) {
+    Py_XDECREF(tables);
+    return -1;
+  }
   return 0;
 }
 
@@ -154,10 +159,10 @@ void destroy(void* module) {
   PyMem_Free(state->keywords);
 }
 
-PyObject* manifest(PyObject*, PyObject*) {
+PyObject* from_json(const char* text) {
   PyObject* json = PyImport_ImportModule("json");
   if (json == nullptr) return nullptr;
-  PyObject* result = PyObject_CallMethod(json, "loads", "s", kLibrary.manifest());
+  PyObject* result = PyObject_CallMethod(json, "loads", "s", text);
   Py_DECREF(json);
   return result;
 }
@@ -174,6 +179,10 @@ PyObject* set_num_threads(PyObject* module, PyObject* value) {
 
 PyObject* get_num_threads(PyObject*, PyObject*) { return PyLong_FromLong(kLibrary.get_num_threads()); }
 
+PyObject* manifest(PyObject*, PyObject*) { return from_json(kLibrary.manifest()); }
+
+PyObject* signatures(PyObject*, PyObject*) { return from_json(kLibrary.signatures); }
+
 template <typename Function>
 PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -182,7 +191,7 @@ PyCFunction as_method(Function* function) {
 constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
 constexpr int kMaxMethods = 256;
 
-PyMethodDef methods[kMaxMethods + 7];
+PyMethodDef methods[kMaxMethods + 8];
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, nullptr, nullptr, sizeof(State), methods, slots, traverse, clear, destroy};
@@ -204,12 +213,17 @@ const char* signature_of(int index) {
   return text;
 }
 
-PyObject* raise_status(State* state, int32_t status) {
+PyObject* raise_status(State* state, int32_t status, PyObject* more) {
   PyObject* type = state->value_error;
   if (status == AOT_TUNE_ERROR_NULL || status == AOT_TUNE_ERROR_DTYPE) type = state->type_error;
   if (status >= AOT_TUNE_ERROR_WORKSPACE) type = state->runtime_error;
   const char* text = kLibrary.last_error();  // it may quote the environment, and be cut off within a letter
   PyObject* message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
+  if (message != nullptr && more != nullptr) {
+    PyObject* whole = PyUnicode_Concat(message, more);
+    Py_DECREF(message);
+    message = whole;
+  }
   if (message != nullptr) PyErr_SetObject(type, message);
   Py_XDECREF(message);
   return nullptr;
@@ -247,7 +261,11 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
                         "of the process; 0: OpenMP's number of the thread that calls, as at the beginning."};
   methods[count + 5] = {"get_num_threads", get_num_threads, METH_NOARGS,
                         "get_num_threads($module)\n--\n\nThreads that a call of this thread on a CPU gets."};
-  methods[count + 6] = {nullptr, nullptr, 0, nullptr};
+  methods[count + 6] = {"signatures", signatures, METH_NOARGS,
+                        "signatures()\n--\n\nWhat each operator takes and returns, for bindings of "
+                        "frameworks: a dict of its tensors "
+                        "with their shapes and dtypes, dims, scalars and attributes."};
+  methods[count + 7] = {nullptr, nullptr, 0, nullptr};
   definition.m_name = kLibrary.name;
   definition.m_doc = doc;
   return PyModuleDef_Init(&definition);

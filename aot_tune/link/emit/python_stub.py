@@ -53,6 +53,8 @@ _QUESTIONS = (
     "def preload(device: Any, /) -> None: ...  # 'cuda:0', 0, a torch.device",
     "def set_num_threads(threads: int, /) -> None: ...",
     "def get_num_threads() -> int: ...",
+    "def signatures() -> dict[str, Any]: ...",
+    "__tables__: Any",
 )
 _WIDTH = 120
 _MOST_CHOICES = 3

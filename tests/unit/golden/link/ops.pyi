@@ -52,6 +52,7 @@ def gemm(
     bias: f32 [N], may be left out.
     residual: f32 [M, N], may be left out.
     out: f32 [M, N], made when not passed.
+    M: stands for any number of leading dims, the same of a, residual, out.
     activation: one of none, relu.
     stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.
     workspace: memory of the device for the call, any tensor; the library's own when not passed.
@@ -78,6 +79,7 @@ def rms_norm(
     residual: f32 [M, N], may be left out.
     out: f32 [M, N], made when not passed.
     residual_out: f32 [M, N], written when passed; True makes a new one.
+    M: stands for any number of leading dims, the same of x, residual, out, residual_out.
     eps: a number.
     stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.
     workspace: memory of the device for the call, any tensor; the library's own when not passed.
@@ -103,3 +105,5 @@ def manifest() -> dict[str, Any]: ...
 def preload(device: Any, /) -> None: ...  # 'cuda:0', 0, a torch.device
 def set_num_threads(threads: int, /) -> None: ...
 def get_num_threads() -> int: ...
+def signatures() -> dict[str, Any]: ...
+__tables__: Any
