@@ -54,7 +54,6 @@ _QUESTIONS = (
     "def signatures() -> dict[str, Any]: ...",
     "def set_num_threads(threads: int, /) -> None: ...",
     "def get_num_threads() -> int: ...",
-    "def signatures() -> dict[str, Any]: ...",
     "__tables__: Any",
 )
 _WIDTH = 120
