@@ -94,9 +94,7 @@ def _passed_on(function: ast.stmt) -> set[str] | None:
     if not isinstance(function, ast.FunctionDef):
         return None
     body = [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
-    if len(body) != len(_STEPS):
-        return None
-    if any(ast.unparse(s) != wanted for s, wanted in zip(body, _STEPS, strict=True) if wanted):
+    if tuple(ast.unparse(s) if n != _ATTENTION else "" for n, s in enumerate(body)) != _STEPS:
         return None
     attends = body[_ATTENTION]
     if not isinstance(attends, ast.Assign) or ast.unparse(attends.targets[0]).strip("()") != "hidden_states, _":

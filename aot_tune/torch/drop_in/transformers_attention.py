@@ -18,8 +18,8 @@ __all__ = ["ReplacedAttention", "replace_attention"]
 _THEIRS = "sdpa"
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _CHOICE = "_attn_implementation"
-_UNKNOWN = ("position_bias", "softcap", "output_attentions", "s_aux", "sliding_window")
-"""Arguments of which `flash_attention` knows nothing, so that transformers' function has such calls."""
+_UNKNOWN = ("position_bias", "softcap", "output_attentions")
+"""Arguments of which `flash_attention` knows nothing and which that function heeds: it has such calls."""
 
 _numbers = itertools.count(1)
 """A name for each model: another one's may go while this one's stays."""
