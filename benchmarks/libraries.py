@@ -182,7 +182,8 @@ def _torch_rms_norm(torch: Any, c: Any) -> dict[str, Run]:
         vector_norm(total, dim=-1, keepdim=True, out=scale)
         scale.square_().mul_(1 / width).add_(eps).rsqrt_()
         mul(total, scale, out=c.out)
-        c.out.mul_(weight)
+        if weight is not None:
+            c.out.mul_(weight)
 
     return {"rms_norm, copy_": copied, "vector_norm.out, mul.out": composed}
 

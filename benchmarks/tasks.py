@@ -21,8 +21,8 @@ BEYOND = 2
 
 ROW_OPERATORS: dict[str, tuple[tuple[int, tuple[str, ...]], ...]] = {
     "softmax": ((512, ()), (4096, ()), (32000, ())),
-    "rms_norm": ((4096, ()), (4096, ("residual", "residual_out"))),
-    "layer_norm": ((768, ()), (4096, ())),
+    "rms_norm": ((4096, ("weight",)), (4096, ("weight", "residual", "residual_out"))),
+    "layer_norm": ((768, ("weight", "bias")), (4096, ("weight", "bias"))),
     "silu_mul": ((14336, ()),),
 }
 """Widths and optional tensors of the problems that are added to the workload, with as many rows as it takes."""

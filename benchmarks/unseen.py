@@ -39,8 +39,11 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
         "residual": {"present": ("bias", "residual")},
     },
     "softmax": {"plain": {}},
-    "rms_norm": {"plain": {}, "residual": {"present": ("residual", "residual_out")}},
-    "layer_norm": {"plain": {}},
+    "rms_norm": {
+        "plain": {"present": ("weight",)},
+        "residual": {"present": ("weight", "residual", "residual_out")},
+    },
+    "layer_norm": {"plain": {"present": ("weight", "bias")}},
     "silu_mul": {"plain": {}},
 }
 """Forms of calls by operator: what a problem has beside dims and dtypes."""

@@ -30,7 +30,7 @@ operator = Operator(
         Tensor("bias", (D,), "T", optional=True),
         Tensor("calls", (R,), "i32", inout=True, optional=True),
         Tensor("total", (R,), output=True),
-        Tensor("doubled", (R, D), "T", output=True, optional=True),
+        Tensor("doubled", (R, D), "T", output=True, optional=True, layout_of="x"),
         Tensor("least", (R,), output=True, optional=True),
     ),
     scalars=(
@@ -40,6 +40,7 @@ operator = Operator(
     attributes=(Attribute("kind", ("plain", "relu")), Attribute("times", ("one", "two", "three"))),
     dtypes={"T": ("f32", "bf16")},
     reference=lambda xp, call: blend(xp, call),
+    fold="R",
     flops=5 * R * D,
     workload=(problem(R=16, D=64),),
     kernels=(Kernel("generic", "blend/generic.cpp.j2", generic=True),),

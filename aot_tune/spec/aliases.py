@@ -1,4 +1,4 @@
-"""Outputs that may lie in an input's memory: whether what is declared can be, and on which problems it is."""
+"""Outputs that may lie in an input's memory, or as it: whether what is declared can be, and on which problems it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["aliases_on", "check_aliases"]
+__all__ = ["aliases_on", "check_aliases", "check_layouts"]
 
 
 def check_aliases(op: OperatorFields, where: str) -> None:
@@ -31,6 +31,25 @@ def check_aliases(op: OperatorFields, where: str) -> None:
                     why="the memory of one is that of the other, element by element",
                     fix="declare both alike, or leave may_alias out",
                 )
+
+
+def check_layouts(op: OperatorFields, where: str) -> None:
+    """Raise SpecError for an output with the layout of what is no input that is always passed, or of other axes."""
+    tensors = {t.name: t for t in op.tensors}
+    inputs = [t.name for t in op.tensors if not t.output and not t.optional]
+    for tensor in (t for t in op.tensors if t.layout_of):
+        if tensor.layout_of not in inputs:
+            raise SpecError(
+                f"{where}: tensor {tensor.name!r} has the layout of {tensor.layout_of!r}, which is no input that is "
+                "always passed",
+                fix=did_you_mean(tensor.layout_of, inputs),
+            )
+        if tensors[tensor.layout_of].rank != tensor.rank:
+            raise SpecError(
+                f"{where}: tensor {tensor.name!r} has {tensor.rank} axes, and {tensor.layout_of!r}, whose layout it "
+                f"has, {tensors[tensor.layout_of].rank}",
+                fix="leave layout_of out",
+            )
 
 
 def aliases_on(op: OperatorFields, problem: Problem) -> Iterator[dict[str, str]]:

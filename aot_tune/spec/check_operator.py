@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.spec.aliases import check_aliases
+from aot_tune.spec.aliases import check_aliases, check_layouts
 from aot_tune.spec.bound_dims import bound_dims
 from aot_tune.spec.check_legal import check_legal
 from aot_tune.spec.check_problem import check_call, check_work
@@ -18,6 +18,7 @@ from aot_tune.spec.expr import Expr
 from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel
+from aot_tune.spec.leading_dims import check_fold
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
@@ -47,6 +48,8 @@ def check_operator(op: OperatorFields) -> None:
         _check_dims,
         check_ranges,
         check_aliases,
+        check_layouts,
+        check_fold,
         _check_inputs,
         _check_exact,
         _check_epilogue,

@@ -39,6 +39,8 @@ class Tensor:
             inout tensor, elements that are read and elements that are written count, each once.
         may_alias: of an output: inputs of its shape and dtype in whose very memory a caller may have it written, each
             element being read before it is written. Candidates are verified so, too.
+        layout_of: of an output: the input, of as many axes, whose order of axes in memory a new one has that is made
+            where a caller passes none; without it, and where that input is broadcast, it is row-major.
         finite: no call has NaN or infinities in it (coordinates, lengths), and none are put into it to verify.
         values: how test inputs are drawn, see `spec.generators`; by default `normal()`.
     """
@@ -56,6 +58,7 @@ class Tensor:
         finite: bool = False,
         read: ExprLike | None = None,
         may_alias: Sequence[str] = (),
+        layout_of: str = "",
         values: Values | None = None,
     ) -> None:
         self.name = check_identifier(name, "tensor", argument=True)
@@ -75,6 +78,11 @@ class Tensor:
                 why="an output is written, not drawn" if output else "they are drawn anew for each problem",
                 fix="leave them out" if output else "use normal, integers, from_file or another of aot_tune.spec",
             )
+        if layout_of and not output:
+            raise SpecError(
+                f"tensor {name!r}: layout_of has no effect", why="only outputs are made", fix="leave it out"
+            )
+        self.layout_of = layout_of
         if read is not None and output:
             raise SpecError(f"tensor {name!r}: an output is not read", fix="leave out read=")
         self.read = None if read is None else as_expr(read, f"tensor {name!r}: read")

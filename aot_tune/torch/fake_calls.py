@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from aot_tune.torch.extents import EXTENT, extent_of
+from aot_tune.torch.extents import EXTENT, axes_in_memory, extent_of
+from aot_tune.torch.folded_shapes import FoldError, fold_shapes
 from aot_tune.torch.operator_signature import OperatorSignature, Overload, TensorSignature
 from aot_tune.torch.schemas import tensor_arguments
 
@@ -59,14 +60,25 @@ class FakeCall:
         self._check_gradients(tensors)
         chosen = self._check_tensors(tensors)
         self._check_attributes(given)
-        dims = self._bind(tensors, given)
-        self._check_extents(tensors, dims)
+        try:
+            shapes, lead = fold_shapes(self._op, tensors)
+        except FoldError as error:
+            raise self._value_error(f"{self._op.name}: {error}") from None
+        self._check_ranks(shapes)
+        dims = self._bind(shapes, given)
+        self._check_extents(shapes, dims)
         device = next(iter(tensors.values())).device
         made = []
         for name in self._overload.made:
             tensor = self._op.tensor(name)
             shape = [self._extent(tensor, axis, dims) for axis in range(len(tensor.shape))]
-            made.append(torch.empty(shape, dtype=DTYPES[chosen.get(tensor.dtype, tensor.dtype)], device=device))
+            shape = [*lead, *shape[1:]] if tensor.folds and lead is not None else shape
+            like = tensors[tensor.layout_of] if tensor.layout_of else None
+            order = list(range(len(shape)))
+            order = axes_in_memory(like) if like is not None and like.dim() == len(shape) else order
+            dtype = DTYPES[chosen.get(tensor.dtype, tensor.dtype)]
+            new = torch.empty([shape[axis] for axis in order], dtype=dtype, device=device)
+            made.append(new.permute([order.index(axis) for axis in range(len(shape))]))
         return None if not made else made[0] if len(made) == 1 else tuple(made)
 
     def _check_gradients(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -80,16 +92,12 @@ class FakeCall:
                 )
 
     def _check_tensors(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-        """Check ranks, dtypes and devices; the choice of each dtype variable."""
+        """Check dtypes and devices; the choice of each dtype variable."""
         chosen: dict[str, str] = {}
         told: dict[str, str] = {}
         first = next(iter(tensors))
         for name, tensor in tensors.items():
             declared = self._op.tensor(name)
-            if tensor.dim() != len(declared.shape):
-                raise self._value_error(
-                    f"{self._op.name}: tensor '{name}' has {tensor.dim()} axes, wanted {len(declared.shape)}"
-                )
             if tensor.device != tensors[first].device:
                 raise self._value_error(
                     f"{self._op.name}: tensor '{name}' is on {tensor.device}, tensor '{first}' on "
@@ -108,6 +116,12 @@ class FakeCall:
             told.setdefault(declared.dtype, name)
         return {v: chosen.get(v, choices[0]) for v, choices in self._op.dtypes.items()}
 
+    def _check_ranks(self, shapes: Mapping[str, list[Any]]) -> None:
+        for name, shape in shapes.items():
+            wanted = len(self._op.tensor(name).shape)
+            if len(shape) != wanted:
+                raise self._value_error(f"{self._op.name}: tensor '{name}' has {len(shape)} axes, wanted {wanted}")
+
     def _check_attributes(self, given: Mapping[str, Any]) -> None:
         for attribute in self._op.attributes:
             value = given.get(attribute.name, attribute.choices[0])
@@ -116,23 +130,23 @@ class FakeCall:
                     f"{self._op.name}: attribute '{attribute.name}' is {value!r}, wanted one of {attribute.choices!r}"
                 )
 
-    def _bind(self, tensors: Mapping[str, torch.Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+    def _bind(self, shapes: Mapping[str, list[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
         defaults = {s.name: s.default for s in self._op.scalars}
         dims: dict[str, Any] = {}
         for source in self._op.bound:
             if source.scalar:
                 dims[source.dim] = given.get(source.scalar, defaults[source.scalar])
                 continue
-            extent = tensors[source.tensor].shape[source.axis]
+            extent = shapes[source.tensor][source.axis]
             dims[source.dim] = self._value(source.value, {**dims, EXTENT: extent}, source.tensor)
         for name, value in dims.items():
             self._require(value >= 0, f"the dim {name} would be {value}, below 0")
         return dims
 
-    def _check_extents(self, tensors: Mapping[str, torch.Tensor], dims: Mapping[str, Any]) -> None:
-        for name, tensor in tensors.items():
+    def _check_extents(self, shapes: Mapping[str, list[Any]], dims: Mapping[str, Any]) -> None:
+        for name, shape in shapes.items():
             declared = self._op.tensor(name)
-            for axis, extent in enumerate(tensor.shape):
+            for axis, extent in enumerate(shape):
                 wanted = self._extent(declared, axis, dims)
                 self._require(extent == wanted, f"tensor '{name}' has extent {extent} at axis {axis}, wanted {wanted}")
 

@@ -24,7 +24,11 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class TensorSignature:
-    """A tensor of an operator; `dtype` is a name such as `f32`, or that of a dtype variable."""
+    """A tensor of an operator; `dtype` is a name such as `f32`, or that of a dtype variable.
+
+    A new output's axes have the order in memory of those of `layout_of`, else they are row-major. With `folds` its
+    first axis stands for any number of leading dims.
+    """
 
     name: str
     dtype: str
@@ -33,6 +37,8 @@ class TensorSignature:
     inout: bool = False
     optional: bool = False
     to_pass: bool = False
+    layout_of: str = ""
+    folds: bool = False
 
 
 @dataclass(frozen=True)

@@ -90,17 +90,11 @@ def _softmax(call: AtenCall) -> tuple[str, Problem]:
 
 
 def _layer_norm(call: AtenCall) -> tuple[str, Problem]:
-    x, weight, bias = _normalised(call), call.tensor(2), call.tensor(3)
-    if weight is None or bias is None:
-        raise Unmapped("it has no weight or no bias")
-    return _by_rows("layer_norm", x, weight=weight, bias=bias)
+    return _by_rows("layer_norm", _normalised(call), weight=call.tensor(2), bias=call.tensor(3))
 
 
 def _rms_norm(call: AtenCall) -> tuple[str, Problem]:
-    x, weight = _normalised(call), call.tensor(2)
-    if weight is None:
-        raise Unmapped("it has no weight")
-    return _by_rows("rms_norm", x, weight=weight)
+    return _by_rows("rms_norm", _normalised(call), weight=call.tensor(2))
 
 
 def _normalised(call: AtenCall) -> AtenTensor:
@@ -111,11 +105,14 @@ def _normalised(call: AtenCall) -> AtenTensor:
     return x
 
 
-def _by_rows(operator: str, x: AtenTensor, **vectors: AtenTensor) -> tuple[str, Problem]:
+def _by_rows(operator: str, x: AtenTensor, **optional: AtenTensor | None) -> tuple[str, Problem]:
     (rows, width), strides = flat_rows(x)
+    vectors = {name: vector for name, vector in optional.items() if vector is not None}
     vector_strides = {name: vector.strides for name, vector in vectors.items()}
     dtypes = _one_dtype(x, *vectors.values())
-    return operator, problem(R=rows, D=width, strides={"x": strides, **vector_strides}, dtypes=dtypes)
+    return operator, problem(
+        R=rows, D=width, strides={"x": strides, **vector_strides}, present=tuple(vectors), dtypes=dtypes
+    )
 
 
 def _attention(call: AtenCall) -> tuple[str, Problem]:
@@ -137,8 +134,6 @@ def _biased_attention(call: AtenCall) -> tuple[str, Problem]:
 def _attend(call: AtenCall, *, mask: tuple[int, str] | None, dropout: int) -> tuple[str, Problem]:
     """`mask` is the place and name of that argument; `dropout` is the place before that of is_causal."""
     q, k, v = (_tensor(call, place) for place in (0, 1, 2))
-    if mask is not None and call.value(*mask) is not None:
-        raise Unmapped("it has a mask of its own")
     _must_be(call, dropout, "dropout_p", 0, default=0)
     causal = call.value(dropout + 1, "is_causal", False)
     if not isinstance(causal, bool):
@@ -149,11 +144,28 @@ def _attend(call: AtenCall, *, mask: tuple[int, str] | None, dropout: int) -> tu
         raise Unmapped("its batches, lengths or widths of heads differ")
     batch, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]
+    beside = {} if mask is None else _masks(call.value(*mask), (batch, heads, queries, keys), q.dtype)
     return "flash_attention", problem(
-        B=batch, H=heads, HK=key_heads, M=queries, N=keys, D=width,
-        strides={"q": q.strides, "k": k.strides, "v": v.strides},
+        B=batch, H=heads, HK=key_heads, M=queries, N=keys, D=width, present=[*beside],
+        strides={"q": q.strides, "k": k.strides, "v": v.strides, **beside},
         attributes={"causal": "upper_left"} if causal else {}, dtypes=_one_dtype(q, k, v),
     )  # fmt: skip
+
+
+def _masks(mask: object, extents: Sequence[int], dtype: str) -> dict[str, tuple[int, ...]]:
+    """The strides of a mask or a bias by its name: 0 along the axes that it is broadcast over."""
+    if mask is None:
+        return {}
+    if not isinstance(mask, AtenTensor):
+        raise Unmapped("its mask is not recorded")
+    if mask.dtype not in ("bool", dtype):
+        raise Unmapped(f"its mask is {mask.dtype}")
+    missing = len(extents) - len(mask.shape)
+    shape, strides = (1,) * missing + mask.shape, (0,) * missing + mask.strides
+    if missing < 0 or any(n not in (1, full) for n, full in zip(shape, extents, strict=True)):
+        raise Unmapped(f"its mask has the shape {list(mask.shape)}")
+    broadcast = tuple(0 if n != full else s for n, full, s in zip(shape, extents, strides, strict=True))
+    return {"mask" if mask.dtype == "bool" else "bias": broadcast}
 
 
 _RULES: dict[str, Callable[[AtenCall], tuple[str, Problem]]] = {

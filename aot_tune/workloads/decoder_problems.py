@@ -14,7 +14,8 @@ __all__ = ["decoder_problems"]
 _BY_COLUMNS = {"b": (1, 0)}
 """Weights of linear layers: rows of their memory are columns of the product."""
 
-_ADDED = ("residual", "residual_out")
+_WEIGHTED = ("weight",)
+_ADDED = ("weight", "residual", "residual_out")
 
 Weighted = tuple[str, Problem, float]
 
@@ -62,7 +63,7 @@ def _fit(sizes: DecoderSizes, parallel: int) -> bool:
 def _forward(sizes: DecoderSizes, tokens: int, parallel: int, context: int) -> Iterator[Weighted]:
     """One forward pass. What a layer adds to its input is added in the norm that follows, as RMS norm can."""
     layers, dtypes = sizes.layers, {"T": sizes.dtype}
-    yield "rms_norm", problem(R=tokens, D=sizes.hidden, dtypes=dtypes), 1
+    yield "rms_norm", problem(R=tokens, D=sizes.hidden, present=_WEIGHTED, dtypes=dtypes), 1
     yield "rms_norm", problem(R=tokens, D=sizes.hidden, present=_ADDED, dtypes=dtypes), 2 * layers
     yield from _attention(sizes, tokens, parallel, context)
     if sizes.experts:
@@ -80,8 +81,8 @@ def _attention(sizes: DecoderSizes, tokens: int, parallel: int, context: int) ->
     width, layers, dtypes = sizes.head_width, sizes.layers, {"T": sizes.dtype}
     yield _linear(sizes, tokens, (heads + 2 * key_heads) * width, sizes.hidden, layers, bias=sizes.qkv_bias)
     if sizes.head_norms:
-        yield "rms_norm", problem(R=tokens * heads, D=width, dtypes=dtypes), layers
-        yield "rms_norm", problem(R=tokens * key_heads, D=width, dtypes=dtypes), layers
+        yield "rms_norm", problem(R=tokens * heads, D=width, present=_WEIGHTED, dtypes=dtypes), layers
+        yield "rms_norm", problem(R=tokens * key_heads, D=width, present=_WEIGHTED, dtypes=dtypes), layers
     causal = {} if tokens == 1 else {"causal": "lower_right" if context else "upper_left"}
     attended = problem(
         B=1, H=heads, HK=key_heads, M=tokens, N=context + tokens, D=width, attributes=causal, dtypes=dtypes

@@ -33,6 +33,9 @@ ROWS_OF_B: tuple[Expr, ...] = (
     stride("b", 0) % 8 == 0,
     alignment("b") >= 16,
 )
+ROWS_OF_OUT: tuple[Expr, ...] = (stride("out", 2) == 1,)
+"""Results by columns are written an element at a time: others are several times as fast."""
+
 GRID = (B <= 65535,)
 """The batch is the third dim of the grid."""
 
@@ -88,6 +91,7 @@ KERNELS = (
         constraints=MMA_CONSTRAINTS,
         requires=(*GRID, *ROWS_OF_A, *COLUMNS_OF_B),
         order=MMA_ORDER,
+        worthwhile=ROWS_OF_OUT,
         tile={"B": 1, "M": BM, "N": BN, "K": 32},
     ),
     Kernel(
@@ -99,6 +103,7 @@ KERNELS = (
         constraints=MMA_CONSTRAINTS,
         requires=(*GRID, *ROWS_OF_A, *ROWS_OF_B),
         order=MMA_ORDER,
+        worthwhile=ROWS_OF_OUT,
         tile={"B": 1, "M": BM, "N": BN, "K": 32},
     ),
     Kernel(
@@ -110,6 +115,7 @@ KERNELS = (
         constraints=MMA_CONSTRAINTS,
         requires=(*GRID, attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
         order=MMA_ORDER,
+        worthwhile=ROWS_OF_OUT,
         tile={"B": 1, "M": BM, "N": BN, "K": 32},
     ),
     Kernel(

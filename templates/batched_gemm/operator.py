@@ -58,6 +58,9 @@ def cuda_workload() -> tuple[Problem, ...]:
     found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B, dtypes={"T": "f16"}))
     found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B))
     found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B, attributes={"math": "tf32"}))
+    for order in (TRANSPOSED_B, None):
+        found.append(problem(B=32, M=1024, N=1023, K=127, order=order, dtypes={"T": "bf16"}))
+    found.append(problem(B=16, M=197, N=197, K=64, order=TRANSPOSED_B, dtypes={"T": "bf16"}))
     return tuple(found)
 
 

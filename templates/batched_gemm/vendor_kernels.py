@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aot_tune.spec import Expr, Kernel, Parameter, Problem, alignment, dims, row_major, stride, table
+from aot_tune.spec import (
+    Expr,
+    Kernel,
+    Parameter,
+    Problem,
+    alignment,
+    attribute,
+    dims,
+    dtype_index,
+    row_major,
+    stride,
+    table,
+)
 
 B, M, N, K = dims("B M N K")
 
@@ -31,6 +43,22 @@ def product(problem: Problem) -> Mapping[str, object]:
     return answer
 
 
+def _whole(tensor: str, rows: Expr, columns: Expr) -> Expr:
+    """Whether rows, or columns, of matrices are whole pieces of 16 bytes, of 8 elements at most."""
+    batch, row, column = stride(tensor, 0), stride(tensor, 1), stride(tensor, 2)
+    by_rows = (column == 1) & (row >= columns) & (row % 8 == 0) & (columns % 8 == 0)
+    by_columns = (row == 1) & (column >= rows) & (column % 8 == 0) & (rows % 8 == 0)
+    return (by_rows | by_columns) & (batch >= 0) & (batch % 8 == 0) & (alignment(tensor) >= 16)
+
+
+WHOLE = _whole("a", M, K) & _whole("b", K, N) & _whole("out", M, N) & (stride("out", 0) >= N) & (stride("out", 2) == 1)
+"""What the library's fast kernels ask for, with results by rows."""
+
+COPIED = ((dtype_index("T") != 0) | (attribute("math") == 1)) & (M >= 128) & (N >= 128) & (K >= 128)
+COPIED &= B * M * N * K >= 500_000_000
+"""Where copies pay that are whole, as `gemm/vendor/any_strides.h.j2` has it: then the library's own way is out."""
+
+
 CUBLASLT = Kernel(
     "cublaslt",
     "batched_gemm/cublaslt.cpp.j2",
@@ -38,6 +66,7 @@ CUBLASLT = Kernel(
     parameters=(Parameter("ALGO", (-1,)),),  # the library's own choice; its algorithms come beside it
     algorithms=product,
     follows={"f16": "bf16"},
+    worthwhile=(WHOLE | ~COPIED,),
     requires=(
         (stride("a", 2) == 1) & (stride("a", 1) >= K) | (stride("a", 1) == 1) & (stride("a", 2) >= M),
         (stride("b", 2) == 1) & (stride("b", 1) >= N) | (stride("b", 1) == 1) & (stride("b", 2) >= K),
@@ -53,31 +82,15 @@ CUBLASLT = Kernel(
 )
 
 
-def _in_pieces(tensor: str, rows: Expr, columns: Expr) -> Expr:
-    """Whether a factor's rows, or its columns, consist of whole 16 bytes."""
-    row, column = stride(tensor, 1), stride(tensor, 2)
-    lies = (column == 1) & (row >= columns) & (row % 8 == 0) | (row == 1) & (column >= rows) & (column % 8 == 0)
-    return lies & (stride(tensor, 0) >= 0) & (stride(tensor, 0) % 8 == 0) & (alignment(tensor) >= 16)
-
-
 # Where the others take nothing, or the library what is slow to read: any strides and addresses, by copies where needed.
 ANY_STRIDES = Kernel(
     "cublaslt_any",
     "batched_gemm/any_strides.cu.j2",
     backend="nvcc",
     stages=("copies", "cublaslt"),
-    listed=table("PACK", (512,)),
+    listed=table("PACK WORK", (128, 500), (64, 500)),
     follows={"f16": "bf16"},
     requires=(B < 2**31,),
-    worthwhile=(
-        ~(
-            _in_pieces("a", M, K)
-            & _in_pieces("b", K, N)
-            & (stride("out", 2) == 1)
-            & (stride("out", 1) >= N)
-            & (stride("out", 0) >= N)
-            & (alignment("out") >= 16)
-        ),
-    ),
+    worthwhile=(~WHOLE,),
     fills_in=True,
 )

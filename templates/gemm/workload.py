@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from aot_tune.spec import Problem, problem
 
 TRANSPOSED_B = {"b": (1, 0)}
@@ -74,7 +76,7 @@ F16_LAYERS: Layers = (*LAYERS[:12:4], *LAYERS[12:])
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """All layers at all batch sizes in bf16, a part of them in f16 and f32."""
+    """All layers at all batch sizes in bf16, a part of them in f16 and f32; then what has no whole 16 bytes."""
     found = [problem(M=m, N=4096, K=4096, dtypes={"T": "bf16"}) for m in (16, 256)]  # weights kept by rows
     for m in (1, 16, 64, 256, 1024, 4096):
         for _, n, k, (activation, *present) in LAYERS:
@@ -90,4 +92,16 @@ def cuda_workload() -> tuple[Problem, ...]:
                 found.append(_layer("f32", m, n, k, activation, *present, math=math))
                 if m == 1:
                     found.append(_layer("f32", m, n, k, math=math))  # the product alone
-    return tuple(found)
+    return (*found, *_odd())
+
+
+def _odd() -> Iterator[Problem]:
+    """Sizes that are multiples of 2, of 4 or of nothing, a column left out, every second column."""
+    for m, n, k in ((4096, 4096, 4095), (4096, 4095, 4096), (1024, 4097, 4097), (64, 4097, 4097), (1, 4097, 4096)):
+        yield _layer("bf16", m, n, k)
+    yield _layer("bf16", 4096, 4100, 4096, "gelu", "bias")
+    yield _layer("bf16", 512, 3001, 1000, "none", "bias", "residual")
+    yield problem(M=1024, N=4096, K=4096, strides={"a": (8192, 2)}, dtypes={"T": "bf16"})
+    yield problem(M=1024, N=4096, K=4096, alignment={"a": 2, "b": 2}, dtypes={"T": "bf16"})
+    yield _layer("f32", 1024, 4097, 4097, math="tf32")
+    yield _layer("f32", 1024, 4097, 4097)

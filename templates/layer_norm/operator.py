@@ -1,4 +1,4 @@
-"""Layer norm over the last dim."""
+"""Layer norm over the last dim, with or without weight and bias."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from .triton_kernels import TRITON_KERNELS
 
 R, D = dims("R D")
 
+BOTH = ("weight", "bias")
+
 CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 # The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (
@@ -60,7 +62,10 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
     """The definition (Ba, Kiros and Hinton, arXiv:1607.06450), with the variance of the centred values."""
     centred = call.x - xp.mean(call.x, axis=-1, keepdims=True)
     variance = xp.mean(centred * centred, axis=-1, keepdims=True)
-    return {"out": centred / xp.sqrt(variance + call.eps) * call.weight + call.bias}
+    out = centred / xp.sqrt(variance + call.eps)
+    if call.weight is not None:
+        out = out * call.weight
+    return {"out": out if call.bias is None else out + call.bias}
 
 
 def torch_layer_norm(torch: Any, call: Call) -> Callable[[], object]:
@@ -82,27 +87,35 @@ def torch_layer_norm(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """BERT-base and a wider model; two problems in bf16, one in f16."""
-    base = [problem(R=r, D=768) for r in (1, 16, 64, 256, 1024)]
+    """BERT-base and a wider model; two problems in bf16, one in f16, one without weight and bias."""
+    base = [problem(R=r, D=768, present=BOTH) for r in (1, 16, 64, 256, 1024)]
     narrow = ((256, 768, "bf16"), (1024, 4096, "bf16"), (1024, 4096, "f16"))
     return (
         *base,
-        problem(R=256, D=4096),
-        problem(R=1024, D=4096),
-        problem(R=16384, D=768),
-        *(problem(R=r, D=d, dtypes={"T": t}) for r, d, t in narrow),
+        problem(R=256, D=4096, present=BOTH),
+        problem(R=1024, D=4096, present=BOTH),
+        problem(R=16384, D=768, present=BOTH),
+        *(problem(R=r, D=d, present=BOTH, dtypes={"T": t}) for r, d, t in narrow),
+        problem(R=256, D=768),
     )
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """BERT-large (1024) and wider models; in bf16, a few in f16 and f32."""
+    """BERT-large (1024) and wider models; in bf16, a few in f16 and f32, one without weight and bias.
+
+    And rows of other widths, most of which do not begin with whole pieces of 16 bytes.
+    """
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
-    found = [problem(R=r, D=d, dtypes={"T": "bf16"}) for d in (1024, 3584, 4096, 8192) for r in rows]
+    bf16 = {"T": "bf16"}
+    found = [problem(R=r, D=d, present=BOTH, dtypes=bf16) for d in (1024, 3584, 4096, 8192) for r in rows]
     shapes = (*((r, 1024) for r in (1, 64, 256, 4096, 16384)), (1024, 4096), (16384, 4096))
-    found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in shapes]
-    found += [problem(R=r, D=d) for r, d in shapes]
-    found += [problem(R=r, D=12288, dtypes={"T": "bf16"}) for r in (16, 4096)]
-    return tuple(found)
+    found += [problem(R=r, D=d, present=BOTH, dtypes={"T": "f16"}) for r, d in shapes]
+    found += [problem(R=r, D=d, present=BOTH) for r, d in shapes]
+    found += [problem(R=r, D=12288, present=BOTH, dtypes=bf16) for r in (16, 4096)]
+    odd = ((12345, 1536), (4096, 4099), (64, 4099), (3, 50257), (777, 50257), (5000, 50257), (16384, 777), (16384, 33))
+    found += [problem(R=r, D=d, present=BOTH, dtypes=bf16) for r, d in odd]
+    found += [problem(R=4096, D=4099, present=BOTH, dtypes={"T": "f16"}), problem(R=4096, D=1025, present=BOTH)]
+    return (*found, problem(R=256, D=4096, dtypes=bf16))
 
 
 _ROWS_PARAMETERS = (
@@ -212,22 +225,25 @@ CUDA_KERNELS = (
 
 operator = Operator(
     name="layer_norm",
-    documentation="out = (x - mean) / sqrt(variance + eps) * weight + bias, over the last dim.",
+    documentation="out = (x - mean) / sqrt(variance + eps) * weight + bias, over the last dim. "
+    "A weight or a bias that is not passed is left out.",
     dims=("R", "D"),
     tensors=(
         Tensor("x", (R, D), "T"),
-        Tensor("weight", (D,), "T"),
-        Tensor("bias", (D,), "T"),
-        Tensor("out", (R, D), "T", output=True),
+        Tensor("weight", (D,), "T", optional=True),
+        Tensor("bias", (D,), "T", optional=True),
+        Tensor("out", (R, D), "T", output=True, may_alias=("x",)),
     ),
     scalars=(Scalar("eps", "f32", 1e-5, other=0.25),),
     reference=reference,
+    fold="R",
     flops=7 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 32768)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
-    checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
+    # more than the registers of one block hold
+    checks=(problem(R=3, D=40008, present=BOTH), problem(R=3, D=40008), problem(R=3, D=40008, present=["weight"])),
     baselines=(Baseline("torch.layer_norm", "torch", torch_layer_norm),),
     kernels=(
         Kernel("generic", "layer_norm/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),

@@ -1,4 +1,6 @@
-"""Layer norm of rows whose elements follow each other; the variance is that of the centred values.
+"""Layer norm of rows whose elements follow each other, with or without weight and bias.
+
+The variance is that of the centred values.
 
 With EARLY, programs may begin before the kernel in front of this one has ended.
 """
@@ -31,12 +33,18 @@ def layer_norm_rows(
     inside = (rows[:, None] < R) & (columns < D)
     rows = rows.to(tl.int64)[:, None]
     values = tl.load(x + rows * x_row + columns, mask=inside, other=0.0).to(tl.float32)
-    weights = tl.load(weight + columns, mask=columns < D, other=0.0).to(tl.float32)
-    biases = tl.load(bias + columns, mask=columns < D, other=0.0).to(tl.float32)
+    if weight is not None:
+        weights = tl.load(weight + columns, mask=columns < D, other=0.0).to(tl.float32)
+    if bias is not None:
+        biases = tl.load(bias + columns, mask=columns < D, other=0.0).to(tl.float32)
     mean = tl.sum(values, 1) / D
     centred = tl.where(columns < D, values - mean[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
-    result = centred * scale[:, None] * weights + biases
+    result = centred * scale[:, None]
+    if weight is not None:
+        result *= weights
+    if bias is not None:
+        result += biases
     tl.store(out + rows * out_row + columns, result.to(out.dtype.element_ty), mask=inside)
 
 
@@ -87,7 +95,14 @@ def layer_norm_twice(
     scale = tl.rsqrt(squares / D + eps)
     for first in tl.range(0, BLOCK if BLOCKS == 1 else D, BLOCK):
         at = first + columns
-        weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        biases = tl.load(bias + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        if weight is not None:
+            weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        if bias is not None:
+            biases = tl.load(bias + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
         centred = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_first").to(tl.float32) - mean
-        tl.store(out + at, (centred * scale * weights + biases).to(out.dtype.element_ty), mask=at < D)
+        result = centred * scale
+        if weight is not None:
+            result *= weights
+        if bias is not None:
+            result += biases
+        tl.store(out + at, result.to(out.dtype.element_ty), mask=at < D)

@@ -1,4 +1,4 @@
-"""Root-mean-square norm with an optional residual that is added first and written out."""
+"""Root-mean-square norm, with or without a weight, and a residual that is added first and written out."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from .triton_kernels import TRITON_KERNELS
 
 R, D = dims("R D")
 
+FUSED = ("weight", "residual", "residual_out")
+
 CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 # The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (
@@ -61,7 +63,8 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
     """The definition (Zhang and Sennrich, arXiv:1910.07467)."""
     total = call.x if call.residual is None else call.x + call.residual
     scale = xp.sqrt(xp.mean(total * total, axis=-1, keepdims=True) + call.eps)
-    return {"out": total / scale * call.weight, "residual_out": total}
+    normal = total / scale
+    return {"out": normal if call.weight is None else normal * call.weight, "residual_out": total}
 
 
 def torch_rms_norm(torch: Any, call: Call) -> Callable[[], object]:
@@ -85,27 +88,34 @@ def both_or_none(given: Problem) -> bool:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """Llama-3-8B's norm, plain and with the residual that its blocks add; two in bf16, one in f16."""
-    plain = [problem(R=r, D=4096) for r in (1, 16, 256, 1024, 4096)]
-    fused = [problem(R=r, D=4096, present=["residual", "residual_out"]) for r in (1, 16, 64, 256, 1024, 2048)]
-    narrow = [problem(R=16, D=4096, dtypes={"T": "bf16"})]
-    narrow += [problem(R=1024, D=4096, present=["residual", "residual_out"], dtypes={"T": t}) for t in ("bf16", "f16")]
-    return (*plain, *fused, *narrow)
+    """Llama-3-8B's norm, plain and with the residual that its blocks add; two in bf16, one in f16, one unweighted."""
+    plain = [problem(R=r, D=4096, present=["weight"]) for r in (1, 16, 256, 1024, 4096)]
+    fused = [problem(R=r, D=4096, present=FUSED) for r in (1, 16, 64, 256, 1024, 2048)]
+    narrow = [problem(R=16, D=4096, present=["weight"], dtypes={"T": "bf16"})]
+    narrow += [problem(R=1024, D=4096, present=FUSED, dtypes={"T": t}) for t in ("bf16", "f16")]
+    return (*plain, *fused, *narrow, problem(R=256, D=4096))
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584), Llama-3-70B (8192) and 405B (16384); one width in f16 and f32."""
-    fused = ["residual", "residual_out"]
+    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584), Llama-3-70B (8192) and 405B (16384); one width in f16 and f32.
+
+    One has no weight. And rows of other widths, most of which do not begin with whole pieces of 16 bytes.
+    """
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     bf16 = {"T": "bf16"}
-    found = [problem(R=r, D=d, dtypes=bf16) for d in (3584, 4096, 8192) for r in rows]
-    found += [problem(R=r, D=d, present=fused, dtypes=bf16) for d in (4096, 8192) for r in (1, 16, 256, 4096, 16384)]
+    plain = ("weight",)
+    found = [problem(R=r, D=d, present=plain, dtypes=bf16) for d in (3584, 4096, 8192) for r in rows]
+    found += [problem(R=r, D=d, present=FUSED, dtypes=bf16) for d in (4096, 8192) for r in (1, 16, 256, 4096, 16384)]
     some = (1, 16, 256, 1024, 4096, 16384)
-    found += [problem(R=r, D=4096, dtypes={"T": "f16"}) for r in some]
-    found += [problem(R=r, D=4096) for r in some]
-    found += [problem(R=r, D=4096, present=fused) for r in (16, 4096)]
-    found += [problem(R=r, D=16384, dtypes=bf16) for r in (16, 4096)]
-    return tuple(found)
+    found += [problem(R=r, D=4096, present=plain, dtypes={"T": "f16"}) for r in some]
+    found += [problem(R=r, D=4096, present=plain) for r in some]
+    found += [problem(R=r, D=4096, present=FUSED) for r in (16, 4096)]
+    found += [problem(R=r, D=16384, present=plain, dtypes=bf16) for r in (16, 4096)]
+    odd = ((12345, 1536), (4096, 4099), (64, 4099), (3, 50257), (5000, 50257), (16384, 777), (16384, 33))
+    found += [problem(R=r, D=d, present=plain, dtypes=bf16) for r, d in odd]
+    found += [problem(R=4096, D=4099, present=FUSED, dtypes=bf16)]
+    found += [problem(R=4096, D=4099, present=plain, dtypes={"T": "f16"}), problem(R=4096, D=1537, present=plain)]
+    return (*found, problem(R=256, D=4096, dtypes=bf16))
 
 
 _ROWS_PARAMETERS = (
@@ -216,24 +226,26 @@ CUDA_KERNELS = (
 
 operator = Operator(
     name="rms_norm",
-    documentation="s = x + residual; residual_out = s; out = s / sqrt(mean(s^2) + eps) * weight, over the last dim.",
+    documentation="s = x + residual; residual_out = s; out = s / sqrt(mean(s^2) + eps) * weight, over the last dim. "
+    "A weight or a residual that is not passed is left out.",
     dims=("R", "D"),
     tensors=(
         Tensor("x", (R, D), "T"),
-        Tensor("weight", (D,), "T"),
+        Tensor("weight", (D,), "T", optional=True),
         Tensor("residual", (R, D), "T", optional=True),
-        Tensor("out", (R, D), "T", output=True),
-        Tensor("residual_out", (R, D), "T", output=True, optional=True),
+        Tensor("out", (R, D), "T", output=True, may_alias=("x",)),
+        Tensor("residual_out", (R, D), "T", output=True, optional=True, may_alias=("residual",)),
     ),
     scalars=(Scalar("eps", "f32", 1e-5, other=0.25),),
     reference=reference,
+    fold="R",
     flops=4 * R * D + present("residual") * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 32768)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     # more than the registers of one block hold
-    checks=(problem(R=3, D=40008), problem(R=3, D=40008, present=["residual", "residual_out"])),
+    checks=(problem(R=3, D=40008, present=["weight"]), problem(R=3, D=40008, present=FUSED), problem(R=3, D=40008)),
     baselines=(Baseline("torch.rms_norm", "torch", torch_rms_norm, supports=both_or_none),),
     kernels=(
         Kernel("generic", "rms_norm/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),

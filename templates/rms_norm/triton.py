@@ -1,4 +1,4 @@
-"""Root-mean-square norm of rows whose elements follow each other, with or without the residual.
+"""Root-mean-square norm of rows whose elements follow each other, with or without residual and weight.
 
 With EARLY, programs may begin before the kernel in front of this one has ended.
 """
@@ -34,13 +34,16 @@ def rms_norm_rows(
     inside = (rows[:, None] < R) & (columns < D)
     rows = rows.to(tl.int64)[:, None]
     total = tl.load(x + rows * x_row + columns, mask=inside, other=0.0).to(tl.float32)
-    weights = tl.load(weight + columns, mask=columns < D, other=0.0).to(tl.float32)
+    if weight is not None:
+        weights = tl.load(weight + columns, mask=columns < D, other=0.0).to(tl.float32)
     if residual is not None:
         total += tl.load(residual + rows * residual_row + columns, mask=inside, other=0.0).to(tl.float32)
-    if residual_out is not None:
+    result = total * tl.rsqrt(tl.sum(total * total, 1) / D + eps)[:, None]
+    if weight is not None:
+        result *= weights
+    if residual_out is not None:  # behind the sum, for which all threads have read: it may lie in the residual's memory
         tl.store(residual_out + rows * residual_out_row + columns, total.to(residual_out.dtype.element_ty), mask=inside)
-    scale = tl.rsqrt(tl.sum(total * total, 1) / D + eps)
-    tl.store(out + rows * out_row + columns, (total * scale[:, None] * weights).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + rows * out_row + columns, result.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -90,9 +93,13 @@ def rms_norm_long(
     for first in tl.range(0, end, BLOCK):
         at = first + columns
         total = tl.load(x + at, mask=at < D, other=0.0, eviction_policy=SECOND).to(tl.float32)
-        weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy=FIRST).to(tl.float32)
+        if weight is not None:
+            weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy=FIRST).to(tl.float32)
         if residual is not None:
             total += tl.load(residual + at, mask=at < D, other=0.0, eviction_policy=SECOND).to(tl.float32)
         if residual_out is not None:
             tl.store(residual_out + at, total.to(residual_out.dtype.element_ty), mask=at < D)
-        tl.store(out + at, (total * scale * weights).to(out.dtype.element_ty), mask=at < D)
+        result = total * scale
+        if weight is not None:
+            result *= weights
+        tl.store(out + at, result.to(out.dtype.element_ty), mask=at < D)

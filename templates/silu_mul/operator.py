@@ -71,7 +71,8 @@ def cpu_workload() -> tuple[Problem, ...]:
 def cuda_workload() -> tuple[Problem, ...]:
     """Layers of Llama-3-8B, Qwen-2.5-7B and an eighth of Llama-3-70B; in bf16, one width in f16 and f32.
 
-    Where one product makes gate and up, they are the halves of its rows.
+    Where one product makes gate and up, they are the halves of its rows. And rows that do not begin with whole pieces
+    of 16 bytes.
     """
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     bf16 = {"T": "bf16"}
@@ -81,6 +82,10 @@ def cuda_workload() -> tuple[Problem, ...]:
         found.append(problem(R=r, D=14336, strides=halves, dtypes=bf16))
     found += [problem(R=r, D=14336, dtypes={"T": "f16"}) for r in (1, 16, 256, 1024, 4096)]
     found += [problem(R=r, D=14336) for r in (1, 16, 256, 1024, 4096)]
+    odd = ((1, 11009), (64, 11009), (4096, 11009), (777, 50257), (16384, 777), (16384, 33))
+    found += [problem(R=r, D=d, dtypes=bf16) for r, d in odd]
+    found += [problem(R=4096, D=11009, strides={"gate": (2 * 11009, 1), "up": (2 * 11009, 1)}, dtypes=bf16)]
+    found += [problem(R=4096, D=11009, dtypes={"T": "f16"}), problem(R=4096, D=11009)]
     return tuple(found)
 
 
@@ -181,13 +186,14 @@ operator = Operator(
     tensors=(
         Tensor("gate", (R, D), "T"),
         Tensor("up", (R, D), "T"),
-        Tensor("out", (R, D), "T", output=True),
+        Tensor("out", (R, D), "T", output=True, may_alias=("gate", "up")),
     ),
     reference=reference,
+    fold="R",
     flops=5 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 65536)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={
         "cpu": cpu_workload(),
         "cuda": cuda_workload(),

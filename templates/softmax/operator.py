@@ -71,12 +71,18 @@ def cpu_workload() -> tuple[Problem, ...]:
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """Attention rows, and the vocabularies of Llama 2, Llama 3 and Qwen 2.5; in bf16, a few in f16 and f32."""
+    """Attention rows, and the vocabularies of Llama 2, Llama 3, Qwen 2.5 and GPT-2; in bf16, a few in f16 and f32.
+
+    And rows that do not begin with whole pieces of 16 bytes.
+    """
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     shapes = [(r, d) for d in (1024, 4096, 32000, 128256, 152064) for r in rows if r * d * 2 <= 1200000000]
     found = [problem(R=r, D=d, dtypes={"T": "bf16"}) for r, d in (*shapes, (8192, 4096))]
     found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in ((1, 4096), (4096, 4096), (16, 128256))]
     found += [problem(R=r, D=d) for r, d in ((64, 1024), (4096, 4096), (256, 32000), (1, 128256), (64, 128256))]
+    odd = ((3, 50257), (777, 50257), (5000, 50257), (1, 151643), (12345, 1537), (4096, 777), (16384, 201), (16384, 33))
+    found += [problem(R=r, D=d, dtypes={"T": "bf16"}) for r, d in odd]
+    found += [problem(R=777, D=50257, dtypes={"T": "f16"}), problem(R=64, D=50257), problem(R=4096, D=1537)]
     return tuple(found)
 
 
@@ -224,13 +230,14 @@ operator = Operator(
     dims=("R", "D"),
     tensors=(
         Tensor("x", (R, D), "T", values=normal(4.0)),
-        Tensor("out", (R, D), "T", output=True),
+        Tensor("out", (R, D), "T", output=True, may_alias=("x",)),
     ),
     reference=reference,
+    fold="R",
     flops=5 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 262144)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
     baselines=(Baseline("torch.softmax", "torch", torch_softmax),),

@@ -12,6 +12,7 @@ from problems import Case
 
 from aot_tune.spec import Operator, Problem, problem
 
+_GIVEN = {"rms_norm": ("weight",), "layer_norm": ("weight", "bias")}
 _LINKS = 8
 _REPLAYS = 20
 
@@ -58,9 +59,10 @@ def _problems(name: str, dtypes: dict[str, str]) -> Iterator[tuple[str, Problem]
             yield "a", problem(B=4, M=128, N=128, K=128, order=order, dtypes=dtypes)
     elif name in ("softmax", "rms_norm", "layer_norm", "silu_mul"):
         for rows, width in ((3, 1024), (300, 4096), (5, 40000), (2, 150000)):
-            yield "gate" if name == "silu_mul" else "x", problem(R=rows, D=width, dtypes=dtypes)
-        if name.endswith("_norm"):
-            yield "weight", problem(R=1, D=4096, dtypes=dtypes)
+            given = _GIVEN.get(name, ())
+            yield "gate" if name == "silu_mul" else "x", problem(R=rows, D=width, present=given, dtypes=dtypes)
+        if name in _GIVEN:
+            yield "weight", problem(R=1, D=4096, present=_GIVEN[name], dtypes=dtypes)
 
 
 def _keep_as_large(case: Case, source: str) -> None:

@@ -61,6 +61,8 @@ class Case:
         storage = torch.empty(count + 2 * _GUARD, dtype=dtype, device="cuda")
         if tensor.output:
             storage.fill_(math.nan)
+        elif dtype == torch.bool:
+            storage.bernoulli_(tensor.values.density, generator=self._generator)
         elif tensor.values.kind == "normal":
             storage.normal_(0.0, tensor.values.high, generator=self._generator)
         else:
@@ -105,7 +107,7 @@ class Case:
     def _truth(self, *, double: bool) -> Mapping[str, Any]:
         torch.backends.cuda.matmul.allow_tf32 = self.problem.attributes.get("math") == "tf32"
         values: dict[str, Any] = {t.name: None for t in self.operator.tensors}
-        values |= {n: t.double() if double else t for n, t in self.tensors.items()}
+        values |= {n: t.double() if double and t.is_floating_point() else t for n, t in self.tensors.items()}
         values |= {s.name: s.default for s in self.operator.scalars}
         values |= {a.name: self.problem.attributes.get(a.name, a.choices[0]) for a in self.operator.attributes}
         return self.operator.reference(Torch(), Call(**values))

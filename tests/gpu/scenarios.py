@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.machinery
-import importlib.util
 import inspect
 import itertools
 import json
@@ -18,52 +16,13 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import model_scenarios
 from chains import chained
 from draws import Drawn, calls_of, guards_of, odd_problems, refusing
 from problems import Case
+from world import World, refused
 
-from aot_tune.spec import Expr, Operator, problem
-from aot_tune.spec.load_operators import load_operator
-
-BF16 = {"T": "bf16"}
-
-
-def load(path: str) -> Any:
-    """The library's Python module; nothing of the GPU is touched."""
-    loader = importlib.machinery.ExtensionFileLoader("ops", path)
-    spec = importlib.util.spec_from_file_location("ops", path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-class World:
-    """A scenario's library and operators."""
-
-    def __init__(self, module: str, templates: str) -> None:
-        self.ops, self.templates = load(module), Path(templates)
-
-    def operator(self, name: str) -> Operator:
-        return load_operator(self.templates / name)
-
-    def case(self, name: str, seed: int = 0, layout: str = "dense", **given: Any) -> Case:
-        """A call; dims by name, and `present`, `attributes`, `order`, `dtypes`."""
-        operator = self.operator(name)
-        return Case(operator, problem(**{"dtypes": BF16 if operator.dtypes else {}, **given}), layout, seed)
-
-    def usual(self, seed: int = 0) -> list[Case]:
-        """A call of each operator of the library."""
-        linear = {"order": {"b": (1, 0)}}
-        found = {
-            "gemm": dict(M=16, N=1024, K=1024, present=["bias"], attributes={"activation": "gelu"}, **linear),
-            "softmax": {"R": 64, "D": 4096},
-            "rms_norm": {"R": 64, "D": 4096},
-            "layer_norm": {"R": 64, "D": 1024},
-            "silu_mul": {"R": 64, "D": 4096},
-            "batched_gemm": {"B": 8, "M": 128, "N": 128, "K": 64, "order": {"b": (0, 2, 1)}},
-        }
-        return [self.case(name, seed, **given) for name, given in found.items() if name in self.ops.operators]
+from aot_tune.spec import Expr, Operator
 
 
 def variants(world: World, wanted: str) -> None:
@@ -276,16 +235,6 @@ def capture_beside(world: World) -> None:
     _all_right([mine, others])
 
 
-def refused(errors: tuple[type[Exception], ...], function: Callable[..., Any], *given: Any, **named: Any) -> None:
-    """The call must raise one of the errors, with a text."""
-    try:
-        function(*given, **named)
-    except errors as error:
-        if str(error):
-            return
-    raise AssertionError(f"{function} of {given} {named} was not refused")
-
-
 def preload(world: World) -> None:
     """Every way to name a device; often, and by several threads at once."""
     ways = ("cuda", "cuda:0", 0, torch.device("cuda", 0))
@@ -352,7 +301,7 @@ def found_in(module: Mapping[str, object]) -> dict[str, Callable[..., None]]:
     return found
 
 
-SCENARIOS = found_in(globals())
+SCENARIOS = found_in(vars(model_scenarios)) | found_in(globals())
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](World(*sys.argv[2:4]), *sys.argv[4:])

@@ -51,6 +51,10 @@ def test_workspaces_of_the_caller(library: Any) -> None:
     library.run("workspaces")
 
 
+def test_attention_as_users_of_torch_call_it(library: Any) -> None:
+    library.run("attention_of_torch")
+
+
 def test_wrong_calls(library: Any) -> None:
     library.run("wrong_calls")
 

@@ -77,6 +77,14 @@ def test_calls_that_no_variant_is_named_for(library: Any) -> None:
     library.run("without_force")
 
 
+def test_row_operators_in_place(library: Any) -> None:
+    library.run("rows_in_place")
+
+
+def test_leading_dims(library: Any) -> None:
+    library.run("leading_dims")
+
+
 def test_empty_calls(library: Any) -> None:
     library.run("empty_calls")
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from environments import Venv, environment, run
 
 Array = Any
 SHAPES = [(1, 1), (1, 768), (3, 7), (16, 768), (5, 4096), (33, 129), (70, 1000)]
@@ -191,6 +192,34 @@ def test_products_and_attention_of_16_bits(ops: ModuleType, dtype: str, layout: 
         torch.testing.assert_close(ops.flash_attention(q, k_, v).double(), attended, **near)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_with_masks_of_torch_and_with_wrong_ones(ops: ModuleType, dtype: torch.dtype) -> None:
+    b, h, hk, m, n, d = 2, 4, 2, 5, 33, 96
+    draw = torch.Generator().manual_seed(1)
+    tokens = [torch.randn(b, t, g, d, generator=draw).to(dtype) for t, g in ((m, h), (n, hk), (n, hk))]
+    q, k, v = (t.transpose(1, 2) for t in tokens)
+    padding = torch.arange(n) < torch.tensor([n, 0])[:, None, None, None]
+    added = torch.randn(1, h, m, n, generator=draw).to(dtype)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    near = {"rtol": 2e-5, "atol": 2e-5} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
+    for name, given in (("mask", padding), ("bias", added)):
+        whole = given.expand(b, h, m, n)
+        wanted = whole if name == "mask" else whole.double()
+        want = attend(*(t.double() for t in (q, k, v)), attn_mask=wanted, enable_gqa=True).nan_to_num()
+        torch.testing.assert_close(ops.flash_attention(q, k, v, **{name: whole}).double(), want, **near)
+    out = torch.full_like(q, 7.0)
+    for error, wrong in (
+        (ops.ArgumentValueError, {"mask": padding}),
+        (ops.ArgumentValueError, {"mask": torch.ones(b, h, m, n + 1, dtype=torch.bool)}),
+        (ops.ArgumentValueError, {"bias": added[0]}),
+        (ops.ArgumentTypeError, {"bias": padding.expand(b, h, m, n)}),
+        (ops.ArgumentTypeError, {"mask": torch.ones(b, h, m, n, dtype=torch.uint8)}),
+    ):
+        with pytest.raises(error, match=next(iter(wrong))):
+            ops.flash_attention(q, k, v, out=out, **wrong)
+    assert bool((out == 7.0).all())
+
+
 def test_torch_layouts_and_mixtures(ops: ModuleType) -> None:
     a, b = torch.randn(16, 768), torch.randn(768, 768).t()
     want = (a.double() @ b.double()).float()
@@ -226,6 +255,66 @@ def test_optional_outputs(ops: ModuleType) -> None:
     assert not isinstance(ops.rms_norm(x, weight, residual), tuple)
 
 
+def test_norms_without_what_may_be_left_out(ops: ModuleType) -> None:
+    for rows, width in SHAPES:
+        x, weight, bias = normal(1, rows, width), normal(2, width), normal(3, width)
+        exact, one = x.astype(np.float64), np.ones(width)
+        near: dict[str, Any] = {"rtol": 2e-5, "atol": 2e-5}
+        np.testing.assert_allclose(plain(ops.rms_norm(x)), rms_norm(exact, one), **near)
+        np.testing.assert_allclose(plain(ops.layer_norm(x)), layer_norm(exact, one, 0), **near)
+        np.testing.assert_allclose(plain(ops.layer_norm(x, weight)), layer_norm(exact, weight, 0), **near)
+        np.testing.assert_allclose(plain(ops.layer_norm(x, bias=bias)), layer_norm(exact, one, bias), **near)
+        given = (torch.from_numpy(x), (width,))
+        torch.testing.assert_close(ops.rms_norm(given[0], eps=1e-6), torch.rms_norm(*given, None, 1e-6), **near)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_in_place(ops: ModuleType, dtype: str) -> None:
+    """An output in the memory of its input is that of a call with memory for each, to the last bit."""
+    for rows, width in SHAPES:
+        x, up, residual = (torch.from_numpy(normal(i, rows, width)).to(getattr(torch, dtype)) for i in range(3))
+        weight = torch.from_numpy(normal(4, width)).to(x.dtype)
+        for name, more in (("softmax", ()), ("silu_mul", (up,)), ("rms_norm", (weight,)), ("layer_norm", (weight,))):
+            function, mine = getattr(ops, name), x.clone()
+            assert function(mine, *more, out=mine) is mine
+            assert torch.equal(mine, function(x, *more)), (name, rows, width)
+        mine, sums = x.clone(), residual.clone()
+        ops.rms_norm(mine, weight, sums, out=mine, residual_out=sums)
+        out, total = ops.rms_norm(x, weight, residual, residual_out=True)
+        assert torch.equal(mine, out)
+        assert torch.equal(sums, total)
+        mine = up.clone()
+        ops.silu_mul(x, mine, out=mine)
+        assert torch.equal(mine, ops.silu_mul(x, up))
+
+
+def test_models_call_with_their_leading_dims(ops: ModuleType) -> None:
+    x, weight = torch.from_numpy(normal(1, 2, 3, 64)), torch.from_numpy(normal(2, 64))
+    b, bias, residual = (torch.from_numpy(normal(i, *s)) for i, s in enumerate(((64, 48), (48,), (2, 3, 48)), 3))
+    exact = x.double().numpy()
+    for given in (x, x[0], x[0, 0], x[None], torch.cat([x, x], -1)[..., :64]):
+        got = ops.rms_norm(given, weight)
+        assert got.shape == given.shape
+        want = rms_norm(given.reshape(-1, 64).double().numpy(), weight.numpy()).reshape(given.shape)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    got = ops.gemm(x, b, bias, residual, activation="relu")
+    want = activated("relu", exact @ b.double().numpy() + bias.numpy()) + residual.numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    for name in ("softmax", "layer_norm"):
+        mine = x.clone()
+        assert getattr(ops, name)(mine, out=mine) is mine
+        assert torch.equal(mine, getattr(ops, name)(x))
+    assert torch.equal(ops.silu_mul(x, x), ops.silu_mul(x.view(6, 64), x.view(6, 64)).view(2, 3, 64))
+
+
+def test_operators_come_when_they_are_asked_for(venv: Venv) -> None:
+    program = (
+        "import sys, aot_tune; assert 'aot_tune.ops' not in sys.modules; print(aot_tune.ops.softmax.__name__); "
+        "assert 'aot_tune.ops' in sys.modules"
+    )
+    assert run([venv.python, "-c", program], env=environment()) == "softmax\n"
+
+
 def test_special_values(ops: ModuleType) -> None:
     x = np.array([[-np.inf, 0, 1], [np.nan, 0, 1], [1e30, 1e30, -1e30]], np.float32)
     got = plain(ops.softmax(x))
@@ -237,7 +326,13 @@ def test_special_values(ops: ModuleType) -> None:
 
 
 WRONG: dict[str, tuple[str, Callable[[ModuleType, Array], object], type[Exception], str]] = {
-    "rank": ("x", lambda o, out: o.softmax(np.zeros(3, "f4"), out=out), ValueError, "1 axes, wanted 2"),
+    "rank": (
+        "b",
+        lambda o, out: o.gemm(np.zeros((2, 3), "f4"), np.zeros(3, "f4"), out=out),
+        ValueError,
+        "1 axes, wanted 2",
+    ),
+    "leading dims": ("out", lambda o, out: o.softmax(np.zeros(3, "f4"), out=out), ValueError, "leading dims"),
     "dtype": ("x", lambda o, out: o.softmax(np.zeros((2, 3)), out=out), TypeError, "f64, wanted f32, bf16 or f16"),
     "mixed factors": (
         "'a' has f16",
@@ -277,9 +372,11 @@ def test_wrong_calls_are_typed_errors_and_write_nothing(ops: ModuleType, case: s
 def test_overlapping_outputs_are_refused(ops: ModuleType) -> None:
     memory = normal(1, 4, 64)
     before = memory.copy()
-    for x, out in ((memory, memory), (memory[:3], memory[1:]), (memory[:, :40], memory[:, 20:60])):
+    for x, out in ((memory[:3], memory[1:]), (memory[:, :40], memory[:, 20:60])):
         with pytest.raises(ValueError, match="overlaps"):
             ops.softmax(x, out=out)
+    with pytest.raises(ValueError, match="overlaps"):
+        ops.gemm(memory[:, :4], memory[:, :4], out=memory[:, :4])
     with pytest.raises(ValueError, match="read-only"):
         ops.softmax(normal(2, 4, 64), out=np.broadcast_to(np.zeros(64, np.float32), (4, 64)))
     with pytest.raises(ValueError, match="elements that share memory"):

@@ -88,7 +88,7 @@ def test_composed_variants_are_linked_as_they_were_recorded(replayed: Made) -> N
 def test_what_fills_in_is_linked_without_measurements_and_told_of(replayed: Made) -> None:
     found = [v for v in replayed.variants("gemm", TARGET).values() if v["kernel"] == FILLS_IN]
     assert {v["dtypes"]["T"] for v in found} == {"f32", "bf16", "f16"}
-    assert all(v["config"] == {"PACK": 512, "VECTORS": 2} for v in found)
+    assert all(v["config"] == {"PACK": 128, "WORK": 500, "VECTORS": 2} for v in found)
     told = f"{FILLS_IN} is kept for calls that nobody measured, and cannot be verified here: no {TARGET}"
     assert replayed.log.count(told) == 1
 

@@ -39,7 +39,7 @@ def rms_norm_backward(
 ) -> dict[str, Tensor | None]:
     x = call.x if call.residual is None else call.x + call.residual
     scale = torch.rsqrt(x.square().mean(1, keepdim=True) + call.eps)
-    weighted = gradient * call.weight
+    weighted = gradient if call.weight is None else gradient * call.weight
     found = scale * (weighted - x * scale.square() * (weighted * x).mean(1, keepdim=True))
     found = found if added_gradient is None else found + added_gradient
     weight = (gradient * x * scale).sum(0) if "weight" in call.needs else None
@@ -58,11 +58,13 @@ def space(registered: Registered) -> Any:
     return getattr(torch.ops, registered.namespace)
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, causal: str, scale: float) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, causal: str, scale: float) -> Tensor:
     """Attention in the dtype of its tensors; a query that sees no key is 0."""
     h, m, n = q.shape[1], q.shape[2], k.shape[2]
     read = torch.arange(h) * k.shape[1] // h
     scores = q @ k[:, read].transpose(2, 3) * (scale or q.shape[3] ** -0.5)
+    scores = scores if bias is None else scores + bias
+    scores = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
     if causal != "none":
         shift = 0 if causal == "upper_left" else n - m
         scores = scores.masked_fill(torch.arange(n)[None] > torch.arange(m)[:, None] + shift, float("-inf"))
@@ -120,30 +122,38 @@ class Draw:
 
     def layer_norm(self) -> tuple[Any, ...]:
         r, d = self.sizes(2)
-        x, weight, bias = self.tensor(r, d), self.tensor(d), self.tensor(d)
+        x, weight, bias = self.tensor(r, d), self.maybe(d), self.maybe(d)
         eps = self.random.choice((1e-5, 0.1))
-        want = torch.nn.functional.layer_norm(x.double(), (d,), weight.double(), bias.double(), eps)
+        doubles = (None if t is None else t.double() for t in (weight, bias))
+        want = torch.nn.functional.layer_norm(x.double(), (d,), *doubles, eps)
         return (x, weight, bias), {} if eps == 1e-5 else {"eps": eps}, want
 
     def rms_norm(self) -> tuple[Any, ...]:
         r, d = self.sizes(2)
-        x, weight, residual = self.tensor(r, d), self.tensor(d), self.maybe(r, d)
+        x, weight, residual = self.tensor(r, d), self.maybe(d), self.maybe(r, d)
         added = x.double() + (0 if residual is None else residual.double())
-        return (x, weight, residual), {"eps": 0.01}, torch.nn.functional.rms_norm(added, (d,), weight.double(), 0.01)
+        want = torch.nn.functional.rms_norm(added, (d,), None if weight is None else weight.double(), 0.01)
+        return (x, weight, residual), {"eps": 0.01}, want
 
     def flash_attention(self) -> tuple[Any, ...]:
         batch, heads, m, n, d = self.sizes(5)
         shared = self.random.choice([s for s in range(1, heads + 1) if heads % s == 0])
         q, k, v = self.tensor(batch, heads, m, d), self.tensor(batch, shared, n, d), self.tensor(batch, shared, n, d)
         given: dict[str, Any] = {"causal": self.random.choice(("none", "upper_left", "lower_right")), "scale": 0.3}
-        return (q, k, v), given, attended(q.double(), k.double(), v.double(), **given)
+        mask = (
+            rows(batch, 1, 1, n, seed=self.seed).expand(batch, heads, m, n) > -1 if self.random.random() < 0.5 else None
+        )
+        bias = self.maybe(batch, heads, m, n)
+        bias = bias if bias is None or self.random.random() < 0.5 else bias[:, :, :1].expand_as(bias)
+        want = attended(*(t.double() for t in (q, k, v)), mask, bias if bias is None else bias.double(), **given)
+        return (q, k, v, mask, bias), given, want
 
 
 OPERATORS = ("batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax")
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_random_calls_agree_with_torch(space: Any, name: str) -> None:
+def test_random_calls_agree_with_torch(space: Any, ops: ModuleType, name: str) -> None:
     for seed in range(40):
         draw = Draw(seed)
         arguments, given, want = getattr(draw, name)()
@@ -152,8 +162,9 @@ def test_random_calls_agree_with_torch(space: Any, name: str) -> None:
         near = 1e-4 if draw.dtype == torch.float32 else 4e-2 if draw.dtype == torch.bfloat16 else 6e-3
         scale = want.abs().max().item() + 1
         torch.testing.assert_close(made.double(), want, rtol=near, atol=near * scale, msg=lambda m: f"{seed}: {m}")  # noqa: B023
-        assert made.dtype == draw.dtype
-        assert made.is_contiguous()
+        raw = getattr(ops, name)(*arguments, **given)
+        assert (made.dtype, made.stride()) == (raw.dtype, raw.stride())
+        assert torch.equal(made, raw)
         out = torch.empty(2, *want.shape, dtype=draw.dtype)[1]
         assert operator.out(*arguments, **given, out=out) is None
         assert torch.equal(out, made)
@@ -199,16 +210,16 @@ def test_gradients_of_functions_that_were_given(space: Any, *, compiled: bool) -
     torch.testing.assert_close(few, want[0], rtol=1e-4, atol=1e-4)
 
 
-def test_what_a_backward_must_return(ops: ModuleType, space: Any) -> None:
+def test_what_a_backward_must_return(ops: ModuleType, registered: Registered, space: Any) -> None:
     x = rows(3, 4).requires_grad_()
-    made = register(
-        ops, "bundled_wrong", backward={"softmax": lambda call, g: {"y": g}, "silu_mul": lambda call, g: {}}
-    )
+    wrong: dict[str, Backward] = {"softmax": lambda call, g: {"y": g}, "silu_mul": lambda call, g: {}}
+    made = register(ops, f"{registered.namespace}_wrong", backward=wrong, shim=registered.shim)
+    other = getattr(torch.ops, made.namespace)
     assert made.differentiable == ("softmax", "silu_mul")
     with pytest.raises(ops.CallError, match="softmax: its backward function returns a gradient for 'y', which is no"):
-        torch.ops.bundled_wrong.softmax(x).sum().backward()
+        other.softmax(x).sum().backward()
     with pytest.raises(ops.CallError, match="silu_mul: its backward function returns no gradient for 'gate'"):
-        torch.ops.bundled_wrong.silu_mul(x, x.detach()).sum().backward()
+        other.silu_mul(x, x.detach()).sum().backward()
     with pytest.raises(ops.ArgumentValueError, match="tensor 'x' requires a gradient"):
         space.softmax(x)
     with pytest.raises(ops.ArgumentValueError, match="tensor 'gate' requires a gradient"):

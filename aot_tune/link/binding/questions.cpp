@@ -13,11 +13,15 @@ struct Imagined {
   int64_t shape[kMaxRank];
   int64_t strides[kMaxRank];
 
-  void make(const TensorArgument& argument, const DType& type, const DLDevice& device) {
+  void make(const TensorArgument& argument, const DType& type, const DLDevice& device,
+            const DLTensor* layout) {
     alignas(64) static char address[64];
     tensor = {address, device, argument.rank, {type.code, type.bits, 1}, shape, strides, 0};
     int64_t step = 1;
-    for (int axis = argument.rank - 1; axis >= 0; --axis) {
+    int order[kMaxRank];
+    const bool other = axes_in_memory(layout, order);
+    for (int place = argument.rank - 1; place >= 0; --place) {
+      const int axis = other ? order[place] : place;
       strides[axis] = step;
       step = static_cast<int64_t>(static_cast<uint64_t>(step) *
                                   static_cast<uint64_t>(shape[axis] > 0 ? shape[axis] : 1));
@@ -124,7 +128,7 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
     const int8_t variable = op.tensors[i].variable;
     const DType& type =
         variable < 0 ? op.tensors[i].type : op.variables[variable].choices[parsed.dtypes[variable]].type;
-    imagined[i].make(op.tensors[i], type, device);
+    imagined[i].make(op.tensors[i], type, device, nullptr);
     tensors->given[i] = &imagined[i].tensor;
   }
   return true;
@@ -141,7 +145,8 @@ bool imagine_outputs(const Operator& op, const Parsed& parsed, Imagined* imagine
       continue;
     if (!bound) continue;
     op.shape(i, dims, imagined[i].shape);
-    imagined[i].make(op.tensors[i], type_of(op, i, tensors->given), tensors->given[first]->device);
+    imagined[i].make(op.tensors[i], type_of(op, i, tensors->given), tensors->given[first]->device,
+                     tensors->layout_for(op.tensors[i]));
     given[i] = &imagined[i].tensor;
   }
   return bound;

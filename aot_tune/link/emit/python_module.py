@@ -12,6 +12,7 @@ from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.bound_dims import outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
+from aot_tune.spec.leading_dims import folds
 
 __all__ = ["python_signature", "render_module", "render_stub"]
 
@@ -106,7 +107,11 @@ def _doc(op: Operator) -> str:
             told = f"; it tells {' and '.join(to_pass[tensor.name])}" if to_pass[tensor.name] else ""
             lines.append(f"{tensor.name}: {what}, to be passed{told}{alias}.")
         else:
-            lines.append(f"{tensor.name}: {what}, made when not passed{alias}.")
+            layout = f", with the layout of {tensor.layout_of}" if tensor.layout_of else ""
+            lines.append(f"{tensor.name}: {what}, made when not passed{layout}{alias}.")
+    if op.fold:
+        names = [t.name for t in op.tensors if folds(op, t)]
+        lines.append(f"{op.fold}: stands for any number of leading dims, the same of {', '.join(names)}.")
     lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
     lines += [_scalar_doc(s) for s in op.scalars]
     lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
@@ -138,7 +143,7 @@ constexpr Operator kOperators[] = {{
 
 }}  // namespace
 
-const Library kLibrary = {{"{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
+const Library kLibrary = {{kTablesLayout, "{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
                           {spec.prefix}_manifest, {spec.prefix}_preload,
                           {c_string(signatures_json(spec))}}};
 
@@ -225,8 +230,11 @@ def _tables(op: Operator) -> str:
     for t in op.tensors:
         variable_index = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
         element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
-        flags = f"{str(t.output).lower()}, {str(t.optional).lower()}" + (", true" if t.inout else "")
-        flags += ", false, true" if t.name in to_pass else ""
+        layout = _place(op, t.layout_of) if t.layout_of else -1
+        told = [t.output, t.optional, t.inout, t.name in to_pass, layout, folds(op, t)]
+        while len(told) > 2 and (told[-1] is False or told[-1] == -1):
+            told.pop()
+        flags = ", ".join(str(flag).lower() for flag in told)
         lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
     lines.append("};")
     if op.scalars:
@@ -246,8 +254,12 @@ def _tables(op: Operator) -> str:
     return "\n".join(lines)
 
 
+def _place(op: Operator, name: str) -> int:
+    return [t.name for t in op.tensors].index(name)
+
+
 def _dtype(element: DType) -> str:
-    return f"{{{c_string(element.numpy)}, {element.code}, {element.bits}}}"
+    return f"{{{c_string(element.torch)}, {element.code}, {element.bits}}}"
 
 
 def _scalar_value(scalar: Scalar) -> str:

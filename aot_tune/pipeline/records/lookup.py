@@ -287,13 +287,20 @@ def with_a_choice(session: Session, operator: Operator, target: Target) -> list[
 
 
 def most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
-    """The record that decides for an operator on a target: of a device that is here or like it, else the first."""
+    """The record that decides for an operator on a target: of a device that is here or like it, else the first.
+
+    One that lacks problems of the workload decides only where no other has them all.
+    """
     contract = operator_digest(operator)
     fitting = [d for d in _of_target(session, operator, target) if d.contract == contract]
-    for device in session.devices:
-        if device.family == target.family:
-            return next(iter(nearest_databases(fitting, operator.name, device)), None)
-    return min(fitting, key=lambda d: d.device.slug, default=None)
+    here = next((d for d in session.devices if d.family == target.family), None)
+    if here is not None:
+        fitting = nearest_databases(fitting, operator.name, here)
+    else:
+        fitting.sort(key=lambda d: d.device.slug)
+    wanted = with_a_choice(session, operator, target) if len(fitting) > 1 and target != session.older else []
+    whole = (d for d in fitting if not missing_problems(d, wanted, target.name))
+    return next(whole, next(iter(fitting), None))
 
 
 def _of_target(session: Session, operator: Operator, target: Target) -> list[OperatorDatabase]:

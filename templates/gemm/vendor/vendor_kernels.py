@@ -17,6 +17,7 @@ from aot_tune.spec import (
     ceildiv,
     dims,
     dtype_index,
+    parameter,
     present,
     stride,
     table,
@@ -27,6 +28,9 @@ M, N, K = dims("M N K")
 NONE, RELU, GELU_TANH = 0, 1, 3
 """Indices of the operator's attribute `activation`."""
 
+TF32 = 1
+"""Index of the operator's attribute `math`."""
+
 ACTIVATION: Expr = attribute("activation")
 
 EPILOGUE = Epilogue("out", (AddTensor("bias", (1,)), Activate("activation"), AddTensor("residual", (0, 1))))
@@ -35,6 +39,22 @@ FACTORS: tuple[Expr, ...] = (
     (stride("a", 1) == 1) & (stride("a", 0) >= K) | (stride("a", 0) == 1) & (stride("a", 1) >= M),
     (stride("b", 1) == 1) & (stride("b", 0) >= N) | (stride("b", 0) == 1) & (stride("b", 1) >= K),
 )
+
+
+def _whole(tensor: str, rows: Expr, columns: Expr) -> Expr:
+    """Whether a matrix's rows, or its columns, are whole pieces of 16 bytes, of 8 elements at most."""
+    row, column = stride(tensor, 0), stride(tensor, 1)
+    by_rows = (column == 1) & (row >= columns) & (row % 8 == 0) & (columns % 8 == 0)
+    by_columns = (row == 1) & (column >= rows) & (column % 8 == 0) & (rows % 8 == 0)
+    return (by_rows | by_columns) & (alignment(tensor) >= 16)
+
+
+WHOLE = _whole("a", M, K) & _whole("b", K, N) & _whole("out", M, N) & (stride("out", 1) == 1)
+"""What the library's fast kernels ask for, with the result by rows."""
+
+COPIED = ((dtype_index("T") != 0) | (attribute("math") == TF32)) & (M >= 128) & (N >= 128) & (K >= 128)
+COPIED &= M * N * K >= 500_000_000
+"""Where copies pay that are whole, as `gemm/vendor/any_strides.h.j2` has it: then the library's own way is out."""
 
 
 def product(problem: Problem) -> Mapping[str, object] | None:
@@ -61,6 +81,7 @@ CUBLASLT = Kernel(
     parameters=(Parameter("ALGO", (-1,)),),  # the library's own choice; its algorithms come beside it
     algorithms=product,
     follows={"f16": "bf16"},
+    worthwhile=(WHOLE | ~COPIED,),
     requires=(
         *FACTORS,
         stride("out", 1) == 1,
@@ -92,7 +113,7 @@ THEN_EPILOGUE = (
             stride("out", 0) >= N,
             *(alignment(t) >= 16 for t in ("a", "b", "out")),
         ),
-        worthwhile=(EPILOGUE.applies,),
+        worthwhile=(EPILOGUE.applies, WHOLE | ~COPIED),
     ),
     Kernel(
         "cublaslt_f32_then_epilogue",
@@ -104,16 +125,9 @@ THEN_EPILOGUE = (
         listed=table("SCRATCH VECTORS", (True, 2)),
         follows={"f16": "bf16"},
         requires=(*FACTORS, *(alignment(t) >= 16 for t in ("a", "b"))),
-        worthwhile=(EPILOGUE.applies,),
+        worthwhile=(EPILOGUE.applies, WHOLE | ~COPIED),
     ),
 )
-
-
-def _in_pieces(tensor: str, rows: Expr, columns: Expr) -> Expr:
-    """Whether a factor's rows, or its columns, consist of whole 16 bytes."""
-    row, column = stride(tensor, 0), stride(tensor, 1)
-    lies = (column == 1) & (row >= columns) & (row % 8 == 0) | (row == 1) & (column >= rows) & (column % 8 == 0)
-    return lies & (alignment(tensor) >= 16)
 
 
 # Where the others take nothing, or the library what is slow to read: any strides and addresses, by copies where needed.
@@ -122,16 +136,9 @@ ANY_STRIDES = Kernel(
     "gemm/vendor/any_strides.cu.j2",
     backend="nvcc",
     stages=("copies", "cublaslt", "epilogue"),
-    listed=table("PACK VECTORS", (512, 2)),
+    listed=table("PACK WORK VECTORS", (128, 500, 2), (64, 500, 2)),
     follows={"f16": "bf16"},
-    worthwhile=(
-        ~(
-            _in_pieces("a", M, K)
-            & _in_pieces("b", K, N)
-            & (stride("out", 1) == 1)
-            & (stride("out", 0) >= N)
-            & (alignment("out") >= 16)
-        ),
-    ),
+    # Of floats copies take twice as long, and what they save is half as much.
+    worthwhile=(~WHOLE, (dtype_index("T") != 0) | (parameter("PACK") >= 128)),
     fills_in=True,
 )

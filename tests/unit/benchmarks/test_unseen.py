@@ -338,7 +338,7 @@ def test_inputs_are_cold_and_outputs_stay() -> None:
 
 def test_tasks_are_problems_of_the_operators() -> None:
     task = unseen.task_of({"operator": "rms_norm", "dtype": "bf16", "form": "residual"}, (3, 64))
-    assert task.problem.id == "R=3 D=64 +residual +residual_out T=bf16"
+    assert task.problem.id == "R=3 D=64 +residual +residual_out +weight T=bf16"
     assert (task.kind, task.mode) == ("rows", "bf16")
     gelu = unseen.task_of({"operator": "gemm", "dtype": "f16", "form": "gelu"}, (3, 64, 32))
     assert gelu.problem.id == "M=3 N=64 K=32 b:10 +bias activation=gelu T=f16"

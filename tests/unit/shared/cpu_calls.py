@@ -46,13 +46,14 @@ class _Tensor(ctypes.Structure):
     )
 
 
-_STORED: dict[str, type[np.generic]] = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16}
+_STORED: dict[str, type[np.generic]] = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16, "bool": np.uint8}
+_CODES = {"bf16": 4, "bool": 6}
 
 
 class Edged:
-    """Floats of any shape and strides whose last one ends where memory does: to read the next is to crash.
+    """Elements of any shape and strides whose last one ends where memory does: to read the next is to crash.
 
-    Without `values`, all are NaN.
+    Without `values`, all are NaN. Booleans are true where a drawn number is above -0.7.
     """
 
     def __init__(
@@ -72,25 +73,29 @@ class Edged:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         assert _LIBC.mprotect(ctypes.c_void_p(address + usable), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
         self._flat = np.frombuffer(self._memory, stored, count, usable - size * count)
-        self._flat[:] = stored_as(
-            self._dtype, np.full(count, np.nan) if values is None else values.standard_normal(count)
-        )
+        drawn = np.full(count, np.nan) if values is None else values.standard_normal(count)
+        self._flat[:] = drawn > -0.7 if dtype == "bool" else stored_as(self._dtype, drawn)
         self._view = np.lib.stride_tricks.as_strided(self._flat[-low:], shape, [size * s for s in strides])
         self._extents = np.array([shape, strides], np.int64)
         at = self._extents.ctypes.data
         begin = address + usable - size * (count + low)
         self.tensor = _Tensor(
-            begin, (1, 0), len(shape), (4 if dtype == "bf16" else 2, 8 * size, 1, 0), at, at + 8 * len(shape)
+            begin, (1, 0), len(shape), (_CODES.get(dtype, 2), 8 * size, 1, 0), at, at + 8 * len(shape)
         )
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """The elements as they are now."""
-        return values_of(self._dtype, self._view).astype(np.float64)
+        """The elements as they are now; of booleans 0 and 1."""
+        stored = self._view if self._dtype.name == "bool" else values_of(self._dtype, self._view)
+        return stored.astype(np.float64)
 
     def put(self, place: float, value: float) -> None:
         """Overwrite what is stored at a share of the memory."""
         self._flat[int(place * self._flat.size)] = stored_as(self._dtype, np.array([value], np.float32))[0]
+
+    def write(self, index: Any, value: float) -> None:
+        """Overwrite some elements."""
+        self._view[index] = value if self._dtype.name == "bool" else stored_as(self._dtype, np.array(value, np.float32))
 
     def spare_is_untouched(self) -> bool:
         """Whether what is no element still is NaN; overwrites the elements."""

@@ -25,6 +25,17 @@ KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 RENDERER = Renderer([TEMPLATES])
+ABSENT: dict[str, tuple[tuple[str, ...], ...]] = {
+    "rms_norm": (
+        ("residual", "residual_out"),
+        ("residual",),
+        ("residual_out",),
+        ("weight",),
+        ("weight", "residual", "residual_out"),
+    ),
+    "layer_norm": (("bias",), ("weight",), ("weight", "bias")),
+    "softmax": (),
+}
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
 
@@ -78,7 +89,7 @@ def decode(bits: NDArray[np.uint16] | NDArray[np.uint32], dtype: str) -> NDArray
 class Stored:
     """A tensor's memory, with a guard zone of NaN on both sides, and its view in the logical shape.
 
-    The view begins `skipped` elements past what is aligned.
+    The view begins `skipped` elements past what is aligned. Booleans are bytes of 0 and 1.
     """
 
     def __init__(
@@ -91,13 +102,14 @@ class Stored:
     ):
         low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - skipped
         count = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - low + 1
-        unit = np.uint32 if dtype == "f32" else np.uint16
+        unit = {"f32": np.uint32, "bool": np.uint8}.get(dtype, np.uint16)
         size = np.dtype(unit).itemsize
         self.memory = np.full(count * size + 256, 0xFF, np.uint8)
         self.begin, self.bytes = 64 + (-self.memory.ctypes.data) % 64, count * size
         self.flat = self.memory[self.begin : self.begin + self.bytes].view(unit)
         if values is not None:
-            self.flat[:] = encode(values.standard_normal(count) * 2, dtype)
+            drawn = values.standard_normal(count) * 2
+            self.flat[:] = drawn > -1.4 if dtype == "bool" else encode(drawn, dtype)
         self.view = np.lib.stride_tricks.as_strided(self.flat[-low:], shape, [s * size for s in strides])
         self.extents = np.array([shape, strides], np.int64)
         extents = self.extents.ctypes.data
@@ -105,10 +117,16 @@ class Stored:
             self.flat.ctypes.data - low * size,
             (2, 0),
             len(shape),
-            (2, size * 8, 1, 0),
+            (6 if dtype == "bool" else 2, size * 8, 1, 0),
             extents,
             extents + 8 * len(shape),
         )
+
+    def clear_spare(self) -> None:
+        """Set what lies between the rows to what it is in an output's memory."""
+        drawn = self.view.copy()
+        self.flat[:] = np.iinfo(self.flat.dtype).max
+        self.view[...] = drawn
 
     def spare_is_untouched(self) -> bool:
         outside = np.concatenate((self.memory[: self.begin], self.memory[self.begin + self.bytes :]))
@@ -154,10 +172,12 @@ def check(
     skipped: Mapping[str, int] | None = None,
     special: bool = False,
     given: Mapping[str, NDArray[np.float64]] | None = None,
+    aliases: Mapping[str, str] | None = None,
 ) -> None:
     """Call on random values, or those `given`, and compare with the operator's reference.
 
-    A tensor begins as many elements past what is aligned as `skipped` says of it.
+    A tensor begins as many elements past what is aligned as `skipped` says of it; an output lies in the memory of the
+    input that `aliases` names.
     """
     values = np.random.default_rng(1)
     stored: dict[str, Stored] = {}
@@ -167,6 +187,9 @@ def check(
             layout = (strides or {}).get(tensor.name, row_major(tensor, shape))
             drawn, behind = None if tensor.output else values, (skipped or {}).get(tensor.name, 0)
             stored[tensor.name] = Stored(shape, layout, dtype, drawn, behind)
+    for output, name in (aliases or {}).items():
+        stored[name].clear_spare()
+        stored[output] = stored[name]
     for name, chosen in (given or {}).items():
         stored[name].view[...] = encode(chosen, dtype)
     if special:

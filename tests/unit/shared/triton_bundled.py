@@ -154,10 +154,20 @@ class Interpreted:
             return self.torch.full((count,), float("nan"), dtype=dtype).as_strided(shape, strides)
         drawn = draw(self.op, Check(problem=self.problem), tensor, count, 7)
         flat = self.torch.from_numpy(drawn).to(dtype)
-        flat += self.level if tensor.name == self.op.tensors[0].name else 0
+        if tensor.name == self.op.tensors[0].name:
+            flat += self.level
         made = flat.as_strided(shape, strides)
-        self.logical[tensor.name] = made.to(self.torch.float64).numpy()
+        if tensor.name in ("mask", "bias") and self.op.name == "flash_attention":
+            self._hide(tensor.name, made.numpy())
+        self.logical[tensor.name] = made.numpy() if tensor.dtype.name == "bool" else made.to(self.torch.float64).numpy()
         return made
+
+    def _hide(self, name: str, made: Any) -> None:
+        """Hide some keys by a bias of -inf, and all of them from a query where queries differ."""
+        hidden: Any = False if name == "mask" else float("-inf")
+        made[..., 5::9] = hidden
+        if made.strides[2] != 0 and made.shape[2] > 1:
+            made[:, 1:, 2 if name == "mask" else 1] = hidden
 
     def value(self, expr: Any) -> Any:
         return expr.evaluate(self.facts) if isinstance(expr, Expr) else expr

@@ -6,14 +6,27 @@ from collections.abc import Iterator
 
 from aot_tune.spec import Kernel, Operator, Problem, all_of, problem
 
+PRESENT: dict[str, tuple[tuple[str, ...], ...]] = {
+    "rms_norm": (
+        ("weight",),
+        (),
+        ("weight", "residual", "residual_out"),
+        ("weight", "residual"),
+        ("residual", "residual_out"),
+    ),
+    "layer_norm": (("weight", "bias"), (), ("weight",), ("bias",)),
+}
+"""Which optional tensors are passed."""
+
 
 def rows_problems(op: Operator, kernel: Kernel, dtype: str) -> Iterator[Problem]:
     wide = "long" in kernel.name or "twice" in kernel.name
     for r, d in ((3, 20001), (1, 8200)) if wide else ((1, 1000), (5, 517), (37, 40)):
-        for present in ((), ("residual", "residual_out"), ("residual",)) if op.name == "rms_norm" else ((),):
+        for present in PRESENT.get(op.name, ((),)):
             yield problem(R=r, D=d, present=present, dtypes={"T": dtype})
     if "twice" in kernel.name:  # in one block
-        yield problem(R=2, D=3001, dtypes={"T": dtype})
+        for present in PRESENT[op.name][:2]:
+            yield problem(R=2, D=3001, present=present, dtypes={"T": dtype})
     if kernel.name != "triton_flat":
         first, out = op.tensors[0].name, op.tensors[-1].name if op.name != "rms_norm" else "out"
         d = 9000 if wide else 1000
@@ -59,6 +72,29 @@ def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
             yield problem(B=1, H=h, HK=hk, M=m, N=n, D=d, attributes=chosen, dtypes={"T": dtype})
     split = dict.fromkeys(("q", "k", "v", "out"), (3 * 40 * width, width, 3 * width, 1))  # heads between rows
     yield problem(B=2, H=3, HK=3, M=40, N=40, D=width, strides=split, dtypes={"T": dtype})
+    d = width - (7 if free else 8)
+    none, upper, lower = {}, {"causal": "upper_left"}, {"causal": "lower_right"}
+    for m, n, present, strides, causal in (
+        (133, 300, ["mask"], {"mask": (300, 0, 0, 1)}, none),
+        (70, 133, ["mask"], {"mask": (0, 0, 140, 1)}, none),
+        (70, 133, ["mask"], {}, lower),
+        (133, 70, ["bias"], {"bias": (0, 133 * 70, 70, 1)}, lower),
+        (70, 133, ["bias", "mask"], {"bias": (0, 0, 2, 144)}, upper),
+        (1, 700, ["mask"], {"mask": (700, 0, 0, 1)}, none),
+        (3, 700, ["bias", "mask"], {}, lower),
+    ):
+        yield problem(
+            B=2,
+            H=2,
+            HK=1,
+            M=m,
+            N=n,
+            D=d,
+            strides=strides,
+            present=present,
+            attributes=causal,
+            dtypes={"T": dtype},
+        )
 
 
 def odd_problems(op: Operator, kernel: Kernel, dtype: str) -> list[Problem]:

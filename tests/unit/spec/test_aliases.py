@@ -118,3 +118,18 @@ def test_a_problem_in_which_elements_that_are_written_are_one() -> None:
     with pytest.raises(SpecError, match=r"'x' has a stride of 0"):
         operator(X, GATE, workload=(problem(M=3, N=5, strides={"x": (0, 1)}),))
     operator(X, GATE, workload=(problem(M=3, N=5, strides={"gate": (0, 1)}),))
+
+
+def test_the_layout_is_that_of_an_input_with_as_many_axes() -> None:
+    out = Tensor("out", (M, N), output=True, layout_of="gate")
+    assert operator(GATE, out).tensor("out").layout_of == "gate"
+    assert operator_digest(operator(GATE, out)) == operator_digest(operator(GATE, Tensor("out", (M, N), output=True)))
+    with pytest.raises(SpecError, match="layout_of has no effect"):
+        Tensor("x", (M, N), layout_of="gate")
+    with pytest.raises(SpecError, match="'out' has the layout of 'gates', which is no input") as error:
+        operator(GATE, Tensor("out", (M, N), output=True, layout_of="gates"))
+    assert "gate" in error.value.fix
+    with pytest.raises(SpecError, match="which is no input that is always passed"):
+        operator(GATE, Tensor("x", (M, N), optional=True), Tensor("out", (M, N), output=True, layout_of="x"))
+    with pytest.raises(SpecError, match="'out' has 1 axes, and 'gate', whose layout it has, 2"):
+        operator(GATE, Tensor("out", (M,), output=True, layout_of="gate"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator
 TEMPLATES = bundled_templates()
 OP = load_operator(TEMPLATES / "flash_attention")
 CAUSAL = OP.attributes[0].choices
+INPUTS = tuple(t.name for t in OP.inputs)
 EPSILON = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
 CPU = Target(name="cpu-x86-64-v2", family="cpu", level=2, facts={"vector_bytes": 16})
 
@@ -45,7 +47,9 @@ def attended(baseline: str) -> tuple[NDArray[Any], NDArray[Any]]:
     call = arguments(1, (2, 6, 6, 13, 13, 8), "upper_left", 0.3)
     q, k, v = (torch.from_numpy(t).float() for t in (call.q, call.k, call.v))
     out = torch.full_like(q, float("nan"))
-    given.prepare(torch, SimpleNamespace(q=q, k=k, v=v, out=out, scale=0.3, causal="upper_left"))()
+    given.prepare(
+        torch, SimpleNamespace(q=q, k=k, v=v, mask=None, bias=None, out=out, scale=0.3, causal="upper_left")
+    )()
     return out.numpy(), OP.reference(np, call)["out"]
 
 
@@ -67,7 +71,7 @@ def arguments(seed: int, shape: Sequence[int], causal: str, scale: float = 0.0) 
     b, h, hk, m, n, d = shape
     values = np.random.default_rng(seed)
     q, k, v = (values.standard_normal(s) for s in ((b, h, m, d), (b, hk, n, d), (b, hk, n, d)))
-    return SimpleNamespace(q=q, k=k, v=v, scale=scale, causal=causal)
+    return SimpleNamespace(q=q, k=k, v=v, mask=None, bias=None, scale=scale, causal=causal)
 
 
 @pytest.mark.parametrize("causal", CAUSAL)
@@ -83,6 +87,89 @@ def test_the_reference_is_what_torch_computes(m: int, n: int, scale: float, caus
     want = attend(q, k, v, attn_mask=seen, scale=scale or None, enable_gqa=True).nan_to_num()
     got = OP.reference(np, call)["out"]
     np.testing.assert_allclose(got, want.numpy(), atol=1e-12)
+
+
+LAYOUTS = {"padding": (2, 1, 1), "queries": (1, 1, 9), "batches": (2, 1, 9), "heads": (1, 4, 9), "all": (2, 4, 9)}
+"""Batches, heads and queries that masks differ for."""
+
+
+def masked(which: str, causal: str, layout: str) -> SimpleNamespace:
+    """A call with a mask, a bias, or both, each broadcast; one query of some sees no key, others do not see all."""
+    call = arguments(4, (2, 4, 2, 9, 14, 16), causal)
+    values = np.random.default_rng(6)
+    shape = (*LAYOUTS[layout], 14)
+    mask, bias = (
+        values.random(shape) > 0.3,
+        np.where(values.random(shape) > 0.3, values.standard_normal(shape), -np.inf),
+    )
+    if shape[2] > 1:
+        mask[-1, :, 3], bias[-1, :, 3] = False, -np.inf
+    call.mask = np.broadcast_to(mask, (2, 4, 9, 14)) if "mask" in which else None
+    call.bias = np.broadcast_to(bias, (2, 4, 9, 14)) if "bias" in which else None
+    return call
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize("which", ["mask", "bias", "mask and bias"])
+def test_masks_and_biases_are_those_of_torch(which: str, causal: str, layout: str) -> None:
+    call = masked(which, causal, layout)
+    added = torch.zeros(2, 4, 9, 14, dtype=torch.float64)
+    if call.bias is not None:
+        added = added + torch.from_numpy(call.bias.copy())
+    if call.mask is not None:
+        added = added.masked_fill(~torch.from_numpy(call.mask.copy()), -math.inf)
+    if causal != "none":
+        added = added.masked_fill(~torch.ones(9, 14).bool().tril(5 if causal == "lower_right" else 0), -math.inf)
+    q, k, v = (torch.from_numpy(t) for t in (call.q, call.k, call.v))
+    with np.errstate(invalid="ignore"):
+        got = OP.reference(np, call)["out"]
+    scores = q @ k.repeat_interleave(2, 1).mT / 4 + added
+    want = scores.softmax(-1).nan_to_num() @ v.repeat_interleave(2, 1)
+    np.testing.assert_allclose(got, want.numpy(), atol=1e-12)
+    assert layout == "padding" or (got[-1, 0, 3] == 0).all()
+    out = torch.full(want.shape, math.nan, dtype=torch.float64)
+    tensors = {t: None if getattr(call, t) is None else torch.from_numpy(getattr(call, t).copy()) for t in INPUTS}
+    OP.baselines[0].prepare(torch, SimpleNamespace(**tensors, scale=0.0, causal=causal, out=out))()
+    np.testing.assert_allclose(out.numpy(), want.numpy(), atol=1e-12)
+
+
+def test_what_baselines_take() -> None:
+    plain = problem(B=1, H=2, HK=2, M=9, N=9, D=64, dtypes={"T": "bf16"})
+    groups = msgspec.structs.replace(plain, dims={**plain.dims, "HK": 1})
+    takes = {
+        present: [
+            b.name.removeprefix("torch.") for b in OP.baselines if b.supports(msgspec.structs.replace(one, **more))
+        ]
+        for present, one, more in (
+            ("plain", plain, {}),
+            ("mask", plain, {"present": ("mask",)}),
+            ("bias", plain, {"present": ("bias",)}),
+            ("groups", groups, {"present": ("mask",)}),
+        )
+    }
+    assert takes == {
+        "plain": ["scaled_dot_product_attention", "sdpa_flash", "sdpa_cudnn"],
+        "mask": ["scaled_dot_product_attention", "sdpa_efficient"],
+        "bias": ["scaled_dot_product_attention", "sdpa_cudnn", "sdpa_efficient"],
+        "groups": ["scaled_dot_product_attention"],
+    }
+
+
+def test_a_mask_counts_what_is_read_of_it() -> None:
+    plain = problem(B=2, H=3, HK=3, M=8, N=20, D=16)
+    for strides, causal, elements in (
+        ((480, 160, 20, 1), "none", 2 * 3 * 8 * 20),
+        ((20, 0, 0, 1), "none", 2 * 20),
+        ((0, 0, 20, 1), "none", 8 * 20),
+        ((0, 0, 20, 1), "upper_left", 8 * 9 // 2),
+        ((20, 0, 0, 1), "upper_left", 2 * 8),
+    ):
+        chosen = {} if causal == "none" else {"causal": causal}
+        without = msgspec.structs.replace(plain, attributes=chosen)
+        for name, size in (("mask", 1), ("bias", 4)):
+            given = msgspec.structs.replace(without, present=(name,), strides={name: strides})
+            assert OP.compulsory_bytes(given) - OP.compulsory_bytes(without) == size * elements
 
 
 def test_heads_need_not_be_whole_groups() -> None:
@@ -107,6 +194,8 @@ def test_the_baseline_computes_the_same(causal: str) -> None:
     want = OP.reference(np, call)["out"]
     given = SimpleNamespace(
         **{t: torch.from_numpy(getattr(call, t)) for t in "qkv"},
+        mask=None,
+        bias=None,
         scale=0.0,
         causal=causal,
         out=torch.full(want.shape, np.nan, dtype=torch.float64),
@@ -145,23 +234,33 @@ def check(
     scale: float = 0.0,
     strides: Mapping[str, Sequence[int]] | None = None,
     special: bool = False,
+    present: Sequence[str] = (),
 ) -> None:
-    """Call on random values and compare with the reference."""
+    """Call on random values and compare with the reference; masks hide some keys, and all from one query."""
     dims = dict(zip(OP.dims, shape, strict=True))
     values = np.random.default_rng(5)
     stored: dict[str, Stored] = {}
     for tensor in OP.tensors:
+        if tensor.optional and tensor.name not in present:
+            continue
         extents = tuple(e.evaluate(dims) for e in tensor.shape)
         dense = tuple(int(np.prod(extents[axis + 1 :])) for axis in range(4))
         layout = (strides or {}).get(tensor.name, dense)
-        stored[tensor.name] = Stored(extents, layout, dtype, None if tensor.output else values)
+        kept = "bool" if tensor.name == "mask" else dtype
+        stored[tensor.name] = Stored(extents, layout, kept, None if tensor.output else values)
+    for name in present:
+        hidden = 0 if name == "mask" else {"f32": 0xFF800000, "f16": 0xFC00, "bf16": 0xFF80}[dtype]
+        stored[name].view[..., 5::9] = stored[name].view[0, -1, 2:3] = hidden
     if special:
         infinity = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}[dtype]
         nan = {"f32": 0x7FC00000, "f16": 0x7E00, "bf16": 0x7FC0}[dtype]
         flat = stored["q"].flat
         flat[0], flat[flat.size // 2] = infinity, nan
-    logical: dict[str, NDArray[Any]] = {t.name: decode(stored[t.name].view.copy(), dtype) for t in OP.inputs}
-    passed = [ctypes.byref(stored[t.name].tensor) for t in OP.tensors]
+    logical: dict[str, NDArray[Any] | None] = dict.fromkeys(INPUTS)
+    logical |= {n: decode(stored[n].view.copy(), dtype) for n in INPUTS if n in stored and n != "mask"}
+    if "mask" in present:
+        logical["mask"] = stored["mask"].view != 0
+    passed = [ctypes.byref(stored[t.name].tensor) if t.name in stored else None for t in OP.tensors]
     assert call(*passed, ctypes.c_float(scale), ctypes.c_int32(CAUSAL.index(causal))) == 0
     with np.errstate(all="ignore"):
         reference = SimpleNamespace(**logical, scale=float(np.float32(scale)), causal=causal)
@@ -169,7 +268,7 @@ def check(
     got = decode(stored["out"].view.copy(), dtype)
     typical = 0.5 * np.sqrt(np.mean(np.square(want[np.isfinite(want)])))
     near = np.abs(got - want) <= EPSILON[dtype] * (np.abs(want) + typical)
-    assert (near | (np.isnan(got) & np.isnan(want))).all(), (shape, causal, strides)
+    assert (near | (np.isnan(got) & np.isnan(want))).all(), (shape, causal, strides, present)
     assert stored["out"].spare_is_untouched(), (shape, causal)
 
 
@@ -179,6 +278,12 @@ def everything(call: Callable[..., int], dtype: str) -> None:
         check(call, dtype, (2, 3, 2, 13, 37, 29), causal)
         check(call, dtype, (1, 2, 1, 70, 67, 40), causal)
         check(call, dtype, (1, 1, 1, 3, 130, 65), causal, scale=0.7)
+        for layout in ((37, 0, 0, 1), (0, 0, 40, 1), (13 * 37, 0, 37, 1), (0, 481, -37, 1), (0, 0, 1, 13)):
+            check(call, dtype, (2, 3, 2, 13, 37, 29), causal, present=["mask"], strides={"mask": layout})
+            check(call, dtype, (2, 3, 2, 13, 37, 29), causal, present=["bias"], strides={"bias": layout})
+        check(call, dtype, (1, 2, 1, 70, 67, 40), causal, present=["bias", "mask"])
+    check(call, dtype, (1, 2, 1, 9, 9, 8), special=True, present=["mask"])
+    check(call, dtype, (1, 1, 1, 2, 5, 300), present=["bias", "mask"])
     check(call, dtype, (1, 1, 1, 1, 1, 1))
     check(call, dtype, (1, 1, 1, 2, 5, 300))  # more columns than one walk takes
     check(call, dtype, (1, 2, 2, 5, 0, 8))
@@ -233,5 +338,7 @@ def test_a_fault_is_noticed(tmp_path: Path) -> None:
     assert rendered.source.count(old) == 1
     source = rendered.source.replace(old, "total[r] + ")
     call = build_for_host(tmp_path, msgspec.structs.replace(rendered, source=source))
-    with pytest.raises(AssertionError, match=r"65\), 'none', None\)"):  # the values, not the call, nor what is beside
+    with pytest.raises(
+        AssertionError, match=r"65\), 'none', None, \(\)\)"
+    ):  # the values, not the call, nor what is beside
         check(call, "f32", (1, 1, 1, 3, 130, 65))

@@ -31,28 +31,40 @@ def check(
     special: bool = False,
     missing: int = 1,
     dtype: str = "f32",
+    present: Sequence[str] = (),
 ) -> int:
-    """Call on random values, with an n-th of the workspace, and compare with the reference."""
+    """Call on random values, with an n-th of the workspace, and compare with the reference.
+
+    A mask and a bias, where they are present, hide the same keys from some queries, and from one all.
+    """
     dims = dict(zip(OP.dims, shape, strict=True))
     values = np.random.default_rng(5)
     tensors: dict[str, Edged] = {}
     for tensor in OP.tensors:
+        if tensor.optional and tensor.name not in present:
+            continue
         extents = tuple(e.evaluate(dims) for e in tensor.shape)
         dense = tuple(int(np.prod(extents[axis + 1 :])) for axis in range(4))
         layout = (strides or {}).get(tensor.name, dense)
-        tensors[tensor.name] = Edged(extents, layout, None if tensor.output else values, dtype)
+        stored = "bool" if tensor.name == "mask" else dtype
+        tensors[tensor.name] = Edged(extents, layout, None if tensor.output else values, stored)
+    for name in present:
+        hidden = 0.0 if name == "mask" else -np.inf
+        tensors[name].write((..., slice(5, None, 9)), hidden)
+        tensors[name].write((0, -1, slice(2, 3)), hidden)
     if special:
         tensors["q"].put(0.0, np.inf)
         tensors["q"].put(0.5, np.nan)
-    passed = [ctypes.byref(tensors[t.name].tensor) for t in OP.tensors]
+    passed = [ctypes.byref(tensors[t.name].tensor) if t.name in tensors else None for t in OP.tensors]
     chosen = (ctypes.c_float(scale), ctypes.c_int32(CAUSAL.index(causal)))
     code = call(*passed, *chosen, missing=lambda size: size - size // missing)
     if code == 0:
-        given = {t.name: tensors[t.name].values for t in OP.inputs}
+        given = {t.name: tensors[t.name].values if t.name in tensors else None for t in OP.inputs}
+        given["mask"] = given["mask"] if given["mask"] is None else given["mask"] != 0
         with np.errstate(all="ignore"):
             want = OP.reference(np, SimpleNamespace(**given, scale=float(np.float32(scale)), causal=causal))["out"]
         near = {"rtol": 2e-5 + EPSILON[dtype], "atol": 1e-5 + EPSILON[dtype] / 64}
-        np.testing.assert_allclose(tensors["out"].values, want, **near, err_msg=f"{shape} {causal} {strides}")
+        np.testing.assert_allclose(tensors["out"].values, want, **near, err_msg=f"{shape} {causal} {strides} {present}")
         assert tensors["out"].spare_is_untouched(), (shape, causal)
     return code
 
@@ -60,6 +72,20 @@ def check(
 def by_tokens(heads: int, tokens: int, width: int) -> tuple[int, ...]:
     """Heads beside each other in a token's row, as projections leave them."""
     return tokens * heads * width, width, heads * width, 1
+
+
+def with_masks(right: Callable[..., bool]) -> None:
+    """Masks and biases: for each batch, for each query, for each head and query, of any strides; both; causal ones."""
+    for shape in ((2, 3, 2, 13, 37, 29), (2, 8, 2, 5, 1030, 80), (2, 6, 2, 150, 400, 64), (2, 4, 4, 1, 700, 96)):
+        _, h, _, m, n, _ = shape
+        for layout in ((n, 0, 0, 1), (0, 0, n + 3, 1), (m * n, 0, n, 1), (h * m * n, m * n, n, 1), (0, m * n, 1, m)):
+            assert right(shape, present=["mask"], strides={"mask": layout})
+            assert right(shape, "lower_right", present=["bias"], strides={"bias": layout})
+        both = {"mask": (n, 0, 0, 1), "bias": (0, -m * n, n, 1)}
+        assert right(shape, "upper_left", present=["bias", "mask"], strides=both)
+    assert right((1, 1, 1, 300, 40, 17), "lower_right", present=["mask"])
+    assert right((1, 1, 1, 40, 700, 8), special=True, present=["mask"])
+    assert right((1, 1, 1, 2, 5, 300), present=["bias", "mask"])
 
 
 def everything(kernel: str, call: Callable[..., int], dtype: str = "f32") -> None:
@@ -80,6 +106,7 @@ def everything(kernel: str, call: Callable[..., int], dtype: str = "f32") -> Non
             assert right(shape, causal)
         assert right((1, 1, 1, 3, 130, 65), causal, scale=0.7)
         assert right((1, 1, 1, 1, 3000, 48), causal)
+    with_masks(right)
     assert right((1, 1, 1, 1, 1, 1))
     assert right((1, 1, 1, 2, 5, 300))
     assert right((1, 2, 1, 9, 9, 8), special=True)
@@ -137,6 +164,10 @@ def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, tmp_
     [
         ("blocks", "* fade[r + i] + ", "* fade[r] + "),
         ("blocks", "seen[v0 * VW + VW - 1] == 0", "seen[v0 * VW] == 0"),
+        ("blocks", "call.masked() && total == 0.0f", "false"),
+        ("few_rows", "call.masked() && total == 0.0f", "false"),
+        ("few_rows", "seen[i * mask_step]", "seen[i]"),
+        ("blocks", "(first + r) % heads", "(first + r) % heads * 0"),
         ("few_rows", "sums.total[r] * fade[r] + sum", "sums.total[r] + sum"),
         ("few_rows", "total += data[ROWS + r] * weight", "total += data[ROWS + r]"),
     ],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flat_rows import build, rendered_for_hopper
 from places import SHARED
-from rows_on_host import HOPPER, OPERATORS, TEMPLATES, check
+from rows_on_host import ABSENT, HOPPER, OPERATORS, TEMPLATES, check
 
 from aot_tune.compile.cuda.gpu_targets import code_flags
 from aot_tune.spec import Config, problem
@@ -117,13 +117,15 @@ def test_tensors_that_begin_anywhere_on_the_host(name: str, dtype: str, tmp_path
 
 
 @pytest.mark.parametrize(("config", "dtype"), ROWS[:3])
-def test_residuals_on_the_host(config: Config, dtype: str, tmp_path: Path) -> None:
-    op = OPERATORS["rms_norm"]
-    call = build(tmp_path, rendered_for_hopper("rms_norm", "cuda_peeled", config, dtype))
-    for absent in (("residual", "residual_out"), ("residual",), ("residual_out",)):
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_what_may_be_left_out_on_the_host(name: str, config: Config, dtype: str, tmp_path: Path) -> None:
+    op = OPERATORS[name]
+    call = build(tmp_path, rendered_for_hopper(name, "cuda_peeled", config, dtype))
+    for absent in ABSENT[name]:
         for width in (33, 1031, 40001):
             check(op, call, dtype, {"R": 5, "D": width}, absent=absent)
-    for apart in ("residual", "residual_out"):
+        check(op, call, dtype, {"R": 5, "D": 1000}, absent=absent, skipped={"x": 3, "weight": 1, "bias": 5})
+    for apart in ("residual", "residual_out") if name == "rms_norm" else ():
         check(op, call, dtype, {"R": 5, "D": 1031}, strides={apart: (1034, 1)})
 
 

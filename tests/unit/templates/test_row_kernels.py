@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from places import GOLDEN as ALL_GOLDEN
-from rows_on_host import HOPPER, KERNELS, OPERATORS, TARGET, build_for_host, check, config_like, render
+from rows_on_host import ABSENT, HOPPER, KERNELS, OPERATORS, TARGET, build_for_host, check, config_like, render
 
 from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
 from aot_tune.spec import Config, Kernel, Operator
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 GOLDEN = ALL_GOLDEN / "cuda" / "softmax_generic.cu"
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in KERNELS]
 HOPPER_ON = ("cuda_flat", "cuda_rows_few")
-WITHOUT_PROBLEMS = ("cuda_peeled",)  # rows of odd widths are in no committed record yet
 
 
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
@@ -52,7 +51,7 @@ def test_the_workload_is_small_enough_and_every_kernel_is_for_some_of_it(op: Ope
     assert 20 <= len(problems) <= 60
     for problem in problems:
         assert op.compulsory_bytes(problem) <= 4 * 1.2e9
-    for kernel in (k for k in op.kernels if k.backend == "nvcc" and not k.generic and k.name not in WITHOUT_PROBLEMS):
+    for kernel in (k for k in op.kernels if k.backend == "nvcc" and not k.generic):
         meant = [p for p in problems if all(e.evaluate(op.facts(p)) for e in (*kernel.requires, *kernel.worthwhile))]
         assert meant, kernel.name
 
@@ -103,10 +102,9 @@ def test_rows_in_registers_on_the_host(name: str, dtype: str, config: Config, tm
     check(op, call, dtype, {"R": 2, "D": 40008})  # more than the registers hold
     check(op, call, dtype, {"R": 4, "D": 40008}, special=True)  # the last row is finite
     check(op, call, dtype, {"R": 3, "D": 40008}, strides={"x": (40016, 1), "out": (40024, 1)})
-    if name == "rms_norm":
-        for absent in (("residual", "residual_out"), ("residual",), ("residual_out",)):
-            for rows, width in ((5, 1032), (2, 40008)):
-                check(op, call, dtype, {"R": rows, "D": width}, absent=absent)
+    for absent in ABSENT[name]:
+        for rows, width in ((5, 1032), (2, 40008)):
+            check(op, call, dtype, {"R": rows, "D": width}, absent=absent)
 
 
 @pytest.mark.parametrize(("dtype", "vectors"), [("bf16", 1), ("f32", 2), ("f16", 2)])
@@ -117,8 +115,8 @@ def test_few_rows_on_the_host(name: str, dtype: str, vectors: int, tmp_path: Pat
     for rows, width in ((1, 8), (70, 72), (37, 2056), (2, 40008)):
         check(op, call, dtype, {"R": rows, "D": width})
     check(op, call, dtype, {"R": 13, "D": 40}, special=True)
-    if name == "rms_norm":
-        check(op, call, dtype, {"R": 5, "D": 1032}, absent=("residual",))
+    for absent in ABSENT[name]:
+        check(op, call, dtype, {"R": 5, "D": 1032}, absent=absent)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f16"])
@@ -131,6 +129,8 @@ def test_generic_kernels_take_any_strides_on_the_host(op: Operator, dtype: str, 
     for layout in ((1, 13), (-37, 1), (0, 1), (80, -2)):
         check(op, call, dtype, {"R": 13, "D": 37}, strides={first: layout, "out": (90, 2)})
     check(op, call, dtype, {"R": 13, "D": 37}, special=True)
+    for absent in ABSENT.get(op.name, ()):
+        check(op, call, dtype, {"R": 3, "D": 37}, absent=absent)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,9 @@ _LAST_PART_ONLY = f"{_EARLIER}+= total * total => {_EARLIER}= total * total"
     ("operator", "name", "change"),
     [
         ("flash_attention", "triton_64", "keys[None, :] < N"),
+        ("flash_attention", "triton_64", "scores * scale + added => scores * scale + 0.0 * added"),
+        ("flash_attention", "triton_split_64", "heads * a_head => 0 * heads * a_head"),
+        ("flash_attention", "triton_tma_96", "tl.where(total[:, None] == 0.0, 0.0, result) => result"),
         ("gemm", "triton_gemv", "k + first < whole"),
         ("rms_norm", "triton_twice", _LAST_PART_ONLY),
         (

@@ -49,8 +49,8 @@ def test_a_forward_pass_of_llama() -> None:
         "gemm M=512 N=28672 K=4096 b:10 T=bf16": 32,
         "silu_mul R=512 D=14336 gate:(28672,1) up:(28672,1) T=bf16": 32,
         "gemm M=512 N=4096 K=14336 b:10 T=bf16": 32,
-        "rms_norm R=512 D=4096 T=bf16": 1,
-        "rms_norm R=512 D=4096 +residual +residual_out T=bf16": 64,
+        "rms_norm R=512 D=4096 +weight T=bf16": 1,
+        "rms_norm R=512 D=4096 +residual +residual_out +weight T=bf16": 64,
         "gemm M=512 N=128256 K=4096 b:10 T=bf16": 1,
     }
 
@@ -64,8 +64,8 @@ def test_devices_share_what_can_be_divided() -> None:
         "gemm M=16 N=7168 K=4096 b:10 T=bf16": 32,
         "silu_mul R=16 D=3584 gate:(7168,1) up:(7168,1) T=bf16": 32,
         "gemm M=16 N=4096 K=3584 b:10 T=bf16": 32,
-        "rms_norm R=16 D=4096 T=bf16": 1,
-        "rms_norm R=16 D=4096 +residual +residual_out T=bf16": 64,
+        "rms_norm R=16 D=4096 +weight T=bf16": 1,
+        "rms_norm R=16 D=4096 +residual +residual_out +weight T=bf16": 64,
         "gemm M=16 N=32064 K=4096 b:10 T=bf16": 1,
     }
     copied = forward(LLAMA, [16], parallel=16)  # twice as many devices as key heads
@@ -116,8 +116,8 @@ def test_biases_and_norms_of_heads() -> None:
     shared = forward(LLAMA | {"attention_bias": True, "mlp_bias": True}, [16], parallel=2)
     assert sum("+bias" in name for name in shared) == 2
     qwen3 = forward(LLAMA | {"model_type": "qwen3", "head_dim": 64}, [16])
-    assert qwen3["rms_norm R=512 D=64 T=bf16"] == 32
-    assert qwen3["rms_norm R=128 D=64 T=bf16"] == 32
+    assert qwen3["rms_norm R=512 D=64 +weight T=bf16"] == 32
+    assert qwen3["rms_norm R=128 D=64 +weight T=bf16"] == 32
     assert qwen3["gemm M=16 N=3072 K=4096 b:10 T=bf16"] == 32
 
 

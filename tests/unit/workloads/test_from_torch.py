@@ -74,9 +74,15 @@ HALF = rand(4, 8, 32, dtype=torch.bfloat16)
         (lambda: torch.softmax(X, -1), "softmax R=16 D=32"),
         (lambda: torch.softmax(HALF, 2), "softmax R=32 D=32 T=bf16"),
         (lambda: torch.softmax(HALF, -1, dtype=torch.float32), "softmax R=32 D=32"),
-        (lambda: F.layer_norm(HALF, (32,), HALF[0, 0], HALF[0, 0]), "layer_norm R=32 D=32 T=bf16"),
-        (lambda: torch.native_layer_norm(X, (32,), W[:, 0], X[0], 1e-5), "layer_norm R=16 D=32 weight:(64)"),
-        (lambda: F.rms_norm(X, (32,), X[0]), "rms_norm R=16 D=32"),
+        (lambda: F.layer_norm(HALF, (32,), HALF[0, 0], HALF[0, 0]), "layer_norm R=32 D=32 +bias +weight T=bf16"),
+        (
+            lambda: torch.native_layer_norm(X, (32,), W[:, 0], X[0], 1e-5),
+            "layer_norm R=16 D=32 weight:(64) +bias +weight",
+        ),
+        (lambda: F.layer_norm(X, (32,)), "layer_norm R=16 D=32"),
+        (lambda: F.layer_norm(X, (32,), X[0]), "layer_norm R=16 D=32 +weight"),
+        (lambda: F.rms_norm(X, (32,), X[0]), "rms_norm R=16 D=32 +weight"),
+        (lambda: F.rms_norm(X, (32,)), "rms_norm R=16 D=32"),
         (lambda: F.scaled_dot_product_attention(Q, Q, Q), "flash_attention B=2 H=6 HK=6 M=16 N=16 D=32"),
         (
             lambda: F.scaled_dot_product_attention(Q, Q, Q, is_causal=True),
@@ -89,6 +95,14 @@ HALF = rand(4, 8, 32, dtype=torch.bfloat16)
         (
             lambda: F.scaled_dot_product_attention(*[rand(2, 16, 6, 32).transpose(1, 2)] * 3),
             "flash_attention B=2 H=6 HK=6 M=16 N=16 D=32 k:0213 q:0213 v:0213",
+        ),
+        (
+            lambda: F.scaled_dot_product_attention(Q, Q, Q, rand(16, 16)),
+            "flash_attention B=2 H=6 HK=6 M=16 N=16 D=32 bias:(0,0,16,1) +bias",
+        ),
+        (
+            lambda: F.scaled_dot_product_attention(Q, Q, Q, rand(2, 1, 1, 16) > 0),
+            "flash_attention B=2 H=6 HK=6 M=16 N=16 D=32 mask:(16,0,0,1) +mask",
         ),
         (lambda: F.silu(X) * X, "silu_mul R=16 D=32"),
         (lambda: F.silu(HALVES[:, :32]) * HALVES[:, 32:], "silu_mul R=16 D=32 gate:(64,1) up:(64,1)"),
@@ -115,9 +129,7 @@ def test_a_gate_waits_for_the_other_factor(profiled: Callable[..., MappedCalls])
         (lambda: torch.addmm(rand(16, 1), X, W), "aten::addmm", "what it adds has the shape [16, 1], neither a row's"),
         (lambda: torch.mm(X.double(), W.double()), "aten::mm", "its dtype is f64"),
         (lambda: torch.softmax(X, 0), "aten::softmax", "it is not over the last dim"),
-        (lambda: F.layer_norm(X, (32,)), "aten::layer_norm", "it has no weight or no bias"),
         (lambda: F.layer_norm(X, (16, 32), X, X), "aten::layer_norm", "it is over more than a dim"),
-        (lambda: F.scaled_dot_product_attention(Q, Q, Q, rand(16, 16)), "aten::scaled_dot_product_attention", "it has"),
         (lambda: torch.mm(rand(0, 32), W), "aten::mm", "it has no elements"),
         (lambda: torch.cumsum(X, 0), "aten::cumsum", "no bundled operator computes it"),
     ],
@@ -137,7 +149,7 @@ def test_a_model_counts_each_call_once(profiled: Callable[..., MappedCalls]) -> 
     found = problems(calls)
     assert found["gemm M=16 N=128 K=64 b:10 +bias"] == 1
     assert found["gemm M=16 N=64 K=128 b:10 +bias"] == 1
-    assert found["layer_norm R=16 D=64"] == 2
+    assert found["layer_norm R=16 D=64 +bias +weight"] == 2
     assert sum(w for name, w in found.items() if name.startswith("flash_attention")) == 1
     assert sum(w for name, w in found.items() if name.startswith("gemm")) == 4  # in, out, and the two above
 
@@ -189,6 +201,20 @@ def test_operator_inputs() -> None:
         ("aten.addmm.default", "its beta is 0.5"): 6,
         ("aten.add.Tensor", "no bundled operator computes it"): 7,
     }
+
+
+def test_masks_of_other_dtypes_and_shapes_are_told() -> None:
+    q = "T([2, 6, 16, 64], bf16)"
+    calls = mapped(
+        f"""Operator: aten._scaled_dot_product_efficient_attention.default
+cnt: 1, (({q}, {q}, {q}, T([2, 6, 16, 16], bf16, stride=(256, 0, 16, 1)), False), {{}})
+cnt: 2, (({q}, {q}, {q}, T([1, 1, 16, 16], f32), False), {{}})
+cnt: 3, (({q}, {q}, {q}, T([3, 1, 16, 16], bf16), False), {{}})
+""".encode()
+    )
+    assert problems(calls) == {"flash_attention B=2 H=6 HK=6 M=16 N=16 D=64 bias:(256,0,16,1) +bias T=bf16": 1}
+    name = "aten._scaled_dot_product_efficient_attention.default"
+    assert calls.left == {(name, "its mask is f32"): 2, (name, "its mask has the shape [3, 1, 16, 16]"): 3}
 
 
 def test_operator_inputs_as_json() -> None:

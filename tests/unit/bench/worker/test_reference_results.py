@@ -74,7 +74,7 @@ def test_products_summed_in_any_order_pass_and_spoiled_ones_do_not(tmp_path: Pat
 
 @pytest.mark.parametrize("width", [1, 7, 768, 4096, 14336])
 def test_norms_in_any_order_pass_and_spoiled_ones_do_not(tmp_path: Path, width: int) -> None:
-    operator, check, truths = truth(tmp_path, "rms_norm", R=3, D=width)
+    operator, check, truths = truth(tmp_path, "rms_norm", R=3, D=width, present=["weight"])
     inputs = logical_inputs(operator, check, 5)
     x = inputs["x"]
     eps = np.float32(operator.scalars[0].default)
@@ -118,7 +118,7 @@ def test_a_rectified_product_may_be_off_by_its_error_where_it_is_zero(tmp_path: 
 
 
 def test_outputs_of_a_reference_are_in_the_declared_shape_and_read_only(tmp_path: Path) -> None:
-    operator, _, truths = truth(tmp_path, "rms_norm", R=3, D=8, present=["residual", "residual_out"])
+    operator, _, truths = truth(tmp_path, "rms_norm", R=3, D=8, present=["weight", "residual", "residual_out"])
     assert set(truths) == {"out", "residual_out"}
     for found, values in truths.values():
         assert values.shape == (3, 8)

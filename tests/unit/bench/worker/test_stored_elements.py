@@ -58,7 +58,10 @@ def test_inputs_are_drawn_in_their_dtype(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bf16", "f16"])
 def test_what_rounds_to_the_dtype_passes_and_what_is_further_off_does_not(tmp_path: Path, name: str) -> None:
-    norm, on = load_operator(bundled_templates() / "rms_norm"), problem(R=7, D=4096, dtypes={"T": name})
+    norm, on = (
+        load_operator(bundled_templates() / "rms_norm"),
+        problem(R=7, D=4096, present=["weight"], dtypes={"T": name}),
+    )
     check, narrow = Check(problem=on), dtype(name)
     write_truth(norm, check, tmp_path / "truth", 5)
     truth, values = read_truth(tmp_path / "truth")["out"]
@@ -85,7 +88,9 @@ def test_tolerances_are_those_on_a_gpu(tmp_path: Path, operator: str, name: str)
     torch = pytest.importorskip("torch")
     from aot_tune.bench.worker.cuda.truth import read_limits, write_limits
 
-    op, check = load_operator(bundled_templates() / operator), Check(problem=problem(R=16, D=4096, dtypes={"T": name}))
+    op = load_operator(bundled_templates() / operator)
+    present = [t.name for t in op.tensors if t.name in ("weight", "bias")]
+    check = Check(problem=problem(R=16, D=4096, present=present, dtypes={"T": name}))
     write_truth(op, check, tmp_path / "here", 5)
     write_limits(op.concrete({"T": name}), check, tmp_path / "there", 5, torch.device("cpu"))
     here, there = read_truth(tmp_path / "here")["out"][0].bounds, read_limits(tmp_path / "there")["out"].bounds

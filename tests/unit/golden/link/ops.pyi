@@ -20,6 +20,7 @@ def gemm(a: Tensor, b: Tensor, bias: Tensor | None = None, residual: Tensor | No
     bias: f32 [N], may be left out.
     residual: f32 [M, N], may be left out.
     out: f32 [M, N], made when not passed.
+    M: stands for any number of leading dims, the same of a, residual, out.
     activation: one of none, relu.
     stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.
     workspace: memory of the device for the call, any tensor; the library's own when not passed.
@@ -35,6 +36,7 @@ def rms_norm(x: Tensor, weight: Tensor, residual: Tensor | None = None, *, eps: 
     residual: f32 [M, N], may be left out.
     out: f32 [M, N], made when not passed.
     residual_out: f32 [M, N], written when passed; True makes a new one.
+    M: stands for any number of leading dims, the same of x, residual, out, residual_out.
     eps: a number.
     stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.
     workspace: memory of the device for the call, any tensor; the library's own when not passed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,10 +55,25 @@ def test_the_devices_that_are_named_decide(
     wanted: tuple[str, ...], here: OperatorDatabase | None, found: OperatorDatabase | None
 ) -> None:
     databases = [SMALL, recorded("A card", "cuda", "softmax"), BIG, recorded("Other", operator="softmax")]
-    session: Any = SimpleNamespace(
-        databases=databases, devices=[here.device] if here else [], options=SimpleNamespace(device=wanted)
-    )
+    session = filtered(databases=tuple(databases))
+    session.devices, session.options.device = [here.device] if here else [], wanted
     assert most_fitting(session, GEMM, TARGET) == found
+
+
+def test_a_record_that_lacks_problems_decides_only_where_no_other_has_them_all() -> None:
+    """Though it is of this very device: a replay has no times there."""
+    target = target_by_name("cpu-x86-64-v4")
+    few = tuple(m for m in BIG.measurements if m.problem == BIG.measurements[0].problem)
+    lacking = msgspec.structs.replace(BIG, measurements=few)
+    of_target = {c.id for c in SMALL.candidates if c.candidate.target == target.name}
+    known = {m.problem.id: m.problem for m in SMALL.measurements if m.status == "ok" and m.candidate in of_target}
+    operator = dataclasses.replace(GEMM, workload={"cpu": tuple(known.values())})
+    for databases, found in (((lacking, SMALL), SMALL), ((lacking,), lacking), ((BIG, SMALL), BIG)):
+        session = filtered(databases=databases)
+        session.kernels_for = lambda operator, _target: [k for k in operator.kernels if k.backend == "cxx"]
+        session.is_named = lambda *_: True
+        for session.devices in ([], [BIG.device]):
+            assert most_fitting(session, operator, target) == found
 
 
 def test_targets_are_those_of_the_devices_that_decide() -> None:

@@ -36,7 +36,7 @@ def test_its_first_config_is_kept_in_all_dtypes(session: Any) -> None:
     assert first.kept[0] == "other"
     entries = [evidence.entries[c] for c in first.kept[1:]]
     assert {e.candidate.dtypes["T"] for e in entries} == {"f32", "bf16", "f16"}
-    assert all(fills_in(evidence, e) and e.candidate.config["PACK"] == 512 for e in entries)
+    assert all(fills_in(evidence, e) and e.candidate.config["PACK"] == 128 for e in entries)
     assert with_filling_in(session, evidence, first) == first
 
 

@@ -276,17 +276,17 @@ int cublasLtMatmul(void*, const uint64_t* desc, const float* alpha, const void* 
                    void* d, const uint64_t* ld, const uint64_t* algorithm, void*, size_t workspace,
                    void* stream) {
   const auto epilogue = static_cast<uint32_t>(desc[7]);
+  const uint64_t rows = ld[1], columns = ld[2], depth = desc[3] != 0 ? la[1] : la[2];
   note("matmul id=%u", word(algorithm, 0));
   for (int i = 1; i < 9; ++i) note(" %u", word(algorithm, i));
   note(" batch=%d", static_cast<int>(ld[5]));
-  note(" type=%d compute=%d epilogue=%u workspace=%zu stream=%zu mode=%d\n", static_cast<int>(ld[0]),
-       static_cast<int>(desc[0]), epilogue, workspace, reinterpret_cast<size_t>(stream), capture_mode());
+  note(" type=%d compute=%d epilogue=%u workspace=%zu stream=%zu mode=%d size=%zux%zux%zu\n", static_cast<int>(ld[0]),
+       static_cast<int>(desc[0]), epilogue, workspace, reinterpret_cast<size_t>(stream), capture_mode(), columns, rows, depth);
   if (!alike(la, lb, lc, ld)) return 7;
   if (matmul_status != 0) return matmul_status;
   float bias_of_none = 0.0f;
   const void* bias = &bias_of_none;
   if ((epilogue & 4) != 0) std::memcpy(&bias, &desc[8], sizeof(bias));
-  const uint64_t rows = ld[1], columns = ld[2], depth = desc[3] != 0 ? la[1] : la[2];
   for (uint64_t z = 0; z < ld[5]; ++z) {
     for (uint64_t j = 0; j < columns; ++j) {
       for (uint64_t i = 0; i < rows; ++i) {

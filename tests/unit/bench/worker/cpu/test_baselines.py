@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ ROWS["silu_mul"] = "torch.silu_mul"
 
 @pytest.fixture(name="state_of")
 def fixture_state_of(tmp_path: Path) -> Callable[..., ProblemState]:
-    def make(operator: str, dtype: str, *baselines: Baseline) -> ProblemState:
+    def make(operator: str, dtype: str, *baselines: Baseline, present: Sequence[str] = ()) -> ProblemState:
         op = load_operator(bundled_templates() / operator)
-        check, policy = Check(problem=problem(R=5, D=768, dtypes={"T": dtype})), Policy()
+        check, policy = Check(problem=problem(R=5, D=768, present=present, dtypes={"T": dtype})), Policy()
         write_truth(op, check, tmp_path / "truth", policy.seed)
         return ProblemState(
             replace(op, baselines=baselines or op.baselines), check, tmp_path / "truth", policy, 1 << 20
@@ -42,6 +42,25 @@ def test_torch_is_right_in_each_dtype(state_of: Callable[..., ProblemState], ope
     prepared = prepare_baseline(state_of(operator, dtype), ROWS[operator])
     assert (0 < prepared.error <= 1, prepared.note) == (True, "")
     assert prepared.sample(1, 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("operator", "present"),
+    [
+        ("rms_norm", ["weight"]),
+        ("rms_norm", ["residual", "residual_out"]),
+        ("rms_norm", ["weight", "residual", "residual_out"]),
+        ("layer_norm", ["weight"]),
+        ("layer_norm", ["bias"]),
+        ("layer_norm", ["weight", "bias"]),
+    ],
+)
+def test_torch_s_norms_are_right_with_what_may_be_left_out(
+    state_of: Callable[..., ProblemState], operator: str, present: Sequence[str]
+) -> None:
+    pytest.importorskip("torch")
+    prepared = prepare_baseline(state_of(operator, "f32", present=present), ROWS[operator])
+    assert (0 < prepared.error <= 1, prepared.note) == (True, "")
 
 
 def test_tensors_are_of_the_dtype_and_in_the_problem_s_memory(state_of: Callable[..., ProblemState]) -> None:
