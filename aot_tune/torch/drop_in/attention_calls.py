@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from aot_tune.torch.drop_in.call_gates import fits
-from aot_tune.torch.drop_in.patch_library import PatchLibrary
+from aot_tune.torch.drop_in.patch_library import DTYPES, PatchLibrary
 from aot_tune.torch.drop_in.replaced_modules import Replaced, own_forward
 
 __all__ = ["AttentionCalls", "attending_forward", "calls_attention"]
 
 _NAME = "scaled_dot_product_attention"
+_NAMED = "flash_attention"
 _torchs: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
 
 
@@ -24,7 +25,8 @@ class AttentionCalls:
 
     def __init__(self, library: PatchLibrary) -> None:
         self._library = library
-        self._attend = None if "flash_attention" in library.without else library.call("flash_attention")
+        self._attend = None if _NAMED in library.without else library.call(_NAMED)
+        self._masked = library.optional(_NAMED, "mask") and library.optional(_NAMED, "bias")
         self._known: dict[tuple[Any, ...], bool] = {}
         self._traced: dict[tuple[Any, ...], tuple[bool, bool]] = {}
 
@@ -34,6 +36,7 @@ class AttentionCalls:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        mask: torch.Tensor | None = None,
         scale: float | None = None,
         *,
         causal: bool = False,
@@ -46,63 +49,117 @@ class AttentionCalls:
             query: [B, H, M, D].
             key: [B, HK, N, D].
             value: [B, HK, N, D].
+            mask: booleans, true where a key is seen, or what is added to scores; of what expands to [B, H, M, N].
             scale: None stands for 1 / sqrt(D).
             causal: whether query i sees keys 0 to i.
             shared: whether several query heads may share one of the keys.
         """
-        if self._attend is None or query.dim() != 4 or key.dim() != 4 or key.shape != value.shape:
+        if self._attend is None or not _takes(module, query, key, value, scale, shared=shared):
             return None
-        if not fits(module, query, query, key, value):
+        seen = added = None
+        if mask is not None:
+            shape = (*query.shape[:3], key.shape[2])
+            if not self._masked or causal or not _masks(module, query, mask, shape):
+                return None
+            wide = mask.expand(shape)
+            seen, added = (wide, None) if mask.dtype == torch.bool else (None, wide)
+        if not self._served(query, key, seen, added, causal=causal):
             return None
-        if scale is not None and (not isinstance(scale, float) or scale <= 0):
-            return None
-        batch, heads, width = query.shape[0], query.shape[1], query.shape[3]
-        groups, length = key.shape[1], key.shape[2]
-        if key.shape[0] != batch or key.shape[3] != width or min(groups, length, width) < 1 or heads % groups != 0:
-            return None
-        if (heads != groups and not shared) or not self._served(query, key, causal=causal):
-            return None
+        more = () if mask is None else (seen, added)
         given = 0.0 if scale is None else scale
-        out: torch.Tensor = self._attend(query, key, value, scale=given, causal=_kind(causal=causal))
+        out: torch.Tensor = self._attend(query, key, value, *more, scale=given, causal=_kind(causal=causal))
         return out
 
     def prepare(self, heads: int, groups: int, width: int, like: torch.Tensor) -> tuple[str, str]:
         """Ask the library about calls of traced graphs, whose sizes are not known: with one query, and with 512.
 
         Returns:
-            The kernels that serve them, and why neither counts, or ''.
+            The kernels that serve those without a mask, and why neither counts, or ''.
         """
-        kernels, whys = [], []
-        for rows in (1, 512):
-            query, key = (
-                torch.empty(1, length, count, width, dtype=like.dtype, device=like.device).transpose(1, 2)
-                for length, count in ((rows, heads), (512, groups))
-            )
-            kernel, why = self._library.serves("flash_attention", query, key, key, causal=_kind(causal=rows > 1))
-            kernels.append(kernel)
-            whys.append(why)
-        self._traced[heads, groups, width, like.dtype, like.device] = not whys[0], not whys[1]
-        return ", ".join(dict.fromkeys(k for k, why in zip(kernels, whys, strict=True) if not why)), min(whys)
+        kernels: list[str] = []
+        whys: list[str] = []
+        for mask in (None, torch.bool, like.dtype) if self._masked else (None,):
+            found = [self._prepared(rows, heads, groups, width, like, mask) for rows in (1, 512)]
+            key = heads, groups, width, like.dtype, like.device, mask
+            self._traced[key] = not found[0][1], not found[1][1]
+            if mask is None:
+                kernels = [kernel for kernel, why in found if not why]
+                whys = [why for _, why in found]
+        return ", ".join(dict.fromkeys(kernels)), min(whys)
 
-    def _served(self, query: torch.Tensor, key: torch.Tensor, *, causal: bool) -> bool:
+    def _prepared(
+        self, rows: int, heads: int, groups: int, width: int, like: torch.Tensor, mask: torch.dtype | None
+    ) -> tuple[str, str]:
+        query, key = (
+            torch.empty(1, length, count, width, dtype=like.dtype, device=like.device).transpose(1, 2)
+            for length, count in ((rows, heads), (512, groups))
+        )
+        more: tuple[torch.Tensor | None, ...] = ()
+        if mask is not None:
+            wide = torch.empty(1, 1, rows, 512, dtype=mask, device=like.device).expand(1, heads, rows, 512)
+            more = (wide, None) if mask == torch.bool else (None, wide)
+        kind = _kind(causal=rows > 1 and mask is None)
+        return self._library.serves(_NAMED, query, key, key, *more, causal=kind)
+
+    def _served(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        seen: torch.Tensor | None,
+        added: torch.Tensor | None,
+        *,
+        causal: bool,
+    ) -> bool:
+        mask = seen if seen is not None else added
+        masked = None if mask is None else mask.dtype
         if torch.compiler.is_compiling():
-            known = (query.shape[1], key.shape[1], query.shape[3], query.dtype, query.device)
-            one, more = self._traced.get(known, (not self._library.tuned, not self._library.tuned))
+            traced = (query.shape[1], key.shape[1], query.shape[3], query.dtype, query.device, masked)
+            one, more = self._traced.get(traced, (not self._library.tuned, not self._library.tuned))
             if one == more:
                 return one
             return one if query.shape[2] == 1 else more
         # One question for all sizes between two powers of two: a cache grows by one key in each step.
         sizes = (*query.shape[:2], key.shape[1], query.shape[3], query.shape[2].bit_length(), key.shape[2].bit_length())
         layouts = (query.stride(3), key.stride(3), query.stride(1) < query.stride(2), key.stride(1) < key.stride(2))
-        call = (sizes, layouts, query.shape[2] == 1, query.dtype, query.device, causal)
+        shown = None if mask is None else (masked, mask.stride(3), tuple(s == 0 for s in mask.stride()))
+        call = (sizes, layouts, shown, query.shape[2] == 1, query.dtype, query.device, causal)
         if call not in self._known:
-            tensors = (query.detach(), key.detach(), key.detach())
-            self._known[call] = not self._library.serves("flash_attention", *tensors, causal=_kind(causal=causal))[1]
+            tensors = (query.detach(), key.detach(), key.detach(), *(() if mask is None else (seen, added)))
+            self._known[call] = not self._library.serves(_NAMED, *tensors, causal=_kind(causal=causal))[1]
         return self._known[call]
 
 
 def _kind(*, causal: bool) -> str:
     return "upper_left" if causal else "none"
+
+
+def _takes(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    *,
+    shared: bool,
+) -> bool:
+    """Whether `flash_attention` takes such tensors and such a scale."""
+    if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape or query.dtype not in DTYPES:
+        return False
+    if scale is not None and (not isinstance(scale, float) or scale <= 0):
+        return False
+    heads, groups = query.shape[1], key.shape[1]
+    if key.shape[0] != query.shape[0] or key.shape[3] != query.shape[3] or min(key.shape[1:]) < 1:
+        return False
+    heads_agree = heads == groups or (shared and heads % groups == 0)
+    return heads_agree and fits(module, query, query, key, value)
+
+
+def _masks(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor, shape: tuple[Any, ...]) -> bool:
+    """Whether `flash_attention` takes a mask, seen as one of that shape."""
+    if mask.device != query.device or not fits(module, query, None if mask.dtype == torch.bool else mask):
+        return False
+    pairs = zip(reversed(mask.shape), reversed(shape), strict=False)
+    return mask.dim() <= len(shape) and all(mine in (1, wanted) for mine, wanted in pairs)
 
 
 _now = threading.local()
@@ -152,8 +209,8 @@ def _serve(
     out = None
     if serving is not None:
         module, made, calls = serving
-        if attn_mask is None and dropout_p == 0:
-            out = calls(module, query, key, value, scale, causal=is_causal, shared=enable_gqa)
+        if dropout_p == 0:
+            out = calls(module, query, key, value, attn_mask, scale, causal=is_causal, shared=enable_gqa)
         made.count(served=out is not None)
     if out is not None:
         return out

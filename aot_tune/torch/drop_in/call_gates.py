@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["fits", "hooked", "on_plain_tensors"]
+__all__ = ["fits", "hooked", "on_plain_tensors", "whole"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -45,6 +45,14 @@ def on_plain_tensors(*tensors: torch.Tensor | None) -> bool:
         and torch._C._get_tracing_state() is None
         and torch.autograd.forward_ad._current_level < 0
     )
+
+
+def whole(*tensors: torch.Tensor) -> bool:
+    """Whether an eager call can pass tensors as they are to an operator that takes leading dims.
+
+    Those of a traced graph are made matrices: a graph does that once.
+    """
+    return not torch.compiler.is_compiling() and all(tensor.is_contiguous() for tensor in tensors)
 
 
 def hooked(*modules: Any) -> bool:

@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
-from aot_tune.torch.drop_in.patch_library import PatchLibrary
+from aot_tune.torch.drop_in.patch_library import DTYPES, PatchLibrary
 from aot_tune.torch.drop_in.product_calls import LinearProduct
 from aot_tune.torch.drop_in.replaced_modules import Forward, Replaced, own_forward, same_results
 from aot_tune.torch.drop_in.row_calls import NormRows, SoftmaxRows
 from aot_tune.torch.drop_in.served_rows import ALL_ROWS, RowRanges
 
 __all__ = ["Plan", "parameters_served", "plan_module", "serve_one"]
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def parameters_served(module: torch.nn.Module) -> str:
     for parameter in own:
         if type(parameter) is not torch.nn.Parameter or parameter.layout != torch.strided:
             return f"its parameters are {type(parameter).__name__}"
-        if parameter.dtype not in _DTYPES:
+        if parameter.dtype not in DTYPES:
             return f"its parameters are {str(parameter.dtype).removeprefix('torch.')}"
         if parameter.device.type not in ("cpu", "cuda"):
             return f"its parameters are on {parameter.device}"
@@ -85,8 +83,10 @@ def _linear(library: PatchLibrary, name: str, module: torch.nn.Linear) -> Plan |
 def _layer_norm(library: PatchLibrary, name: str, module: torch.nn.LayerNorm) -> Plan | str:
     if len(module.normalized_shape) != 1:
         return f"it normalises {len(module.normalized_shape)} axes"
-    if module.weight is None or module.bias is None:
-        return "it has no weight or no bias, which layer_norm has"
+    if module.weight is None:
+        return "it has no weight"
+    if module.bias is None and not library.optional("layer_norm", "bias"):
+        return "it has no bias, which the library's layer_norm has"
     why = parameters_served(module)
     if why:
         return why

@@ -9,10 +9,13 @@ from typing import Any
 import torch
 
 from aot_tune.torch.drop_in.served_rows import RowRanges, ask_once, ask_rows
-from aot_tune.torch.operator_signature import read_signatures
+from aot_tune.torch.operator_signature import OperatorSignature, read_signatures
 from aot_tune.torch.registration import register
 
-__all__ = ["OPERATORS", "PatchLibrary", "blank"]
+__all__ = ["DTYPES", "OPERATORS", "PatchLibrary", "blank"]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""What the bundled operators are for."""
 
 OPERATORS = {
     "gemm": (("a", "b", "bias", "residual"), ("activation", "math")),
@@ -22,7 +25,7 @@ OPERATORS = {
     "softmax": (("x",), ()),
     "flash_attention": (("q", "k", "v"), ("scale", "causal")),
 }
-"""The bundled operators that replace something: their inputs in order, and what is passed by name."""
+"""The bundled operators that replace something: their first inputs, and what is passed by name."""
 
 _LARGEST = 1 << 27
 """Elements that a question about a call may hold memory for: larger calls are as those."""
@@ -42,6 +45,7 @@ class PatchLibrary:
         self._space = getattr(torch.ops, self.namespace)
         self.without: dict[str, str] = {}
         self._known: dict[tuple[Any, ...], RowRanges] = {}
+        self._declared: dict[str, OperatorSignature] = {}
         declared = {op.name: op for op in read_signatures(module)}
         for name, (inputs, named) in OPERATORS.items():
             op = declared.get(name)
@@ -49,16 +53,25 @@ class PatchLibrary:
                 self.without[name] = f"{name} is not among operators="
             elif op is None:
                 self.without[name] = f"the library has no {name}"
-            elif [t.name for t in op.positional] != list(inputs) or not {*named} <= {
-                *(s.name for s in op.scalars),
-                *(a.name for a in op.attributes),
-            }:
+            elif not _is_bundled(op, inputs, named):
                 self.without[name] = f"the library's {name} is not the bundled one"
+            else:
+                self._declared[name] = op
 
     def call(self, operator: str, overload: str = "default") -> Callable[..., Any]:
         """An operator of torch."""
         found: Callable[..., Any] = getattr(getattr(self._space, operator), overload)
         return found
+
+    def folds(self, operator: str) -> bool:
+        """Whether the operator takes tensors with any leading dims."""
+        op = self._declared.get(operator)
+        return op is not None and op.positional[0].folds
+
+    def optional(self, operator: str, tensor: str) -> bool:
+        """Whether the operator has a tensor that may be left out."""
+        op = self._declared.get(operator)
+        return op is not None and any(t.name == tensor and t.optional for t in op.tensors)
 
     def served(
         self, operator: str, key: tuple[Any, ...], arguments: Callable[[int], tuple[Any, ...]], **named: Any
@@ -80,11 +93,18 @@ class PatchLibrary:
             )
         return self._known[whole]
 
-    def serves(self, operator: str, *tensors: torch.Tensor, **named: Any) -> tuple[str, str]:
+    def serves(self, operator: str, *tensors: torch.Tensor | None, **named: Any) -> tuple[str, str]:
         """The kernel that serves one call, and why the call does not count, or ''."""
         if operator in self.without:
             return "", self.without[operator]
         return ask_once(lambda: self.module.explain(operator, *tensors, **named), tuned=self.tuned)
+
+
+def _is_bundled(op: OperatorSignature, inputs: tuple[str, ...], named: tuple[str, ...]) -> bool:
+    """Whether an operator takes these; it may take more, if they can be left out."""
+    tensors, has = op.positional, {*(s.name for s in op.scalars), *(a.name for a in op.attributes)}
+    more = all(t.optional for t in tensors[len(inputs) :])
+    return tuple(t.name for t in tensors[: len(inputs)]) == inputs and more and has.issuperset(named)
 
 
 def blank(rows: int, width: int, like: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from aot_tune.torch.drop_in.call_gates import fits
+from aot_tune.torch.drop_in.call_gates import fits, whole
 from aot_tune.torch.drop_in.patch_library import PatchLibrary, blank
 from aot_tune.torch.drop_in.served_rows import RowRanges
 
@@ -46,6 +46,7 @@ class LinearProduct:
         key = (*weight.shape, weight.stride(), aligned, weight.dtype, weight.device, bias is None, residual)
         self.rows: RowRanges = library.served("gemm", key, arguments, **self._named)
         self._gemm = library.call("gemm") if self.rows.ranges else None
+        self._folds = library.folds("gemm")
 
     def __call__(
         self, linear: torch.nn.Linear, x: torch.Tensor, residual: torch.Tensor | None = None
@@ -66,6 +67,9 @@ class LinearProduct:
         shape = (*x.shape[:-1], outer)
         if not self.rows.hold(x.numel() // inner) or (residual is not None and residual.shape != shape):
             return None
+        if self._folds and (whole(x) if residual is None else whole(x, residual)):
+            made: torch.Tensor = self._gemm(x, weight.t(), bias, residual, **self._named)
+            return made
         added = None if residual is None else residual.reshape(-1, outer)
         out: torch.Tensor = self._gemm(x.reshape(-1, inner), weight.t(), bias, added, **self._named)
         return out.view(shape)

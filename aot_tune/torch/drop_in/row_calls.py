@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from aot_tune.torch.drop_in.call_gates import fits
-from aot_tune.torch.drop_in.patch_library import PatchLibrary, blank
+from aot_tune.torch.drop_in.call_gates import fits, whole
+from aot_tune.torch.drop_in.patch_library import DTYPES, PatchLibrary, blank
 from aot_tune.torch.drop_in.served_rows import RowRanges
 
 __all__ = ["GatedRows", "NormRows", "SoftmaxRows"]
@@ -27,7 +27,8 @@ class NormRows:
         self._dtype, self._device, self._eps = weight.dtype, weight.device, eps
         self._biased = operator == "layer_norm"
         width = weight.shape[0]
-        vectors = [t.detach() for t in ([module.weight, module.bias] if self._biased else [module.weight])]  # type: ignore[operator]
+        bias: torch.Tensor | None = module.bias if self._biased else None  # type: ignore[assignment]
+        vectors = [weight.detach()] if bias is None else [weight.detach(), bias.detach()]
 
         def arguments(rows: int) -> tuple[torch.Tensor, ...]:
             added = (blank(rows, width, weight),) if residual else ()
@@ -37,6 +38,7 @@ class NormRows:
         self.rows: RowRanges = library.served(operator, key, arguments)
         there = bool(self.rows.ranges)
         self._norm = library.call(operator, "all_outputs" if residual else "default") if there else None
+        self._folds = library.folds(operator)
 
     def _takes(self, module: Any, x: torch.Tensor, *more: torch.Tensor | None) -> bool:
         weight = module.weight
@@ -50,15 +52,19 @@ class NormRows:
         bias = module.bias if self._biased else None
         if self._norm is None or not self._takes(module, x, bias):
             return None
-        flat = x.reshape(-1, x.shape[-1])
         given = (module.weight, bias) if self._biased else (module.weight,)
-        out: torch.Tensor = self._norm(flat, *given, eps=self._eps)
-        return out.view(x.shape)
+        if self._folds and whole(x):
+            out: torch.Tensor = self._norm(x, *given, eps=self._eps)
+            return out
+        return self._norm(x.reshape(-1, x.shape[-1]), *given, eps=self._eps).view(x.shape)  # type: ignore[no-any-return]
 
     def added(self, module: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """The norm of x + residual, and that sum; made with `residual=True`."""
         if self._norm is None or residual.shape != x.shape or not self._takes(module, x, residual):
             return None
+        if self._folds and whole(x, residual):
+            both: tuple[torch.Tensor, torch.Tensor] = self._norm(x, module.weight, residual, eps=self._eps)
+            return both
         width = x.shape[-1]
         out, total = self._norm(x.reshape(-1, width), module.weight, residual.reshape(-1, width), eps=self._eps)
         return out.view(x.shape), total.view(x.shape)
@@ -68,7 +74,7 @@ class SoftmaxRows:
     """`softmax` over the last axis; it has no parameters, so the library is asked at the first call of a kind."""
 
     def __init__(self, library: PatchLibrary) -> None:
-        self._library, self._softmax = library, library.call("softmax")
+        self._library, self._softmax, self._folds = library, library.call("softmax"), library.folds("softmax")
 
     def ask(self, x: torch.Tensor) -> RowRanges:
         """For how many rows the library serves tensors that are like x."""
@@ -80,12 +86,14 @@ class SoftmaxRows:
         if x.dim() == 0 or x.shape[-1] == 0 or not fits(module, x, x):
             return None
         if torch.compiler.is_compiling():  # where the library cannot be asked
-            if self._library.tuned or x.numel() == 0:
+            if self._library.tuned or x.numel() == 0 or x.dtype not in DTYPES:
                 return None
         elif not self.ask(x).hold(x.numel() // x.shape[-1]):
             return None
-        out: torch.Tensor = self._softmax(x.reshape(-1, x.shape[-1]))
-        return out.view(x.shape)
+        if self._folds and whole(x):
+            out: torch.Tensor = self._softmax(x)
+            return out
+        return self._softmax(x.reshape(-1, x.shape[-1])).view(x.shape)  # type: ignore[no-any-return]
 
 
 class GatedRows:
@@ -103,6 +111,7 @@ class GatedRows:
             lambda rows: (blank(rows, width, like), blank(rows, width, like)),
         )
         self._gated = library.call("silu_mul") if self.rows.ranges else None
+        self._folds = library.folds("silu_mul")
 
     def __call__(self, module: torch.nn.Module, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:
         """The product, or None where the call is one for torch; both tensors are [..., D]."""
@@ -112,5 +121,7 @@ class GatedRows:
             return None
         if not self.rows.hold(gate.numel() // self._width):
             return None
-        out: torch.Tensor = self._gated(gate.reshape(-1, self._width), up.reshape(-1, self._width))
-        return out.view(gate.shape)
+        if self._folds and whole(gate, up):
+            out: torch.Tensor = self._gated(gate, up)
+            return out
+        return self._gated(gate.reshape(-1, self._width), up.reshape(-1, self._width)).view(gate.shape)  # type: ignore[no-any-return]

@@ -103,10 +103,10 @@ def _register(name: str, made: Replaced, calls: AttentionCalls) -> None:
         **more: Any,
     ) -> Any:
         out = None
-        if attention_mask is None and dropout == 0 and not any(more.get(k) is not None for k in _UNKNOWN):
+        if dropout == 0 and not any(more.get(k) is not None for k in _UNKNOWN):
             sees = getattr(module, "is_causal", True) if is_causal is None else is_causal
-            causal = bool(sees) and query.shape[2] > 1
-            out = calls(module, query, key, value, scaling, causal=causal, shared=True)
+            causal = attention_mask is None and bool(sees) and query.shape[2] > 1
+            out = calls(module, query, key, value, attention_mask, scaling, causal=causal, shared=True)
         made.count(served=out is not None)
         if out is None:
             given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **more}
