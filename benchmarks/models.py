@@ -82,10 +82,10 @@ def run_worker(options: argparse.Namespace) -> None:
     elif options.worker == "max-autotune":
         run = torch.compile(layer, fullgraph=True, dynamic=False, mode="max-autotune")
     inputs = {}
-    for tokens in TOKENS:
-        x = torch.randn(1, tokens, sizes["hidden_size"], generator=torch.Generator().manual_seed(tokens))
+    for length in TOKENS:
+        x = torch.randn(1, length, sizes["hidden_size"], generator=torch.Generator().manual_seed(length))
         x = x.to(device=options.device, dtype=dtype)
-        inputs[tokens] = x, given(x)
+        inputs[length] = x, given(x)
 
     def call(tokens: int) -> Any:
         x, more = inputs[tokens]
@@ -99,17 +99,18 @@ def run_worker(options: argparse.Namespace) -> None:
     wait()
     say({"first": time.time() - options.started, "shown": shown})
     for line in sys.stdin:
-        tokens, seconds = line.split()
-        if seconds == "result":
-            say({"result": call(int(tokens)).float().flatten()[:: max(1, int(tokens))].tolist()})
+        words = line.split()
+        tokens = int(words[0])
+        if words[1] == "result":
+            say({"result": call(tokens).float().flatten()[::tokens].tolist()})
             continue
-        call(int(tokens))
+        call(tokens)
         wait()
-        count, end = 0, time.perf_counter() + float(seconds)
+        count, end = 0, time.perf_counter() + float(words[1])
         start = time.perf_counter()
         while time.perf_counter() < end:
             for _ in range(8):
-                call(int(tokens))
+                call(tokens)
             wait()
             count += 8
         say({"us": (time.perf_counter() - start) / count * 1e6})

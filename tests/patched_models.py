@@ -71,14 +71,15 @@ class Library(ModuleType):
     ) -> Tensor:
         self.calls[f"gemm {activation}"] += 1
         y = a.float() @ b.float() + (0 if bias is None else bias.float())
-        apply: Any = {
+        apply: Callable[[Tensor], Tensor] = {
             "none": lambda x: x,
             "relu": torch.relu,
             "silu": torch.nn.functional.silu,
             "gelu": torch.nn.functional.gelu,
             "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
         }[activation]
-        return (apply(y) + (0 if residual is None else residual.float())).to(a.dtype)
+        made: Tensor = apply(y) + (0 if residual is None else residual.float())
+        return made.to(a.dtype)
 
     def rms_norm(
         self, x: Tensor, weight: Tensor, residual: Any = None, *, eps: float = 1e-5, residual_out: bool = False

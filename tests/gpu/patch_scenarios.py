@@ -16,9 +16,9 @@ from torch_library import load_module
 from aot_tune.torch import patch
 
 
-def logits(model: Any, *shape: int) -> torch.Tensor:
+def logits(model: Any, rows: int, length: int) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(tokens(*shape, device="cuda")).logits
+        found: torch.Tensor = model(tokens(rows, length, "cuda")).logits
     return found
 
 

@@ -50,7 +50,9 @@ def test_what_a_library_of_tuned_variants_replaces(ops: ModuleType) -> None:
             assert "generic" not in made.rows.kernels
         for left in patched.left:
             assert left.why in ("only its generic variant serves such calls", "its norm is not replaced")
-        assert len(patched.left) + sum(made.modules for made in patched.replaced) == 2 * (1 + 7 + 2 + 1 + 1) + 2
+        told = {one.name for one in patched.left} | {made.name for made in patched.replaced}
+        kinds = ("LlamaDecoderLayer", "LlamaMLP", "LlamaRMSNorm", "Linear")
+        assert told == {n for n, m in model.named_modules() if type(m).__name__ in kinds} | {"attention"}
         lines = str(patched).splitlines()
         assert lines[0].split()[0] in ("modules", "nothing")
 
@@ -101,4 +103,4 @@ runpy.run_path({str(ROOT / "examples" / "torch_model" / "patched.py")!r}, run_na
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("9 calls went to operators\n")
+    assert done.stdout.endswith("7 calls went to operators\n")

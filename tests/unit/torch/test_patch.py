@@ -319,8 +319,8 @@ def test_torchs_function_in_a_forward() -> None:
             near(model(q, k, **given), torchs(q, k, k, **given))
         near(model(q, k[:, :2], enable_gqa=True), torchs(q, k[:, :2], k[:, :2], enable_gqa=True))
         mask = torch.ones(3, 5, dtype=torch.bool).tril()
-        for given in ({"attn_mask": mask}, {"attn_mask": torch.randn(2, 1, 3, 5)}, {"attn_mask": mask[:1]}):
-            near(model(q, k, **given), torchs(q, k, k, **given))
+        for seen in (mask, torch.randn(2, 1, 3, 5), mask[:1]):
+            near(model(q, k, attn_mask=seen), torchs(q, k, k, attn_mask=seen))
         assert library.calls.total() == patched.replaced[0].served == 7
         for given in ({"scale": 0.0}, {"scale": -1.0}, {"attn_mask": torch.randn(1, 2, 1, 3, 5)}):
             with contextlib.suppress(RuntimeError):  # of torch's own
