@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from aot_tune.torch.drop_in.call_gates import hooked
-from aot_tune.torch.drop_in.module_plans import Plan, parameters_served
+from aot_tune.torch.drop_in.module_plans import ModulePlan, parameters_served
 from aot_tune.torch.drop_in.patch_library import PatchLibrary
 from aot_tune.torch.drop_in.product_calls import LinearProduct, activation_of, same_activation
 from aot_tune.torch.drop_in.replaced_modules import Replaced, own_forward, same_results
@@ -21,7 +21,7 @@ __all__ = ["plan_block"]
 _OTHER = "its result is not that of the parts that it seems to be made of"
 
 
-def plan_block(library: PatchLibrary, name: str, module: torch.nn.Module) -> Plan | str | None:
+def plan_block(library: PatchLibrary, name: str, module: torch.nn.Module) -> ModulePlan | str | None:
     """A plan for a module of several parts, why there is none, or None where it is no such module."""
     if type(module) is torch.nn.Sequential:
         return _sequential(library, name, module)
@@ -36,7 +36,7 @@ def plan_block(library: PatchLibrary, name: str, module: torch.nn.Module) -> Pla
     return None
 
 
-def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -> Plan | str | None:
+def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -> ModulePlan | str | None:
     """Linear layers with an activation right behind them: one product each."""
     parts: list[Any] = list(module)
     pairs: dict[int, LinearProduct] = {}
@@ -72,7 +72,7 @@ def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -
         made.count(served=served)
         return x
 
-    return Plan(made, forward)
+    return ModulePlan(made, forward)
 
 
 def _checked(
@@ -81,7 +81,7 @@ def _checked(
     fused: Callable[..., torch.Tensor | None],
     module: torch.nn.Module,
     *shapes: tuple[int, ...],
-) -> Plan | str:
+) -> ModulePlan | str:
     """A plan of `fused(module, *tensors)`, which uses `call`, once its results are those of the module itself."""
     count = len(shapes)
 
@@ -94,10 +94,10 @@ def _checked(
     kept, call.rows = call.rows, ALL_ROWS
     same = same_results(module, forward, *shapes, like=like) and made.passed == 0
     call.rows, made.served, made.passed = kept, 0, 0
-    return Plan(made, forward) if same else _OTHER
+    return ModulePlan(made, forward) if same else _OTHER
 
 
-def _gated(library: PatchLibrary, name: str, module: Any) -> Plan | str:
+def _gated(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str:
     why = parameters_served(module.gate_proj) or parameters_served(module.up_proj)
     if why:
         return why
@@ -133,7 +133,7 @@ def weight_requires(*of: Any) -> bool:
     return False
 
 
-def _activated(library: PatchLibrary, name: str, module: Any) -> Plan | str:
+def _activated(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str:
     """`activation(dense(x))`, as in BERT."""
     why = parameters_served(module.dense)
     activation = activation_of(module.intermediate_act_fn)
@@ -151,7 +151,7 @@ def _activated(library: PatchLibrary, name: str, module: Any) -> Plan | str:
     return _checked(made, call, fused, module, (2, 1, module.dense.in_features))
 
 
-def _added_and_normed(library: PatchLibrary, name: str, module: Any) -> Plan | str:
+def _added_and_normed(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str:
     """`LayerNorm(dropout(dense(x)) + residual)`, as in BERT."""
     why = parameters_served(module.dense)
     if why or type(module.dropout) is not torch.nn.Dropout:

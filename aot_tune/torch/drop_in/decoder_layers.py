@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from aot_tune.torch.drop_in.call_gates import hooked
-from aot_tune.torch.drop_in.module_plans import Plan, parameters_served, plan_module
+from aot_tune.torch.drop_in.module_plans import ModulePlan, parameters_served, plan_module
 from aot_tune.torch.drop_in.patch_library import PatchLibrary
 from aot_tune.torch.drop_in.replaced_modules import Replaced, own_forward
 from aot_tune.torch.drop_in.row_calls import NormRows
@@ -33,13 +33,13 @@ _STEPS = (
 """The statements of such a layer; that of the attention is looked at by itself."""
 
 
-def plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> Plan | str | None:
+def plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str | None:
     """A plan for a layer as Llama has it, why there is none, or None where it has other parts."""
     if {n for n, _ in module.named_children()} != _PARTS:
         return None
     norm = module.post_attention_layernorm
     plan = plan_module(library, "", norm)
-    if not isinstance(plan, Plan) or plan.replaced.operators != ("rms_norm",):
+    if not isinstance(plan, ModulePlan) or plan.replaced.operators != ("rms_norm",):
         return "its norm is not replaced"
     if parameters_served(norm):
         return parameters_served(norm)
@@ -70,7 +70,7 @@ def plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> Plan | 
             normed, total = both
         return total + self.mlp(normed)
 
-    return Plan(made, forward)
+    return ModulePlan(made, forward)
 
 
 def _written(module: torch.nn.Module) -> dict[str, Any] | str:

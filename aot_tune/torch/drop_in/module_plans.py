@@ -15,18 +15,18 @@ from aot_tune.torch.drop_in.replaced_modules import Forward, Replaced, own_forwa
 from aot_tune.torch.drop_in.row_calls import NormRows, SoftmaxRows
 from aot_tune.torch.drop_in.served_rows import ALL_ROWS, RowRanges
 
-__all__ = ["Plan", "parameters_served", "plan_module", "serve_one"]
+__all__ = ["ModulePlan", "parameters_served", "plan_module", "serve_one"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ModulePlan:
     """What is to stand in for a module: a forward, the operators that it calls, and for how many rows."""
 
     replaced: Replaced
     forward: Forward
 
 
-def plan_module(library: PatchLibrary, name: str, module: Any) -> Plan | str | None:
+def plan_module(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str | None:
     """A plan for a single module, why there is none, or None where no operator is for such modules."""
     kind = type(module)
     if kind is torch.nn.Linear:
@@ -68,11 +68,11 @@ def serve_one(made: Replaced, call: Any) -> Forward:
     return forward
 
 
-def _planned(made: Replaced, call: Any) -> Plan | str:
-    return Plan(made, serve_one(made, call)) if made.rows.ranges else made.rows.refused
+def _planned(made: Replaced, call: Any) -> ModulePlan | str:
+    return ModulePlan(made, serve_one(made, call)) if made.rows.ranges else made.rows.refused
 
 
-def _linear(library: PatchLibrary, name: str, module: torch.nn.Linear) -> Plan | str:
+def _linear(library: PatchLibrary, name: str, module: torch.nn.Linear) -> ModulePlan | str:
     why = parameters_served(module)
     if why:
         return why
@@ -80,7 +80,7 @@ def _linear(library: PatchLibrary, name: str, module: torch.nn.Linear) -> Plan |
     return _planned(Replaced(name, "Linear", ("gemm",), call.rows), call)
 
 
-def _layer_norm(library: PatchLibrary, name: str, module: torch.nn.LayerNorm) -> Plan | str:
+def _layer_norm(library: PatchLibrary, name: str, module: torch.nn.LayerNorm) -> ModulePlan | str:
     if len(module.normalized_shape) != 1:
         return f"it normalises {len(module.normalized_shape)} axes"
     if module.weight is None:
@@ -94,7 +94,7 @@ def _layer_norm(library: PatchLibrary, name: str, module: torch.nn.LayerNorm) ->
     return _planned(Replaced(name, "LayerNorm", ("layer_norm",), call.rows), call)
 
 
-def _softmax(library: PatchLibrary, name: str, module: torch.nn.Softmax) -> Plan | str:
+def _softmax(library: PatchLibrary, name: str, module: torch.nn.Softmax) -> ModulePlan | str:
     if "softmax" in library.without:
         return library.without["softmax"]
     if module.dim is None:
@@ -110,7 +110,7 @@ def _softmax(library: PatchLibrary, name: str, module: torch.nn.Softmax) -> Plan
     )
 
 
-def _rms_norm(library: PatchLibrary, name: str, module: torch.nn.Module) -> Plan | str:
+def _rms_norm(library: PatchLibrary, name: str, module: torch.nn.Module) -> ModulePlan | str:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.dim() != 1:
         return "it has no weight of one axis"

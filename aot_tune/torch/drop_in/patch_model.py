@@ -14,7 +14,7 @@ import torch
 from aot_tune.torch.drop_in.attention_calls import AttentionCalls, attending_forward, calls_attention
 from aot_tune.torch.drop_in.block_plans import plan_block
 from aot_tune.torch.drop_in.decoder_layers import plan_decoder_layer
-from aot_tune.torch.drop_in.module_plans import Plan, plan_module
+from aot_tune.torch.drop_in.module_plans import ModulePlan, plan_module
 from aot_tune.torch.drop_in.patch_library import OPERATORS, PatchLibrary
 from aot_tune.torch.drop_in.replaced_modules import Replaced
 from aot_tune.torch.drop_in.served_rows import ALL_ROWS, RowRanges
@@ -132,9 +132,9 @@ def patch(
 
 def _plan(
     library: PatchLibrary, model: torch.nn.Module
-) -> tuple[list[tuple[Plan, torch.nn.Module]], list[Left], dict[str, int]]:
+) -> tuple[list[tuple[ModulePlan, torch.nn.Module]], list[Left], dict[str, int]]:
     """Plans for all modules that can be replaced, those that cannot, and how many others there are of each class."""
-    plans: list[tuple[Plan, torch.nn.Module]] = []
+    plans: list[tuple[ModulePlan, torch.nn.Module]] = []
     left: list[Left] = []
     unknown: Counter[str] = Counter()
     for name, module in model.named_modules():
@@ -143,7 +143,7 @@ def _plan(
             left.append(Left(name, kind, "it has a forward of its own already"))
             continue
         found = _plan_one(library, name, module)
-        if isinstance(found, Plan):
+        if isinstance(found, ModulePlan):
             plans.append((found, module))
         elif found is not None:
             left.append(Left(name, kind, found))
@@ -152,9 +152,9 @@ def _plan(
     return plans, left, dict(unknown)
 
 
-def _plan_one(library: PatchLibrary, name: str, module: torch.nn.Module) -> Plan | str | None:
+def _plan_one(library: PatchLibrary, name: str, module: torch.nn.Module) -> ModulePlan | str | None:
     for plan in (plan_module, plan_block, plan_decoder_layer):
-        found: Plan | str | None = plan(library, name, module)
+        found: ModulePlan | str | None = plan(library, name, module)
         if found is not None:
             return found
     return None
@@ -164,7 +164,7 @@ def _plan_attention(
     library: PatchLibrary,
     calls: AttentionCalls,
     model: torch.nn.Module,
-    plans: list[tuple[Plan, torch.nn.Module]],
+    plans: list[tuple[ModulePlan, torch.nn.Module]],
     left: list[Left],
 ) -> None:
     """Modules that call torch's function themselves."""
@@ -179,7 +179,7 @@ def _plan_attention(
                 continue
             rows = RowRanges(ALL_ROWS.ranges, ("asked for each shape",))
             made = Replaced(name, kind, ("flash_attention",), rows)
-            plans.append((Plan(made, attending_forward(made, calls)), module))
+            plans.append((ModulePlan(made, attending_forward(made, calls)), module))
 
 
 def _groups(replaced: Iterable[Replaced]) -> list[tuple[tuple[str, str, str, str], list[Replaced]]]:
