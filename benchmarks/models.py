@@ -136,8 +136,15 @@ class Contender:
             "--dtype",
             options.dtype,
         ]
-        arguments += ["--module", options.module, *(["--generic"] if options.generic else [])]
-        where = {"TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": str(Path(caches) / "triton")}
+        arguments += [
+            "--module",
+            options.module,
+            "--threads",
+            str(options.threads),
+            *(["--generic"] if options.generic else []),
+        ]
+        threads = {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
+        where = {**threads, "TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": str(Path(caches) / "triton")}
         self.way = way
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--worker", way, "--started", repr(time.time()), *arguments],
@@ -232,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--device", default=None, help="cuda where --small is not given")
     parser.add_argument("--dtype", default=None, help="float32 on a CPU, bfloat16 on a GPU")
+    parser.add_argument("--threads", type=int, default=0, help="of a process on a CPU; 0 for what torch takes")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.2, help="of a turn")
     parser.add_argument("--json", type=Path, help="every round, and the machine")
