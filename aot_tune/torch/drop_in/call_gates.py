@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["fits", "hooked", "on_plain_tensors", "whole"]
+__all__ = ["fits", "hooked", "whole"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -18,41 +18,41 @@ def fits(module: torch.nn.Module, like: torch.Tensor, *tensors: torch.Tensor | N
     """Whether a call on these tensors may go to an operator.
 
     Not while the module trains, a gradient is recorded, or autocast chooses dtypes; and only where all tensors have
-    the dtype and the device of `like`, the parameter that the library was asked about.
+    the dtype and the device of `like`, the parameter that the library was asked about. In eager calls they have to be
+    dense tensors of torch's own class, and nobody may trace or transform the call.
     """
-    if module.training or torch.is_autocast_enabled(like.device.type):
+    if module.training:
         return False
-    records = torch.is_grad_enabled()
-    if records and like.requires_grad:
+    dtype, device = like.dtype, like.device
+    records, traced = torch.is_grad_enabled(), torch.compiler.is_compiling()
+    if torch.is_autocast_enabled(device.type) or (records and like.requires_grad):
+        return False
+    if not traced and (_transformed() or type(like) not in _PLAIN):
         return False
     for tensor in tensors:
         if tensor is None:
             continue
-        if (records and tensor.requires_grad) or tensor.dtype != like.dtype or tensor.device != like.device:
+        if tensor.dtype != dtype or tensor.device != device or (records and tensor.requires_grad):
             return False
-    return torch.compiler.is_compiling() or on_plain_tensors(like, *tensors)
+        if not traced and (type(tensor) not in _PLAIN or tensor.is_nested or tensor.layout != torch.strided):
+            return False
+    return True
 
 
-def on_plain_tensors(*tensors: torch.Tensor | None) -> bool:
-    """Whether all are dense tensors of torch's own class, and nobody traces or transforms the call."""
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) not in _PLAIN or tensor.is_nested or tensor.layout != torch.strided:
-            return False
-    return (
-        _interpreter() is None
-        and torch._C._get_tracing_state() is None
-        and torch.autograd.forward_ad._current_level < 0
-    )
+def _transformed() -> bool:
+    """Whether torch.func, forward-mode gradients or torch.jit look at the calls of this thread."""
+    forward: int = torch.autograd.forward_ad._current_level
+    return forward >= 0 or _interpreter() is not None or torch._C._get_tracing_state() is not None
 
 
 def whole(*tensors: torch.Tensor) -> bool:
-    """Whether an eager call can pass tensors as they are to an operator that takes leading dims.
+    """Whether an eager call can pass one or two tensors as they are to an operator that takes leading dims.
 
     Those of a traced graph are made matrices: a graph does that once.
     """
-    return not torch.compiler.is_compiling() and all(tensor.is_contiguous() for tensor in tensors)
+    if torch.compiler.is_compiling():
+        return False
+    return tensors[0].is_contiguous() and (len(tensors) == 1 or tensors[1].is_contiguous())
 
 
 def hooked(*modules: Any) -> bool:
