@@ -12,6 +12,7 @@ OWN_BUILDS = (
     "lifetime",
     "linked",
     "repeat",
+    "torch_own",
     "trace",
     "triton_package",
 )

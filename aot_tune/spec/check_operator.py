@@ -27,7 +27,7 @@ from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 __all__ = ["check_operator", "check_unique_operators"]
 
 # What a library and its Python module have beside their operators, and the functions that belong to each of these.
-_TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators")
+_TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators", "signatures")
 _ERRORS = ("Error", "ArgumentTypeError", "ArgumentValueError", "CallError")
 _SUFFIXES = ("_workspace", "_explain", "_is_tuned")
 

@@ -39,6 +39,7 @@ def test_what_is_inside(built: Built) -> None:
         "ops.abi3.so", "ops.pyi", "lib/libaot_tune_ops.so", "lib/pkgconfig/aot_tune_ops.pc", "include/aot_tune/ops.h",
         "include/aot_tune/base.h", "share/cmake/aot_tune/aot_tuneConfig.cmake", "share/aot_tune/ops/manifest.json",
         "templates/gemm/operator.py", "templates/common/simd.h.j2", "runtime/cpu.cpp", "link/binding/module.cpp",
+        "torch/csrc/shim.cpp",
     }  # fmt: skip
     assert package <= {n.removeprefix("aot_tune/") for n in names}
     assert any(n.endswith(".data/data/share/cmake/aot_tune/aot_tuneConfig.cmake") for n in names)

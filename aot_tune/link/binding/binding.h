@@ -1,4 +1,4 @@
-// The Python face of a library: the tables that generated code fills in, and the functions that read them.
+// The Python face of a library: the functions that read the tables which generated code fills in.
 #ifndef AOT_TUNE_LINK_BINDING_H_
 #define AOT_TUNE_LINK_BINDING_H_
 
@@ -10,120 +10,11 @@
 
 #include <cstdint>
 
-#include "aot_tune/base.h"
 #include "arithmetic.h"
+#include "layouts.h"
+#include "tables.h"
 
 namespace aot_tune::python {
-
-constexpr int kMaxRank = 8;
-constexpr int kMaxTensors = 16;
-constexpr int kMaxScalars = 8;
-constexpr int kMaxAttributes = 8;
-constexpr int kMaxDims = 16;
-constexpr int kMaxVariables = 4;
-
-struct DType {
-  const char* name;  // as numpy and the array API spell it: "float32"; empty where they have none
-  uint8_t code;
-  uint8_t bits;
-};
-
-struct DTypeChoice {
-  const char* name;  // ours: "f32"
-  DType type;
-};
-
-// A dtype that several tensors share, one of its choices in a call.
-struct DTypeVariable {
-  const char* name;
-  const DTypeChoice* choices;
-  int32_t count;
-};
-
-struct TensorArgument {
-  const char* name;
-  DType type;  // of a variable its first choice
-  int8_t rank;
-  int8_t variable;  // index of its dtype variable, or -1
-  bool output;
-  bool optional;
-  bool inout = false;  // an input that is written, too
-  constexpr bool written() const { return output || inout; }
-  bool required = false;  // of an output: a dim or dtype of the call is that of this one
-  int8_t layout_of = -1;  // of an output that is made: the input whose axes have the same order in memory
-};
-
-union Scalar {
-  float f32;
-  double f64;
-  bool truth;
-  int8_t i8;
-  int16_t i16;
-  int32_t i32;
-  int64_t i64;
-  uint8_t u8;
-  uint16_t u16;
-  uint32_t u32;
-  uint64_t u64;
-  Scalar() = default;
-  constexpr Scalar(float value) : f32(value) {}
-  constexpr Scalar(double value) : f64(value) {}
-  constexpr Scalar(bool value) : truth(value) {}
-  constexpr Scalar(int8_t value) : i8(value) {}
-  constexpr Scalar(int16_t value) : i16(value) {}
-  constexpr Scalar(int32_t value) : i32(value) {}
-  constexpr Scalar(int64_t value) : i64(value) {}
-  constexpr Scalar(uint8_t value) : u8(value) {}
-  constexpr Scalar(uint16_t value) : u16(value) {}
-  constexpr Scalar(uint32_t value) : u32(value) {}
-  constexpr Scalar(uint64_t value) : u64(value) {}
-};
-
-struct ScalarArgument {
-  const char* name;
-  enum Kind : uint8_t { kF32, kF64, kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64 } kind;
-  Scalar value;  // when the caller gives none
-  bool required = false;
-  int8_t binds = -1;  // index of the dim that it is
-};
-
-struct AttributeArgument {
-  const char* name;
-  const char* const* choices;
-  int32_t count;
-};
-
-using Tensors = const DLTensor* const*;
-
-struct Operator {
-  const char* name;
-  const TensorArgument* tensors;
-  int tensor_count;
-  const ScalarArgument* scalars;
-  int scalar_count;
-  const AttributeArgument* attributes;
-  int attribute_count;
-  const char* const* dims;
-  int dim_count;
-  const DTypeVariable* variables;
-  int variable_count;
-  int32_t (*call)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*);
-  int32_t (*explain)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*, char*, size_t);
-  int32_t (*is_tuned)(Tensors, const Scalar*, const int32_t*, int32_t*);
-  // Reads the dims off tensors and scalars; false when a tensor is missing or has another number of axes.
-  bool (*bind)(Tensors, const Scalar*, int64_t* dims);
-  // An extent that has no value, since it divides by zero or needs more than 64 bits, is -1.
-  void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
-};
-
-struct Library {
-  const char* name;
-  const Operator* operators;
-  int operator_count;
-  const char* (*last_error)();
-  const char* (*manifest)();
-  int32_t (*preload)(int32_t device_type, int32_t device_id);
-};
 
 // Generated; one per module.
 extern const Library kLibrary;
@@ -317,10 +208,6 @@ PyObject* imported(const char* name);
 
 // Whether numpy was imported, with its functions in the state.
 bool learn_numpy(State* state);
-
-// The axes of a tensor from the slowest to the fastest; false where that is their order, or where some are
-// broadcast. An axis of extent 1 counts as in a row-major tensor.
-bool axes_in_memory(const DLTensor* tensor, int* order);
 
 // A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set. Its axes
 // are in memory as those of `layout` are, if that is not NULL.

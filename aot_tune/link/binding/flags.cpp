@@ -125,7 +125,7 @@ bool find_gradients(State* state, const Place& place, Shared* shared) {
   if (!is_traced(state)) return true;
   PyErr_Format(state->runtime_error,
                "%s: torch traces this call, which would be a constant in what it records; call it outside of "
-               "torch.jit.trace and make_fx, or wrap it as a custom operator (torch.library.custom_op)",
+               "torch.jit.trace and make_fx, or as an operator of torch (aot_tune.torch.register)",
                place.op->name);
   return false;
 }

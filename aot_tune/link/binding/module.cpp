@@ -109,6 +109,11 @@ int execute(PyObject* module) {
     Py_XDECREF(operators);
     return -1;
   }
+  PyObject* tables = PyCapsule_New(const_cast<Library*>(&kLibrary), kTablesCapsule, nullptr);
+  if (tables == nullptr || PyModule_AddObject(module, "__tables__", tables) != 0) {
+    Py_XDECREF(tables);
+    return -1;
+  }
   return 0;
 }
 
@@ -154,13 +159,17 @@ void destroy(void* module) {
   PyMem_Free(state->keywords);
 }
 
-PyObject* manifest(PyObject*, PyObject*) {
+PyObject* from_json(const char* text) {
   PyObject* json = PyImport_ImportModule("json");
   if (json == nullptr) return nullptr;
-  PyObject* result = PyObject_CallMethod(json, "loads", "s", kLibrary.manifest());
+  PyObject* result = PyObject_CallMethod(json, "loads", "s", text);
   Py_DECREF(json);
   return result;
 }
+
+PyObject* manifest(PyObject*, PyObject*) { return from_json(kLibrary.manifest()); }
+
+PyObject* signatures(PyObject*, PyObject*) { return from_json(kLibrary.signatures); }
 
 template <typename Function>
 PyCFunction as_method(Function* function) {
@@ -170,7 +179,7 @@ PyCFunction as_method(Function* function) {
 constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
 constexpr int kMaxMethods = 256;
 
-PyMethodDef methods[kMaxMethods + 5];
+PyMethodDef methods[kMaxMethods + 6];
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, nullptr, nullptr, sizeof(State), methods, slots, traverse, clear, destroy};
@@ -229,7 +238,11 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
       "preload", preload, METH_O,
       "preload($module, device)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
       "torch.device), so that no later call does."};
-  methods[count + 4] = {nullptr, nullptr, 0, nullptr};
+  methods[count + 4] = {"signatures", signatures, METH_NOARGS,
+                        "signatures()\n--\n\nWhat each operator takes and returns, for bindings of "
+                        "frameworks: a dict of its tensors "
+                        "with their shapes and dtypes, dims, scalars and attributes."};
+  methods[count + 5] = {nullptr, nullptr, 0, nullptr};
   definition.m_name = kLibrary.name;
   definition.m_doc = doc;
   return PyModuleDef_Init(&definition);

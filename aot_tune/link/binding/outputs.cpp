@@ -106,28 +106,6 @@ PyObject* allocate_other(State* state, PyObject* like, const DType& wanted, PyOb
 
 }  // namespace
 
-bool axes_in_memory(const DLTensor* tensor, int* order) {
-  if (tensor == nullptr || tensor->strides == nullptr || tensor->ndim > kMaxRank) return false;
-  int64_t steps[kMaxRank];
-  bool other = false;
-  for (int axis = tensor->ndim - 1; axis >= 0; --axis) {
-    const int64_t stride = tensor->strides[axis];
-    const bool last = axis == tensor->ndim - 1;
-    steps[axis] = stride < 0 ? -stride : stride;
-    if (tensor->shape[axis] == 1)
-      steps[axis] = last ? 1 : tensor->shape[axis + 1] * steps[axis + 1];
-    else if (stride == 0)
-      return false;
-  }
-  for (int axis = 0; axis < tensor->ndim; ++axis) {
-    int place = axis;
-    for (; place > 0 && steps[order[place - 1]] < steps[axis]; --place) order[place] = order[place - 1];
-    order[place] = axis;
-    other = other || place != axis;
-  }
-  return other;
-}
-
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
                    const DType& type, const int64_t* extents, const DLTensor* layout) {
   const TypeEntry entry = *find_type(state, like);

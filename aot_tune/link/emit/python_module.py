@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
 from aot_tune.link.emit.learned_dims import python_bind
 from aot_tune.link.emit.signature import c_string, choices_text, scalar_type, shape_text
+from aot_tune.link.emit.signatures import signatures_json
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.bound_dims import outputs_to_pass
@@ -139,7 +140,8 @@ constexpr Operator kOperators[] = {{
 }}  // namespace
 
 const Library kLibrary = {{"{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
-                          {spec.prefix}_manifest, {spec.prefix}_preload}};
+                          {spec.prefix}_manifest, {spec.prefix}_preload,
+                          {c_string(signatures_json(spec))}}};
 
 }}  // namespace aot_tune::python
 
@@ -316,5 +318,6 @@ def render_stub(spec: LibrarySpec) -> str:
         "def explain(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> dict[str, Any]: ...",
         "def manifest() -> dict[str, Any]: ...",
         "def preload(device: Any) -> None: ...",
+        "def signatures() -> dict[str, Any]: ...",
     ]
     return "\n".join(parts) + "\n"

@@ -1,0 +1,37 @@
+// The order in memory of a tensor's axes. Python is not needed.
+#ifndef AOT_TUNE_LINK_LAYOUTS_H_
+#define AOT_TUNE_LINK_LAYOUTS_H_
+
+#include <cstdint>
+
+#include "tables.h"
+
+namespace aot_tune::python {
+
+// The axes of a tensor from the slowest to the fastest; false where that is their order, or where some are
+// broadcast. An axis of extent 1 counts as in a row-major tensor.
+inline bool axes_in_memory(const DLTensor* tensor, int* order) {
+  if (tensor == nullptr || tensor->strides == nullptr || tensor->ndim > kMaxRank) return false;
+  int64_t steps[kMaxRank];
+  bool other = false;
+  for (int axis = tensor->ndim - 1; axis >= 0; --axis) {
+    const int64_t stride = tensor->strides[axis];
+    const bool last = axis == tensor->ndim - 1;
+    steps[axis] = stride < 0 ? -stride : stride;
+    if (tensor->shape[axis] == 1)
+      steps[axis] = last ? 1 : tensor->shape[axis + 1] * steps[axis + 1];
+    else if (stride == 0)
+      return false;
+  }
+  for (int axis = 0; axis < tensor->ndim; ++axis) {
+    int place = axis;
+    for (; place > 0 && steps[order[place - 1]] < steps[axis]; --place) order[place] = order[place - 1];
+    order[place] = axis;
+    other = other || place != axis;
+  }
+  return other;
+}
+
+}  // namespace aot_tune::python
+
+#endif  // AOT_TUNE_LINK_LAYOUTS_H_

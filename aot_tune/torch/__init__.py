@@ -1,0 +1,13 @@
+"""Operators of tuned libraries as torch's: `register(my_kernels.ops)` puts them under `torch.ops.my_kernels`.
+
+Importing this package imports torch; nothing else of aot_tune does so for a call.
+"""
+
+from __future__ import annotations
+
+from aot_tune.torch.backward import Backward, BackwardCall
+from aot_tune.torch.registration import Registered, register
+from aot_tune.torch.shim import ShimError, build_shim
+from aot_tune.torch.torch_errors import TorchError
+
+__all__ = ["Backward", "BackwardCall", "Registered", "ShimError", "TorchError", "build_shim", "register"]

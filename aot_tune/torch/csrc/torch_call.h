@@ -1,0 +1,217 @@
+// The tensors of one call from torch: taken through LibTorch's stable ABI, checked, and made.
+#ifndef AOT_TUNE_TORCH_CALL_H_
+#define AOT_TUNE_TORCH_CALL_H_
+
+#include <pybind11/pybind11.h>
+#include <torch/csrc/stable/c/shim.h>
+
+#include <string>
+#include <vector>
+
+#include "layouts.h"
+#include "tables.h"
+
+#define AOT_TUNE_WEAK extern "C" __attribute__((weak))
+
+// What the stable ABI does not tell of a tensor, by the symbols of torch's C++ functions, which a torch may
+// lack. A handle of a tensor is an at::Tensor, which is a pointer to its c10::TensorImpl.
+#define AOT_TUNE_REQUIRES_GRAD _ZNK3c1010TensorImpl13requires_gradEv
+#define AOT_TUNE_FW_GRAD _ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE
+#define AOT_TUNE_BUMP_VERSION _ZN5torch8autograd4impl12bump_versionERKN2at6TensorE
+#define AOT_TUNE_UNDEFINED _ZN3c1019UndefinedTensorImpl10_singletonE
+AOT_TUNE_WEAK bool AOT_TUNE_REQUIRES_GRAD(const void* impl);
+AOT_TUNE_WEAK const void* AOT_TUNE_FW_GRAD(const void* impl, uint64_t level, const void* tensor);
+AOT_TUNE_WEAK void AOT_TUNE_BUMP_VERSION(const void* tensor);
+AOT_TUNE_WEAK const char AOT_TUNE_UNDEFINED;
+
+namespace aot_tune::torch_shim {
+
+using namespace aot_tune::python;
+
+constexpr uint8_t kComplex = 5;  // DLPack's code; no operator takes them
+
+// Frees what torch keeps an optional argument in.
+inline void free_optional(StableIValue* held) {
+#if TORCH_FEATURE_VERSION >= TORCH_VERSION_2_13_0
+  torch_delete_stable_ivalue(held);
+#else
+  delete held;
+#endif
+}
+
+struct ElementType {
+  DLDataType dlpack;
+  int32_t torch;
+};
+inline std::vector<ElementType> element_types;
+
+// An overload of an operator: which tensors it takes and makes, in the order of its schema.
+struct Slot {
+  const Library* library;
+  const Operator* op;
+  int inputs;
+  int taken;
+  int made;
+  int8_t tensors[3 * kMaxTensors];  // inputs, then outputs that are passed, then those that are made
+  bool differentiable;              // gradients are somebody else's
+  PyObject* type_error;
+  PyObject* value_error;
+  PyObject* runtime_error;
+};
+
+// Throws an error of the module's, as Python's callers know them.
+[[noreturn]] __attribute__((cold)) inline void fail(PyObject* type, const std::string& message) {
+  pybind11::gil_scoped_acquire held;
+  PyObject* const text =
+      PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace");
+  PyErr_SetObject(type, text);
+  Py_XDECREF(text);
+  throw pybind11::error_already_set();
+}
+
+[[noreturn]] __attribute__((cold)) inline void fail_by_status(const Slot& slot, int32_t status) {
+  const std::string message = slot.library->last_error();
+  PyObject* type = slot.value_error;
+  if (status == AOT_TUNE_ERROR_NULL || status == AOT_TUNE_ERROR_DTYPE) type = slot.type_error;
+  if (status >= AOT_TUNE_ERROR_WORKSPACE) type = slot.runtime_error;
+  fail(type, message);
+}
+
+// What a call was passed, and made; freed at its end, whatever that is.
+struct Call {
+  const Slot& slot;
+  AtenTensorHandle tensors[kMaxTensors] = {};
+  DLTensor views[kMaxTensors];
+  const DLTensor* given[kMaxTensors] = {};
+  Scalar scalars[kMaxScalars];
+  int32_t attributes[kMaxAttributes] = {};
+
+  explicit Call(const Slot& of) : slot(of) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() {
+    for (int i = 0; i < slot.op->tensor_count; ++i) {
+      if (tensors[i] != nullptr) aoti_torch_delete_tensor_object(tensors[i]);
+    }
+  }
+
+  const char* name(int tensor) const { return slot.op->tensors[tensor].name; }
+  std::string about(int tensor) const {
+    return std::string(slot.op->name) + ": tensor '" + name(tensor) + "' ";
+  }
+  void check_gradients(int i) const;
+  void view(int i);
+  void make(int i, const int64_t* dims);
+  int first() const {
+    int i = 0;
+    while (given[i] == nullptr) ++i;
+    return i;
+  }
+};
+
+inline void Call::check_gradients(int i) const {
+  const void* const impl = *reinterpret_cast<const void* const*>(tensors[i]);
+  if (!slot.differentiable && aoti_torch_grad_mode_is_enabled() && AOT_TUNE_REQUIRES_GRAD(impl)) {
+    fail(slot.value_error, about(i) +
+                               "requires a gradient, which this operator does not compute; pass backward= to "
+                               "aot_tune.torch.register(), call it under torch.no_grad() or pass " +
+                               name(i) + ".detach()");
+  }
+  if (*static_cast<const void* const*>(AOT_TUNE_FW_GRAD(impl, 0, tensors[i])) != &AOT_TUNE_UNDEFINED) {
+    fail(slot.value_error, about(i) +
+                               "carries a forward-mode gradient, which this operator does not compute; pass "
+                               "torch.autograd.forward_ad.unpack_dual(" +
+                               name(i) + ").primal");
+  }
+}
+
+inline void Call::view(int i) {
+  AtenTensorHandle tensor = tensors[i];
+  DLTensor& out = views[i];
+  int32_t layout = 0, type = 0, device = 0, index = 0;
+  int64_t rank = 0;
+  aoti_torch_get_layout(tensor, &layout);
+  if (layout != aoti_torch_layout_strided()) {
+    fail(slot.type_error, about(i) + "is not strided; wanted a dense tensor, as .to_dense() makes");
+  }
+  aoti_torch_get_device_type(tensor, &device);
+  aoti_torch_get_device_index(tensor, &index);
+  aoti_torch_get_dim(tensor, &rank);
+  aoti_torch_get_dtype(tensor, &type);
+  aoti_torch_get_sizes(tensor, &out.shape);
+  aoti_torch_get_strides(tensor, &out.strides);
+  const void* data = nullptr;
+  const bool read = slot.op->tensors[i].written()
+                        ? torch_get_mutable_data_ptr(tensor, const_cast<void**>(&data)) == 0
+                        : torch_get_const_data_ptr(tensor, &data) == 0;
+  if (!read) fail(slot.value_error, about(i) + "has no memory of its own that could be read");
+  out.data = const_cast<void*>(data);
+  out.byte_offset = 0;
+  out.ndim = static_cast<int32_t>(rank);
+  out.device = {kDLCPU, 0};
+  if (device == aoti_torch_device_type_cuda()) {
+    out.device = {AOT_TUNE_GPU, index};
+  } else if (device != aoti_torch_device_type_cpu()) {
+    out.device = {static_cast<DLDeviceType>(INT16_MAX),
+                  index};  // the library says that it has nothing for it
+  }
+  out.dtype = {UINT8_MAX, 0, 1};
+  for (const ElementType& known : element_types) {
+    if (known.torch == type) {
+      out.dtype = known.dlpack;
+      break;
+    }
+  }
+  given[i] = &out;
+}
+
+// The dtype of an output: that of its variable in the tensors that are there.
+inline int32_t type_of(const Call& call, int tensor) {
+  const Operator& op = *call.slot.op;
+  DType wanted = op.tensors[tensor].type;
+  const int variable = op.tensors[tensor].variable;
+  for (int i = 0; variable >= 0 && i < op.tensor_count; ++i) {
+    if (call.given[i] == nullptr || op.tensors[i].variable != variable) continue;
+    wanted.code = call.given[i]->dtype.code;
+    wanted.bits = call.given[i]->dtype.bits;
+    break;
+  }
+  for (const ElementType& known : element_types) {
+    if (known.dlpack.code == wanted.code && known.dlpack.bits == wanted.bits) return known.torch;
+  }
+  return element_types.front().torch;  // of a dtype that the library refuses
+}
+
+inline void Call::make(int i, const int64_t* dims) {
+  const Operator& op = *slot.op;
+  int64_t extents[kMaxRank], strides[kMaxRank];
+  op.shape(i, dims, extents);
+  const int rank = op.tensors[i].rank;
+  const int8_t laid_out_as = op.tensors[i].layout_of;
+  int order[kMaxRank];
+  const bool other = laid_out_as >= 0 && axes_in_memory(given[laid_out_as], order);
+  uint64_t step = 1;
+  for (int place = rank - 1; place >= 0; --place) {
+    const int axis = other ? order[place] : place;
+    if (extents[axis] < 0) {
+      fail(slot.value_error,
+           std::string(op.name) + ": output '" + name(i) +
+               "' has no shape here: an extent is negative, divides by zero or needs more than 64 bits");
+    }
+    strides[axis] = static_cast<int64_t>(step);
+    step *= static_cast<uint64_t>(extents[axis] > 1 ? extents[axis] : 1);
+  }
+  int32_t device = 0, index = 0;
+  const AtenTensorHandle like = tensors[first()];
+  aoti_torch_get_device_type(like, &device);
+  aoti_torch_get_device_index(like, &index);
+  const int failed =
+      aoti_torch_empty_strided(rank, extents, strides, type_of(*this, i), device, index, &tensors[i]);
+  if (failed != 0)
+    fail(slot.runtime_error, std::string(op.name) + ": no memory for output '" + name(i) + "'");
+  view(i);
+}
+
+}  // namespace aot_tune::torch_shim
+
+#endif  // AOT_TUNE_TORCH_CALL_H_

@@ -1,0 +1,159 @@
+"""What a module says of its operators, and the overloads that torch gets of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from aot_tune.torch.torch_errors import TorchError
+
+__all__ = [
+    "AttributeSignature",
+    "DimSource",
+    "OperatorSignature",
+    "Overload",
+    "ScalarSignature",
+    "TensorSignature",
+    "read_signatures",
+]
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class TensorSignature:
+    """A tensor of an operator; `dtype` is a name such as `f32`, or that of a dtype variable.
+
+    A new output's axes have the order in memory of those of `layout_of`, else they are row-major.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Any, ...]
+    output: bool = False
+    inout: bool = False
+    optional: bool = False
+    to_pass: bool = False
+    layout_of: str = ""
+
+
+@dataclass(frozen=True)
+class ScalarSignature:
+    """A number that is passed by keyword; without a default it must be."""
+
+    name: str
+    dtype: str
+    default: float | bool | None = None
+
+
+@dataclass(frozen=True)
+class AttributeSignature:
+    """A choice among names; the first is the default."""
+
+    name: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DimSource:
+    """Where a call has a dim from: the integer `scalar`, or the extent of an axis, of which `value` makes the dim."""
+
+    dim: str
+    scalar: str = ""
+    tensor: str = ""
+    axis: int = 0
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Overload:
+    """One of an operator's overloads: it makes the outputs `made`, in order, and takes those in `taken`.
+
+    Those in `asked` are optional ones that it makes.
+    """
+
+    name: str
+    made: tuple[str, ...]
+    taken: tuple[str, ...]
+    asked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OperatorSignature:
+    """An operator as its module declares it."""
+
+    name: str
+    documentation: str
+    bound: tuple[DimSource, ...]
+    dtypes: Mapping[str, tuple[str, ...]]
+    tensors: tuple[TensorSignature, ...]
+    scalars: tuple[ScalarSignature, ...]
+    attributes: tuple[AttributeSignature, ...]
+
+    @property
+    def positional(self) -> tuple[TensorSignature, ...]:
+        """Inputs in the order in which they are passed: first those that every call has."""
+        inputs = [t for t in self.tensors if not t.output]
+        return tuple(sorted(inputs, key=lambda t: t.optional))
+
+    @property
+    def outputs(self) -> tuple[TensorSignature, ...]:
+        """What calls write and do not read."""
+        return tuple(t for t in self.tensors if t.output)
+
+    def tensor(self, name: str) -> TensorSignature:
+        """The tensor of that name."""
+        return next(t for t in self.tensors if t.name == name)
+
+    def overloads(self) -> tuple[Overload, ...]:
+        """The default, which makes what a call always returns; `all_outputs` makes optional ones too; `out` takes all.
+
+        No two of them differ in nothing but their names: torch would take one for the other where it forgets them.
+        """
+        always = tuple(t.name for t in self.outputs if not t.optional and not t.to_pass)
+        optional = tuple(t.name for t in self.outputs if t.optional)
+        passed = tuple(t.name for t in self.outputs if t.to_pass)
+        found = [Overload("", always, passed)]
+        if optional:
+            every = tuple(t.name for t in self.outputs if not t.to_pass)
+            found.append(Overload("all_outputs", every, passed, optional))
+        if len(passed) < len(self.outputs):
+            found.append(Overload("out", (), tuple(t.name for t in self.outputs)))
+        return tuple(found)
+
+
+def read_signatures(module: ModuleType) -> tuple[OperatorSignature, ...]:
+    """The operators of a library's module.
+
+    Raises:
+        TorchError: when it is no module of a library, or one that another version of aot_tune wrote.
+    """
+    function = getattr(module, "signatures", None)
+    if not hasattr(module, "operators") or not callable(function):
+        raise TorchError(
+            f"{module!r:.80} is no module of a tuned library that tells its signatures",
+            why="register() generates operators from what the module's function signatures() says",
+            fix="pass the module that aot_tune_add_library(... MODULE name) made; build it again if it is an old one",
+        )
+    said = function()
+    if said.get("schema") != _SCHEMA:
+        raise TorchError(
+            f"the signatures of {module.__name__} have schema {said.get('schema')!r}, wanted {_SCHEMA}",
+            why="another version of aot_tune built the module",
+            fix="build the module again with the version that is installed",
+        )
+    return tuple(_operator(one) for one in said["operators"])
+
+
+def _operator(data: Mapping[str, Any]) -> OperatorSignature:
+    return OperatorSignature(
+        name=data["name"],
+        documentation=data["documentation"],
+        bound=tuple(DimSource(**one) for one in data["bound"]),
+        dtypes={variable: tuple(choices) for variable, choices in data["dtypes"].items()},
+        tensors=tuple(TensorSignature(**{**one, "shape": tuple(one["shape"])}) for one in data["tensors"]),
+        scalars=tuple(ScalarSignature(**one) for one in data["scalars"]),
+        attributes=tuple(AttributeSignature(one["name"], tuple(one["choices"])) for one in data["attributes"]),
+    )

@@ -1,0 +1,57 @@
+"""Extents on integers and on symbols, against the expressions that operators are declared with."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from aot_tune.spec import Expr, ceildiv, dims, maximum, minimum, next_power_of_2, where
+from aot_tune.torch.extents import extent_of
+
+M, N, K = dims("M N K")
+EXPRESSIONS: tuple[Expr, ...] = (
+    M * 2 + N - 1,
+    ceildiv(M, 4) * (N + K),
+    M // N,
+    M % K,
+    minimum(M, N),
+    maximum(M, N + 3) - minimum(N, K),
+    next_power_of_2(M + N),
+    where(M > N, M - N, N),
+    where((M == N) | (K <= 3), K, where((M != K) & (N >= 2), M, 7)),
+    where(M < 1, M // (M - M), N),
+)
+
+
+def symbols(facts: dict[str, int]) -> dict[str, Any]:
+    """Sizes of a fake tensor that stand for these extents."""
+    fake = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.empty(*facts.values()), static_shapes=False)
+    return dict(zip(facts, fake.shape, strict=True))
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=Expr.key)
+def test_values_are_those_of_the_expression(expression: Expr) -> None:
+    draw = random.Random(1)
+    for _ in range(20):
+        facts = {name: draw.randint(2, 40) for name in ("M", "N", "K")}
+        want = expression.evaluate(facts)
+        assert extent_of(expression.data(), facts) == want
+        symbolic = symbols(facts)
+        assert isinstance(symbolic["M"], torch.SymInt)
+        assert int(extent_of(expression.data(), symbolic)) == want
+
+
+def test_sums_stay_symbols() -> None:
+    found = extent_of((M * 2 + N // 4).data(), symbols({"M": 6, "N": 9, "K": 5}))
+    assert isinstance(found, torch.SymInt)
+    assert found.node.expr.free_symbols
+
+
+def test_a_division_by_zero() -> None:
+    with pytest.raises(ZeroDivisionError):
+        extent_of((M // N).data(), {"M": 1, "N": 0})

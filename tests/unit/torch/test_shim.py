@@ -1,0 +1,85 @@
+"""What building and loading the shim says when something is missing; that it works is tested with libraries."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+from aot_tune.support.errors import CacheError
+from aot_tune.torch import ShimError, build_shim
+from aot_tune.torch.shim import find_shim, load_shim
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("AOT_TUNE_CACHE_DIR", str(folder))
+    monkeypatch.delenv("AOT_TUNE_TRUST_CACHE", raising=False)
+    return folder
+
+
+def compiler(folder: Path, script: str) -> str:
+    path = folder / "a-compiler"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_no_shim_is_looked_for_elsewhere(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_shim() is None
+    assert not list(cache.iterdir())
+    monkeypatch.setenv("AOT_TUNE_CACHE", "off")
+    assert find_shim() is None
+    with pytest.raises(ShimError, match="there is no cache folder"):
+        build_shim()
+
+
+def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    script = f'echo "$@" >> {log}\nwhile [ "$1" != -o ]; do shift; done; echo made > "$2"'
+    monkeypatch.setenv("CXX", f"{compiler(tmp_path, script)} --more")
+    path = build_shim()
+    assert path.is_relative_to(cache)
+    assert find_shim() == build_shim() == path
+    (line,) = log.read_text().splitlines()
+    assert line.startswith("--more -O2 ")
+    build_shim(rebuild=True)
+    other = build_shim(tmp_path / "other")
+    assert other.read_text() == "made\n"
+    assert len(log.read_text().splitlines()) == 3
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    with pytest.raises(ShimError, match=r"(?s)cannot be loaded.*built for another torch or Python"):
+        load_shim(path)
+
+
+def test_compilers_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, "echo 'shim.cpp:1: error: no such thing' >&2; exit 1"))
+    with pytest.raises(ShimError, match=r"(?s)cannot be compiled against torch .*no such thing"):
+        build_shim()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ShimError, match="CXX='no-such-compiler' is not a program"):
+        build_shim()
+    assert find_shim() is None
+
+
+def test_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path / "none")})
+        with pytest.raises(ShimError, match=r"Python's headers are missing: there is no .*none/Python\.h"):
+            build_shim()
+    monkeypatch.setattr(torch, "__version__", "2.10.1+cpu")
+    with pytest.raises(ShimError, match=r"torch 2\.10\.1\+cpu is too old for the shim"):
+        build_shim()
+    assert find_shim() is None
+
+
+def test_folders_that_others_write_to(cache: Path) -> None:
+    cache.chmod(0o777)
+    with pytest.raises(CacheError, match="may be written by others"):
+        build_shim()
+    with pytest.raises(CacheError, match="may be written by others"):
+        find_shim()
