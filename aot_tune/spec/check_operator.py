@@ -29,7 +29,7 @@ __all__ = ["check_operator", "check_unique_operators"]
 # What a library and its Python module have beside their operators, and the functions that belong to each of these.
 _TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators", "signatures")
 _ERRORS = ("Error", "ArgumentTypeError", "ArgumentValueError", "CallError")
-_SUFFIXES = ("_workspace", "_explain", "_is_tuned")
+_SUFFIXES = ("_workspace", "_explain", "_is_tuned", "_xla_cpu", "_xla_cuda", "_xla_hip")
 
 
 def check_operator(op: OperatorFields) -> None:
