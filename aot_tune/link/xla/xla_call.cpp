@@ -59,6 +59,8 @@ struct Call {
   Scalar scalars[kMaxScalars];
   int32_t attributes[kMaxAttributes] = {};
 
+  Call(const Handler& of, const XLA_FFI_CallFrame& by) : handler(of), frame(by) {}
+
   const Operator& op() const { return handler.op; }
   bool has(int tensor) const { return (present >> tensor & 1u) != 0; }
 
@@ -305,7 +307,7 @@ XLA_FFI_Error* find_place(const XLA_FFI_CallFrame& frame, int32_t* device, void*
 XLA_FFI_Error* answer(const Handler& handler, XLA_FFI_CallFrame* frame) {
   if (frame->extension_start != nullptr && frame->extension_start->type == XLA_FFI_Extension_Metadata)
     return describe(*frame);
-  Call call{handler, *frame};
+  Call call(handler, *frame);
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
     return call.wrong("it was called at another stage than that of execution");
   int32_t device = 0;
