@@ -332,7 +332,7 @@ macro(_aot_tune_xla_handlers)
   _aot_tune_common_properties(${target}_xla)
   target_include_directories(
     ${target}_xla PRIVATE ${directory} "${AOT_TUNE_PACKAGE_DIR}/link/xla" "${AOT_TUNE_PACKAGE_DIR}/link/binding"
-                          "${AOT_TUNE_PACKAGE_DIR}/runtime/include"
+                          "${AOT_TUNE_PACKAGE_DIR}/runtime" "${AOT_TUNE_PACKAGE_DIR}/runtime/include"
   )
   target_include_directories(${target}_xla SYSTEM PRIVATE "${_aot_tune_xla_include}")
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_xla>)

@@ -148,40 +148,39 @@ def rows_of_vmap(ops: JaxOperators, module: Any) -> None:
     near(jax.vmap(each.gemm, (0, None))(x, weight), product(x, weight), jnp.float32)
 
 
-def wrong_calls(ops: JaxOperators, module: Any) -> None:
-    """They raise when they are traced, with the names of operator and argument."""
+def refused(made: Callable[..., Any], ops: JaxOperators, module: Any) -> None:
     a, b = normal(4, 6), normal(6, 5)
     values, types = module.ArgumentValueError, module.ArgumentTypeError
-    for made in (jax.jit, lambda f: f):
-        fails(lambda made=made: made(ops.gemm)(a, b.T), values, "gemm: tensor 'b' has extent 5 at axis 0, wanted 6")
-        fails(lambda made=made: made(ops.gemm)(a, b[0]), values, "gemm: tensor 'b' has 1 axes, wanted 2")
-        fails(
-            lambda made=made: made(ops.gemm)(a, b.astype(jnp.int32)), types, "gemm: tensor 'b' is int32, wanted f32 or"
-        )
-        fails(
-            lambda made=made: made(ops.gemm)(a, b.astype(jnp.bfloat16)),
-            types,
-            "gemm: tensor 'b' is bf16, tensor 'a' f32",
-        )
-        fails(
-            lambda made=made: made(lambda a, b: ops.gemm(a, b, activation="no"))(a, b),
-            values,
-            "gemm: attribute 'activation'",
-        )
-        fails(
-            lambda made=made: made(lambda a, b: ops.gemm(a, b, colour=1))(a, b), types, "gemm: .*'colour'.*activation"
-        )
-        fails(lambda made=made: made(ops.gemm)(a), types, "gemm: missing a required argument: 'b'")
-        fails(lambda made=made: made(lambda x: ops.layer_norm(x, eps="x"))(a), types, "layer_norm: scalar 'eps' is 'x'")
-        fails(
-            lambda made=made: made(lambda x: ops.layer_norm(x, eps=1e39))(a), values, "layer_norm: scalar 'eps' is 1e"
-        )
-        fails(lambda made=made: made(lambda a, b: ops.gemm(a, b, layouts={"c": (0, 1)}))(a, b), values, "names 'c'")
-        fails(
-            lambda made=made: made(lambda a, b: ops.gemm(a, b, layouts={"b": (0, 2)}))(a, b),
-            values,
-            "layout of tensor 'b'",
-        )
+    fails(lambda: made(ops.gemm)(a, b.T), values, "gemm: tensor 'b' has extent 5 at axis 0, wanted 6")
+    fails(lambda: made(ops.gemm)(a, b[0]), values, "gemm: tensor 'b' has 1 axes, wanted 2")
+    fails(lambda: made(ops.gemm)(a, b.astype(jnp.int32)), types, "gemm: tensor 'b' is int32, wanted f32 or")
+    fails(
+        lambda: made(ops.gemm)(a, b.astype(jnp.bfloat16)),
+        types,
+        "gemm: tensor 'b' is bf16, tensor 'a' f32",
+    )
+    fails(
+        lambda: made(lambda a, b: ops.gemm(a, b, activation="no"))(a, b),
+        values,
+        "gemm: attribute 'activation'",
+    )
+    fails(lambda: made(lambda a, b: ops.gemm(a, b, colour=1))(a, b), types, "gemm: .*'colour'.*activation")
+    fails(lambda: made(ops.gemm)(a), types, "gemm: missing a required argument: 'b'")
+    fails(lambda: made(lambda x: ops.layer_norm(x, eps="x"))(a), types, "layer_norm: scalar 'eps' is 'x'")
+    fails(lambda: made(lambda x: ops.layer_norm(x, eps=1e39))(a), values, "layer_norm: scalar 'eps' is 1e")
+    fails(lambda: made(lambda a, b: ops.gemm(a, b, layouts={"c": (0, 1)}))(a, b), values, "names 'c'")
+    fails(
+        lambda: made(lambda a, b: ops.gemm(a, b, layouts={"b": (0, 2)}))(a, b),
+        values,
+        "layout of tensor 'b'",
+    )
+
+
+def wrong_calls(ops: JaxOperators, module: Any) -> None:
+    """They raise when they are traced, with the names of operator and argument."""
+    for made in (jax.jit, lambda function: function):
+        refused(made, ops, module)
+    a, types = normal(4, 6), module.ArgumentTypeError
     fails(lambda: jax.jit(lambda x, e: ops.layer_norm(x, eps=e))(a, 0.1), types, "scalar 'eps' is traced.*static_arg")
     fails(lambda: ops.nothing, AttributeError, "has no operator 'nothing'; it has .*gemm")
 
@@ -195,22 +194,22 @@ def wrong_programs(ops: JaxOperators, module: Any) -> None:
         made = jax.ffi.ffi_call(f"{ops.namespace}.{target}", result)
         return lambda: jax.block_until_ready(jax.jit(lambda *arrays: made(*arrays, **given))(*arrays))
 
-    def refused(words: str, *given: Any, **named: Any) -> None:
+    def told(words: str, *given: Any, **named: Any) -> None:
         fails(call(*given, **named), jax.errors.JaxRuntimeError, f"INVALID_ARGUMENT: .*{words}")
 
     near(call("gemm", result, a, b)(), product(a, b), jnp.float32)
-    refused("gemm: tensor 'b'.*wanted", "gemm", result, a, b[:3])
-    refused("gemm: tensor 'out'.*extent", "gemm", jax.ShapeDtypeStruct((4, 6), f32), a, b)
-    refused("gemm: tensor 'b'.*(f32|dtype|type)", "gemm", result, a, b.astype(jnp.int32))
-    refused("gemm: it got 1 arguments and 1 results, wanted 2 and 1", "gemm", result, a)
-    refused("gemm: it has no 'colour'", "gemm", result, a, b, colour=1)
-    refused("gemm: attribute 'activation' is 'no', wanted one of 'none', 'relu'", "gemm", result, a, b, activation="no")
-    refused("gemm: attribute 'activation' is no string", "gemm", result, a, b, activation=np.int64(1))
-    refused("gemm: '.tensors' has bits beyond", "gemm", result, a, b, **{".tensors": np.int64(1 << 20)})
-    refused("gemm: the layout of tensor 'b' is no order", "gemm", result, a, b, **{"b.layout": np.array([1, 1])})
-    refused("gemm: the layout of tensor 'b' is no i64", "gemm", result, a, b, **{"b.layout": np.array([1])})
+    told("gemm: tensor 'b'.*wanted", "gemm", result, a, b[:3])
+    told("gemm: tensor 'out'.*extent", "gemm", jax.ShapeDtypeStruct((4, 6), f32), a, b)
+    told("gemm: tensor 'b'.*(f32|dtype|type)", "gemm", result, a, b.astype(jnp.int32))
+    told("gemm: it got 1 arguments and 1 results, wanted 2 and 1", "gemm", result, a)
+    told("gemm: it has no 'colour'", "gemm", result, a, b, colour=1)
+    told("gemm: attribute 'activation' is 'no', wanted one of 'none', 'relu'", "gemm", result, a, b, activation="no")
+    told("gemm: attribute 'activation' is no string", "gemm", result, a, b, activation=np.int64(1))
+    told("gemm: '.tensors' has bits beyond", "gemm", result, a, b, **{".tensors": np.int64(1 << 20)})
+    told("gemm: the layout of tensor 'b' is no order", "gemm", result, a, b, **{"b.layout": np.array([1, 1])})
+    told("gemm: the layout of tensor 'b' is no i64", "gemm", result, a, b, **{"b.layout": np.array([1])})
     square = jax.ShapeDtypeStruct((4, 6), f32)
-    refused("layer_norm: scalar 'eps' is no scalar of f32", "layer_norm", square, a, eps=np.float64(1))
+    told("layer_norm: scalar 'eps' is no scalar of f32", "layer_norm", square, a, eps=np.float64(1))
 
 
 def exported(ops: JaxOperators, module: Any) -> None:

@@ -83,7 +83,7 @@ class OperatorCall:
             parameter(t.name, parameter.POSITIONAL_OR_KEYWORD, default=None if t.optional else empty)
             for t in self._inputs()
         ]
-        named = {s.name: empty if s.default is None else s.default for s in self._op.scalars}
+        named: dict[str, Any] = {s.name: empty if s.default is None else s.default for s in self._op.scalars}
         named |= {a.name: a.choices[0] for a in self._op.attributes}
         named |= {t.name: False if t.optional else empty for t in self._op.outputs if t.optional or t.to_pass}
         found += [parameter(name, parameter.KEYWORD_ONLY, default=default) for name, default in named.items()]
@@ -106,7 +106,7 @@ class OperatorCall:
         self._checks.check_scalar(scalar, value)
         return _NUMPY[scalar.dtype](value)
 
-    def _without_vmap(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def _without_vmap(self, run: Callable[..., Any]) -> Any:
         """The call, with an error that names the operator below jax.vmap."""
 
         def refuse(*_arguments: Any) -> Any:
@@ -115,6 +115,6 @@ class OperatorCall:
                 "aot_tune.jax.register(), which makes a call for each row"
             )
 
-        call = jax.custom_batching.custom_vmap(run)
+        call: Any = jax.custom_batching.custom_vmap(run)
         call.def_vmap(refuse)
         return call

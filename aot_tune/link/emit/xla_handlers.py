@@ -40,6 +40,7 @@ def render_xla_handlers(spec: LibrarySpec) -> str:
     )
     return f"""\
 // Handlers of XLA's FFI for the operators of lib{spec.library}.so. Written by aot_tune.
+#include "arithmetic.h"
 #include "xla_call.h"
 #include "{spec.header}"
 
