@@ -20,6 +20,10 @@
 #     [MODULE <name>]           also build a Python module of that name, target <target>_module
 #     [OUTPUT_NAME <name>])     file name of the library, of which a process has one; default: the target's name
 #
+# The library is lib<name>.so.<abi> with the link lib<name>.so, in a wheel, which holds no links, lib<name>.so alone.
+# The target's VERSION and SOVERSION, where a project sets them afterwards, are taken in place of that; in a wheel
+# SOVERSION gives the one file lib<name>.so.<soversion>. CMAKE_PLATFORM_NO_VERSIONED_SONAME does without.
+#
 # Each AOT_TUNE_* option is a CMake cache variable, with the environment variable of the same name as the fallback. The
 # paths of AOT_TUNE_WORKLOAD are relative to the project's source folder, those of WORKLOAD to the CMakeLists.txt.
 #
@@ -241,8 +245,8 @@ macro(_aot_tune_configure)
   configure_file("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/aot_tune_run.cmake.in" "${directory}/run.cmake" @ONLY)
   set(generated
       ${directory}/dispatch.cpp ${directory}/module.cpp ${directory}/exports.map ${directory}/module.map
-      ${directory}/variants.a ${directory}/${ARG_OUTPUT_NAME}.pc
-      ${directory}/manifest.json ${directory}/report.json ${directory}/shipped.json ${directory}/${ARG_HEADER}
+      ${directory}/variants.a ${directory}/manifest.json ${directory}/report.json ${directory}/shipped.json
+      ${directory}/${ARG_HEADER}
   )
   if(ARG_MODULE)
     list(APPEND generated ${directory}/${ARG_MODULE}.pyi)
@@ -323,6 +327,7 @@ macro(_aot_tune_link)
   )
   _aot_tune_plain_start(${target})
   add_library(${target}::${target} ALIAS ${target})
+  _aot_tune_version()
 endmacro()
 
 # Handlers of XLA's FFI, in a library of objects: only they see XLA's headers, and kernels' sources do not.
@@ -337,6 +342,85 @@ macro(_aot_tune_xla_handlers)
   target_include_directories(${target}_xla SYSTEM PRIVATE "${_aot_tune_xla_include}")
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_xla>)
 endmacro()
+
+# The version in the library's name, and its file for pkg-config, once the project has set what it likes.
+macro(_aot_tune_version)
+  set(wheel OFF)
+  if(SKBUILD OR SKBUILD_STATE)
+    set(wheel ON)
+  else()
+    file(STRINGS "${AOT_TUNE_PACKAGE_DIR}/runtime/include/aot_tune/base.h" abi REGEX "^#define AOT_TUNE_ABI_VERSION [0-9]+$")
+    string(REGEX REPLACE "^.* " "" abi "${abi}")
+    set_target_properties(${target} PROPERTIES SOVERSION ${abi})
+  endif()
+  set(version "${PROJECT_VERSION}")
+  if(version STREQUAL "" AND NOT "${SKBUILD_PROJECT_VERSION}" STREQUAL "")
+    set(version "${SKBUILD_PROJECT_VERSION}")
+  endif()
+  cmake_language(
+    EVAL CODE
+    "cmake_language(DEFER DIRECTORY [==[${CMAKE_SOURCE_DIR}]==] CALL _aot_tune_name_library [==[${target}]==]
+       [==[${directory}/${ARG_OUTPUT_NAME}.pc]==] [==[${version}]==] ${wheel})"
+  )
+endmacro()
+
+function(_aot_tune_name_library target file project_version wheel)
+  foreach(property IN ITEMS VERSION SOVERSION PREFIX SUFFIX OUTPUT_NAME)
+    get_target_property(${property} ${target} ${property})
+    if("${${property}}" MATCHES "-NOTFOUND$")
+      set(${property} "")
+    endif()
+  endforeach()
+  set(PC_VERSION 0)
+  foreach(given IN ITEMS "${VERSION}" "${project_version}")
+    if(NOT given STREQUAL "")
+      set(PC_VERSION "${given}")
+      break()
+    endif()
+  endforeach()
+  if(wheel AND NOT CMAKE_PLATFORM_NO_VERSIONED_SONAME)
+    if(SOVERSION STREQUAL "")
+      set(SOVERSION "${VERSION}")
+    endif()
+    if(NOT SOVERSION STREQUAL "") # links would become copies: the one file has the name by which it is loaded
+      set(SUFFIX "${CMAKE_SHARED_LIBRARY_SUFFIX}.${SOVERSION}")
+      set_target_properties(${target} PROPERTIES SUFFIX "${SUFFIX}")
+      set_property(TARGET ${target} PROPERTY VERSION)
+      set_property(TARGET ${target} PROPERTY SOVERSION)
+    endif()
+  endif()
+  if(CMAKE_BUILD_TYPE)
+    string(TOUPPER "${CMAKE_BUILD_TYPE}" configuration)
+    get_target_property(postfix ${target} ${configuration}_POSTFIX)
+    if(postfix)
+      string(APPEND OUTPUT_NAME "${postfix}")
+    endif()
+  endif()
+  set(PC_LIBRARY "-l${OUTPUT_NAME}")
+  if(NOT "${PREFIX}" MATCHES "^(lib)?$" OR NOT "${SUFFIX}" MATCHES "^([.]so)?$")
+    if(PREFIX STREQUAL "")
+      set(PREFIX lib)
+    endif()
+    set(PC_LIBRARY "-l:${PREFIX}${OUTPUT_NAME}${SUFFIX}")
+  endif()
+  get_filename_component(PC_NAME "${file}" NAME_WLE)
+  file(
+    CONFIGURE
+    OUTPUT "${file}"
+    CONTENT
+      "prefix=\${pcfiledir}/../..
+includedir=\${prefix}/include
+libdir=\${pcfiledir}/..
+
+Name: @PC_NAME@
+Description: Kernels chosen by measurement, with a C interface
+Version: @PC_VERSION@
+Cflags: -I\${includedir}
+Libs: -L\${libdir} @PC_LIBRARY@
+"
+    @ONLY
+  )
+endfunction()
 
 # The Python module, found beside the library at run time.
 macro(_aot_tune_module)

@@ -76,6 +76,18 @@ def rows(ops: JaxOperators, module: Any) -> None:
         near(jax.jit(ops.rms_norm)(x, weight, residual=y), want, dtype)
 
 
+def leading_dims(ops: JaxOperators, module: Any) -> None:
+    for lead in ((), (2, 3), (1, 2, 3)):
+        x, y, weight, b = normal(*lead, 40), normal(*lead, 40, seed=1), normal(40), normal(18, 40)
+        near(jax.jit(ops.softmax)(x), jax.nn.softmax(x, axis=-1), jnp.float32)
+        near(jax.jit(ops.silu_mul)(x, y), jax.nn.silu(x) * y, jnp.float32)
+        want = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * weight
+        near(jax.jit(ops.rms_norm)(x, weight), want, jnp.float32)
+        near(jax.jit(lambda x, b: ops.gemm(x, b.T, layouts={"b": (1, 0)}))(x, b), product(x, b.T), jnp.float32)
+    text = jax.jit(ops.softmax).lower(normal(2, 3, 40)).compile().as_text()
+    assert jax.default_backend() != "cpu" or "copy" not in text, text
+
+
 def attention(ops: JaxOperators, module: Any) -> None:
     for dtype in DTYPES:
         q, k, v = (normal(2, h, n, 16, dtype=dtype, seed=h) for h, n in ((4, 5), (2, 9), (2, 9)))
@@ -245,8 +257,8 @@ def load(path: Path) -> tuple[JaxOperators, Any]:
 
 
 SCENARIOS = (
-    products, rows, attention, layouts, empty_arrays, inside_programs, gradients, rows_of_vmap, wrong_calls,
-    wrong_programs, exported, registered_again,
+    products, rows, leading_dims, attention, layouts, empty_arrays, inside_programs, gradients, rows_of_vmap,
+    wrong_calls, wrong_programs, exported, registered_again,
 )  # fmt: skip
 
 if __name__ == "__main__":

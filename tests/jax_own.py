@@ -102,6 +102,53 @@ def dims_and_extents(ops: JaxOperators, module: Any) -> None:
     fails(lambda: ops.cast(x, y=wrong), values, "cast: tensor 'y' has extent 21 at axis 0, wanted 22")
 
 
+def leading_dims(ops: JaxOperators, module: Any) -> None:
+    """They are one axis for the library, in tensors that are changed in place and in results too."""
+    w = normal(6)
+    for lead in ((), (1,), (2, 3), (2, 1, 3), (0, 4)):
+        x, calls = normal(*lead, 6), jnp.zeros(lead, jnp.int32)
+        run = jax.jit(lambda x, w, c: ops.blend(x, w, calls=c, a=2.0, doubled=True, least=True))
+        changed, counted, total, doubled, least = run(x, w, calls)
+        want = blended(x, w, a=2.0)
+        near(changed, want)
+        assert (counted.shape, counted.dtype) == (lead, jnp.int32)
+        assert (counted == 1).all()
+        near(total, want.sum(-1), 1e-5)
+        near(doubled, 2 * want)
+        near(least, want.min(-1))
+    given = normal(2, 3, 6)
+    want, place = blended(given, w, a=2.0), given.unsafe_buffer_pointer()
+    made = jax.jit(lambda x, w: ops.blend(x, w, a=2.0)[0], donate_argnums=0)(given, w)
+    near(made, want)
+    assert made.unsafe_buffer_pointer() == place
+    x, values = normal(2, 3, 6), module.ArgumentValueError
+    fails(lambda: ops.blend(x, w, calls=jnp.zeros(6, jnp.int32), a=2.0), values,
+          r"blend: 'calls' has the leading dims \(6,\), 'x' has \(2, 3\); wanted the same of both")  # fmt: skip
+    fails(lambda: ops.blend(jnp.float32(1), w, a=2.0), values, "blend: tensor 'x' has 0 axes, wanted 2")
+    fails(lambda: ops.blend(x, w[None], a=2.0), values, "blend: tensor 'w' has 2 axes, wanted 1")
+    fails(lambda: ops.spread(normal(2, 22), count=4), values, "spread: tensor 'x' has 2 axes, wanted 1")
+
+
+def layouts_of_leading_dims(ops: JaxOperators, module: Any) -> None:
+    """`layouts` has the axes of arrays as they are passed; leading ones must be beside each other."""
+    x, w = normal(2, 3, 6), normal(6)
+    want = blended(x, w, a=2.0)
+    for order in ((0, 1, 2), (2, 0, 1)):
+        run = jax.jit(lambda x, w, o=order: ops.blend(x, w, a=2.0, doubled=True, layouts={"x": o, "doubled": o}))
+        changed, total, doubled = run(x, w)
+        near(changed, want)
+        near(total, want.sum(-1), 1e-5)
+        near(doubled, 2 * want)
+    layout = {"x": (0,)}
+    near(ops.blend(x[0, 0], w, a=2.0, layouts=layout)[0], want[0, 0])
+    values = module.ArgumentValueError
+    for order in ((0, 2, 1), (1, 0, 2), (1, 2, 0)):
+        layout = {"x": order}
+        fails(lambda wrong=layout: ops.blend(x, w, a=2.0, layouts=wrong), values,
+              "blend: the leading dims of 'x' cannot be taken as one without a copy: its layout is")  # fmt: skip
+    fails(lambda: ops.blend(x, w, a=2.0, layouts={"x": (1, 0)}), values, "wanted an order of its 3 axes")
+
+
 def exported(ops: JaxOperators, module: Any) -> None:
     (half,) = jax.export.symbolic_shape("half")
     checks = [jax.export.DisabledSafetyCheck.custom_call(f"{ops.namespace}.spread")]
@@ -113,6 +160,14 @@ def exported(ops: JaxOperators, module: Any) -> None:
     (size,) = jax.export.symbolic_shape("size")
     fails(lambda: jax.export.export(run, disabled_checks=checks)(jax.ShapeDtypeStruct((size,), jnp.float32)),
           module.ArgumentValueError, "spread: tensor 'x' has extent size at axis 0")  # fmt: skip
+    batch, rows = jax.export.symbolic_shape("batch, rows")
+    checks = [jax.export.DisabledSafetyCheck.custom_call(f"{ops.namespace}.blend")]
+    run = jax.jit(lambda x, w: ops.blend(x, w, a=2.0))
+    described = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((batch, rows, 6), (6,))]
+    made = jax.export.export(run, disabled_checks=checks)(*described)
+    given = normal(2, 5, 6), normal(6)
+    for got, want in zip(made.call(*given), ops.blend(*given, a=2.0), strict=True):
+        near(got, want)
 
 
 def nothing_is_written(ops: JaxOperators, module: Any) -> None:
@@ -143,7 +198,8 @@ def load(path: Path) -> tuple[JaxOperators, Any]:
 
 
 SCENARIOS = (
-    in_place, outputs_that_are_asked_for, scalars, dims_and_extents, exported, nothing_is_written, other_modules,
+    in_place, outputs_that_are_asked_for, scalars, dims_and_extents, leading_dims, layouts_of_leading_dims, exported,
+    nothing_is_written, other_modules,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ operator = Operator(
     attributes=(Attribute("kind", ("plain", "relu")), Attribute("times", ("one", "two", "three"))),
     dtypes={"T": ("f32", "bf16")},
     reference=lambda xp, call: blend(xp, call),
+    fold="R",
     flops=5 * R * D,
     workload=(problem(R=16, D=64),),
     kernels=(Kernel("generic", "blend/generic.cpp.j2", generic=True),),

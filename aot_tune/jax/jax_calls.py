@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -47,12 +48,12 @@ class OperatorCall:
         given = self._bound(arguments, named)
         inputs = {t.name: jnp.asarray(given[t.name]) for t in self._inputs() if given.get(t.name) is not None}
         wanted = {t.name: given.get(t.name) for t in self._op.outputs}
-        made = self._checks.results(inputs, wanted, given)
+        made, lead = self._checks.results(inputs, wanted, given)
         present = [t for t in self._op.tensors if t.name in inputs or t.name in made]
         operands = [t for t in present if not t.output]
         results = [t for t in present if t.output or t.inout]
         attributes = self._attributes(given, present)
-        orders = self._checks.layouts(layouts or {}, present)
+        orders = self._checks.layouts(layouts or {}, present, lead)
         attributes |= {f"{name}.layout": np.array(order, np.int64) for name, order in orders.items()}
         described = [made[t.name] for t in results]
         aliases = {operands.index(t): results.index(t) for t in operands if t.inout}
@@ -68,11 +69,23 @@ class OperatorCall:
             )(*arrays, **attributes)
 
         call = run if self._vmap_method is not None else self._without_vmap(run)
-        found = call(*(inputs[t.name] for t in operands))
+        found = call(*(self._folded(t, inputs[t.name], lead) for t in operands))
+        found = [self._unfolded(t, array, lead) for t, array in zip(results, found, strict=True)]
         return found[0] if len(found) == 1 else tuple(found)
 
     def __repr__(self) -> str:
         return f"<operator {self._op.name}{self.__signature__}>"
+
+    def _folded(self, tensor: TensorSignature, array: Any, lead: Sequence[Any] | None) -> Any:
+        """An array with one axis for leading dims."""
+        if lead is None or not tensor.folds:
+            return array
+        return array.reshape([math.prod(lead), *array.shape[len(lead) :]])
+
+    def _unfolded(self, tensor: TensorSignature, array: Any, lead: Sequence[Any] | None) -> Any:
+        """A result as the caller sees it."""
+        shape = self._checks.unfold(tensor.name, array.shape, lead)
+        return array if lead is None or not tensor.folds else array.reshape(shape)
 
     def _inputs(self) -> tuple[TensorSignature, ...]:
         return self._op.positional

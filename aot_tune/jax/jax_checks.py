@@ -40,8 +40,10 @@ class JaxCallChecks(CallChecks):
 
     def results(
         self, inputs: Mapping[str, Any], wanted: Mapping[str, Any], given: Mapping[str, Any]
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of all tensors that a call writes.
+    ) -> tuple[dict[str, jax.ShapeDtypeStruct], list[Any] | None]:
+        """Shapes and dtypes of all tensors that a call writes, and leading dims; None where none fold.
+
+        Shapes have one axis for leading dims, as the library's handler takes them.
 
         Args:
             inputs: the arrays that are passed.
@@ -56,13 +58,15 @@ class JaxCallChecks(CallChecks):
         try:
             chosen = self.check_tensors(tensors)
             self.check_attributes(given)
-            dims = self.bind(tensors, given)
-            self.check_extents(tensors, dims)
-            return {
+            shapes, lead = self.fold(tensors)
+            dims = self.bind(shapes, given)
+            self.check_extents(shapes, dims)
+            made = {
                 t.name: jax.ShapeDtypeStruct(self.shape(t.name, dims), DTYPES_OF_JAX[chosen.get(t.dtype, t.dtype)])
                 for t in self.op.tensors
                 if self._is_written(t, inputs, wanted)
             }
+            return made, lead
         except jax.core.InconclusiveDimensionOperation as error:
             raise self.value_error(
                 f"{self.op.name}: symbolic sizes do not tell whether this call is legal, or how large its results are; "
@@ -101,9 +105,12 @@ class JaxCallChecks(CallChecks):
                 raise self.value_error(f"{where} is {whole}, wanted one from {limits.min} to {limits.max}")
 
     def layouts(
-        self, layouts: Mapping[str, Sequence[int]], present: Sequence[TensorSignature]
+        self, layouts: Mapping[str, Sequence[int]], present: Sequence[TensorSignature], lead: Sequence[Any] | None
     ) -> dict[str, tuple[int, ...]]:
-        """Orders of axes that are not row-major, by tensors that a call passes or makes."""
+        """Orders of axes that are not row-major, by tensors that a call passes or makes.
+
+        `layouts` are of tensors as the caller has them, results of tensors with one axis for the leading dims `lead`.
+        """
         ranks = {t.name: len(t.shape) for t in present}
         found = {}
         for name, order in layouts.items():
@@ -111,15 +118,28 @@ class JaxCallChecks(CallChecks):
                 raise self.value_error(
                     f"{self.op.name}: layouts names '{name}', which is no tensor of this call: {', '.join(ranks)}"
                 )
+            leading = len(lead) if lead is not None and self.op.tensor(name).folds else 1
+            rank = ranks[name] - 1 + leading
             axes = tuple(operator.index(axis) for axis in order)
-            if sorted(axes) != list(range(ranks[name])):
+            if sorted(axes) != list(range(rank)):
                 raise self.value_error(
-                    f"{self.op.name}: the layout of tensor '{name}' is {axes}, wanted an order of its "
-                    f"{ranks[name]} axes"
+                    f"{self.op.name}: the layout of tensor '{name}' is {axes}, wanted an order of its {rank} axes"
                 )
+            axes = self._folded_order(name, axes, leading)
             if axes != tuple(range(ranks[name])):
                 found[name] = axes
         return found
+
+    def _folded_order(self, name: str, axes: tuple[int, ...], leading: int) -> tuple[int, ...]:
+        """An order of axes with the leading ones as one."""
+        place = axes.index(0) if leading else 0
+        if axes[place : place + leading] != tuple(range(leading)):
+            raise self.value_error(
+                f"{self.op.name}: the leading dims of '{name}' cannot be taken as one without a copy: its layout is "
+                f"{axes}; wanted the axes {', '.join(map(str, range(leading)))} beside each other, in this order"
+            )
+        rest = [axis - leading + 1 for axis in axes if axis >= leading]
+        return (*rest[:place], 0, *rest[place:])
 
     def _describes(self, name: str, value: Any) -> bool:
         """Whether an output is described by what is passed."""

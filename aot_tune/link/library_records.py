@@ -11,6 +11,7 @@ from aot_tune.select import Terms, TimeModel
 from aot_tune.spec import ConfigValue, Expr, Operator, Problem
 
 __all__ = [
+    "SHARED_FUNCTIONS",
     "DecisionNode",
     "ExpectedTime",
     "LibrarySpec",
@@ -19,6 +20,9 @@ __all__ = [
     "SeenCalls",
     "TargetTable",
 ]
+
+SHARED_FUNCTIONS = ("last_error", "manifest", "preload", "set_num_threads", "get_num_threads")
+"""What every library exports beside the functions of its operators."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,8 @@ _SCHEMA = 1
 class TensorSignature:
     """A tensor of an operator; `dtype` is a name such as `f32`, or that of a dtype variable.
 
-    A new output's axes have the order in memory of those of `layout_of`, else they are row-major.
+    A new output's axes have the order in memory of those of `layout_of`, else they are row-major. With `folds` its
+    first axis stands for any number of leading dims.
     """
 
     name: str
@@ -37,6 +38,7 @@ class TensorSignature:
     optional: bool = False
     to_pass: bool = False
     layout_of: str = ""
+    folds: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from aot_tune.spec.expr import Expr
 from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel
+from aot_tune.spec.leading_dims import check_fold
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
@@ -27,7 +28,8 @@ from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 __all__ = ["check_operator", "check_unique_operators"]
 
 # What a library and its Python module have beside their operators, and the functions that belong to each of these.
-_TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators", "signatures")
+_THREADS = ("set_num_threads", "get_num_threads")
+_TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators", "signatures", *_THREADS)
 _ERRORS = ("Error", "ArgumentTypeError", "ArgumentValueError", "CallError")
 _SUFFIXES = ("_workspace", "_explain", "_is_tuned", "_xla_cpu", "_xla_cuda", "_xla_hip")
 
@@ -48,6 +50,7 @@ def check_operator(op: OperatorFields) -> None:
         check_ranges,
         check_aliases,
         check_layouts,
+        check_fold,
         _check_inputs,
         _check_exact,
         _check_epilogue,

@@ -44,6 +44,9 @@ class Operator(OperatorFields):
         deterministic: whether equal calls must give equal bits: a candidate whose repeated runs differ is wrong.
         kernels: exactly one of them generic per backend that has generic variants, and at least one in all.
         documentation: what it computes, for `help` and the C header.
+        fold: a dim that stands for any number of leading dims in Python: with `fold="R"`, a call takes x of shape
+            [2, 3, D], or [D], for one declared (R, D), and makes outputs of that kind. It is so of all tensors that
+            have the dim as their first axis.
         folder: where files of `from_file` are; set when the operator is loaded.
         weights: how much problems of the workload count, by their ids, 1 by default; set from AOT_TUNE_WORKLOAD.
     """

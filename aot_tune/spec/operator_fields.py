@@ -80,6 +80,7 @@ class OperatorFields:
     exact: IntegerSums | None = None
     deterministic: bool = False
     documentation: str = ""
+    fold: str = ""
     folder: str = field(default="", compare=False)
     weights: Mapping[str, float] = field(default_factory=dict, compare=False)
     left_out: frozenset[str] = field(default=frozenset(), compare=False)  # composed kernels that call what is excluded

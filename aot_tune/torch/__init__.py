@@ -6,8 +6,22 @@ Importing this package imports torch; nothing else of aot_tune does so for a cal
 from __future__ import annotations
 
 from aot_tune.torch.backward import Backward, BackwardCall
+from aot_tune.torch.drop_in.patch_model import Left, Patched, patch
+from aot_tune.torch.drop_in.replaced_modules import Replaced
 from aot_tune.torch.registration import Registered, register
 from aot_tune.torch.shim import ShimError, build_shim
 from aot_tune.torch.torch_errors import TorchError
 
-__all__ = ["Backward", "BackwardCall", "Registered", "ShimError", "TorchError", "build_shim", "register"]
+__all__ = [
+    "Backward",
+    "BackwardCall",
+    "Left",
+    "Patched",
+    "Registered",
+    "Replaced",
+    "ShimError",
+    "TorchError",
+    "build_shim",
+    "patch",
+    "register",
+]

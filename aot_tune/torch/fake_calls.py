@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from aot_tune.signatures.call_checks import CallChecks
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload
 from aot_tune.torch.extents import axes_in_memory, extent_of
+from aot_tune.torch.folded_shapes import is_one, known_same
 from aot_tune.torch.schemas import tensor_arguments
 
 __all__ = ["DTYPES", "FakeCall"]
@@ -58,14 +59,17 @@ class FakeCall(CallChecks):
         self._check_gradients(tensors)
         chosen = self.check_tensors(tensors)
         self.check_attributes(given)
-        dims = self.bind(tensors, given)
-        self.check_extents(tensors, dims)
+        shapes, lead = self.fold(tensors)
+        dims = self.bind(shapes, given)
+        self.check_extents(shapes, dims)
         device = next(iter(tensors.values())).device
         made = []
         for name in self._overload.made:
             tensor = self.op.tensor(name)
-            shape = self.shape(name, dims)
-            order = axes_in_memory(tensors[tensor.layout_of]) if tensor.layout_of else list(range(len(shape)))
+            shape = self.unfold(name, self.shape(name, dims), lead)
+            like = tensors[tensor.layout_of] if tensor.layout_of else None
+            order = list(range(len(shape)))
+            order = axes_in_memory(like) if like is not None and like.dim() == len(shape) else order
             dtype = DTYPES[chosen.get(tensor.dtype, tensor.dtype)]
             new = torch.empty([shape[axis] for axis in order], dtype=dtype, device=device)
             made.append(new.permute([order.index(axis) for axis in range(len(shape))]))
@@ -87,6 +91,18 @@ class FakeCall(CallChecks):
             raise self.value_error(
                 f"{self.op.name}: tensor '{name}' is on {tensors[name].device}, tensor '{first}' on "
                 f"{tensors[first].device}; wanted one device"
+            )
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two extents are equal, or not known not to be."""
+        return known_same(one, other)
+
+    def check_leading(self, name: str, tensor: torch.Tensor, lead: Sequence[Any]) -> None:
+        """Check that one stride leads through a tensor's leading dims."""
+        if not is_one(lead, tensor.stride()[: len(lead)]):
+            raise self.value_error(
+                f"{self.op.name}: the leading dims of '{name}' cannot be taken as one without a copy: "
+                f"shape {tuple(tensor.shape)}, strides {tensor.stride()} in elements; pass a contiguous tensor"
             )
 
     def value_of(self, expression: Any, facts: Mapping[str, Any]) -> Any:

@@ -46,14 +46,14 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Registration:
     module: ModuleType
     backward: Mapping[str, Backward]
     made: Registered
     library: torch.library.Library  # torch forgets operators when it goes
 
 
-_registered: dict[str, _Kept] = {}
+_registered: dict[str, _Registration] = {}
 """By namespace."""
 
 
@@ -116,7 +116,7 @@ def _register(
             if loaded is not None:
                 loaded.implement(module, namespace, operators, op, overload, differentiable=backward_of is not None)
     made = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
-    _registered[namespace] = _Kept(module, functions, made, library)
+    _registered[namespace] = _Registration(module, functions, made, library)
     return made
 
 

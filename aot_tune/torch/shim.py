@@ -110,7 +110,7 @@ class Shim:
         self._space = self._library.aot_tune_torch_namespace
         self._space.restype, self._space.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
         self._implement = self._library.aot_tune_torch_implement
-        self._implement.restype = ctypes.c_bool
+        self._implement.restype = ctypes.c_char_p
         number = ctypes.c_int
         self._implement.argtypes = [
             ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, number, ctypes.c_char_p, number, number, number,
@@ -137,14 +137,13 @@ class Shim:
         errors = (ctypes.py_object * 3)(module.ArgumentTypeError, module.ArgumentValueError, module.CallError)
         _kept.append(errors)
         defined = f"{op.name}{'.' if overload.name else ''}{overload.name}"
-        done = self._implement(
+        wrong = self._implement(
             self._spaces[namespace], defined.encode(), _tables(module), list(operators).index(op),
             bytes([*inputs, *taken, *made]), len(inputs), len(taken), len(made), differentiable, errors,
         )  # fmt: skip
-        if not done:
+        if wrong is not None:
             raise ShimError(
-                f"the shim cannot take {namespace}::{defined}",
-                why="it has room for 1024 overloads in a process",
+                f"the shim cannot take {namespace}::{defined}: {wrong.decode()}",
                 fix="register(..., shim=False) calls operators through Python",
             )
 

@@ -82,6 +82,7 @@ operator = Operator(
     epilogue=EPILOGUE,
     reference=reference,
     exact=IntegerSums(K, thinned="b", requires=(attribute("activation") <= 1,)),  # none and relu
+    fold="M",
     flops=2 * M * N * K + present("bias") * M * N + present("residual") * M * N,
     ranges={"M": (1, 16384), "N": (128, 65536), "K": (128, 32768)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},

@@ -238,6 +238,7 @@ operator = Operator(
     ),
     scalars=(Scalar("eps", "f32", 1e-5, other=0.25),),
     reference=reference,
+    fold="R",
     flops=4 * R * D + present("residual") * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",

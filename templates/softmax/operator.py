@@ -233,6 +233,7 @@ operator = Operator(
         Tensor("out", (R, D), "T", output=True, may_alias=("x",)),
     ),
     reference=reference,
+    fold="R",
     flops=5 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",

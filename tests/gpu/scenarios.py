@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.machinery
-import importlib.util
 import inspect
 import itertools
 import json
@@ -18,53 +16,13 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import model_scenarios
 from chains import chained
 from draws import Drawn, calls_of, guards_of, odd_problems, refusing
 from problems import Case
+from world import World, refused
 
-from aot_tune.spec import Expr, Operator, problem
-from aot_tune.spec.aliases import aliases_on
-from aot_tune.spec.load_operators import load_operator
-
-BF16 = {"T": "bf16"}
-
-
-def load(path: str) -> Any:
-    """The library's Python module; nothing of the GPU is touched."""
-    loader = importlib.machinery.ExtensionFileLoader("ops", path)
-    spec = importlib.util.spec_from_file_location("ops", path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-class World:
-    """A scenario's library and operators."""
-
-    def __init__(self, module: str, templates: str) -> None:
-        self.ops, self.templates = load(module), Path(templates)
-
-    def operator(self, name: str) -> Operator:
-        return load_operator(self.templates / name)
-
-    def case(self, name: str, seed: int = 0, layout: str = "dense", **given: Any) -> Case:
-        """A call; dims by name, and `present`, `attributes`, `order`, `dtypes`."""
-        operator = self.operator(name)
-        return Case(operator, problem(**{"dtypes": BF16 if operator.dtypes else {}, **given}), layout, seed)
-
-    def usual(self, seed: int = 0) -> list[Case]:
-        """A call of each operator of the library."""
-        linear = {"order": {"b": (1, 0)}}
-        found = {
-            "gemm": dict(M=16, N=1024, K=1024, present=["bias"], attributes={"activation": "gelu"}, **linear),
-            "softmax": {"R": 64, "D": 4096},
-            "rms_norm": {"R": 64, "D": 4096, "present": ["weight"]},
-            "layer_norm": {"R": 64, "D": 1024, "present": ["weight", "bias"]},
-            "silu_mul": {"R": 64, "D": 4096},
-            "batched_gemm": {"B": 8, "M": 128, "N": 128, "K": 64, "order": {"b": (0, 2, 1)}},
-        }
-        return [self.case(name, seed, **given) for name, given in found.items() if name in self.ops.operators]
+from aot_tune.spec import Expr, Operator
 
 
 def variants(world: World, wanted: str) -> None:
@@ -112,61 +70,6 @@ def without_force(world: World) -> None:
             case.call(world.ops)
             if fault := case.fault():
                 faults.append(fault)
-    assert not faults, "\n".join(faults[:20])
-
-
-def rows_in_place(world: World) -> None:
-    """Outputs in an input's memory are those of calls with memory for each, whatever is passed beside."""
-    names = [n for n in ("softmax", "rms_norm", "layer_norm", "silu_mul") if n in world.ops.operators]
-    for name, rows, width in itertools.product(names, (1, 300), (5, 128, 4096, 5001, 40008, 50257)):
-        operator = world.operator(name)
-        optional = tuple(t.name for t in operator.tensors if t.optional)
-        for present in {(), optional, tuple(t for t in optional if t not in ("weight", "bias"))}:
-            chosen = problem(R=rows, D=width, present=present, dtypes=BF16)
-            for aliases in aliases_on(operator, chosen):
-                apart, shared = (Case(operator, chosen, "dense", 1) for _ in range(2))
-                shared.tensors |= {output: shared.tensors[given] for output, given in aliases.items()}
-                apart.call(world.ops)
-                shared.call(world.ops)
-                assert not (fault := apart.fault()), fault
-                for output in operator.outputs:
-                    if output.name in shared.tensors:
-                        torch.testing.assert_close(shared.tensors[output.name], apart.tensors[output.name])
-
-
-def attention_of_torch(world: World) -> None:
-    """Attention as users of torch call theirs: views of projections, masks of all kinds, a token, odd widths."""
-    if "flash_attention" not in world.ops.operators:
-        return
-    torch.manual_seed(0)
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    faults = []
-    for width, (b, h, hk, m, n) in itertools.product(
-        (64, 96, 128, 160, 192, 224, 256), ((2, 8, 2, 1, 1500), (1, 4, 1, 7, 700), (2, 4, 4, 133, 260))
-    ):
-        q, k, v = (torch.randn(b, t, g, width, device="cuda").bfloat16() for t, g in ((m, h), (n, hk), (n, hk)))
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        padding = torch.arange(n, device="cuda") < torch.tensor([n, n // 2], device="cuda")[:b, None, None, None]
-        some, added = (torch.rand(b, h, m, n, device="cuda") < 0.7, torch.randn(1, h, m, n, device="cuda").bfloat16())
-        some[:, :, 0] = False
-        given = ({}, {"mask": padding}, {"mask": some[:1, :1]}, {"bias": added}, {"mask": some, "bias": added})
-        for masks, causal in itertools.product(given, ("none", "lower_right")):
-            whole = {name: mask.expand(b, h, m, n) for name, mask in masks.items()}
-            seen = whole.get("mask", torch.ones(m, n, device="cuda", dtype=torch.bool))
-            seen = seen.tril(n - m) if causal == "lower_right" else seen
-            bias = whole["bias"].double() if "bias" in whole else 0.0
-            hidden = torch.where(seen, bias, -torch.inf).expand(b, h, m, n)
-            want = sdpa(*(t.double() for t in (q, k, v)), attn_mask=hidden, enable_gqa=True)
-            want = torch.where((hidden == -torch.inf).all(-1, keepdim=True), 0.0, want)
-            got = world.ops.flash_attention(q, k, v, **whole, causal=causal)
-            worst = float((got.double() - want).abs().max())  # NaN is not less
-            if not worst < 0.02 * max(1.0, float(want.abs().max())):
-                faults.append(f"D={width} B={b} H={h} HK={hk} M={m} N={n} {sorted(whole)} {causal}: off by {worst:g}")
-        short = torch.ones(b, h, m, n + 1, device="cuda", dtype=torch.bool)
-        out = torch.full_like(q, 7.0)
-        refused((world.ops.Error,), world.ops.flash_attention, q, k, v, mask=short, out=out)
-        refused((world.ops.Error,), world.ops.flash_attention, q, k, v, bias=some, out=out)
-        assert bool((out == 7.0).all())
     assert not faults, "\n".join(faults[:20])
 
 
@@ -332,16 +235,6 @@ def capture_beside(world: World) -> None:
     _all_right([mine, others])
 
 
-def refused(errors: tuple[type[Exception], ...], function: Callable[..., Any], *given: Any, **named: Any) -> None:
-    """The call must raise one of the errors, with a text."""
-    try:
-        function(*given, **named)
-    except errors as error:
-        if str(error):
-            return
-    raise AssertionError(f"{function} of {given} {named} was not refused")
-
-
 def preload(world: World) -> None:
     """Every way to name a device; often, and by several threads at once."""
     ways = ("cuda", "cuda:0", 0, torch.device("cuda", 0))
@@ -408,7 +301,7 @@ def found_in(module: Mapping[str, object]) -> dict[str, Callable[..., None]]:
     return found
 
 
-SCENARIOS = found_in(globals())
+SCENARIOS = found_in(vars(model_scenarios)) | found_in(globals())
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](World(*sys.argv[2:4]), *sys.argv[4:])

@@ -13,7 +13,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import scenarios
 from problems import Case
-from scenarios import World
+from world import World
 
 FILLS_IN = "cublaslt_any"
 SIZES = ((300, 520, 1032), (700, 600, 517), (33, 41, 25), (1, 1024, 1024))

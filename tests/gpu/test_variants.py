@@ -81,6 +81,10 @@ def test_row_operators_in_place(library: Any) -> None:
     library.run("rows_in_place")
 
 
+def test_leading_dims(library: Any) -> None:
+    library.run("leading_dims")
+
+
 def test_empty_calls(library: Any) -> None:
     library.run("empty_calls")
 

@@ -13,7 +13,7 @@ import scenarios
 import torch
 from draws import guards_of, odd_rows, own_calls
 from problems import Case
-from scenarios import BF16, World
+from world import BF16, World, refused
 
 
 class TritonWorld(World):
@@ -62,7 +62,7 @@ def nothing_and_too_little(world: World) -> None:
         assert world.ops.rms_norm(x, x.new_ones(width)).shape == (rows, width)
         assert world.ops.swiglu(x, x).shape == (rows, width)
     case = world.case("rms_norm", layout="stepped", R=4, D=64)
-    scenarios.refused((world.ops.Error,), case.call, world.ops)
+    refused((world.ops.Error,), case.call, world.ops)
     right = world.usual()
     for one in right:
         one.call(world.ops)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from environments import Venv, environment, run
 
 Array = Any
 SHAPES = [(1, 1), (1, 768), (3, 7), (16, 768), (5, 4096), (33, 129), (70, 1000)]
@@ -287,6 +288,33 @@ def test_rows_in_place(ops: ModuleType, dtype: str) -> None:
         assert torch.equal(mine, ops.silu_mul(x, up))
 
 
+def test_models_call_with_their_leading_dims(ops: ModuleType) -> None:
+    x, weight = torch.from_numpy(normal(1, 2, 3, 64)), torch.from_numpy(normal(2, 64))
+    b, bias, residual = (torch.from_numpy(normal(i, *s)) for i, s in enumerate(((64, 48), (48,), (2, 3, 48)), 3))
+    exact = x.double().numpy()
+    for given in (x, x[0], x[0, 0], x[None], torch.cat([x, x], -1)[..., :64]):
+        got = ops.rms_norm(given, weight)
+        assert got.shape == given.shape
+        want = rms_norm(given.reshape(-1, 64).double().numpy(), weight.numpy()).reshape(given.shape)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    got = ops.gemm(x, b, bias, residual, activation="relu")
+    want = activated("relu", exact @ b.double().numpy() + bias.numpy()) + residual.numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    for name in ("softmax", "layer_norm"):
+        mine = x.clone()
+        assert getattr(ops, name)(mine, out=mine) is mine
+        assert torch.equal(mine, getattr(ops, name)(x))
+    assert torch.equal(ops.silu_mul(x, x), ops.silu_mul(x.view(6, 64), x.view(6, 64)).view(2, 3, 64))
+
+
+def test_operators_come_when_they_are_asked_for(venv: Venv) -> None:
+    program = (
+        "import sys, aot_tune; assert 'aot_tune.ops' not in sys.modules; print(aot_tune.ops.softmax.__name__); "
+        "assert 'aot_tune.ops' in sys.modules"
+    )
+    assert run([venv.python, "-c", program], env=environment()) == "softmax\n"
+
+
 def test_special_values(ops: ModuleType) -> None:
     x = np.array([[-np.inf, 0, 1], [np.nan, 0, 1], [1e30, 1e30, -1e30]], np.float32)
     got = plain(ops.softmax(x))
@@ -298,7 +326,13 @@ def test_special_values(ops: ModuleType) -> None:
 
 
 WRONG: dict[str, tuple[str, Callable[[ModuleType, Array], object], type[Exception], str]] = {
-    "rank": ("x", lambda o, out: o.softmax(np.zeros(3, "f4"), out=out), ValueError, "1 axes, wanted 2"),
+    "rank": (
+        "b",
+        lambda o, out: o.gemm(np.zeros((2, 3), "f4"), np.zeros(3, "f4"), out=out),
+        ValueError,
+        "1 axes, wanted 2",
+    ),
+    "leading dims": ("out", lambda o, out: o.softmax(np.zeros(3, "f4"), out=out), ValueError, "leading dims"),
     "dtype": ("x", lambda o, out: o.softmax(np.zeros((2, 3)), out=out), TypeError, "f64, wanted f32, bf16 or f16"),
     "mixed factors": (
         "'a' has f16",

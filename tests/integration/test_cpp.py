@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from environments import ROOT, Venv, environment, obeying_modes, run
 
+from aot_tune.link.elf import SharedLibrary
+
 CONSUMER = ROOT / "examples" / "cpp_consumer"
+CONSUMERS = [CONSUMER, ROOT / "examples" / "c_consumer"]
 
 C_PROGRAM = r"""
 #include "aot_tune/ops.h"
@@ -39,19 +42,43 @@ def without_python(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(tools), "HOME": str(tmp_path)}
 
 
+def check_consumer(program: Path) -> None:
+    said = run([program], env={})
+    assert ("greatest error" if "cpp" in str(program) else "\n0.2500 0.2500 0.2500 0.2500\n0.8700 0.0433 ") in said
+    assert "variant" in said
+    assert f"refused: {'gemm' if 'cpp' in str(program) else 'softmax'}: " in said
+
+
 @pytest.mark.parametrize("how", ["aot_tune_DIR", "CMAKE_PREFIX_PATH"])
-def test_the_consumer_example(venv: Venv, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("example", CONSUMERS, ids=lambda p: p.name)
+def test_the_consumer_examples(venv: Venv, tmp_path: Path, how: str, example: Path) -> None:
     """`aot_tune_DIR` points into site-packages; an environment's root on the prefix path leads there too."""
     env = without_python(tmp_path)
     place = venv.run("aot-tune", "--cmake-dir").strip() if how == "aot_tune_DIR" else venv.folder
-    build = tmp_path / "build"
-    cmake = ["cmake", "-G", "Ninja", "-S", CONSUMER, "-B", build, f"-D{how}={place}", "-DCMAKE_BUILD_TYPE=Release"]
+    build = tmp_path / example.name
+    cmake = ["cmake", "-G", "Ninja", "-S", example, "-B", build, f"-D{how}={place}", "-DCMAKE_BUILD_TYPE=Release"]
     run(obeying_modes(cmake), env=env)
     run(["cmake", "--build", build], env=env)
-    said = run([build / "consumer"], env={})
-    assert "greatest error" in said
-    assert "variant" in said
-    assert "refused: gemm: " in said
+    check_consumer(build / "consumer")
+
+
+@pytest.mark.parametrize("example", CONSUMERS, ids=lambda p: p.name)
+def test_the_consumer_examples_without_cmake(venv: Venv, tmp_path: Path, example: Path) -> None:
+    tool = shutil.which("pkg-config")
+    if tool is None or shutil.which("make") is None:
+        pytest.skip("there is no pkg-config or no make on this machine")
+    folder = tmp_path / example.name
+    shutil.copytree(example, folder)
+    place = Path(venv.run("aot-tune", "--include-dir").strip()).parent / "lib" / "pkgconfig"
+    env = environment(PKG_CONFIG_PATH=str(place))
+    run(["make", "-C", folder], env=env)
+    check_consumer(folder / "consumer")
+    assert run([tool, "--modversion", "aot_tune_ops"], env=env) == project_version() + "\n"
+
+
+def project_version() -> str:
+    (found,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    return str(found)
 
 
 def test_an_environment_that_is_active_is_found_by_itself(venv: Venv, tmp_path: Path) -> None:
@@ -85,11 +112,35 @@ def test_pkg_config(venv: Venv, tmp_path: Path, program: str) -> None:
     assert run([out], env={}).strip() == "0.25"
 
 
-def test_cmake_alone_knows_the_version(tmp_path: Path) -> None:
-    """Without pip, as C++ developers build: `find_package(aot_tune 0.1)` asks for it."""
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without pip, as C++ developers build and install; `cmake --install` may hold links."""
+    folder = tmp_path_factory.mktemp("installed")
     search = os.pathsep.join(p for p in sys.path if p)
-    env = environment(AOT_TUNE_MODE="generic", AOT_TUNE_CACHE_DIR=str(tmp_path / "cache"), PYTHONPATH=search)
-    argv = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", tmp_path / "build", f"-DPython_EXECUTABLE={sys.executable}"]
-    run(argv, env=env)
-    (wanted,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert f'set(PACKAGE_VERSION "{wanted}")' in (tmp_path / "build" / "aot_tuneConfigVersion.cmake").read_text()
+    env = environment(AOT_TUNE_MODE="generic", AOT_TUNE_CACHE_DIR=str(folder / "cache"), PYTHONPATH=search)
+    argv = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", folder / "build", f"-DPython_EXECUTABLE={sys.executable}"]
+    run([*argv, f"-DCMAKE_INSTALL_PREFIX={folder / 'prefix'}", "-DAOT_TUNE_TARGETS=cpu"], env=env)
+    run(["cmake", "--build", folder / "build"], env=env)
+    run(["cmake", "--install", folder / "build"], env=env)
+    return folder / "prefix"
+
+
+def test_cmake_alone_installs_a_versioned_library(installed: Path, tmp_path: Path) -> None:
+    """`find_package(aot_tune 0.1)` asks for the version; programs need the library by its SONAME."""
+    version = project_version()
+    for name in ("libaot_tune_ops.so", "libaot_tune_ops.so.1"):
+        assert (installed / "lib" / name).resolve().name == f"libaot_tune_ops.so.{version}"
+    build = tmp_path / CONSUMER.name
+    env = without_python(tmp_path)
+    run(["cmake", "-G", "Ninja", "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={installed}"], env=env)
+    run(["cmake", "--build", build], env=env)
+    check_consumer(build / "consumer")
+    needed = SharedLibrary((build / "consumer").read_bytes()).dynamic("DT_NEEDED")
+    assert [name for name in needed if "aot_tune" in name] == ["libaot_tune_ops.so.1"]
+    code = "import numpy, ops; print(numpy.from_dlpack(ops.softmax(numpy.zeros((1, 4), 'f4')))[0, 3])"
+    assert run([sys.executable, "-c", code], env=environment(PYTHONPATH=str(installed))) == "0.25\n"
+
+
+def test_the_stub_of_the_bundled_operators_is_of_their_module(installed: Path) -> None:
+    env = environment(MYPYPATH=str(installed), PYTHONPATH=str(installed))
+    assert "Success" in run([sys.executable, "-m", "mypy.stubtest", "ops"], env=env)

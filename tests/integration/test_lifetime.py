@@ -89,9 +89,9 @@ def test_another_library_of_the_same_name(built: Path, tmp_path: Path) -> None:
     for package in ("one", "same", "other"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("")
-        for file in ("libtiny.so", "face.abi3.so"):
+        for file in ("libtiny.so.1", "face.abi3.so"):
             shutil.copy(built / file, tmp_path / package / file)
-    library = tmp_path / "other" / "libtiny.so"
+    library = tmp_path / "other" / "libtiny.so.1"
     library.write_bytes(library.read_bytes().replace(b'"mode": "generic"', b'"mode": "special"'))
     code = """
 import one.face, same.face
@@ -103,7 +103,7 @@ except ImportError as error:
 """
     said = python(code, tmp_path)
     assert f"needs {library}, but this process has loaded another library of that name: " in said
-    assert f"{tmp_path / 'one' / 'libtiny.so'}; a process has one of each name" in said
+    assert f"{tmp_path / 'one' / 'libtiny.so.1'}; a process has one of each name" in said
     assert python("import other.face; print(other.face.manifest()['mode'])", tmp_path).split() == ["special"]
 
 

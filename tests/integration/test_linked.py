@@ -72,7 +72,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.change("(1, 4, 16, 64, 256)", "(1, 64)")
     made.cmake()
     said = made.make_all()
-    assert re.search(r"libtiny\.so: 2 variants verified inside the library in \d", said), said
+    assert re.search(r"libtiny\.so\.1: 2 variants verified inside the library in \d", said), said
     return made
 
 
@@ -90,8 +90,8 @@ def dispatch(project: Project) -> Iterator[Path]:
 
 
 def test_the_same_bytes_are_verified_once(project: Project) -> None:
-    (project.folder / "cmake" / "libtiny.so").unlink()
-    assert "libtiny.so: its variants were verified before on this machine" in project.make_all()
+    (project.folder / "cmake" / "libtiny.so.1").unlink()
+    assert "libtiny.so.1: its variants were verified before on this machine" in project.make_all()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -101,13 +101,13 @@ def test_dispatch_that_hands_on_something_else_ends_the_build(project: Project, 
     assert old in text
     dispatch.write_text(text.replace(old, new))
     said = project.make_all(status=1)
-    assert f"libtiny.so: {len(kernels)} of 2 variants fail inside the library" in said
+    assert f"libtiny.so.1: {len(kernels)} of 2 variants fail inside the library" in said
     assert {line[1] for line in re.finditer(r"twice: (\w+)_[0-9a-f]{8} \(.*\) on 'N=.*': ", said)} == set(kernels)
     assert re.search(pattern, said), said
     assert "fix: build again from an empty build folder" in said
     command = re.search(r"aot-tune (check-library --directory \S+ --library \S+)", said)
     assert command is not None
-    (project.folder / "cmake" / "libtiny.so").unlink(missing_ok=True)
+    (project.folder / "cmake" / "libtiny.so.1").unlink(missing_ok=True)
 
 
 def test_an_object_that_was_replaced_is_found_by_its_digest_and_by_what_it_does(project: Project) -> None:
@@ -135,12 +135,12 @@ def test_devices_that_are_not_here_are_said(project: Project) -> None:
         if "loop" in one["variant"]:
             one["target"] = "cuda-sm_90a"
     (folder / "shipped.json").write_text(json.dumps(shipped))
-    library = project.folder / "cmake" / "libtiny.so"
+    library = project.folder / "cmake" / "libtiny.so.1"
     project.make_all()
     argv = project.command("check-library", "--directory", folder, "--library", library)
     said = run(argv, env=project.environment())
-    assert "libtiny.so: 1 variant for cuda-sm_90a not verified inside the library: no such device here" in said
-    assert "libtiny.so: 1 variant verified inside the library" in said
+    assert "libtiny.so.1: 1 variant for cuda-sm_90a not verified inside the library: no such device here" in said
+    assert "libtiny.so.1: 1 variant verified inside the library" in said
 
 
 def test_a_library_that_is_loaded_still_is_loaded_once_more_for_another_variant(
@@ -148,7 +148,7 @@ def test_a_library_that_is_loaded_still_is_loaded_once_more_for_another_variant(
 ) -> None:
     project.make_all()
     monkeypatch.setenv("AOT_TUNE_FORCE", "")  # what loading sets is undone
-    library = project.folder / "cmake" / "libtiny.so"
+    library = project.folder / "cmake" / "libtiny.so.1"
     variants = [v["name"] for v in project.manifest("cmake/aot_tune/tiny")["operators"][0]["variants"]]
     operator = load_operator(project.folder / "templates" / "twice").concrete({})
     memory = (ctypes.c_float * 64)()
@@ -161,7 +161,7 @@ def test_a_library_that_is_loaded_still_is_loaded_once_more_for_another_variant(
     for one in found:
         assert one.workspace_bytes(call) == 0
         one.close()
-    with pytest.raises(LoadError, match=r"libtiny\.so lacks a function: .*tiny_thrice"):
+    with pytest.raises(LoadError, match=r"libtiny\.so\.1 lacks a function: .*tiny_thrice"):
         load(library, "tiny_thrice", f"thrice:{variants[1]}")
 
 
@@ -173,7 +173,7 @@ def test_a_session_of_a_gpu_verifies_alike(project: Project, tmp_path: Path) -> 
     device = device_of(
         name="Host", uuid="host", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
     )
-    library = project.folder / "cmake" / "libtiny.so"
+    library = project.folder / "cmake" / "libtiny.so.1"
     with Bench(device, policy_for("cuda", Policy()), scratch=tmp_path, threads=1) as bench:
         folder = project.templates / "twice"
         prepared = [bench.prepare(folder, load_operator(folder), problem(N=n)) for n in (20000, 13)]

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -148,6 +149,33 @@ def test_values_in_place_and_made(space: Any, dtype: torch.dtype) -> None:
         assert not wide[:, 1::2].any()
 
 
+def test_leading_dims_are_one_axis(space: Any, module: Any) -> None:
+    flat, w = rows(6, 5), rows(5)
+    want = space.blend.all_outputs(flat.clone(), w, a=2.0)
+    for lead in ((2, 3), (6, 1, 1), (1, 2, 3)):
+        x = flat.clone().view(*lead, 5)
+        made = space.blend.all_outputs(x, w, a=2.0)
+        torch.testing.assert_close(made, tuple(t.view(*lead, *t.shape[1:]) for t in want))
+        torch.library.opcheck(space.blend.all_outputs, (flat.clone().view(*lead, 5), w), {"a": 2.0})
+        total = torch.empty(lead)
+        space.blend.out(flat.clone().view(*lead, 5), w, a=2.0, total=total)
+        assert torch.equal(total, made[0])
+    assert space.blend(flat[0].clone(), w, a=2.0).shape == ()
+    compiled = torch.compile(lambda x: space.blend(x, w, a=2.0), fullgraph=True, dynamic=True, backend="aot_eager")
+    for lead in ((2, 3), (4, 5)):
+        x = rows(*lead, 5)
+        torch.testing.assert_close(compiled(x.clone()), space.blend(x.clone(), w, a=2.0))
+    turned, x, total = rows(3, 2, 5).transpose(0, 1), rows(2, 3, 5), rows(3, 2)
+    for wrong in (
+        lambda: space.blend(turned, w, a=1.0),
+        lambda: space.blend.out(x, w, a=1.0, total=total),
+    ):
+        with pytest.raises(module.ArgumentValueError, match="leading dims"):
+            wrong()
+        with pytest.raises(Exception, match="leading dims"):
+            torch.compile(wrong, fullgraph=True, backend="eager")()
+
+
 def test_extents_and_dtypes_that_are_told(space: Any) -> None:
     x = rows(22)
     out, heads = space.spread(x, count=4)
@@ -203,7 +231,7 @@ def test_exported_and_read_again(space: Any) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
-    "rank": (lambda s: s.blend(rows(4), rows(4), a=1.0), "ArgumentValueError", "'x' has 1 axes, wanted 2"),
+    "rank": (lambda s: s.blend(rows(3, 4), rows(4, 1), a=1.0), "ArgumentValueError", "'w' has 2 axes, wanted 1"),
     "dtype": (lambda s: s.blend(rows(2, 4).double(), rows(4), a=1.0), "ArgumentTypeError", "tensor 'x'"),
     "complex": (lambda s: s.spread(torch.zeros(4, dtype=torch.cfloat), count=1), "ArgumentTypeError", "tensor 'x'"),
     "dtypes": (lambda s: s.blend(rows(2, 4), rows(4).bfloat16(), a=1.0), "ArgumentTypeError", "tensor 'w'"),
@@ -337,9 +365,15 @@ def test_profilers_show_operators_by_name(space: Any, registered: Registered) ->
 
 def test_registering_again(module: Any, registered: Registered) -> None:
     assert register(module, registered.namespace) is registered
-    other = load_module.__globals__["ModuleType"]("other")
+    other = ModuleType("other")
     with pytest.raises(TorchError, match="is no module of a tuned library"):
         register(other)
+    vars(other).update({name: value for name, value in vars(module).items() if name != "__tables__"})
+    with pytest.raises(ShimError, match="has no tables that this shim reads"):
+        register(other, "own_other", shim=True)
+    assert register(other, f"{registered.namespace}_other", shim=False).operators == registered.operators
+    with pytest.raises(TorchError, match="has the operators of tested_in_torch already"):
+        register(other, registered.namespace)
     for name in ("aten", "a b", ""):
         with pytest.raises(TorchError, match="is no namespace for operators"):
             register(module, name)
@@ -381,6 +415,7 @@ import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 import torch
 from pathlib import Path
+from types import ModuleType
 from torch_library import load_module
 import aot_tune.torch
 made = aot_tune.torch.register(load_module(Path({module.__file__!r}), "package.sub.{NAME}"), shim=False)

@@ -37,7 +37,8 @@ def test_what_is_inside(built: Built) -> None:
     assert re.fullmatch(r"aot_tune-[0-9.]+-cp310-abi3-linux_x86_64\.whl", built.wheel.name)
     package = {
         "ops.abi3.so", "ops.pyi", "lib/libaot_tune_ops.so", "lib/pkgconfig/aot_tune_ops.pc", "include/aot_tune/ops.h",
-        "include/aot_tune/base.h", "share/cmake/aot_tune/aot_tuneConfig.cmake", "share/aot_tune/ops/manifest.json",
+        "include/aot_tune/base.h", "include/aot_tune/tensor.h", "include/aot_tune/tensor.hpp",
+        "share/cmake/aot_tune/aot_tuneConfig.cmake", "share/aot_tune/ops/manifest.json",
         "templates/gemm/operator.py", "templates/common/simd.h.j2", "runtime/cpu.cpp", "link/binding/module.cpp",
         "torch/csrc/shim.cpp",
     }  # fmt: skip

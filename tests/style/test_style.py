@@ -28,7 +28,7 @@ CXX = [
     path
     for folder in CXX_FOLDERS
     for path in sorted((ROOT / folder).rglob("*"))
-    if path.suffix in (".cpp", ".h", ".c") and not path.is_relative_to(FETCHED)
+    if path.suffix in (".cpp", ".hpp", ".h", ".c") and not path.is_relative_to(FETCHED)
 ]
 MODULES = sorted((ROOT / "aot_tune").rglob("*.py"))
 

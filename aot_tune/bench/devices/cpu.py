@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aot_tune.bench.devices.family import Monitor, make_device
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role
+from aot_tune.support.control_groups import control_groups, core_limits
 
 __all__ = ["FAMILY", "Cpu", "cpu_identity", "last_cache_bytes", "usable_cores"]
 
@@ -119,14 +120,13 @@ class _Unwatched:
 FAMILY = Cpu()
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on, at most as many as its control group's quota pays for."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
+def usable_cores(root: Path = Path("/")) -> int:
+    """Cores that this process may run on, at most as many as its control groups' quotas pay for.
+
+    Args:
+        root: where /proc and /sys are read.
+    """
+    return min([len(os.sched_getaffinity(0)), *core_limits(control_groups(root))])
 
 
 def cpu_identity() -> dict[str, str | int]:

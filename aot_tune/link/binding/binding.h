@@ -179,7 +179,11 @@ void copy_layout(DLTensor* tensor, Borrowed* out);
 
 // Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
 // cause; false.
-__attribute__((cold)) bool cannot_read(State* state, const Place& place);
+__attribute__((cold)) bool cannot_read(State* state, PyObject* object, const Place& place);
+
+// " of type FakeTensor" for what is neither a plain tensor of torch nor an array of numpy, else ""; a new
+// text, or NULL with an exception set.
+PyObject* type_told(State* state, PyObject* object);
 
 // Finds out whether flags are to be read; asks torch, which may run Python code. False with an exception set
 // where torch traces or transforms what it does: to that, a call of ours would be a constant without a word.
@@ -212,7 +216,7 @@ bool learn_numpy(State* state);
 // A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set. Its axes
 // are in memory as those of `layout` are, if that is not NULL.
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
-                   const DType& type, const int64_t* extents, const DLTensor* layout);
+                   const DType& type, int rank, const int64_t* extents, const DLTensor* layout);
 
 // ---- Devices and streams
 // -------------------------------------------------------------------------------------------
@@ -229,8 +233,8 @@ PyObject* preload(PyObject* module, PyObject* device);
 // ---- Calls
 // ---------------------------------------------------------------------------------------------------------
 
-// Raises the exception that fits a status, with the library's message; returns NULL.
-__attribute__((cold)) PyObject* raise_status(State* state, int32_t status);
+// Raises the exception that fits a status, with the library's message, and `more` behind it; returns NULL.
+__attribute__((cold)) PyObject* raise_status(State* state, int32_t status, PyObject* more = nullptr);
 
 // Whether the library that was loaded is the one that the module was built with; false with ImportError set.
 bool check_library();

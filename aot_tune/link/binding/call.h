@@ -91,6 +91,10 @@ PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py
   CallTensors tensors(Op.tensor_count);
   if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &tensors.shared.stream)) return nullptr;
   if (!(tensors.take_passed(state, Op, I, parsed.tensors[I]) && ...)) return nullptr;
+  if constexpr (can_fold(Op)) {
+    if ((CallTensors::leads(Op.tensors[I], tensors.given[I]) || ...) && !tensors.fold(state, Op))
+      return nullptr;
+  }
   if (((Op.tensors[I].output && wants_allocation(Op.tensors[I], parsed.tensors[I])) || ...)) {
     if (!allocate_outputs(state, Op, parsed, &tensors)) return nullptr;
   }
@@ -108,7 +112,7 @@ PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py
   } else {
     status = Op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
   }
-  if (status != AOT_TUNE_OK) return raise_status(state, status);
+  if (status != AOT_TUNE_OK) return raise_call(state, Op, parsed, tensors, status);
   if (tensors.versioned != 0) tensors.bump_versions(state, parsed);
   return results_of<Op>(parsed, tensors, all);
 }

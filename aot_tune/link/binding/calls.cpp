@@ -222,8 +222,9 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
     if (!op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i])) continue;
     if (!bound && !(bound = op.bind(tensors->given, parsed.scalars, dims))) return true;
     int64_t extents[kMaxRank];
+    int rank = op.tensors[i].rank;
     op.shape(i, dims, extents);
-    for (int axis = 0; axis < op.tensors[i].rank; ++axis) {
+    for (int axis = 0; axis < rank; ++axis) {
       if (extents[axis] < 0) {
         PyErr_Format(
             state->value_error,
@@ -234,11 +235,15 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
       }
     }
     tensors->settle();
-    tensors->made[i] = allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i],
-                                type_of(op, i, tensors->given), extents, tensors->layout_for(op.tensors[i]));
+    const bool leads = tensors->leading >= 0 && op.tensors[i].folds;
+    if (leads && !tensors->unfold(state, op, i, &rank, extents)) return false;
+    tensors->made[i] =
+        allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i],
+                 type_of(op, i, tensors->given), rank, extents, tensors->layout_for(op.tensors[i]));
     if (tensors->made[i] == nullptr) return false;
     tensors->owned |= CallTensors::kMade;
     if (!tensors->take(state, op, i, tensors->made[i])) return false;
+    if (leads && !tensors->fold_one(state, op, i)) return false;
   }
   return true;
 }
@@ -261,6 +266,28 @@ PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& t
     PyTuple_SetItem(tuple, i, found[i]);
   }
   return tuple;
+}
+
+PyObject* raise_call(State* state, const Operator& op, const Parsed& parsed, const CallTensors& tensors,
+                     int32_t status) {
+  for (int i = 0; status == AOT_TUNE_ERROR_NULL && i < op.tensor_count; ++i) {
+    if (tensors.given[i] == nullptr || tensors.given[i]->data != nullptr || tensors.made[i] != nullptr)
+      continue;
+    PyObject* told = type_told(state, parsed.tensors[i]);
+    PyObject* more =
+        told != nullptr && PyUnicode_GetLength(told) > 0
+            ? PyUnicode_FromFormat(
+                  "; '%s' is%U, which stands for a tensor and has no memory: make the call where there "
+                  "are tensors, or wrap it as a custom operator (torch.library.custom_op)",
+                  op.tensors[i].name, told)
+            : nullptr;
+    Py_XDECREF(told);
+    PyErr_Clear();
+    raise_status(state, status, more);
+    Py_XDECREF(more);
+    return nullptr;
+  }
+  return raise_status(state, status);
 }
 
 }  // namespace aot_tune::python

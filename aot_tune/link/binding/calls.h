@@ -56,6 +56,16 @@ struct CallTensors {
   // Tells torch of the outputs that the caller passed and the call has written.
   __attribute__((noinline)) void bump_versions(State* state, const Parsed& parsed) const;
 
+  // Whether a tensor has leading dims where one axis is declared for them.
+  static bool leads(const TensorArgument& argument, const DLTensor* tensor) {
+    return argument.folds && tensor != nullptr && tensor->ndim != argument.rank;
+  }
+  // Takes the leading dims of all tensors, or of one, as one axis, and puts them in the place of an output's
+  // first extent; all: false with an exception set.
+  __attribute__((noinline)) bool fold(State* state, const Operator& op);
+  bool fold_one(State* state, const Operator& op, int index);
+  bool unfold(State* state, const Operator& op, int index, int* rank, int64_t* extents) const;
+
   // To be called before anything may run that changes tensors: other Python code, other threads.
   void settle() {
     if (lent != 0) copy_layouts();
@@ -86,12 +96,14 @@ struct CallTensors {
   uint32_t versioned = 0;  // a bit each: outputs of torch's
   int64_t elements = 0;
   bool on_gpu = false;
+  int leading = -1;  // how many leading dims the call has, where these are not the one axis
   Shared shared;
   const DLTensor* given[kMaxTensors];
   PyObject* made[kMaxTensors];
   DLTensor views[kMaxTensors];  // of those that are lent; their layouts come to lie in `held`
   Borrowed held[kMaxTensors];
   Borrowed workspace;
+  int64_t lead[kMaxRank];  // the leading dims, where there are others than the one axis
 
  private:
   // Of what no framework shows as it is.
@@ -147,6 +159,12 @@ inline bool is_long(const CallTensors& tensors) {
   return tensors.elements > (tensors.on_gpu ? kReleaseElementsOfGpus : kReleaseElements);
 }
 
+constexpr bool can_fold(const Operator& op) {
+  bool found = false;
+  for (int i = 0; i < op.tensor_count; ++i) found |= op.tensors[i].folds;
+  return found;
+}
+
 constexpr int output_count(const Operator& op) {
   int count = 0;
   for (int i = 0; i < op.tensor_count; ++i) count += op.tensors[i].output ? 1 : 0;
@@ -155,6 +173,10 @@ constexpr int output_count(const Operator& op) {
 
 // The outputs of a call: one as it is, several as a tuple; None of an operator that has none.
 PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors);
+
+// Raises what a call came to, with the types of tensors that have no data; returns NULL.
+__attribute__((cold)) PyObject* raise_call(State* state, const Operator& op, const Parsed& parsed,
+                                           const CallTensors& tensors, int32_t status);
 
 // The text of a function's signature: "(a, b, bias=None, *, activation='none', out=None)".
 const char* signature_of(int index);

@@ -171,7 +171,7 @@ bool check_tangent(State* state, PyObject* object, const Place& place) {
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
   PyObject* grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
                                                   : PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
-  if (grad == nullptr) return cannot_read(state, place);
+  if (grad == nullptr) return cannot_read(state, object, place);
   const bool wanted = grad == Py_True;
   Py_DECREF(grad);
   if (!wanted || !gradients_enabled(state)) return true;

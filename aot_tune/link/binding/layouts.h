@@ -32,6 +32,30 @@ inline bool axes_in_memory(const DLTensor* tensor, int* order) {
   return other;
 }
 
+// The first `count` axes as one; false where no distance leads from each of its elements to the next.
+inline bool as_one(const DLTensor& tensor, int count, int64_t* extent, int64_t* stride) {
+  int64_t elements = 1, step = 0;
+  bool known = false, whole = true;
+  for (int i = count - 1; i >= 0; --i) {
+    const int64_t n = tensor.shape[i];
+    int64_t next = 0;
+    if (tensor.strides != nullptr && n != 1) {
+      if (known)
+        whole &= !__builtin_mul_overflow(step, elements, &next) && tensor.strides[i] == next;
+      else
+        step = tensor.strides[i];
+      known = true;
+    }
+    whole &= !__builtin_mul_overflow(elements, n, &elements);
+  }
+  for (int i = 0; i < count; ++i) {
+    if (tensor.shape[i] == 0) elements = 0, whole = true;
+  }
+  *extent = elements;
+  *stride = step;
+  return whole;
+}
+
 }  // namespace aot_tune::python
 
 #endif  // AOT_TUNE_LINK_LAYOUTS_H_

@@ -171,6 +171,18 @@ PyObject* manifest(PyObject*, PyObject*) { return from_json(kLibrary.manifest())
 
 PyObject* signatures(PyObject*, PyObject*) { return from_json(kLibrary.signatures); }
 
+PyObject* set_num_threads(PyObject* module, PyObject* value) {
+  const long threads = PyLong_AsLong(value);
+  if (threads == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  const bool fits = threads >= INT32_MIN && threads <= INT32_MAX;
+  const int32_t status = kLibrary.set_num_threads(fits ? static_cast<int32_t>(threads) : -1);
+  if (status != AOT_TUNE_OK) return raise_status(state_of(module), status);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+
+PyObject* get_num_threads(PyObject*, PyObject*) { return PyLong_FromLong(kLibrary.get_num_threads()); }
+
 template <typename Function>
 PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -179,7 +191,7 @@ PyCFunction as_method(Function* function) {
 constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
 constexpr int kMaxMethods = 256;
 
-PyMethodDef methods[kMaxMethods + 6];
+PyMethodDef methods[kMaxMethods + 8];
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, nullptr, nullptr, sizeof(State), methods, slots, traverse, clear, destroy};
@@ -201,12 +213,17 @@ const char* signature_of(int index) {
   return text;
 }
 
-PyObject* raise_status(State* state, int32_t status) {
+PyObject* raise_status(State* state, int32_t status, PyObject* more) {
   PyObject* type = state->value_error;
   if (status == AOT_TUNE_ERROR_NULL || status == AOT_TUNE_ERROR_DTYPE) type = state->type_error;
   if (status >= AOT_TUNE_ERROR_WORKSPACE) type = state->runtime_error;
   const char* text = kLibrary.last_error();  // it may quote the environment, and be cut off within a letter
   PyObject* message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
+  if (message != nullptr && more != nullptr) {
+    PyObject* whole = PyUnicode_Concat(message, more);
+    Py_DECREF(message);
+    message = whole;
+  }
   if (message != nullptr) PyErr_SetObject(type, message);
   Py_XDECREF(message);
   return nullptr;
@@ -221,11 +238,11 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
   for (int i = 0; i < count; ++i) methods[i] = operators[i];
   methods[count] = {
       "is_tuned", as_method(is_tuned), kFast,
-      "is_tuned(operator, *tensors, **tensors_or_dims)\n--\n\nWhether exactly this problem was measured "
+      "is_tuned(operator, /, *tensors, **tensors_or_dims)\n--\n\nWhether exactly this problem was measured "
       "for the target that a call gets here: is_tuned('gemm', a, b) or is_tuned('gemm', M=1, N=2, K=3)."};
   methods[count + 1] = {
       "explain", as_method(explain), kFast,
-      "explain(operator, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets "
+      "explain(operator, /, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets "
       "here and why; arguments as of is_tuned, optional tensors of a stated problem as name=True, its dtypes "
       "as T='bf16', its device as device='cuda:0'; workspace is a "
       "tensor or a number of bytes. With AOT_TUNE_OVERRIDE=FILE, 'override' is the rule that the call meets; "
@@ -236,13 +253,19 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
       "objects, decision tables, tools."};
   methods[count + 3] = {
       "preload", preload, METH_O,
-      "preload($module, device)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
+      "preload($module, device, /)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
       "torch.device), so that no later call does."};
   methods[count + 4] = {"signatures", signatures, METH_NOARGS,
-                        "signatures()\n--\n\nWhat each operator takes and returns, for bindings of "
+                        "signatures($module)\n--\n\nWhat each operator takes and returns, for bindings of "
                         "frameworks: a dict of its tensors "
                         "with their shapes and dtypes, dims, scalars and attributes."};
-  methods[count + 5] = {nullptr, nullptr, 0, nullptr};
+  methods[count + 5] = {"set_num_threads", set_num_threads, METH_O,
+                        "set_num_threads($module, threads, /)\n--\n\nThreads that calls on a CPU get from "
+                        "now on, in all threads "
+                        "of the process; 0: OpenMP's number of the thread that calls, as at the beginning."};
+  methods[count + 6] = {"get_num_threads", get_num_threads, METH_NOARGS,
+                        "get_num_threads($module)\n--\n\nThreads that a call of this thread on a CPU gets."};
+  methods[count + 7] = {nullptr, nullptr, 0, nullptr};
   definition.m_name = kLibrary.name;
   definition.m_doc = doc;
   return PyModuleDef_Init(&definition);

@@ -1,4 +1,5 @@
 // New tensors for outputs that the caller did not pass.
+#include <cstring>
 #include <initializer_list>
 
 #include "binding.h"
@@ -9,9 +10,9 @@ namespace {
 
 void set_error(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
 
-PyObject* shape_tuple(const TensorArgument& argument, const int64_t* extents) {
-  PyObject* shape = PyTuple_New(argument.rank);
-  for (int i = 0; shape != nullptr && i < argument.rank; ++i) {
+PyObject* shape_tuple(int rank, const int64_t* extents) {
+  PyObject* shape = PyTuple_New(rank);
+  for (int i = 0; shape != nullptr && i < rank; ++i) {
     PyObject* extent = PyLong_FromLongLong(extents[i]);
     if (extent == nullptr || PyTuple_SetItem(shape, i, extent) != 0) Py_CLEAR(shape);
   }
@@ -62,13 +63,13 @@ PyObject* transpose(PyObject* array, int rank, const int* order) {
   return result;
 }
 
-PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, const TensorArgument& argument,
-                            const DType& type, const int64_t* extents, const int* order) {
+PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, const DType& type, int rank,
+                            const int64_t* extents, const int* order) {
   int64_t shape[kMaxRank];
-  for (int i = 0; i < argument.rank; ++i) shape[i] = extents[i];
+  for (int i = 0; i < rank; ++i) shape[i] = extents[i];
   DLTensor prototype{};
   prototype.device = device;
-  prototype.ndim = argument.rank;
+  prototype.ndim = rank;
   prototype.dtype = {type.code, type.bits, 1};
   prototype.shape = shape;
   Managed* managed = nullptr;
@@ -79,58 +80,80 @@ PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, cons
   return static_cast<PyObject*>(object);
 }
 
-// Through the array API standard where the object has it, else a numpy array.
-PyObject* allocate_other(State* state, PyObject* like, const DType& wanted, PyObject* shape) {
+// The functions of the framework that an object is of: those of the array API standard, or CuPy's; NULL
+// without an exception where it names none.
+PyObject* namespace_of(State* state, PyObject* like) {
   PyObject* space = PyObject_CallMethodObjArgs(like, state->words[kWordNamespace], nullptr);
-  if (space == nullptr) {
-    PyErr_Clear();
-    PyObject* numpy = PyImport_ImportModule("numpy");
-    Py_XDECREF(numpy);
-    if (numpy == nullptr || !learn_numpy(state)) return nullptr;
-    return PyObject_CallFunction(state->array_empty, "Os", shape, wanted.name);
-  }
+  if (space != nullptr) return space;
+  PyErr_Clear();
+  PyObject* home = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(like)), "__module__");
+  const char* text = home != nullptr ? PyUnicode_AsUTF8AndSize(home, nullptr) : nullptr;
+  space = text != nullptr && std::strncmp(text, "cupy", 4) == 0 ? imported("cupy") : nullptr;
+  Py_XDECREF(home);
+  PyErr_Clear();
+  Py_XINCREF(space);
+  return space;
+}
+
+// By the `empty` of a framework; NULL without an exception where it lacks that or the dtype.
+PyObject* allocate_in(State* state, PyObject* space, PyObject* like, const DType& wanted, PyObject* shape) {
   PyObject* empty = PyObject_GetAttr(space, state->words[kWordEmpty]);
-  PyObject* type = PyObject_GetAttrString(space, wanted.name);
-  PyObject* device = PyObject_GetAttr(like, state->words[kWordDevice]);
-  PyObject* arguments = empty != nullptr ? PyTuple_Pack(1, shape) : nullptr;
-  PyObject* named = type != nullptr && device != nullptr ? PyDict_New() : nullptr;
+  PyObject* type = empty != nullptr ? PyObject_GetAttrString(space, wanted.name) : nullptr;
+  if (type == nullptr) PyErr_Clear();
+  PyObject* device = type != nullptr ? PyObject_GetAttr(like, state->words[kWordDevice]) : nullptr;
+  if (device == nullptr) PyErr_Clear();
+  PyObject* arguments = type != nullptr ? PyTuple_Pack(1, shape) : nullptr;
+  PyObject* named = arguments != nullptr ? PyDict_New() : nullptr;
   PyObject* result = nullptr;
-  if (arguments != nullptr && named != nullptr &&
-      PyDict_SetItem(named, state->words[kWordDtype], type) == 0 &&
-      PyDict_SetItem(named, state->words[kWordDevice], device) == 0) {
+  if (named != nullptr && PyDict_SetItem(named, state->words[kWordDtype], type) == 0) {
+    if (device != nullptr) PyDict_SetItem(named, state->words[kWordDevice], device);
     result = PyObject_Call(empty, arguments, named);
+    if (result == nullptr && device != nullptr && PyErr_ExceptionMatches(PyExc_TypeError)) {
+      PyErr_Clear();  // CuPy's makes it on the current device
+      PyDict_DelItem(named, state->words[kWordDevice]);
+      result = PyObject_Call(empty, arguments, named);
+    }
   }
-  for (PyObject* object : {space, empty, type, device, arguments, named}) Py_XDECREF(object);
+  for (PyObject* object : {empty, type, device, arguments, named}) Py_XDECREF(object);
   return result;
+}
+
+// An array of numpy; NULL without an exception where that cannot be.
+PyObject* allocate_array(State* state, const DLDevice& device, const DType& wanted, PyObject* shape) {
+  if (device.device_type != kDLCPU || !wanted.standard()) return nullptr;
+  PyObject* numpy = PyImport_ImportModule("numpy");
+  Py_XDECREF(numpy);
+  if (numpy == nullptr || !learn_numpy(state)) return nullptr;
+  return PyObject_CallFunction(state->array_empty, "Os", shape, wanted.name);
 }
 
 }  // namespace
 
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
-                   const DType& type, const int64_t* extents, const DLTensor* layout) {
+                   const DType& type, int rank, const int64_t* extents, const DLTensor* layout) {
   const TypeEntry entry = *find_type(state, like);
   int order[kMaxRank];
   int64_t ordered[kMaxRank];
-  const bool other = entry.kind != Kind::kDlpack && axes_in_memory(layout, order);
-  for (int i = 0; other && i < argument.rank; ++i) ordered[i] = extents[order[i]];
+  const bool other = entry.kind != Kind::kDlpack && axes_in_memory(layout, order) && layout->ndim == rank;
+  for (int i = 0; other && i < rank; ++i) ordered[i] = extents[order[i]];
   if (other) extents = ordered;
   if (entry.kind == Kind::kExchange) {
-    return allocate_exchange(entry, device, argument, type, extents, other ? order : nullptr);
+    return allocate_exchange(entry, device, type, rank, extents, other ? order : nullptr);
   }
-  if (type.name[0] == '\0') {  // numpy and the array API have no such type
+  PyObject* shape = shape_tuple(rank, extents);
+  if (shape == nullptr) return nullptr;
+  PyObject* space = entry.kind != Kind::kArrayStruct ? namespace_of(state, like) : nullptr;
+  PyObject* result = space != nullptr ? allocate_in(state, space, like, type, shape)
+                                      : allocate_array(state, device, type, shape);
+  Py_XDECREF(space);
+  Py_DECREF(shape);
+  if (result == nullptr && PyErr_Occurred() == nullptr) {
     PyErr_Format(state->type_error,
                  "output '%s' cannot be made for arrays of this kind; pass %s=, a tensor of a framework that "
-                 "has its dtype",
+                 "has its dtype and device",
                  argument.name, argument.name);
-    return nullptr;
   }
-  PyObject* shape = shape_tuple(argument, extents);
-  if (shape == nullptr) return nullptr;
-  PyObject* result = entry.kind == Kind::kArrayStruct
-                         ? PyObject_CallFunction(state->array_empty, "Os", shape, type.name)
-                         : allocate_other(state, like, type, shape);
-  Py_DECREF(shape);
-  return other ? transpose(result, argument.rank, order) : result;
+  return other ? transpose(result, rank, order) : result;
 }
 
 }  // namespace aot_tune::python

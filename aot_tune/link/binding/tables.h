@@ -18,9 +18,13 @@ constexpr int kMaxDims = 16;
 constexpr int kMaxVariables = 4;
 
 struct DType {
-  const char* name;  // as numpy and the array API spell it: "float32"; empty where they have none
+  const char* name;  // as frameworks spell it: "float32", "bfloat16"
   uint8_t code;
   uint8_t bits;
+  // Whether numpy and the array API have it.
+  constexpr bool standard() const {
+    return code == kDLInt || code == kDLUInt || code == kDLFloat || code == kDLBool;
+  }
 };
 
 struct DTypeChoice {
@@ -46,6 +50,7 @@ struct TensorArgument {
   constexpr bool written() const { return output || inout; }
   bool required = false;  // of an output: a dim or dtype of the call is that of this one
   int8_t layout_of = -1;  // of an output that is made: the input whose axes have the same order in memory
+  bool folds = false;     // its first axis stands for any number of leading dims
 };
 
 union Scalar {
@@ -112,14 +117,22 @@ struct Operator {
 };
 
 struct Library {
+  uint64_t layout;  // kTablesLayout
   const char* name;
   const Operator* operators;
   int operator_count;
   const char* (*last_error)();
   const char* (*manifest)();
   int32_t (*preload)(int32_t device_type, int32_t device_id);
+  int32_t (*set_num_threads)(int32_t threads);
+  int32_t (*get_num_threads)();
   const char* signatures;  // the same as JSON, with shapes
 };
+
+// What tells code of other libraries that it was compiled with other tables than a module.
+constexpr uint64_t kTablesLayout = sizeof(TensorArgument) | sizeof(ScalarArgument) << 8 |
+                                   sizeof(AttributeArgument) << 16 | sizeof(Operator) << 24 |
+                                   static_cast<uint64_t>(sizeof(Library)) << 40;
 
 // The name of the capsule that a module has for code of other libraries: its version is that of this file.
 constexpr char kTablesCapsule[] = "aot_tune.tables.1";

@@ -35,13 +35,13 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
   }
   if (!plain) settle();
   DLTensor& tensor = views[index];
-  if (view(object, &tensor) != 0) return cannot_read(state, {&op, op.tensors[index].name});
+  if (view(object, &tensor) != 0) return cannot_read(state, object, {&op, op.tensors[index].name});
   if (tensor.shape == nullptr && tensor.ndim > 0) tensor.ndim = -1;  // no rank that is taken
   given[index] = &tensor;
   lent |= uint32_t{1} << index;
   took(tensor);
   if (!find_stream(current_stream, tensor.device, &shared.stream))
-    return cannot_read(state, {&op, op.tensors[index].name});
+    return cannot_read(state, object, {&op, op.tensors[index].name});
   if (torch && op.tensors[index].written()) versioned |= uint32_t{1} << index;
   if (!has_flags || (shared.gradients == Gradients::kOff && !shared.forward && !may_be_negated(tensor)))
     return true;
@@ -66,6 +66,7 @@ bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject
   took(place.tensor);
   if (!op.tensors[index].written()) return true;
   if (find_type(state, object)->torch) versioned |= uint32_t{1} << index;
+  if (made[index] != nullptr) place.unversioned = false;  // nobody else has seen it yet
   return !(place.read_only || place.copied || place.unversioned) || is_read_only(state, op, index);
 }
 
@@ -115,6 +116,9 @@ bool CallTensors::take_given(State* state, const Operator& op, const Parsed& par
     if (!take_passed(state, op, i, parsed.tensors[i])) return false;
   }
   settle();
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (leads(op.tensors[i], given[i])) return fold(state, op);
+  }
   return true;
 }
 

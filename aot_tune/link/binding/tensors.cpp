@@ -50,16 +50,16 @@ bool is_plain(PyObject* type) {
 bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, const Place& place,
                      Shared* shared, Borrowed* out) {
   if (entry.api->view_from_object != nullptr) {
-    if (entry.api->view_from_object(object, &out->tensor) != 0) return cannot_read(state, place);
+    if (entry.api->view_from_object(object, &out->tensor) != 0) return cannot_read(state, object, place);
   } else {
-    if (entry.api->managed_from_object(object, &out->managed) != 0) return cannot_read(state, place);
+    if (entry.api->managed_from_object(object, &out->managed) != 0) return cannot_read(state, object, place);
     out->tensor = out->managed->tensor;
     out->read_only = (out->managed->flags & kReadOnly) != 0;
     out->copied = (out->managed->flags & kCopied) != 0;
   }
   copy_layout(&out->tensor, out);
   if (!find_stream(entry.current_stream, out->tensor.device, &shared->stream))
-    return cannot_read(state, place);
+    return cannot_read(state, object, place);
   if (entry.gradient == nullptr) return true;
   if (shared->gradients == Gradients::kUnknown && !find_gradients(state, place, shared)) return false;
   if (shared->forward && !check_tangent(state, object, place)) return false;
@@ -163,7 +163,7 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
   }
   PyObject* capsule = export_capsule(state, object, method, stream);
   Py_DECREF(method);
-  if (capsule == nullptr) return cannot_read(state, place);
+  if (capsule == nullptr) return cannot_read(state, object, place);
   out->keep = capsule;  // it frees the tensor, since it is not renamed as used
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     const auto* managed = static_cast<const Managed*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
@@ -177,7 +177,7 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
     out->copied = (managed->flags & kCopied) != 0;
   } else {
     const auto* managed = static_cast<const LegacyManaged*>(PyCapsule_GetPointer(capsule, "dltensor"));
-    if (managed == nullptr) return cannot_read(state, place);
+    if (managed == nullptr) return cannot_read(state, object, place);
     out->tensor = managed->tensor;
     out->unversioned = true;
   }
@@ -208,7 +208,16 @@ void copy_layout(DLTensor* tensor, Borrowed* out) {
   tensor->strides = out->strides;
 }
 
-bool cannot_read(State* state, const Place& place) {
+PyObject* type_told(State* state, PyObject* object) {
+  const TypeEntry entry = *find_type(state, object);
+  if (entry.plain || entry.kind == Kind::kArrayStruct) return PyUnicode_FromString("");
+  PyObject* name = PyObject_GetAttrString(entry.type, "__name__");
+  PyObject* told = name != nullptr ? PyUnicode_FromFormat(" of type %S", name) : nullptr;
+  Py_XDECREF(name);
+  return told;
+}
+
+bool cannot_read(State* state, PyObject* object, const Place& place) {
   PyObject* type = nullptr;
   PyObject* cause = nullptr;
   PyObject* trace = nullptr;
@@ -219,8 +228,10 @@ bool cannot_read(State* state, const Place& place) {
   PyObject* first =
       lines != nullptr && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : nullptr;  // borrowed
   PyErr_Clear();
-  PyErr_Format(state->value_error, "%s: tensor '%s' cannot be read through DLPack: %S", place.op->name,
-               place.name, first != nullptr ? first : Py_None);
+  PyObject* told = type_told(state, object);
+  PyErr_Format(state->value_error, "%s: tensor '%s'%S cannot be read through DLPack: %S", place.op->name,
+               place.name, told != nullptr ? told : Py_None, first != nullptr ? first : Py_None);
+  Py_XDECREF(told);
   PyObject* new_type = nullptr;
   PyObject* error = nullptr;
   PyObject* new_trace = nullptr;

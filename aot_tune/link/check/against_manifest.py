@@ -12,6 +12,7 @@ import msgspec
 from aot_tune.link.archive import Member, read_archive
 from aot_tune.link.elf import SharedLibrary, device_code_digest
 from aot_tune.link.families import FAMILIES, family_of
+from aot_tune.link.library_records import SHARED_FUNCTIONS
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.support.errors import ManifestError
 
@@ -114,12 +115,12 @@ def check_against_manifest(
     problems += _check_variants(document, members, image)
     if text not in image.data:
         problems.append(f"{library.name} does not hold this manifest")
-    exports = {f"{document.prefix}_{f}" for f in ("last_error", "manifest", "preload")}
+    exports = {f"{document.prefix}_{f}" for f in SHARED_FUNCTIONS}
     exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
     exports |= set(document.xla_ffi)
     problems += _check_file(library.name, image, exports, forbidden)
     if module is not None:
-        problems += _check_module(library, module, document, forbidden)
+        problems += _check_module(_loaded_as(library, image), module, document, forbidden)
     _refuse(library, problems)
     return document
 
@@ -130,7 +131,13 @@ def check_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequ
     Raises:
         ManifestError: listing everything that does not fit.
     """
-    _refuse(module, _check_module(library, module, read_manifest(manifest.read_bytes()), forbidden))
+    name = _loaded_as(library, SharedLibrary(library.read_bytes()))
+    _refuse(module, _check_module(name, module, read_manifest(manifest.read_bytes()), forbidden))
+
+
+def _loaded_as(library: Path, image: SharedLibrary) -> str:
+    """The name that programs need a library by: its SONAME, which may end in a version."""
+    return next(iter(image.dynamic("DT_SONAME")), library.name)
 
 
 def _refuse(file: Path, problems: Sequence[str]) -> None:
@@ -143,11 +150,11 @@ def _refuse(file: Path, problems: Sequence[str]) -> None:
         )
 
 
-def _check_module(library: Path, module: Path, document: Document, forbidden: Sequence[str]) -> list[str]:
+def _check_module(library: str, module: Path, document: Document, forbidden: Sequence[str]) -> list[str]:
     face = SharedLibrary(module.read_bytes())
     problems = _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
-    if library.name not in face.dynamic("DT_NEEDED"):
-        problems.append(f"{module.name} does not need {library.name}")
+    if library not in face.dynamic("DT_NEEDED"):
+        problems.append(f"{module.name} does not need {library}")
     return problems
 
 

@@ -11,6 +11,7 @@ from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Operator, Scalar
 from aot_tune.spec.bound_dims import outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
+from aot_tune.spec.leading_dims import folds
 
 __all__ = ["FLOATS", "operator_tables", "scalar_default"]
 
@@ -90,10 +91,11 @@ def _tables(op: Operator) -> str:
     for t in op.tensors:
         variable_index = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
         element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
-        flags = f"{str(t.output).lower()}, {str(t.optional).lower()}" + (", true" if t.inout else "")
-        flags += ", false, true" if t.name in to_pass else ""
-        if t.layout_of:
-            flags += ("" if t.name in to_pass else ", false, false") + f", {_place(op, t.layout_of)}"
+        layout = _place(op, t.layout_of) if t.layout_of else -1
+        told = [t.output, t.optional, t.inout, t.name in to_pass, layout, folds(op, t)]
+        while len(told) > 2 and (told[-1] is False or told[-1] == -1):
+            told.pop()
+        flags = ", ".join(str(flag).lower() for flag in told)
         lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
     lines.append("};")
     if op.scalars:
@@ -118,7 +120,7 @@ def _place(op: Operator, name: str) -> int:
 
 
 def _dtype(element: DType) -> str:
-    return f"{{{c_string(element.numpy)}, {element.code}, {element.bits}}}"
+    return f"{{{c_string(element.torch)}, {element.code}, {element.bits}}}"
 
 
 def _scalar_value(scalar: Scalar) -> str:

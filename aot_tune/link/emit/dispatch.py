@@ -55,6 +55,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
 // Dispatch of lib{spec.library}.so. Written by aot_tune.
 #include "{spec.header}"
 #include "choice.h"
+#include "cpu_threads.h"
 #include "expected.h"
 #include "known.h"
 #include "plain.h"
@@ -86,6 +87,10 @@ constexpr char kManifest[] =
 extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_last_error(void) {{ return last_error(); }}
 
 extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_manifest(void) {{ return kManifest; }}
+
+extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_set_num_threads(int32_t threads) {{ return set_num_threads(threads); }}
+
+extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_get_num_threads(void) {{ return get_num_threads(); }}
 {operators}
 {render_preload(spec, families)}
 {render_library_info(spec)}"""

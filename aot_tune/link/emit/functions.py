@@ -239,6 +239,8 @@ def render_functions(spec: LibrarySpec, table: OperatorTable) -> str:
     entered = ["  Entered entered_;", "  status_ = entered_.enter(*call_.backend, call_.device().device_id);"]
     entered += ["  if (status_ != AOT_TUNE_OK) return status_;"]
     enter = "\n".join(entered) + "\n" if switches else ""
+    on_host = any(family_facts(f).on_host for f in table.families)
+    threads = "  const aot_tune::CallThreads threads_;\n" if on_host else ""
     arrays = f"""\
   const DLTensor* const given_[] = {{{given}}};
   const uint64_t options_[] = {{{options_text}}};"""
@@ -268,7 +270,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 }}  // namespace
 
 {head}({declared}, const aot_tune_exec* exec) {{
-  const uint64_t number_ = {scope}::number_of({passed});
+{threads}  const uint64_t number_ = {scope}::number_of({passed});
   auto* const calls_ = {scope}::thread_calls();
   {scope}::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {{
@@ -291,7 +293,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
   {scope}::Call call_;
   if (workspace_size == nullptr) {_no_place(op, "workspace", "workspace_size")}
   *workspace_size = 0;
-  int32_t status_ = {scope}::read(call_, false, {passed});
+{threads}  int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
 {enter}  int variant_;
   bool first_;
@@ -302,7 +304,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
   {scope}::Call call_;
   if (buffer == nullptr && size > 0) {_no_place(op, "explain", "buffer")}
   Text text_(buffer, size);
-  int32_t status_ = {scope}::read(call_, false, {passed});
+{threads}  int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK) return status_;
 {enter}  return {scope}::explain(call_, exec, text_);
 }}

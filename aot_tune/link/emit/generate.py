@@ -15,7 +15,8 @@ from aot_tune.link.check.check_tables import check_library
 from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.link.emit.dispatch import render_dispatch
 from aot_tune.link.emit.header import public_functions, render_header
-from aot_tune.link.emit.python_module import render_module, render_stub
+from aot_tune.link.emit.python_module import render_module
+from aot_tune.link.emit.python_stub import render_stub
 from aot_tune.link.emit.xla_handlers import render_xla_handlers
 from aot_tune.link.families import family_facts
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant
@@ -40,7 +41,6 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     library_exports: str
     module_exports: str
     manifest: str
-    pkg_config: str
     xla_handlers: str = ""
 
 
@@ -66,7 +66,6 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         "exports.map": exports,
         "module.map": module_exports,
         "manifest.json": manifest,
-        f"{spec.library}.pc": _pkg_config(spec),
     }
     for name, text in files.items():
         write_changed(out_dir / name, text.encode())
@@ -80,7 +79,6 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         library_exports=str(out_dir / "exports.map"),
         module_exports=str(out_dir / "module.map"),
         manifest=str(out_dir / "manifest.json"),
-        pkg_config=str(out_dir / f"{spec.library}.pc"),
         xla_handlers=str(out_dir / "xla_ffi.cpp") if spec.xla_ffi else "",
     )
 
@@ -168,17 +166,3 @@ def _checked_object(where: str, variant: LinkedVariant, data: bytes) -> _Object:
 
 def _version_script(symbols: list[str]) -> str:
     return "{\n  global:\n" + "".join(f"    {s};\n" for s in symbols) + "  local:\n    *;\n};\n"
-
-
-def _pkg_config(spec: LibrarySpec) -> str:
-    return f"""\
-prefix=${{pcfiledir}}/../..
-includedir=${{prefix}}/include
-libdir=${{prefix}}/lib
-
-Name: {spec.library}
-Description: Kernels chosen by measurement, with a C interface
-Version: 1
-Cflags: -I${{includedir}}
-Libs: -L${{libdir}} -l{spec.library}
-"""

@@ -6,15 +6,18 @@ import re
 
 from aot_tune.link.emit.signature import choices_text, parameters, scalar_type, shape_text
 from aot_tune.link.emit.xla_handlers import handler_names
-from aot_tune.link.library_records import LibrarySpec, OperatorTable
+from aot_tune.link.library_records import SHARED_FUNCTIONS, LibrarySpec, OperatorTable
 from aot_tune.spec import Operator
 
-__all__ = ["public_functions", "render_header"]
+__all__ = ["ABI_VERSION", "public_functions", "render_header"]
+
+ABI_VERSION = 1
+"""AOT_TUNE_ABI_VERSION of the header that all libraries share."""
 
 
 def public_functions(spec: LibrarySpec) -> list[str]:
     """Names of all functions that the library exports, sorted."""
-    names = [f"{spec.prefix}_{suffix}" for suffix in ("last_error", "manifest", "preload")]
+    names = [f"{spec.prefix}_{suffix}" for suffix in SHARED_FUNCTIONS]
     for table in spec.operators:
         base = f"{spec.prefix}_{table.operator.name}"
         names += [base, f"{base}_workspace", f"{base}_explain", f"{base}_is_tuned"]
@@ -47,6 +50,9 @@ def render_header(spec: LibrarySpec) -> str:
 #define {guard}
 
 #include "aot_tune/base.h"
+#if AOT_TUNE_ABI_VERSION != {ABI_VERSION}
+#error "{spec.header} is for version {ABI_VERSION} of aot_tune/base.h: put its own library first on the include path"
+#endif
 {_booleans(spec)}
 #ifdef __cplusplus
 extern "C" {{
@@ -61,6 +67,14 @@ const char* {spec.prefix}_manifest(void);
 /* Loads the kernels that the library has for a device, so that no later call does; DLPack's numbers of the device. Not
  * needed for correctness: else kernels load at their first call, also while a stream is captured. */
 int32_t {spec.prefix}_preload(int32_t device_type, int32_t device_id);
+
+/* Threads that calls on a CPU get from now on, in all threads of the process; 0: OpenMP's number of the thread that
+ * calls, as at the beginning. That is OMP_NUM_THREADS, or what omp_set_num_threads said in that thread, else the
+ * cores that the process may use and its control group's quota pays for. */
+int32_t {spec.prefix}_set_num_threads(int32_t threads);
+
+/* Threads that a call of this thread on a CPU gets. */
+int32_t {spec.prefix}_get_num_threads(void);
 {operators}
 #ifdef __cplusplus
 }}

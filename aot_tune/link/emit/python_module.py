@@ -1,4 +1,4 @@
-"""The Python face of a library: module.cpp, which fills in the binding's tables, and the stub for type checkers."""
+"""The Python face of a library: module.cpp, which fills in the binding's tables."""
 
 from __future__ import annotations
 
@@ -9,48 +9,28 @@ from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.bound_dims import outputs_to_pass
 from aot_tune.spec.dtypes import dtype
+from aot_tune.spec.leading_dims import folds
 
-__all__ = ["python_signature", "render_module", "render_stub"]
+__all__ = ["python_doc", "python_results", "python_signature", "render_module"]
 
 _COMMON = (*FLOATS, "i32", "i64")
 """Scalars whose range nobody asks for."""
 
 
-def python_signature(op: Operator, *, annotate: bool = False) -> str:
+def python_signature(op: Operator) -> str:
     """The parameters of an operator's Python function: inputs by position, the rest by keyword."""
-
-    def note(kind: str) -> str:
-        return f": {kind}" if annotate else ""
-
-    equals = " = " if annotate else "="
-    required = [f"{t.name}{note('Tensor')}" for t in op.inputs if not t.optional]
-    optional = [f"{t.name}{note('Tensor | None')}{equals}None" for t in op.inputs if t.optional]
-    keyword = [
-        f"{s.name}{note(_scalar_note(s))}" + (f"{equals}{scalar_default(s)}" if s.default is not None else "")
-        for s in op.scalars
-    ]
-    for attribute in op.attributes:
-        choices = ", ".join(f'"{c}"' for c in attribute.choices)
-        quote = '"' if annotate else "'"
-        default = f"{quote}{attribute.choices[0]}{quote}"
-        keyword.append(f"{attribute.name}{note(f'Literal[{choices}]')}{equals}{default}")
+    required = [t.name for t in op.inputs if not t.optional]
+    optional = [f"{t.name}=None" for t in op.inputs if t.optional]
+    keyword = [s.name + (f"={scalar_default(s)}" if s.default is not None else "") for s in op.scalars]
+    keyword += [f"{a.name}='{a.choices[0]}'" for a in op.attributes]
     to_pass = outputs_to_pass(op)
-    for output in _made(op):
-        kind = "Tensor | bool | None" if output.optional else "Tensor | None"
-        passed = output.name in to_pass
-        keyword.append(f"{output.name}{note('Tensor')}" if passed else f"{output.name}{note(kind)}{equals}None")
-    keyword.append(f"stream{note('Any')}{equals}None")
-    keyword.append(f"workspace{note('Tensor | None')}{equals}None")
-    return ", ".join([*required, *optional, "*", *keyword])
+    keyword += [t.name if t.name in to_pass else f"{t.name}=None" for t in python_results(op)]
+    return ", ".join([*required, *optional, "*", *keyword, "stream=None", "workspace=None"])
 
 
-def _made(op: Operator) -> list[Tensor]:
+def python_results(op: Operator) -> list[Tensor]:
     """What a call makes where it is not passed, and returns."""
     return [t for t in op.tensors if t.output]
-
-
-def _scalar_note(scalar: Scalar) -> str:
-    return "float" if scalar.dtype_name in FLOATS else "bool" if scalar.dtype_name == "bool" else "int"
 
 
 def _scalar_doc(scalar: Scalar) -> str:
@@ -63,7 +43,8 @@ def _scalar_doc(scalar: Scalar) -> str:
     return f"{scalar.name}: {what}{', to be passed' if scalar.default is None else ''}."
 
 
-def _doc(op: Operator) -> str:
+def python_doc(op: Operator) -> str:
+    """What `help` says of an operator's function."""
     lines = [op.documentation.strip() or op.name, ""]
     to_pass = outputs_to_pass(op)
     for tensor in op.tensors:
@@ -80,6 +61,9 @@ def _doc(op: Operator) -> str:
         else:
             layout = f", with the layout of {tensor.layout_of}" if tensor.layout_of else ""
             lines.append(f"{tensor.name}: {what}, made when not passed{layout}{alias}.")
+    if op.fold:
+        names = [t.name for t in op.tensors if folds(op, t)]
+        lines.append(f"{op.fold}: stands for any number of leading dims, the same of {', '.join(names)}.")
     lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
     lines += [_scalar_doc(s) for s in op.scalars]
     lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
@@ -87,7 +71,8 @@ def _doc(op: Operator) -> str:
         "stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.",
         "workspace: memory of the device for the call, any tensor; the library's own when not passed.",
     ]
-    returned = {0: "nothing", 1: "the output"}.get(len(_made(op)), "the output; a tuple when several are written")
+    several = "the output; a tuple when several are written"
+    returned = {0: "nothing", 1: "the output"}.get(len(python_results(op)), several)
     lines += ["", f"Returns {returned}."]
     return "\n".join(lines)
 
@@ -111,9 +96,9 @@ constexpr Operator kOperators[] = {{
 
 }}  // namespace
 
-const Library kLibrary = {{"{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
-                          {spec.prefix}_manifest, {spec.prefix}_preload,
-                          {c_string(signatures_json(spec))}}};
+const Library kLibrary = {{kTablesLayout, "{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
+                          {spec.prefix}_manifest, {spec.prefix}_preload, {spec.prefix}_set_num_threads,
+                          {spec.prefix}_get_num_threads, {c_string(signatures_json(spec))}}};
 
 }}  // namespace aot_tune::python
 
@@ -141,7 +126,7 @@ def _module_doc(spec: LibrarySpec) -> str:
 
 
 def _method(op: Operator) -> str:
-    doc = c_string(f"{op.name}($module, {python_signature(op)})\n--\n\n{_doc(op)}")
+    doc = c_string(f"{op.name}($module, {python_signature(op)})\n--\n\n{python_doc(op)}")
     return f'{{"{op.name}", method(call_{op.name}), METH_FASTCALL | METH_KEYWORDS, {doc}}}'
 
 
@@ -153,31 +138,3 @@ PyObject* call_{op.name}(PyObject* module, PyObject* const* arguments, Py_ssize_
   return call<kOperator_{op.name}>(module, {index}, arguments, count, keywords);
 }}
 """
-
-
-def render_stub(spec: LibrarySpec) -> str:
-    """The module's .pyi."""
-    parts = [
-        f'"""Stub of the module {spec.face}. Written by aot_tune."""\n',
-        "from typing import Any, Literal\n",
-        "# Anything that DLPack reads: numpy.ndarray, torch.Tensor, ...",
-        "Tensor = Any\n",
-        "operators: tuple[str, ...]\n",
-        "class Error(Exception): ...",
-        "class ArgumentTypeError(Error, TypeError): ...",
-        "class ArgumentValueError(Error, ValueError): ...",
-        "class CallError(Error, RuntimeError): ...\n",
-    ]
-    for table in spec.operators:
-        op = table.operator
-        parts.append(f"def {op.name}({python_signature(op, annotate=True)}) -> {'Any' if _made(op) else 'None'}:")
-        doc = _doc(op).replace("\\", "\\\\").replace('"""', "'''").splitlines()
-        parts += [f'    """{doc[0]}', *(f"    {line}".rstrip() for line in doc[1:]), '    """', ""]
-    parts += [
-        "def is_tuned(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> bool: ...",
-        "def explain(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> dict[str, Any]: ...",
-        "def manifest() -> dict[str, Any]: ...",
-        "def preload(device: Any) -> None: ...",
-        "def signatures() -> dict[str, Any]: ...",
-    ]
-    return "\n".join(parts) + "\n"

@@ -8,6 +8,7 @@ from aot_tune.link.emit.xla_handlers import handler_names
 from aot_tune.link.library_records import LibrarySpec
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.bound_dims import bound_dims, outputs_to_pass
+from aot_tune.spec.leading_dims import folds
 
 __all__ = ["SIGNATURES_SCHEMA", "signatures_json"]
 
@@ -41,17 +42,18 @@ def _operator(op: Operator) -> dict[str, object]:
         "documentation": op.documentation.strip(),
         "bound": bound,
         "dtypes": {variable: list(choices) for variable, choices in op.dtypes.items()},
-        "tensors": [_tensor(t, to_pass=t.name in to_pass) for t in op.tensors],
+        "tensors": [_tensor(t, to_pass=t.name in to_pass, leading=folds(op, t)) for t in op.tensors],
         "scalars": [_scalar(s) for s in op.scalars],
         "attributes": [{"name": a.name, "choices": list(a.choices)} for a in op.attributes],
     }
 
 
-def _tensor(tensor: Tensor, *, to_pass: bool) -> dict[str, object]:
+def _tensor(tensor: Tensor, *, to_pass: bool, leading: bool) -> dict[str, object]:
     flags = {
         "output": tensor.output,
         "inout": tensor.inout,
         "optional": tensor.optional,
+        "folds": leading,  # its first axis stands for any number of leading dims
         "to_pass": to_pass,  # of an output: it tells a dim, a dtype or the device of the call
     }
     shape = [extent.data() for extent in tensor.shape]

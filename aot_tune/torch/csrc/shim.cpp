@@ -157,6 +157,7 @@ void run(const Slot& slot, StableIValue* stack) {
     call.check_gradients(i);
     call.view(i);
   }
+  call.fold();
   const int8_t* const made = slot.tensors + slot.inputs + slot.taken;
   int64_t dims[kMaxDims];
   // Where a tensor has another number of axes, nothing is made, and the library says so.
@@ -234,14 +235,16 @@ AOT_TUNE_SHIM void* aot_tune_torch_namespace(const char* name) {
 }
 
 // Makes an overload's kernel; `tensors` are the operator's places of its inputs, of the outputs that it
-// takes, and of those that it makes. `errors` are the module's for types, values and calls. False where there
-// is no room, or torch refuses it.
-AOT_TUNE_SHIM bool aot_tune_torch_implement(void* space, const char* name, const void* library, int index,
-                                            const int8_t* tensors, int inputs, int taken, int made,
-                                            bool differentiable, PyObject* const* errors) {
-  if (slot_count == kMaxSlots) return false;
+// takes, and of those that it makes. `errors` are the module's for types, values and calls. NULL, or why it
+// cannot be.
+AOT_TUNE_SHIM const char* aot_tune_torch_implement(void* space, const char* name, const void* library,
+                                                   int index, const int8_t* tensors, int inputs, int taken,
+                                                   int made, bool differentiable, PyObject* const* errors) {
+  const auto* const tables = static_cast<const Library*>(library);
+  if (tables->layout != kTablesLayout) return "another version of aot_tune built the module";
+  if (slot_count == kMaxSlots) return "it has room for 1024 overloads in a process";
   Slot& slot = slots[slot_count];
-  slot.library = static_cast<const Library*>(library);
+  slot.library = tables;
   slot.op = slot.library->operators + index;
   slot.inputs = inputs;
   slot.taken = taken;
@@ -253,7 +256,7 @@ AOT_TUNE_SHIM bool aot_tune_torch_implement(void* space, const char* name, const
   slot.runtime_error = errors[2];
   const auto handle = static_cast<TorchLibraryHandle>(space);
   const Boxed function = function_of(slot_count, std::make_index_sequence<kMaxSlots>());
-  if (torch_library_impl(handle, name, function, TORCH_ABI_VERSION) != 0) return false;
+  if (torch_library_impl(handle, name, function, TORCH_ABI_VERSION) != 0) return "torch refuses it";
   ++slot_count;
-  return true;
+  return nullptr;
 }

@@ -5,6 +5,8 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/stable/c/shim.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -99,7 +101,13 @@ struct Call {
   std::string about(int tensor) const {
     return std::string(slot.op->name) + ": tensor '" + name(tensor) + "' ";
   }
+  int leading = -1;  // how many leading dims the call has, where these are not the one axis
+  int64_t lead[kMaxRank];
+  int64_t folded[kMaxTensors][2 * kMaxRank];  // shapes and strides of what has other leading dims
+
   void check_gradients(int i) const;
+  void fold();
+  void fold_one(int i);
   void view(int i);
   void make(int i, const int64_t* dims);
   int first() const {
@@ -182,14 +190,74 @@ inline int32_t type_of(const Call& call, int tensor) {
   return element_types.front().torch;  // of a dtype that the library refuses
 }
 
+inline std::string text_of(const int64_t* values, int count) {
+  std::string text = "(";
+  for (int i = 0; i < count; ++i) text += (i > 0 ? ", " : "") + std::to_string(values[i]);
+  return text + (count == 1 ? ",)" : ")");
+}
+
+// Takes the leading dims of all tensors as one axis, where a call has others than that.
+inline void Call::fold() {
+  const Operator& op = *slot.op;
+  bool leads = false;
+  for (int i = 0; i < op.tensor_count; ++i)
+    leads |= op.tensors[i].folds && given[i] != nullptr && given[i]->ndim != op.tensors[i].rank;
+  for (int i = 0, first = -1; leads && i < op.tensor_count; ++i) {
+    if (!op.tensors[i].folds || given[i] == nullptr) continue;
+    const int count = given[i]->ndim - (op.tensors[i].rank - 1);
+    if (given[i]->ndim > kMaxRank || count < 0) return;  // the library refuses it
+    if (first < 0) {
+      first = i;
+      leading = count;
+      std::copy(given[i]->shape, given[i]->shape + count, lead);
+    }
+    if (count != leading || !std::equal(lead, lead + leading, given[i]->shape)) {
+      fail(slot.value_error, std::string(op.name) + ": '" + name(i) + "' has the leading dims " +
+                                 text_of(given[i]->shape, count) + ", '" + name(first) + "' has " +
+                                 text_of(lead, leading) + "; wanted the same of both");
+    }
+    fold_one(i);
+  }
+}
+
+inline void Call::fold_one(int i) {
+  DLTensor& tensor = views[i];
+  const int rest = slot.op->tensors[i].rank - 1, count = tensor.ndim - rest;
+  if (count == 1) return;
+  int64_t* const shape = folded[i];
+  int64_t* const strides = folded[i] + kMaxRank;
+  if (!as_one(tensor, count, &shape[0], &strides[0])) {
+    fail(slot.value_error,
+         std::string(slot.op->name) + ": the leading dims of '" + name(i) +
+             "' cannot be taken as one without a copy: shape " + text_of(tensor.shape, tensor.ndim) +
+             ", strides " + text_of(tensor.strides, tensor.ndim) + " in elements; pass a contiguous tensor");
+  }
+  std::copy(tensor.shape + count, tensor.shape + tensor.ndim, shape + 1);
+  std::copy(tensor.strides + count, tensor.strides + tensor.ndim, strides + 1);
+  tensor.shape = shape;
+  tensor.strides = strides;
+  tensor.ndim = rest + 1;
+}
+
 inline void Call::make(int i, const int64_t* dims) {
   const Operator& op = *slot.op;
   int64_t extents[kMaxRank], strides[kMaxRank];
   op.shape(i, dims, extents);
-  const int rank = op.tensors[i].rank;
+  int rank = op.tensors[i].rank;
+  if (op.tensors[i].folds && leading >= 0) {
+    const int rest = rank - 1;
+    if (leading + rest > kMaxRank) {
+      fail(slot.value_error, std::string(op.name) + ": output '" + name(i) + "' would have " +
+                                 std::to_string(leading + rest) + " axes, wanted 8 at most");
+    }
+    std::memmove(extents + leading, extents + 1, sizeof(int64_t) * static_cast<size_t>(rest));
+    std::copy(lead, lead + leading, extents);
+    rank = leading + rest;
+  }
   const int8_t laid_out_as = op.tensors[i].layout_of;
   int order[kMaxRank];
-  const bool other = laid_out_as >= 0 && axes_in_memory(given[laid_out_as], order);
+  const bool other =
+      laid_out_as >= 0 && given[laid_out_as]->ndim == rank && axes_in_memory(given[laid_out_as], order);
   uint64_t step = 1;
   for (int place = rank - 1; place >= 0; --place) {
     const int axis = other ? order[place] : place;
@@ -210,6 +278,7 @@ inline void Call::make(int i, const int64_t* dims) {
   if (failed != 0)
     fail(slot.runtime_error, std::string(op.name) + ": no memory for output '" + name(i) + "'");
   view(i);
+  if (op.tensors[i].folds && leading >= 0) fold_one(i);
 }
 
 }  // namespace aot_tune::torch_shim

@@ -129,6 +129,7 @@ def gemm_operator() -> Operator:
         workload=(problem(M=8, N=8, K=8), problem(M=64, N=8, K=8, order={"b": (1, 0)})),
         kernels=(Kernel("plain", "gemm/plain.cpp.j2", generic=True), Kernel("packed", "gemm/packed.cpp.j2")),
         documentation="out = activation(a @ b + bias) + residual.",
+        fold="M",
     )
 
 
@@ -149,6 +150,7 @@ def norm_operator() -> Operator:
         workload=(problem(M=8, N=8),),
         kernels=(Kernel("plain", "rms_norm/plain.cpp.j2", generic=True),),
         documentation="out = (x + residual) / rms(x + residual) * weight.",
+        fold="M",
     )
 
 

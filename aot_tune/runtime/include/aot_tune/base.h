@@ -16,6 +16,18 @@
 #endif
 #endif
 
+/* The version of aot_tune that this header is of. AOT_TUNE_VERSION compares: 10203 is 1.2.3. */
+#define AOT_TUNE_VERSION_MAJOR 0
+#define AOT_TUNE_VERSION_MINOR 1
+#define AOT_TUNE_VERSION_PATCH 0
+#define AOT_TUNE_VERSION \
+  (AOT_TUNE_VERSION_MAJOR * 10000 + AOT_TUNE_VERSION_MINOR * 100 + AOT_TUNE_VERSION_PATCH)
+
+/* What programs and libraries must agree on: the types and numbers of this header, and how functions take
+ * their arguments. It is another number when a program has to be compiled again for that, and the end of the
+ * library's name, lib<name>.so.1, unless its project gives it a version of its own. */
+#define AOT_TUNE_ABI_VERSION 1
+
 #ifdef __cplusplus
 extern "C" {
 #endif

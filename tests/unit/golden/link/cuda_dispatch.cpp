@@ -1,6 +1,7 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
 #include "aot_tune/cuda_ops.h"
 #include "choice.h"
+#include "cpu_threads.h"
 #include "expected.h"
 #include "known.h"
 #include "plain.h"
@@ -57,6 +58,10 @@ constexpr char kLibrary[] =
 extern "C" AOT_TUNE_PUBLIC const char* aot_tune_last_error(void) { return last_error(); }
 
 extern "C" AOT_TUNE_PUBLIC const char* aot_tune_manifest(void) { return kManifest; }
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_set_num_threads(int32_t threads) { return set_num_threads(threads); }
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_get_num_threads(void) { return get_num_threads(); }
 
 // ---- scale ----
 
@@ -670,6 +675,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* b
 }  // namespace
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec) {
+  const aot_tune::CallThreads threads_;
   const uint64_t number_ = operator_scale::number_of(x, bias, out, factor);
   auto* const calls_ = operator_scale::thread_calls();
   operator_scale::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
@@ -694,6 +700,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, c
   operator_scale::Call call_;
   if (workspace_size == nullptr) return fail(AOT_TUNE_ERROR_NULL, "scale: workspace has nowhere to write to: workspace_size is NULL");
   *workspace_size = 0;
+  const aot_tune::CallThreads threads_;
   int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   Entered entered_;
@@ -708,6 +715,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_explain(const DLTensor* x, con
   operator_scale::Call call_;
   if (buffer == nullptr && size > 0) return fail(AOT_TUNE_ERROR_NULL, "scale: explain has nowhere to write to: buffer is NULL");
   Text text_(buffer, size);
+  const aot_tune::CallThreads threads_;
   int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK) return status_;
   Entered entered_;

@@ -7,7 +7,7 @@ namespace {
 
 // ---- scale ----
 
-constexpr DTypeChoice kDTypes_scale_T[] = {{"f32", {"float32", 2, 32}}, {"bf16", {"", 4, 16}}};
+constexpr DTypeChoice kDTypes_scale_T[] = {{"f32", {"float32", 2, 32}}, {"bf16", {"bfloat16", 4, 16}}};
 constexpr DTypeVariable kVariables_scale[] = {{"T", kDTypes_scale_T, 2}};
 constexpr TensorArgument kTensors_scale[] = {
     {"x", {"float32", 2, 32}, 1, 0, false, false},
@@ -72,9 +72,9 @@ constexpr Operator kOperators[] = {
 
 }  // namespace
 
-const Library kLibrary = {"cuda_ops", kOperators, 1, aot_tune_last_error,
-                          aot_tune_manifest, aot_tune_preload,
-                          "{\042schema\042:1,\042operators\042:[{\042name\042:\042scale\042,\042documentation\042:\042out = x * factor.\042,\042bound\042:[{\042dim\042:\042N\042,\042tensor\042:\042x\042,\042axis\042:0,\042value\042:[\042fact\042,\042.extent\042]}],\042dtypes\042:{\042T\042:[\042f32\042,\042bf16\042]},\042tensors\042:[{\042name\042:\042x\042,\042dtype\042:\042T\042,\042shape\042:[[\042fact\042,\042N\042]]},{\042name\042:\042bias\042,\042dtype\042:\042T\042,\042shape\042:[[\042fact\042,\042N\042]],\042optional\042:true},{\042name\042:\042out\042,\042dtype\042:\042T\042,\042shape\042:[[\042fact\042,\042N\042]],\042output\042:true}],\042scalars\042:[{\042name\042:\042factor\042,\042dtype\042:\042f32\042,\042default\042:1.0}],\042attributes\042:[]}]}"};
+const Library kLibrary = {kTablesLayout, "cuda_ops", kOperators, 1, aot_tune_last_error,
+                          aot_tune_manifest, aot_tune_preload, aot_tune_set_num_threads,
+                          aot_tune_get_num_threads, "{\042schema\042:1,\042operators\042:[{\042name\042:\042scale\042,\042documentation\042:\042out = x * factor.\042,\042bound\042:[{\042dim\042:\042N\042,\042tensor\042:\042x\042,\042axis\042:0,\042value\042:[\042fact\042,\042.extent\042]}],\042dtypes\042:{\042T\042:[\042f32\042,\042bf16\042]},\042tensors\042:[{\042name\042:\042x\042,\042dtype\042:\042T\042,\042shape\042:[[\042fact\042,\042N\042]]},{\042name\042:\042bias\042,\042dtype\042:\042T\042,\042shape\042:[[\042fact\042,\042N\042]],\042optional\042:true},{\042name\042:\042out\042,\042dtype\042:\042T\042,\042shape\042:[[\042fact\042,\042N\042]],\042output\042:true}],\042scalars\042:[{\042name\042:\042factor\042,\042dtype\042:\042f32\042,\042default\042:1.0}],\042attributes\042:[]}]}"};
 
 }  // namespace aot_tune::python
 

@@ -12,6 +12,9 @@
 #define AOT_TUNE_CUDA_OPS_H_
 
 #include "aot_tune/base.h"
+#if AOT_TUNE_ABI_VERSION != 1
+#error "aot_tune/cuda_ops.h is for version 1 of aot_tune/base.h: put its own library first on the include path"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +29,14 @@ const char* aot_tune_manifest(void);
 /* Loads the kernels that the library has for a device, so that no later call does; DLPack's numbers of the device. Not
  * needed for correctness: else kernels load at their first call, also while a stream is captured. */
 int32_t aot_tune_preload(int32_t device_type, int32_t device_id);
+
+/* Threads that calls on a CPU get from now on, in all threads of the process; 0: OpenMP's number of the thread that
+ * calls, as at the beginning. That is OMP_NUM_THREADS, or what omp_set_num_threads said in that thread, else the
+ * cores that the process may use and its control group's quota pays for. */
+int32_t aot_tune_set_num_threads(int32_t threads);
+
+/* Threads that a call of this thread on a CPU gets. */
+int32_t aot_tune_get_num_threads(void);
 
 /* out = x * factor.
  *

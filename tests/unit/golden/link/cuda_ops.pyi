@@ -1,18 +1,48 @@
 """Stub of the module cuda_ops. Written by aot_tune."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, type_check_only
 
-# Anything that DLPack reads: numpy.ndarray, torch.Tensor, ...
-Tensor = Any
+@type_check_only
+class Tensor(Protocol):
+    """What DLPack reads: numpy.ndarray, torch.Tensor, ... It is there for annotations, under TYPE_CHECKING, alone."""
 
-operators: tuple[str, ...]
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+@type_check_only
+class _TorchStream(Protocol):
+    @property
+    def cuda_stream(self) -> int: ...
+
+@type_check_only
+class _CupyStream(Protocol):
+    @property
+    def ptr(self) -> int: ...
+
+@type_check_only
+class _CudaStream(Protocol):
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+_Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | None
+# Of the first tensor, whose framework makes the results; a subclass of its tensors gets a plain one.
+_T = TypeVar("_T", bound=Tensor)
+
+operators: tuple[Literal["scale"]]
 
 class Error(Exception): ...
 class ArgumentTypeError(Error, TypeError): ...
 class ArgumentValueError(Error, ValueError): ...
 class CallError(Error, RuntimeError): ...
 
-def scale(x: Tensor, bias: Tensor | None = None, *, factor: float = 1.0, out: Tensor | None = None, stream: Any = None, workspace: Tensor | None = None) -> Any:
+def scale(
+    x: _T,
+    bias: Tensor | None = None,
+    *,
+    factor: float = 1.0,
+    out: _T | None = None,
+    stream: _Stream = None,
+    workspace: Tensor | None = None,
+) -> _T:
     """out = x * factor.
 
     x: T [N].
@@ -26,8 +56,11 @@ def scale(x: Tensor, bias: Tensor | None = None, *, factor: float = 1.0, out: Te
     Returns the output.
     """
 
-def is_tuned(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> bool: ...
-def explain(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> dict[str, Any]: ...
+def is_tuned(operator: str, /, *tensors: Tensor | None, **tensors_or_dims: Any) -> bool: ...
+def explain(operator: str, /, *tensors: Tensor | None, **tensors_or_dims: Any) -> dict[str, Any]: ...
 def manifest() -> dict[str, Any]: ...
-def preload(device: Any) -> None: ...
+def preload(device: Any, /) -> None: ...  # 'cuda:0', 0, a torch.device
 def signatures() -> dict[str, Any]: ...
+def set_num_threads(threads: int, /) -> None: ...
+def get_num_threads() -> int: ...
+__tables__: Any

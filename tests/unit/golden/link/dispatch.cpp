@@ -1,6 +1,7 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
 #include "aot_tune/ops.h"
 #include "choice.h"
+#include "cpu_threads.h"
 #include "expected.h"
 #include "known.h"
 #include "plain.h"
@@ -38,6 +39,10 @@ constexpr char kLibrary[] =
 extern "C" AOT_TUNE_PUBLIC const char* aot_tune_last_error(void) { return last_error(); }
 
 extern "C" AOT_TUNE_PUBLIC const char* aot_tune_manifest(void) { return kManifest; }
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_set_num_threads(int32_t threads) { return set_num_threads(threads); }
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_get_num_threads(void) { return get_num_threads(); }
 
 // ---- gemm ----
 
@@ -554,6 +559,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b
 }  // namespace
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec) {
+  const aot_tune::CallThreads threads_;
   const uint64_t number_ = operator_gemm::number_of(a, b, bias, residual, out, activation);
   auto* const calls_ = operator_gemm::thread_calls();
   operator_gemm::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
@@ -578,6 +584,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, co
   operator_gemm::Call call_;
   if (workspace_size == nullptr) return fail(AOT_TUNE_ERROR_NULL, "gemm: workspace has nowhere to write to: workspace_size is NULL");
   *workspace_size = 0;
+  const aot_tune::CallThreads threads_;
   int32_t status_ = operator_gemm::read(call_, false, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   int variant_;
@@ -589,6 +596,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_explain(const DLTensor* a, cons
   operator_gemm::Call call_;
   if (buffer == nullptr && size > 0) return fail(AOT_TUNE_ERROR_NULL, "gemm: explain has nowhere to write to: buffer is NULL");
   Text text_(buffer, size);
+  const aot_tune::CallThreads threads_;
   int32_t status_ = operator_gemm::read(call_, false, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK) return status_;
   return operator_gemm::explain(call_, exec, text_);
@@ -1009,6 +1017,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* w
 }  // namespace
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec) {
+  const aot_tune::CallThreads threads_;
   const uint64_t number_ = operator_rms_norm::number_of(x, weight, residual, out, residual_out, eps);
   auto* const calls_ = operator_rms_norm::thread_calls();
   operator_rms_norm::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
@@ -1033,6 +1042,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x
   operator_rms_norm::Call call_;
   if (workspace_size == nullptr) return fail(AOT_TUNE_ERROR_NULL, "rms_norm: workspace has nowhere to write to: workspace_size is NULL");
   *workspace_size = 0;
+  const aot_tune::CallThreads threads_;
   int32_t status_ = operator_rms_norm::read(call_, false, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   int variant_;
@@ -1044,6 +1054,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_explain(const DLTensor* x, 
   operator_rms_norm::Call call_;
   if (buffer == nullptr && size > 0) return fail(AOT_TUNE_ERROR_NULL, "rms_norm: explain has nowhere to write to: buffer is NULL");
   Text text_(buffer, size);
+  const aot_tune::CallThreads threads_;
   int32_t status_ = operator_rms_norm::read(call_, false, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK) return status_;
   return operator_rms_norm::explain(call_, exec, text_);

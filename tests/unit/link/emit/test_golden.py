@@ -23,7 +23,8 @@ from aot_tune.link import (
 )
 from aot_tune.link.emit.dispatch import render_dispatch
 from aot_tune.link.emit.header import render_header
-from aot_tune.link.emit.python_module import render_module, render_stub
+from aot_tune.link.emit.python_module import render_module
+from aot_tune.link.emit.python_stub import render_stub
 from aot_tune.link.manifest import render_manifest
 from aot_tune.spec import problem, stride
 from aot_tune.support.installed_paths import BINDING, RUNTIME

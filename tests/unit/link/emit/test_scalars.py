@@ -12,7 +12,7 @@ import pytest
 
 from aot_tune.link import LibrarySpec, OperatorTable
 from aot_tune.link.emit.header import render_header
-from aot_tune.link.emit.python_module import render_stub
+from aot_tune.link.emit.python_stub import render_stub
 from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dim, dtype, problem
 from aot_tune.support.installed_paths import RUNTIME
 
@@ -193,7 +193,7 @@ def test_the_stub_and_the_c_header_have_their_types(
 ) -> None:
     spec, module = spec_and_module
     stub = render_stub(spec)
-    assert "flag: bool = True, of_i8: int = -128" in stub
+    assert "flag: bool = True,\n    of_i8: int = -128" in stub
     assert "of_u16: a whole number from 0 to 65535." in str(module.all_of_them.__doc__)
     header = render_header(spec)
     assert "bool flag, int8_t of_i8, int16_t of_i16" in header

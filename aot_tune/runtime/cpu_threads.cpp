@@ -1,0 +1,168 @@
+// How many threads of OpenMP a call on the CPU gets: what was set, else the calling thread's number, else
+// cores.
+#include "cpu_threads.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime.h"
+
+// NULL where no kernel uses OpenMP.
+extern "C" int omp_get_max_threads() __attribute__((weak));
+extern "C" int omp_get_num_procs() __attribute__((weak));
+extern "C" void omp_set_num_threads(int threads) __attribute__((weak));
+
+namespace aot_tune {
+
+std::atomic<int32_t> thread_setting{-1};
+
+namespace {
+
+constexpr size_t kPath = 4096;
+
+bool has_openmp() noexcept {
+  return omp_get_max_threads != nullptr && omp_get_num_procs != nullptr && omp_set_num_threads != nullptr;
+}
+
+// The beginning of a file as text; false where it cannot be read.
+bool read_text(const char* path, char* text, size_t size) noexcept {
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  size_t length = 0;
+  while (length + 1 < size) {
+    const ssize_t got = read(file, text + length, size - 1 - length);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    length += static_cast<size_t>(got);
+  }
+  close(file);
+  text[length] = '\0';
+  return length > 0;
+}
+
+void lower(int32_t* least, long long quota, long long period) noexcept {
+  if (quota <= 0 || period <= 0) return;
+  const long long cores = quota / period > 1 ? quota / period : 1;
+  if (*least == 0 || cores < *least) *least = static_cast<int32_t>(cores < INT32_MAX ? cores : INT32_MAX);
+}
+
+// The quota of one group, in a folder; "max" and -1 are none.
+void read_quota(const char* folder, int32_t* least) noexcept {
+  char path[kPath + 32];
+  char text[128];
+  long long quota = 0;
+  long long period = 0;
+  std::snprintf(path, sizeof path, "%s/cpu.max", folder);
+  if (read_text(path, text, sizeof text)) {
+    if (std::sscanf(text, "%lld %lld", &quota, &period) == 2) lower(least, quota, period);
+    return;
+  }
+  std::snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+  if (!read_text(path, text, sizeof text) || std::sscanf(text, "%lld", &quota) != 1) return;
+  std::snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+  if (!read_text(path, text, sizeof text) || std::sscanf(text, "%lld", &period) != 1) period = 100000;
+  lower(least, quota, period);
+}
+
+// The quotas of a group and of all above it, below `top`, where the hierarchy is mounted.
+void read_quotas(const char* top, const char* group, int32_t* least) noexcept {
+  char folder[kPath];
+  const int length = std::snprintf(folder, sizeof folder, "%s%s", top, group);
+  if (length < 0 || static_cast<size_t>(length) >= sizeof folder) return;
+  const size_t above = std::strlen(top);
+  for (size_t end = static_cast<size_t>(length);; --end) {
+    if (folder[end] != '/' && folder[end] != '\0') continue;
+    folder[end] = '\0';
+    read_quota(folder, least);
+    if (end <= above) return;
+  }
+}
+
+// Of a row of /proc/self/cgroup, "number:controllers:/group": of version 1 each of the controllers' names may
+// be where the hierarchy is mounted, and all of them together.
+void read_row(const char* root, char* row, int32_t* least) noexcept {
+  char* const controllers = std::strchr(row, ':');
+  char* const group = controllers != nullptr ? std::strchr(controllers + 1, ':') : nullptr;
+  if (group == nullptr) return;
+  *group = '\0';
+  char top[kPath];
+  if (controllers[1] == '\0') {
+    std::snprintf(top, sizeof top, "%s/sys/fs/cgroup", root);
+    read_quotas(top, group + 1, least);
+    return;
+  }
+  std::snprintf(top, sizeof top, "%s/sys/fs/cgroup/%s", root, controllers + 1);
+  read_quotas(top, group + 1, least);
+  char* rest = nullptr;
+  for (char* name = strtok_r(controllers + 1, ",", &rest); name != nullptr;
+       name = strtok_r(nullptr, ",", &rest)) {
+    if (std::strcmp(name, "cpu") != 0) continue;
+    std::snprintf(top, sizeof top, "%s/sys/fs/cgroup/cpu", root);
+    read_quotas(top, group + 1, least);
+  }
+}
+
+// What holds where nothing was set. Who states OMP_NUM_THREADS gets that number, whatever the quota.
+int32_t found_setting() noexcept {
+  if (!has_openmp()) return 0;
+  const char* stated = std::getenv("OMP_NUM_THREADS");
+  if (stated != nullptr && *stated != '\0') return 0;
+  const int32_t cores = quota_cores("");
+  return cores > 0 && cores < omp_get_num_procs() ? -1 - cores : 0;
+}
+
+}  // namespace
+
+int32_t quota_cores(const char* root) noexcept {
+  char path[kPath];
+  char text[kPath];
+  int32_t least = 0;
+  std::snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+  if (!read_text(path, text, sizeof text)) return 0;
+  char* rest = nullptr;
+  for (char* row = strtok_r(text, "\n", &rest); row != nullptr; row = strtok_r(nullptr, "\n", &rest))
+    read_row(root, row, &least);
+  return least;
+}
+
+int32_t begin_threads(int32_t setting) noexcept {
+  if (!has_openmp()) return 0;
+  if (setting == -1) {
+    const int32_t found = found_setting();
+    if (thread_setting.compare_exchange_strong(setting, found)) setting = found;  // else it was set meanwhile
+  }
+  if (setting == 0) return 0;
+  const int32_t before = omp_get_max_threads();
+  int32_t wanted = setting;
+  if (setting < 0) {  // a thread that has another number than all cores was given it by somebody
+    static const int32_t all = omp_get_num_procs();
+    wanted = before == all ? -1 - setting : before;
+  }
+  if (wanted == before) return 0;
+  omp_set_num_threads(wanted);
+  return before;
+}
+
+void end_threads(int32_t before) noexcept { omp_set_num_threads(before); }
+
+int32_t set_num_threads(int32_t threads) noexcept {
+  if (threads < 0) {
+    return fail(AOT_TUNE_ERROR_ATTRIBUTE,
+                "the number of threads is %d; wanted 1 or more, or 0 for OpenMP's own number",
+                static_cast<int>(threads));
+  }
+  thread_setting.store(threads > 0 ? threads : found_setting(), std::memory_order_relaxed);
+  return AOT_TUNE_OK;
+}
+
+int32_t get_num_threads() noexcept {
+  const CallThreads threads;
+  return has_openmp() ? omp_get_max_threads() : 1;
+}
+
+}  // namespace aot_tune

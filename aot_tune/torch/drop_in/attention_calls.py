@@ -1,0 +1,225 @@
+"""Attention by `flash_attention`: torch's function with the calls that the operator takes, and all others torch's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+
+from aot_tune.torch.drop_in.call_gates import fits
+from aot_tune.torch.drop_in.patch_library import DTYPES, PatchLibrary
+from aot_tune.torch.drop_in.replaced_modules import Replaced, own_forward
+
+__all__ = ["AttentionCalls", "attending_forward", "calls_attention"]
+
+_NAME = "scaled_dot_product_attention"
+_NAMED = "flash_attention"
+_torchs: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
+
+
+class AttentionCalls:
+    """`flash_attention` for calls as those of torch's function."""
+
+    def __init__(self, library: PatchLibrary) -> None:
+        self._library = library
+        self._attend = None if _NAMED in library.without else library.call(_NAMED)
+        self._masked = library.optional(_NAMED, "mask") and library.optional(_NAMED, "bias")
+        self._known: dict[tuple[Any, ...], bool] = {}
+        self._traced: dict[tuple[Any, ...], tuple[bool, bool]] = {}
+
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        scale: float | None = None,
+        *,
+        causal: bool = False,
+        shared: bool = False,
+    ) -> torch.Tensor | None:
+        """The attention of query, [B, H, M, D], to key and value, [B, HK, N, D], or None where the call is for torch.
+
+        Args:
+            module: whose call it is; one that trains is served by torch.
+            query: [B, H, M, D].
+            key: [B, HK, N, D].
+            value: [B, HK, N, D].
+            mask: booleans, true where a key is seen, or what is added to scores; of what expands to [B, H, M, N].
+            scale: None stands for 1 / sqrt(D).
+            causal: whether query i sees keys 0 to i.
+            shared: whether several query heads may share one of the keys.
+        """
+        if self._attend is None or not _takes(module, query, key, value, scale, shared=shared):
+            return None
+        seen = added = None
+        if mask is not None:
+            shape = (*query.shape[:3], key.shape[2])
+            if not self._masked or causal or not _masks(module, query, mask, shape):
+                return None
+            wide = mask.expand(shape)
+            seen, added = (wide, None) if mask.dtype == torch.bool else (None, wide)
+        if not self._served(query, key, seen, added, causal=causal):
+            return None
+        more = () if mask is None else (seen, added)
+        given = 0.0 if scale is None else scale
+        out: torch.Tensor = self._attend(query, key, value, *more, scale=given, causal=_kind(causal=causal))
+        return out
+
+    def prepare(self, heads: int, groups: int, width: int, like: torch.Tensor) -> tuple[str, str]:
+        """Ask the library about calls of traced graphs, whose sizes are not known: with one query, and with 512.
+
+        Returns:
+            The kernels that serve those without a mask, and why neither counts, or ''.
+        """
+        kernels: list[str] = []
+        whys: list[str] = []
+        for mask in (None, torch.bool, like.dtype) if self._masked else (None,):
+            found = [self._prepared(rows, heads, groups, width, like, mask) for rows in (1, 512)]
+            key = heads, groups, width, like.dtype, like.device, mask
+            self._traced[key] = not found[0][1], not found[1][1]
+            if mask is None:
+                kernels = [kernel for kernel, why in found if not why]
+                whys = [why for _, why in found]
+        return ", ".join(dict.fromkeys(kernels)), min(whys)
+
+    def _prepared(
+        self, rows: int, heads: int, groups: int, width: int, like: torch.Tensor, mask: torch.dtype | None
+    ) -> tuple[str, str]:
+        query, key = (
+            torch.empty(1, length, count, width, dtype=like.dtype, device=like.device).transpose(1, 2)
+            for length, count in ((rows, heads), (512, groups))
+        )
+        more: tuple[torch.Tensor | None, ...] = ()
+        if mask is not None:
+            wide = torch.empty(1, 1, rows, 512, dtype=mask, device=like.device).expand(1, heads, rows, 512)
+            more = (wide, None) if mask == torch.bool else (None, wide)
+        kind = _kind(causal=rows > 1 and mask is None)
+        return self._library.serves(_NAMED, query, key, key, *more, causal=kind)
+
+    def _served(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        seen: torch.Tensor | None,
+        added: torch.Tensor | None,
+        *,
+        causal: bool,
+    ) -> bool:
+        mask = seen if seen is not None else added
+        masked = None if mask is None else mask.dtype
+        if torch.compiler.is_compiling():
+            traced = (query.shape[1], key.shape[1], query.shape[3], query.dtype, query.device, masked)
+            one, more = self._traced.get(traced, (not self._library.tuned, not self._library.tuned))
+            if one == more:
+                return one
+            return one if query.shape[2] == 1 else more
+        # One question for all sizes between two powers of two: a cache grows by one key in each step.
+        sizes = (*query.shape[:2], key.shape[1], query.shape[3], query.shape[2].bit_length(), key.shape[2].bit_length())
+        layouts = (query.stride(3), key.stride(3), query.stride(1) < query.stride(2), key.stride(1) < key.stride(2))
+        shown = None if mask is None else (masked, mask.stride(3), tuple(s == 0 for s in mask.stride()))
+        call = (sizes, layouts, shown, query.shape[2] == 1, query.dtype, query.device, causal)
+        if call not in self._known:
+            tensors = (query.detach(), key.detach(), key.detach(), *(() if mask is None else (seen, added)))
+            self._known[call] = not self._library.serves(_NAMED, *tensors, causal=_kind(causal=causal))[1]
+        return self._known[call]
+
+
+def _kind(*, causal: bool) -> str:
+    return "upper_left" if causal else "none"
+
+
+def _takes(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    *,
+    shared: bool,
+) -> bool:
+    """Whether `flash_attention` takes such tensors and such a scale."""
+    if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape or query.dtype not in DTYPES:
+        return False
+    if scale is not None and (not isinstance(scale, float) or scale <= 0):
+        return False
+    heads, groups = query.shape[1], key.shape[1]
+    if key.shape[0] != query.shape[0] or key.shape[3] != query.shape[3] or min(key.shape[1:]) < 1:
+        return False
+    heads_agree = heads == groups or (shared and heads % groups == 0)
+    return heads_agree and fits(module, query, query, key, value)
+
+
+def _masks(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor, shape: tuple[Any, ...]) -> bool:
+    """Whether `flash_attention` takes a mask, seen as one of that shape."""
+    if mask.device != query.device or not fits(module, query, None if mask.dtype == torch.bool else mask):
+        return False
+    pairs = zip(reversed(mask.shape), reversed(shape), strict=False)
+    return mask.dim() <= len(shape) and all(mine in (1, wanted) for mine, wanted in pairs)
+
+
+_now = threading.local()
+_lock = threading.Lock()
+_inside = [0]
+"""How many forwards of patched modules run, in all threads."""
+
+
+def attending_forward(made: Replaced, calls: AttentionCalls) -> Callable[..., Any]:
+    """A module's own forward, during which this thread's calls of torch's function come by `calls`.
+
+    The function is another one while such a forward runs in any thread; those that run none get torch's all the same.
+    """
+
+    def forward(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling() or self.training or torch._C._get_tracing_state() is not None:
+            return own_forward(self)(self, *arguments, **named)
+        before = getattr(_now, "serving", None)
+        _now.serving = (self, made, calls)
+        with _lock:
+            _inside[0] += 1
+            if _inside[0] == 1:
+                setattr(torch.nn.functional, _NAME, _serve)
+        try:
+            return own_forward(self)(self, *arguments, **named)
+        finally:
+            _now.serving = before
+            with _lock:
+                _inside[0] -= 1
+                if _inside[0] == 0:
+                    setattr(torch.nn.functional, _NAME, _torchs)
+
+    return forward
+
+
+def _serve(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    serving = getattr(_now, "serving", None)
+    out = None
+    if serving is not None:
+        module, made, calls = serving
+        if dropout_p == 0:
+            out = calls(module, query, key, value, attn_mask, scale, causal=is_causal, shared=enable_gqa)
+        made.count(served=out is not None)
+    if out is not None:
+        return out
+    given = {"scale": scale, "enable_gqa": enable_gqa}
+    return _torchs(query, key, value, attn_mask, dropout_p, is_causal, **given)
+
+
+def calls_attention(module: torch.nn.Module) -> bool:
+    """Whether a method of the module's class names torch's function."""
+    methods = (getattr(m, "__wrapped__", m) for m in vars(type(module)).values())
+    codes = (getattr(m, "__code__", None) for m in methods)
+    return any(isinstance(c, CodeType) and _NAME in c.co_names for c in codes)

@@ -1,0 +1,195 @@
+"""`patch(model)`: operators of a library in place of a model's modules, until it is undone."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import ModuleType, TracebackType
+from typing import Any
+
+import torch
+
+from aot_tune.torch.drop_in.attention_calls import AttentionCalls, attending_forward, calls_attention
+from aot_tune.torch.drop_in.block_plans import plan_block
+from aot_tune.torch.drop_in.decoder_layers import plan_decoder_layer
+from aot_tune.torch.drop_in.module_plans import ModulePlan, plan_module
+from aot_tune.torch.drop_in.patch_library import OPERATORS, PatchLibrary
+from aot_tune.torch.drop_in.replaced_modules import Replaced
+from aot_tune.torch.drop_in.served_rows import ALL_ROWS, RowRanges
+from aot_tune.torch.drop_in.transformers_attention import ReplacedAttention, replace_attention
+from aot_tune.torch.torch_errors import TorchError
+
+__all__ = ["Left", "Patched", "patch"]
+
+
+@dataclass(frozen=True)
+class Left:
+    """A module that is as it was: its name, its class, and why."""
+
+    name: str
+    kind: str
+    why: str
+
+
+@dataclass
+class Patched:
+    """What `patch` did to a model; `print(...)` shows it as a table, `undo()` takes it back, and so does `with`.
+
+    Attributes:
+        replaced: the modules that call operators, with how many eager calls went where.
+        left: those that could have been, and why they were not.
+        unknown: how many modules there are of each class that no operator is for.
+    """
+
+    replaced: tuple[Replaced, ...] = ()
+    left: tuple[Left, ...] = ()
+    unknown: dict[str, int] = field(default_factory=dict)
+    _attention: ReplacedAttention | None = field(default=None, repr=False)
+
+    def undo(self) -> None:
+        """Give every module its own forward back. Doing it again changes nothing.
+
+        Raises:
+            TorchError: where somebody put another forward or attention in the place of ours. The rest is undone.
+        """
+        kept = [made.name or "the model" for made in self.replaced if not made.remove()]
+        if self._attention is not None and not self._attention.remove():
+            kept.append("the attention of the model's config")
+        self._attention = None
+        if kept:
+            raise TorchError(
+                f"not all can be undone: {', '.join(kept[:5])}" + (f" and {len(kept) - 5} more" if kept[5:] else ""),
+                why="something else was put in the place of what patch() had put there",
+                fix="undo what came after patch() first",
+            )
+
+    def __enter__(self) -> Patched:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def __str__(self) -> str:
+        rows = [("modules", "by", "rows", "kernels", "calls: served, passed on")]
+        for (kind, operators, ranges, kernels), some in _groups(self.replaced):
+            calls = f"{sum(m.served for m in some)}, {sum(m.passed for m in some)}"
+            rows.append((f"{sum(m.modules for m in some)} {kind}", operators, ranges, kernels, calls))
+        lines = _columns(rows) if len(rows) > 1 else ["nothing is replaced"]
+        if self.left:
+            counted = Counter((one.kind, one.why) for one in self.left)
+            first = {(one.kind, one.why): one.name or "the model" for one in reversed(self.left)}
+            left = [(f"{n} {k}", f"{first[k, why]}: {why}" if n == 1 else why) for (k, why), n in counted.items()]
+            lines += ["", *_columns([("left as they are", "why"), *left])]
+        if self.unknown:
+            listed = ", ".join(f"{n} {kind}" for kind, n in sorted(self.unknown.items()))
+            lines += ["", f"no operator is for: {listed}"]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def patch(
+    model: torch.nn.Module, ops: ModuleType | None = None, *, operators: Iterable[str] | None = None, tuned: bool = True
+) -> Patched:
+    """Have a model call operators of a library where these compute what its modules do.
+
+    Parameters, buffers, names and `state_dict()` stay as they are. Calls of modules that train, that record gradients,
+    or that run under autocast go to the modules themselves, as all do that an operator does not take. Move and cast
+    the model first: modules whose parameters have another dtype or device than now go to torch. Compile it afterwards.
+
+    Args:
+        model: any module; it is changed in place.
+        ops: the library's module, `aot_tune.ops` without it.
+        operators: those to use, all of gemm, rms_norm, layer_norm, silu_mul, softmax and flash_attention without it.
+        tuned: whether modules are replaced only where the library serves their calls by a tuned variant. With False
+            generic variants serve, too.
+
+    Raises:
+        TorchError: when the model is compiled already, or an operator is none that replaces something.
+    """
+    if any(isinstance(m, torch._dynamo.OptimizedModule) or m._compiled_call_impl is not None for m in model.modules()):
+        raise TorchError("the model is compiled already", fix="patch it first, and compile what comes out of that")
+    only = None if operators is None else frozenset(operators)
+    wrong = sorted((only or frozenset()) - set(OPERATORS))
+    if wrong:
+        raise TorchError(f"no operator {wrong[0]!r} replaces anything", fix=f"pass some of {', '.join(OPERATORS)}")
+    library = PatchLibrary(importlib.import_module("aot_tune.ops") if ops is None else ops, only, tuned=tuned)
+    plans, left, unknown = _plan(library, model)
+    attention = AttentionCalls(library)
+    found = replace_attention(model, attention)
+    if isinstance(found, str):
+        left.append(Left("attention", "attention of transformers", found))
+    elif found is None:
+        _plan_attention(library, attention, model, plans, left)
+    for plan, module in plans:
+        plan.replaced.install(module, plan.forward)
+    replaced = [plan.replaced for plan, _ in plans]
+    taken = found if isinstance(found, ReplacedAttention) else None
+    return Patched((*replaced, *([] if taken is None else [taken.made])), tuple(left), unknown, taken)
+
+
+def _plan(
+    library: PatchLibrary, model: torch.nn.Module
+) -> tuple[list[tuple[ModulePlan, torch.nn.Module]], list[Left], dict[str, int]]:
+    """Plans for all modules that can be replaced, those that cannot, and how many others there are of each class."""
+    plans: list[tuple[ModulePlan, torch.nn.Module]] = []
+    left: list[Left] = []
+    unknown: Counter[str] = Counter()
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule) or "forward" in vars(module):
+            left.append(Left(name, kind, "it has a forward of its own already"))
+            continue
+        found = _plan_one(library, name, module)
+        if isinstance(found, ModulePlan):
+            plans.append((found, module))
+        elif found is not None:
+            left.append(Left(name, kind, found))
+        elif not any(True for _ in module.children()):
+            unknown[kind] += 1
+    return plans, left, dict(unknown)
+
+
+def _plan_one(library: PatchLibrary, name: str, module: torch.nn.Module) -> ModulePlan | str | None:
+    for plan in (plan_module, plan_block, plan_decoder_layer):
+        found: ModulePlan | str | None = plan(library, name, module)
+        if found is not None:
+            return found
+    return None
+
+
+def _plan_attention(
+    library: PatchLibrary,
+    calls: AttentionCalls,
+    model: torch.nn.Module,
+    plans: list[tuple[ModulePlan, torch.nn.Module]],
+    left: list[Left],
+) -> None:
+    """Modules that call torch's function themselves."""
+    planned = {id(module) for _, module in plans}
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, torch.nn.MultiheadAttention):
+            left.append(Left(name, kind, "torch computes all of it in one function"))
+        elif id(module) not in planned and "forward" not in vars(module) and calls_attention(module):
+            if "flash_attention" in library.without:
+                left.append(Left(name, kind, library.without["flash_attention"]))
+                continue
+            rows = RowRanges(ALL_ROWS.ranges, ("asked for each shape",))
+            made = Replaced(name, kind, ("flash_attention",), rows)
+            plans.append((ModulePlan(made, attending_forward(made, calls)), module))
+
+
+def _groups(replaced: Iterable[Replaced]) -> list[tuple[tuple[str, str, str, str], list[Replaced]]]:
+    found: dict[tuple[str, str, str, str], list[Replaced]] = {}
+    for made in replaced:
+        key = made.kind, ", ".join(made.operators), str(made.rows), ", ".join(made.rows.kernels)
+        found.setdefault(key, []).append(made)
+    return list(found.items())
+
+
+def _columns(rows: list[tuple[Any, ...]]) -> list[str]:
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

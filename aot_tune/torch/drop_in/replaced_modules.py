@@ -1,0 +1,114 @@
+"""Modules whose forward is another for a while: how it is put in place, and how it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from aot_tune.torch.drop_in.served_rows import RowRanges
+
+__all__ = ["Replaced", "evaluated", "own_forward", "same_results"]
+
+Forward = Callable[..., Any]
+
+_NEAR = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""How far two right results may be apart, of the largest value: some steps of the dtype."""
+
+
+@dataclass
+class Replaced:
+    """A module that calls operators in place of its own forward.
+
+    Attributes:
+        name: its name in the model.
+        kind: its class.
+        operators: those that it calls.
+        rows: for how many rows.
+        served, passed: how many eager calls went to operators, and to the module's own forward.
+        modules: how many modules it stands for.
+    """
+
+    name: str
+    kind: str
+    operators: tuple[str, ...]
+    rows: RowRanges
+    served: int = 0
+    passed: int = 0
+    modules: int = 1
+    _module: torch.nn.Module | None = field(default=None, repr=False)
+    _method: Any = field(default=None, repr=False)
+
+    def install(self, module: torch.nn.Module, forward: Forward) -> None:
+        """Have the module call `forward(module, ...)`.
+
+        Its function is called `forward`: a bound method is copied with its module, and what is pickled of it is the
+        name, so that a pickled model comes back as it was before.
+        """
+        forward.__name__ = "forward"
+        self._module, self._method = module, types.MethodType(forward, module)
+        module.forward = self._method
+
+    def remove(self) -> bool:
+        """Take the forward off again; False where somebody put another one in its place, which stays."""
+        module, method = self._module, self._method
+        if module is None or "forward" not in vars(module):
+            return True
+        if vars(module)["forward"] is not method:
+            return False
+        del module.forward
+        self._module = self._method = None
+        return True
+
+    def count(self, *, served: bool) -> None:
+        """Count an eager call; compiled graphs do not."""
+        if torch.compiler.is_compiling():
+            return
+        if served:
+            self.served += 1
+        else:
+            self.passed += 1
+
+
+def own_forward(module: torch.nn.Module) -> Forward:
+    """What the module's class does."""
+    found: Forward = type(module).forward
+    return found
+
+
+@contextlib.contextmanager
+def evaluated(module: torch.nn.Module) -> Iterator[None]:
+    """The module and all below it in evaluation mode, without gradients, each as it was afterwards."""
+    before = [(m, m.training) for m in module.modules()]
+    try:
+        for each, _ in before:
+            each.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for each, training in before:
+            each.training = training
+
+
+def same_results(module: torch.nn.Module, forward: Forward, *shapes: tuple[int, ...], like: torch.Tensor) -> bool:
+    """Whether a forward does what the module's own does, on normal values and on small ones.
+
+    Small ones tell where an epsilon is added; the parameters are the module's own.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with evaluated(module):
+        for scale in (1.0, 1e-3):
+            drawn = [
+                (torch.randn(s, generator=generator) * scale).to(device=like.device, dtype=like.dtype) for s in shapes
+            ]
+            want, got = own_forward(module)(module, *drawn), forward(module, *drawn)
+            if not isinstance(want, torch.Tensor) or want.shape != got.shape or want.dtype != got.dtype:
+                return False
+            apart = (want.double() - got.double()).abs().max().item()
+            if not apart <= _NEAR[like.dtype] * max(want.double().abs().max().item(), 1e-6):
+                return False
+    return True

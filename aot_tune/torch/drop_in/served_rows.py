@@ -1,0 +1,84 @@
+"""For how many rows a library serves an operator by a tuned variant: what decides whether a module is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ALL_ROWS", "STEPS", "RowRanges", "ask_once", "ask_rows"]
+
+STEPS = tuple(1 << n for n in range(13))
+"""Row counts that a library is asked about; one between two of them is as the lower one, more than the last as that."""
+
+_VENDOR = "cublaslt"
+"""Kernels of the vendor's library begin with this; where they were not measured they are what torch calls as well."""
+
+
+@dataclass(frozen=True)
+class RowRanges:
+    """Row counts, as ranges `(first, end)` with `end` exclusive or None; `kernels` is what serves them."""
+
+    ranges: tuple[tuple[int, int | None], ...]
+    kernels: tuple[str, ...] = ()
+    refused: str = ""
+
+    def hold(self, rows: Any) -> bool:
+        """Whether a call with so many rows is served; `rows` may be a symbol of a traced graph."""
+        for first, end in self.ranges:  # noqa: SIM110 - a generator costs more than all of this
+            if rows >= first and (end is None or rows < end):
+                return True
+        return False
+
+    def __str__(self) -> str:
+        if self.ranges == ALL_ROWS.ranges:
+            return "any"
+        return ", ".join(f"{a} up" if b is None else str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in self.ranges)
+
+
+ALL_ROWS = RowRanges(((1, None),))
+"""Any number but none."""
+
+
+def ask_rows(explain: Callable[[int], dict[str, Any]], *, tuned: bool) -> RowRanges:
+    """Ask a library about calls with 1, 2, 4, ... rows.
+
+    Args:
+        explain: what the library says of a call with so many rows, as its function `explain` returns it.
+        tuned: whether only those count that a tuned variant serves: not the generic one, and not the vendor's library
+            on a call that nobody measured, which torch calls as well.
+    """
+    found, kernels, refused = [], [], ""
+    for rows in STEPS:
+        kernel, why = ask_once(lambda rows=rows: explain(rows), tuned=tuned)  # type: ignore[misc]
+        refused = refused or why
+        if not why:
+            found.append(rows)
+            kernels.append(kernel)
+    return RowRanges(_ranges(found), tuple(dict.fromkeys(kernels)), refused)
+
+
+def ask_once(explain: Callable[[], dict[str, Any]], *, tuned: bool) -> tuple[str, str]:
+    """The kernel that serves a call, and why it does not count, or ''; the arguments are those of `ask_rows`."""
+    try:
+        said = explain()
+    except (TypeError, ValueError, RuntimeError) as error:
+        return "", str(error)
+    kernel = said["kernel"]
+    if tuned and kernel.endswith("generic"):
+        return kernel, "only its generic variant serves such calls"
+    if tuned and kernel.startswith(_VENDOR) and not said["tuned"]:
+        return kernel, "the vendor's library serves such calls, as torch's own"
+    return kernel, ""
+
+
+def _ranges(found: Iterable[int]) -> tuple[tuple[int, int | None], ...]:
+    """Ranges of the steps in `found`, neighbours together."""
+    made: list[tuple[int, int | None]] = []
+    for rows in found:
+        end = None if rows == STEPS[-1] else 2 * rows
+        if made and made[-1][1] == rows:
+            made[-1] = (made[-1][0], end)
+        else:
+            made.append((rows, end))
+    return tuple(made)

@@ -1,0 +1,272 @@
+"""Layers of Llama and of BERT: torch, torch.compile, and both with operators by `aot_tune.torch.patch`.
+
+`python benchmarks/models.py --small` runs on a CPU; on a GPU it takes the sizes of Llama-3-8B and BERT-large in bf16.
+Each way runs in a process of its own, twice: with empty caches for the time from its start to its first result, and
+again with what it compiled. The second ones then take turns, in rounds of changing order, while the others wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+WAYS = ("eager", "compile", "max-autotune", "patched", "patched, compile")
+TOKENS = (1, 16, 512)
+FIRST = 16
+"""Tokens of the first result."""
+
+SMALL = {
+    "llama": {"hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8, "num_key_value_heads": 2},
+    "bert": {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4},
+}
+LARGE = {
+    "llama": {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8},
+    "bert": {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16},
+}
+
+
+def make_layer(model: str, sizes: dict[str, int]) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
+    """A layer in evaluation mode, and what is passed to it beside the hidden states."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    if model == "bert":
+        from transformers.models.bert.modeling_bert import BertLayer
+
+        bert = transformers.BertConfig(**sizes, attn_implementation="sdpa")
+        return BertLayer(bert).eval().requires_grad_(False), lambda _: {}
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+    llama = transformers.LlamaConfig(**sizes, attn_implementation="sdpa")
+    rotary = LlamaRotaryEmbedding(llama)
+
+    def given(x: Any) -> dict[str, Any]:
+        places = torch.arange(x.shape[1])[None]
+        return {"position_embeddings": tuple(t.to(x) for t in rotary(torch.zeros(1), places))}
+
+    return LlamaDecoderLayer(llama, 0).eval().requires_grad_(False), given
+
+
+def run_worker(options: argparse.Namespace) -> None:
+    """One way in this process: reads lines such as `16 0.2`, tokens and seconds, and writes what it measured."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    dtype = getattr(torch, options.dtype)
+    sizes = json.loads(options.sizes)
+    with torch.device("cpu"):
+        layer, given = make_layer(options.model, sizes)
+    layer = layer.to(device=options.device, dtype=dtype)
+    shown = ""
+    if options.worker.startswith("patched"):
+        from torch_ops import load
+
+        from aot_tune.torch import patch
+
+        shown = str(patch(layer, load(options.module), tuned=not options.generic))
+    run = layer
+    if options.worker.endswith("compile"):
+        run = torch.compile(layer, fullgraph=True, dynamic=False)
+    elif options.worker == "max-autotune":
+        run = torch.compile(layer, fullgraph=True, dynamic=False, mode="max-autotune")
+    inputs = {}
+    for length in TOKENS:
+        x = torch.randn(1, length, sizes["hidden_size"], generator=torch.Generator().manual_seed(length))
+        x = x.to(device=options.device, dtype=dtype)
+        inputs[length] = x, given(x)
+
+    def call(tokens: int) -> Any:
+        x, more = inputs[tokens]
+        return run(x, **more)
+
+    def wait() -> None:
+        if options.device != "cpu":
+            torch.cuda.synchronize()
+
+    call(FIRST)
+    wait()
+    say({"first": time.time() - options.started, "shown": shown})
+    for line in sys.stdin:
+        words = line.split()
+        tokens = int(words[0])
+        if words[1] == "result":
+            say({"result": call(tokens).float().flatten()[::tokens].tolist()})
+            continue
+        call(tokens)
+        wait()
+        count, end = 0, time.perf_counter() + float(words[1])
+        start = time.perf_counter()
+        while time.perf_counter() < end:
+            for _ in range(8):
+                call(tokens)
+            wait()
+            count += 8
+        say({"us": (time.perf_counter() - start) / count * 1e6})
+
+
+def say(message: dict[str, Any]) -> None:
+    """Write a line to the host; libraries may write to stdout, too."""
+    print("@" + json.dumps(message), flush=True)
+
+
+class Contender:
+    """A process of one way."""
+
+    def __init__(self, way: str, model: str, options: argparse.Namespace, caches: str) -> None:
+        sizes = (SMALL if options.small else LARGE)[model]
+        arguments = [
+            "--model",
+            model,
+            "--sizes",
+            json.dumps(sizes),
+            "--device",
+            options.device,
+            "--dtype",
+            options.dtype,
+        ]
+        arguments += [
+            "--module",
+            options.module,
+            "--threads",
+            str(options.threads),
+            *(["--generic"] if options.generic else []),
+        ]
+        threads = {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
+        where = {**threads, "TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": str(Path(caches) / "triton")}
+        self.way = way
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", way, "--started", repr(time.time()), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **where},
+        )
+        said = self.hear()
+        self.first: float = said["first"]
+        self.shown: str = said["shown"]
+
+    def hear(self) -> dict[str, Any]:
+        """The next message of the process."""
+        if self._process.stdout is None:
+            raise RuntimeError("the process has no output")
+        for line in self._process.stdout:
+            if line.startswith("@"):
+                found: dict[str, Any] = json.loads(line[1:])
+                return found
+        raise SystemExit(f"{self.way}: its process ended with {self._process.wait()}")
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Write a line to the process; its answer."""
+        if self._process.stdin is None:
+            raise RuntimeError("the process has no input")
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self.hear()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All ways on one model."""
+    found: dict[str, Any] = {way: {"first": [], "us": {n: [] for n in TOKENS}} for way in options.ways}
+    contenders: list[Contender] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for way in options.ways:
+            for _ in ("empty caches", "again"):
+                made = Contender(way, model, options, str(Path(folder) / way.replace(", ", "-")))
+                found[way]["first"].append(made.first)
+                if len(found[way]["first"]) == 1:
+                    made.close()
+            found[way]["shown"] = made.shown
+            contenders.append(made)
+        check(contenders, options.dtype)
+        for number in range(options.rounds):
+            for tokens in TOKENS:
+                random.Random(f"{number} {tokens}").shuffle(contenders)
+                for one in contenders:
+                    found[one.way]["us"][tokens].append(one.ask(f"{tokens} {options.seconds}")["us"])
+        for one in contenders:
+            one.close()
+    return found
+
+
+def check(contenders: list[Contender], dtype: str) -> None:
+    """End where results of two ways are further apart than rounding makes them."""
+    near = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}[dtype]
+    for tokens in TOKENS:
+        results = [(one.way, one.ask(f"{tokens} result")["result"]) for one in contenders]
+        scale = max(abs(v) for v in results[0][1])
+        for way, values in results[1:]:
+            apart = max(abs(a - b) for a, b in zip(values, results[0][1], strict=True))
+            if not apart <= near * scale:
+                raise SystemExit(f"{way}: {tokens} tokens: results are {apart / scale:.2g} of the largest value apart")
+
+
+def table(found: dict[str, Any]) -> str:
+    """Medians with half of the distance between the quartiles, in Markdown."""
+    heads = [f"{n} token{'s' * (n > 1)}, us" for n in TOKENS]
+    lines = [f"| way | {' | '.join(heads)} | first result, s | again, s |", "|---|" + "--:|" * (len(TOKENS) + 2)]
+    for way, said in found.items():
+        cells = []
+        for n in TOKENS:
+            low, middle, high = statistics.quantiles(said["us"][n], n=4, method="inclusive")
+            cells.append(f"{middle:.4g} ± {(high - low) / 2:.2g}")
+        lines.append(f"| {way} | {' | '.join(cells)} | {said['first'][0]:.1f} | {said['first'][1]:.1f} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--module", default="aot_tune.ops", help="a library's module with its operators, or its file")
+    parser.add_argument("--small", action="store_true", help="sizes for a CPU")
+    parser.add_argument("--generic", action="store_true", help="replace modules that generic variants serve, too")
+    parser.add_argument("--models", nargs="+", default=["llama", "bert"], choices=("llama", "bert"))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--device", default=None, help="cuda where --small is not given")
+    parser.add_argument("--dtype", default=None, help="float32 on a CPU, bfloat16 on a GPU")
+    parser.add_argument("--threads", type=int, default=0, help="of a process on a CPU; 0 for what torch takes")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn")
+    parser.add_argument("--json", type=Path, help="every round, and the machine")
+    for name in ("--worker", "--model", "--sizes"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    options.device = options.device or ("cpu" if options.small else "cuda")
+    options.dtype = options.dtype or ("float32" if options.device == "cpu" else "bfloat16")
+    if options.worker:
+        run_worker(options)
+        return
+    everything = {}
+    for model in options.models:
+        everything[model] = measure(model, options)
+        sizes = (SMALL if options.small else LARGE)[model]
+        print(
+            f"\n{model}, {options.dtype} on {options.device}, {sizes}: {options.rounds} rounds of {options.seconds} s\n"
+        )
+        print(table(everything[model]), flush=True)
+        for way, said in everything[model].items():
+            if said["shown"]:
+                print(f"\n{way}:\n{said['shown']}", flush=True)
+    if options.json:
+        about = {"python": platform.python_version(), "machine": platform.processor()}
+        options.json.write_text(json.dumps({**about, **vars(options), "json": "", "found": everything}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

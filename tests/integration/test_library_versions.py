@@ -1,0 +1,133 @@
+"""The version in a library's name: by default, where a project sets its own, and in a wheel, which holds no links."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from environments import environment, run
+from project import Project
+
+from aot_tune.link.elf import SharedLibrary
+
+LISTS = """
+cmake_minimum_required(VERSION 3.25)
+project(tiny VERSION 7.8 LANGUAGES C CXX)
+include("{cmake}/aot_tune_add_library.cmake")
+add_subdirectory(kernels)
+{properties}
+target_include_directories(tiny INTERFACE $<INSTALL_INTERFACE:include>)
+install(TARGETS tiny EXPORT tiny DESTINATION lib)
+install(TARGETS tiny_module DESTINATION lib)
+install(EXPORT tiny NAMESPACE tiny:: FILE tinyConfig.cmake DESTINATION lib/cmake/tiny)
+set(built "${{CMAKE_CURRENT_BINARY_DIR}}/kernels/aot_tune/tiny")
+install(FILES "${{built}}/tiny.h" DESTINATION include)
+install(DIRECTORY "${{AOT_TUNE_PACKAGE_DIR}}/runtime/include/" DESTINATION include)
+install(FILES "${{built}}/tiny.pc" DESTINATION lib/pkgconfig)
+"""
+
+PROGRAM = """
+#include <tiny.h>
+#include <aot_tune/tensor.h>
+int main(void) {
+  float x[3] = {1, 2, 3}, y[3];
+  int64_t shape[1] = {3};
+  DLTensor in = aot_tune_tensor(x, AOT_TUNE_F32, aot_tune_cpu(), 1, shape, NULL);
+  DLTensor out = aot_tune_tensor(y, AOT_TUNE_F32, aot_tune_cpu(), 1, shape, NULL);
+  return tiny_twice(&in, &out, NULL) == AOT_TUNE_OK && y[2] == 6 ? 0 : 1;
+}
+"""
+
+CONSUMER = """
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES C)
+find_package(tiny REQUIRED)
+add_executable(consumer main.c)
+target_link_libraries(consumer PRIVATE tiny::tiny)
+"""
+
+SET = "set_target_properties(tiny PROPERTIES {})"
+
+CASES = {
+    # what the project says: options, files, the SONAME, the version for pkg-config
+    "nothing": ("", [], ["libtiny.so", "libtiny.so.1"], "libtiny.so.1", "7.8"),
+    "a version": (
+        SET.format("VERSION 2.3.4"),
+        [],
+        ["libtiny.so", "libtiny.so.1", "libtiny.so.2.3.4"],
+        "libtiny.so.1",
+        "2.3.4",
+    ),
+    "both": (
+        SET.format("VERSION 2.3.4 SOVERSION 2"),
+        ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_DEBUG_POSTFIX=_d"],
+        ["libtiny_d.so", "libtiny_d.so.2", "libtiny_d.so.2.3.4"],
+        "libtiny_d.so.2",
+        "2.3.4",
+    ),
+    "no version in names": ("", ["-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON"], ["libtiny.so"], "libtiny.so", "7.8"),
+    "a wheel": ("", ["-DSKBUILD=2", "-DSKBUILD_STATE=wheel"], ["libtiny.so"], "libtiny.so", "7.8"),
+    "a version in a wheel": (SET.format("SOVERSION 5"), ["-DSKBUILD=2"], ["libtiny.so.5"], "libtiny.so.5", "7.8"),
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Its library is made in a folder of its own, its properties are set from outside of that."""
+    made = Project.make(tmp_path_factory.mktemp("versions") / "project", AOT_TUNE_MODE="generic")
+    kernels = made.folder / "kernels"
+    kernels.mkdir()
+    shutil.move(made.templates, kernels)
+    (kernels / "CMakeLists.txt").write_text("aot_tune_add_library(tiny TEMPLATES templates MODULE ops)\n")
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_names(project: Project, tmp_path: Path, case: str) -> None:
+    properties, options, files, soname, version = CASES[case]
+    cmake = Path(__file__).parents[2] / "cmake"
+    (project.folder / "CMakeLists.txt").write_text(LISTS.format(cmake=cmake, properties=properties))
+    prefix, build = tmp_path / "prefix", tmp_path / "build"
+    project.cmake(*options, f"-DCMAKE_INSTALL_PREFIX={prefix}", build=str(build))
+    project.make_all(str(build))
+    run(["cmake", "--install", build], env=project.environment())
+
+    found = sorted((prefix / "lib").glob("lib*"))
+    assert [p.name for p in found] == files
+    assert len([p for p in found if not p.is_symlink()]) == 1
+    assert SharedLibrary(found[-1].read_bytes()).dynamic("DT_SONAME") == [soname]
+    code = "import numpy as np, ops; print(ops.twice(np.ones(2, 'f4')))"
+    assert run([sys.executable, "-c", code], env=environment(PYTHONPATH=str(prefix / "lib"))) == "[2. 2.]\n"
+    check_programs(tmp_path, prefix, soname, version)
+
+
+def check_programs(folder: Path, prefix: Path, soname: str, version: str) -> None:
+    """By find_package, and by pkg-config; both need the library by its SONAME."""
+    (folder / "main.c").write_text(PROGRAM)
+    (folder / "CMakeLists.txt").write_text(CONSUMER)
+    made = folder / "consumer"
+    run(["cmake", "-G", "Ninja", "-S", folder, "-B", made, f"-DCMAKE_PREFIX_PATH={prefix}"], env=environment())
+    run(["cmake", "--build", made], env=environment())
+    programs = [made / "consumer"]
+    tool = shutil.which("pkg-config")
+    if tool is not None:  # CMake's part is checked all the same
+        env = environment(PKG_CONFIG_PATH=str(prefix / "lib" / "pkgconfig"))
+        flags = run([tool, "--cflags", "--libs", "tiny"], env=env).split()
+        assert run([tool, "--modversion", "tiny"], env=env) == f"{version}\n"
+        programs.append(folder / "plain")
+        rpath = f"-Wl,-rpath,{prefix / 'lib'}"
+        run(["gcc", "-std=c99", folder / "main.c", *flags, rpath, "-o", programs[-1]], env=env)
+    for program in programs:
+        run([program], env={})
+        assert soname in SharedLibrary(program.read_bytes()).dynamic("DT_NEEDED")
+
+
+def test_a_project_without_a_version(project: Project, tmp_path: Path) -> None:
+    lists = LISTS.format(cmake=Path(__file__).parents[2] / "cmake", properties="")
+    (project.folder / "CMakeLists.txt").write_text(lists.replace(" VERSION 7.8", ""))
+    for option, version in (("-DSKBUILD_PROJECT_VERSION=3.1", "3.1"), ("-USKBUILD_PROJECT_VERSION", "0")):
+        project.cmake(option, build=str(tmp_path))
+        assert f"\nVersion: {version}\n" in (tmp_path / "kernels" / "aot_tune" / "tiny" / "tiny.pc").read_text()

@@ -1,0 +1,106 @@
+"""Models that call the installed operators by `aot_tune.torch.patch`: eager, compiled, and what the table says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from environments import ROOT
+from patched_models import bert, llama, near, tokens
+
+from aot_tune.torch import patch
+
+MODELS: dict[str, Callable[..., Any]] = {"llama": llama, "bert": bert}
+
+
+def logits(model: Any, length: int = 9) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(tokens(2, length)).logits
+    return found
+
+
+@pytest.mark.parametrize("tuned", [True, False], ids=["tuned", "any"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_agree(ops: ModuleType, name: str, dtype: torch.dtype, *, tuned: bool) -> None:
+    model = MODELS[name](dtype)
+    want = {length: logits(model, length) for length in (1, 9, 40)}
+    with patch(model, ops, tuned=tuned) as patched:
+        for length, found in want.items():
+            near(logits(model, length), found)
+    assert torch.equal(logits(model), want[9])
+    if not tuned:
+        assert all(made.served for made in patched.replaced if made.kind not in ("Linear", "LlamaRMSNorm"))
+        assert {made.kind for made in patched.replaced} >= {"Linear"}
+        assert not patched.left
+
+
+def test_what_a_library_of_tuned_variants_replaces(ops: ModuleType) -> None:
+    """Where only a generic variant would serve, a module is as it was, and the table says so."""
+    model = llama()
+    with patch(model, ops) as patched:
+        for made in patched.replaced:
+            assert made.rows.kernels
+            assert "generic" not in made.rows.kernels
+        for left in patched.left:
+            assert left.why in ("only its generic variant serves such calls", "its norm is not replaced")
+        told = {one.name for one in patched.left} | {made.name for made in patched.replaced}
+        kinds = ("LlamaDecoderLayer", "LlamaMLP", "LlamaRMSNorm", "Linear")
+        assert told == {n for n, m in model.named_modules() if type(m).__name__ in kinds} | {"attention"}
+        lines = str(patched).splitlines()
+        assert lines[0].split()[0] in ("modules", "nothing")
+
+
+def test_modules_whose_operators_have_optional_parts(ops: ModuleType) -> None:
+    """Norms without a bias, padded attention, leading dims in any layout."""
+    model = torch.nn.Sequential(torch.nn.LayerNorm(16, bias=False), torch.nn.RMSNorm(16), torch.nn.Linear(16, 8)).eval()
+    x = torch.randn(4, 3, 2, 16)
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[1, :4] = 0
+    padded = bert()
+    with torch.no_grad():
+        given = (x, x.transpose(0, 1), x.transpose(2, 3).contiguous().transpose(2, 3), x[0, 0, 0], x[:, :0])
+        want = [model(one) for one in given]
+        logits_before = padded(tokens(), attention_mask=mask).logits
+        with patch(model, ops, tuned=False) as patched, patch(padded, ops, tuned=False) as attends:
+            for one, found in zip(given, want, strict=True):
+                torch.testing.assert_close(model(one), found, rtol=1e-5, atol=1e-5)
+            near(padded(tokens(), attention_mask=mask).logits[mask.bool()], logits_before[mask.bool()])
+    assert [(made.kind, made.served, made.passed) for made in patched.replaced] == [
+        ("LayerNorm", 4, 1),
+        ("RMSNorm", 4, 1),
+        ("Linear", 4, 1),
+    ]
+    assert [(made.served, made.passed) for made in attends.replaced if made.kind == "BertSelfAttention"] == [(2, 0)]
+
+
+def test_one_graph_by_inductor(ops: ModuleType) -> None:
+    model = llama(num_hidden_layers=1)
+    want = [logits(model, 9), logits(model, 33)]
+    with patch(model, ops, tuned=False):
+        compiled = torch.compile(model, fullgraph=True, dynamic=True)
+        near(logits(compiled, 9), want[0])
+        near(logits(compiled, 33), want[1])
+
+
+def test_the_example(ops: ModuleType) -> None:
+    """In a process of its own."""
+    script = f"""
+import runpy, sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT / "tests")!r})
+from torch_library import load_module
+import aot_tune
+aot_tune.ops = sys.modules["aot_tune.ops"] = load_module(Path({ops.__file__!r}), "aot_tune.ops")
+runpy.run_path({str(ROOT / "examples" / "torch_model" / "patched.py")!r}, run_name="__main__")
+"""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("7 calls went to operators\n")

@@ -1,0 +1,203 @@
+"""Outputs that a call makes: of the framework that its first tensor is of, with the leading dims of the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import linked
+import numpy as np
+import pytest
+import torch
+from linked_cuda import OnDevice
+from tensors import Old
+
+from aot_tune.link import LibrarySpec, OperatorTable
+from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
+
+R, D = dims("R D")
+
+COPY = (
+    linked.PRELUDE
+    + """
+#define ARGS const DLTensor *x, const DLTensor *out
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) { return *size = 0; }
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, void*, size_t, void*) {
+  const int64_t bytes = x->dtype.bits / 8;
+  for (int64_t i = 0; i < x->shape[0]; ++i)
+    for (int64_t j = 0; j < x->shape[1]; ++j)
+      for (int64_t b = 0; b < bytes; ++b)
+        static_cast<char*>(out->data)[(i * out->strides[0] + j * out->strides[1]) * bytes + b] =
+            static_cast<const char*>(x->data)[(i * x->strides[0] + j * x->strides[1]) * bytes + b];
+  return 0;
+}
+"""
+)
+
+
+@pytest.fixture(name="copy", scope="module")
+def fixture_copy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """A function that copies rows of f32 or bf16."""
+    folder = tmp_path_factory.mktemp("made")
+    operator = Operator(
+        name="copy",
+        dims=("R", "D"),
+        tensors=(Tensor("x", (R, D), "T"), Tensor("out", (R, D), "T", output=True)),
+        dtypes={"T": ("f32", "bf16")},
+        reference=lambda xp, call: {"out": call.x},
+        flops=R * D,
+        workload=(problem(R=8, D=8),),
+        kernels=(Kernel("plain", "copy/plain.cpp.j2", generic=True),),
+        fold="R",
+    )
+    plain = [
+        dataclasses.replace(linked.variant(folder, COPY, t, generic=True), dtypes={"T": t}) for t in ("f32", "bf16")
+    ]
+    spec = LibrarySpec(output="made", operators=(OperatorTable(operator=operator, variants=tuple(plain)),))
+    module: Any = linked.load_module(linked.link_library(spec, folder).module)
+    function: Callable[..., Any] = module.copy
+    return function
+
+
+class Framework:
+    """The functions of a framework of its own, as the array API has them; bf16 beside."""
+
+    float32, bfloat16 = "own f32", "own bf16"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+
+    def empty(self, shape: tuple[int, ...], *, dtype: object, device: object) -> OwnArray:
+        self.asked.append((shape, dtype, device))
+        return OwnArray(np.empty(shape, {"own f32": "f4", "own bf16": "u2"}[str(dtype)]), self)
+
+
+class OwnArray(OnDevice):
+    """An array of it."""
+
+    def __init__(self, array: np.ndarray, framework: Framework) -> None:
+        super().__init__(array, (1, 0), 4 if array.dtype == np.uint16 else 2)
+        self.framework = framework
+        self.device = "here"  # type: ignore[assignment]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __array_namespace__(self, api_version: str | None = None) -> Framework:
+        del api_version
+        return self.framework
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("f4", "own f32"), ("u2", "own bf16")])
+@pytest.mark.parametrize("shape", [(4, 6), (6,), (2, 3, 6)])
+def test_a_framework_is_asked_by_the_names_that_it_has(
+    copy: Callable[..., Any], shape: tuple[int, ...], kind: str, dtype: str
+) -> None:
+    own = Framework()
+    x = np.arange(np.prod(shape)).reshape(shape).astype(kind)
+    made = copy(OwnArray(x, own))
+    assert own.asked == [(shape, dtype, "here")]
+    assert isinstance(made, OwnArray)
+    np.testing.assert_array_equal(made.array, x)
+
+
+def test_a_framework_without_the_dtype_is_told(copy: Callable[..., Any]) -> None:
+    class Standard(Framework):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "bfloat16":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    x = OwnArray(np.zeros((2, 3), np.uint16), Standard())
+    with pytest.raises(
+        TypeError, match="output 'out' cannot be made for arrays of this kind; pass out=, a tensor of a"
+    ):
+        copy(x)
+    out = torch.empty(2, 3, dtype=torch.bfloat16)
+    assert copy(x, out=out) is out
+
+
+def test_what_a_framework_says_of_its_own_comes_through(copy: Callable[..., Any]) -> None:
+    class Full(Framework):
+        def empty(self, shape: tuple[int, ...], *, dtype: object, device: object) -> OwnArray:
+            raise MemoryError(f"no room for {shape} {dtype} {device}")
+
+    with pytest.raises(MemoryError, match=r"no room for \(2, 3\) own f32 here"):
+        copy(OwnArray(np.zeros((2, 3), np.float32), Full()))
+
+
+def test_a_new_array_without_a_version_is_written(copy: Callable[..., Any]) -> None:
+    """As JAX's are: nobody else has seen it. One that is passed may be somebody's."""
+
+    class Unversioned(Old):
+        device = "here"
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __array_namespace__(self) -> SimpleNamespace:
+            return SimpleNamespace(float32="f4", empty=lambda shape, dtype, device: Unversioned(np.empty(shape, dtype)))
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    made = copy(Unversioned(x))
+    assert type(made) is Unversioned
+    np.testing.assert_array_equal(made.array, x)
+    with pytest.raises(ValueError, match="output 'out' is passed by a DLPack capsule without a version"):
+        copy(x, out=made)
+
+
+def test_cupy_is_asked_though_its_arrays_name_no_functions(
+    copy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ndarray(OnDevice):
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+    Ndarray.__module__ = "cupy._core.core"
+
+    def empty(shape: tuple[int, ...], dtype: str) -> Ndarray:
+        return Ndarray(np.empty(shape, dtype), (1, 0))
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(empty=empty, float32="f4"))  # type: ignore[arg-type]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    made = copy(Ndarray(x, (1, 0)))
+    assert type(made) is Ndarray
+    np.testing.assert_array_equal(made.array, x)
+
+
+def test_others_get_arrays_of_numpy_on_the_cpu_alone(copy: Callable[..., Any]) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert type(copy(OnDevice(x, (1, 0)))) is np.ndarray
+    with pytest.raises(TypeError, match="pass out=, a tensor of a framework that has its dtype and device"):
+        copy(OnDevice(x, (2, 0)), stream=0)
+    with pytest.raises(TypeError, match="pass out=, a tensor of a framework that has its dtype and device"):
+        copy(OnDevice(x.view(np.uint16), (1, 0), 4))
+
+
+def test_torch_makes_what_numpy_has_not(copy: Callable[..., Any]) -> None:
+    x = torch.randn(2, 3, 5).bfloat16()
+    assert torch.equal(copy(x), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_jax_makes_its_own(copy: Callable[..., Any], dtype: str) -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    for turn in range(20):
+        x = jax.numpy.arange(24, dtype=dtype).reshape(2, 3, 4) + turn
+        made = copy(x)
+        assert (type(made), made.dtype, made.shape) == (type(x), x.dtype, x.shape)
+        assert bool((made == x).all())
+
+
+def test_subclasses_that_cannot_be_read_are_named(ops: ModuleType) -> None:
+    class Mine(torch.Tensor):
+        pass
+
+    weight = torch.ones(6)
+    with pytest.raises(ValueError, match="tensor 'x' of type Mine cannot be read through DLPack"):
+        ops.rms_norm(torch.empty(4, 6, device="meta").as_subclass(Mine), weight)
+    with pytest.raises(ValueError, match="tensor 'x' cannot be read through DLPack"):
+        ops.rms_norm(torch.empty(4, 6, device="meta"), weight)
