@@ -14,6 +14,7 @@
 #     [COMPILE_OPTIONS <option>...]  for the C++ and CUDA sources of kernels; $<$<COMPILE_LANGUAGE:CUDA>:...> for nvcc
 #                               alone. What the target has by target_include_directories, target_compile_definitions
 #                               and target_link_libraries counts too
+#     [XLA_FFI <1 or folder>]   export handlers of XLA's FFI, for JAX; default for AOT_TUNE_XLA_FFI
 #     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
 #     [HEADER <path>]           the header's path below the include folder; default: <target>.h
 #     [MODULE <name>]           also build a Python module of that name, target <target>_module
@@ -33,7 +34,7 @@ cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets befor
 
 set(_AOT_TUNE_OPTIONS
     MODE TARGETS OLDER_CPUS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR JOBS THREADS STRICT
-    NO_SURVIVOR FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD KEEP
+    NO_SURVIVOR FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD KEEP XLA_FFI
 )
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
   set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
@@ -56,7 +57,7 @@ function(aot_tune_add_library target)
   get_property(AOT_TUNE_PACKAGE_DIR GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR)
   cmake_parse_arguments(
     PARSE_ARGV 1 ARG ""
-    "DATABASE;MODE;OLDER_CPUS;BUDGET;EFFORT;SURVEY;MAX_REGRET;MAX_VARIANTS;MAX_BYTES;PREFIX;HEADER;MODULE;OUTPUT_NAME"
+    "DATABASE;MODE;OLDER_CPUS;BUDGET;EFFORT;SURVEY;MAX_REGRET;MAX_VARIANTS;MAX_BYTES;PREFIX;HEADER;MODULE;OUTPUT_NAME;XLA_FFI"
     "OPERATORS;TEMPLATES;TARGETS;WORKLOAD;INCLUDE_DIRECTORIES;COMPILE_DEFINITIONS;COMPILE_OPTIONS;LINK_LIBRARIES"
   )
   if(ARG_UNPARSED_ARGUMENTS)
@@ -236,7 +237,7 @@ macro(_aot_tune_configure)
   elseif(errors)
     message(WARNING "aot_tune_add_library(${target}):\n${errors}")
   endif()
-  include("${directory}/plan.cmake") # sets _aot_tune_inputs, _families, _backends, _link_arguments and _include_folders
+  include("${directory}/plan.cmake") # sets _aot_tune_inputs, _families, _backends, _link_arguments, _include_folders, _xla_include
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_aot_tune_inputs})
 
   # The script holds the paths of this configure's interpreter, which differ between isolated builds; it is not a
@@ -249,6 +250,9 @@ macro(_aot_tune_configure)
   )
   if(ARG_MODULE)
     list(APPEND generated ${directory}/${ARG_MODULE}.pyi)
+  endif()
+  if(_aot_tune_xla_include)
+    list(APPEND generated ${directory}/xla_ffi.cpp)
   endif()
   set(_aot_tune_libraries "")
   foreach(library IN LISTS ARG_LINK_LIBRARIES)
@@ -288,6 +292,9 @@ macro(_aot_tune_link)
     PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime"
   )
   target_include_directories(${target} SYSTEM PRIVATE ${_aot_tune_include_folders})
+  if(_aot_tune_xla_include)
+    _aot_tune_xla_handlers()
+  endif()
   set(called "")
   if("triton" IN_LIST _aot_tune_backends) # what launchers call: an archive, of which a library takes what it needs
     file(GLOB launcher_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/triton/*.cpp")
@@ -321,6 +328,19 @@ macro(_aot_tune_link)
   _aot_tune_plain_start(${target})
   add_library(${target}::${target} ALIAS ${target})
   _aot_tune_version()
+endmacro()
+
+# Handlers of XLA's FFI, in a library of objects: only they see XLA's headers, and kernels' sources do not.
+macro(_aot_tune_xla_handlers)
+  file(GLOB handler_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/link/xla/*.cpp")
+  add_library(${target}_xla OBJECT ${directory}/xla_ffi.cpp ${handler_sources})
+  _aot_tune_common_properties(${target}_xla)
+  target_include_directories(
+    ${target}_xla PRIVATE ${directory} "${AOT_TUNE_PACKAGE_DIR}/link/xla" "${AOT_TUNE_PACKAGE_DIR}/link/binding"
+                          "${AOT_TUNE_PACKAGE_DIR}/runtime" "${AOT_TUNE_PACKAGE_DIR}/runtime/include"
+  )
+  target_include_directories(${target}_xla SYSTEM PRIVATE "${_aot_tune_xla_include}")
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_xla>)
 endmacro()
 
 # The version in the library's name, and its file for pkg-config, once the project has set what it likes.

@@ -9,6 +9,7 @@ OWN_BUILDS = (
     "cuda",
     "cutlass",
     "hip_package",
+    "jax_own",
     "lifetime",
     "linked",
     "repeat",

@@ -7,14 +7,13 @@ integer tells, and extents that are worked out; the dtype of `cast` is that of t
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from module_files import load_module as load_from
 from project import Project
 
 BLEND = """
@@ -157,9 +156,12 @@ OWN = {"blend": (BLEND, BLEND_ROWS), "spread": (SPREAD, SPREAD_ROWS), "cast": (C
 NAME = "tested_in_torch"
 
 
-def build_own(folder: Path) -> Path:
-    """Build the library with generic variants alone; the path of its Python module."""
-    arguments = f"MODULE {NAME} OUTPUT_NAME {NAME} OPERATORS {' '.join(OWN)}"
+def build_own(folder: Path, more: str = "") -> Path:
+    """Build the library with generic variants alone; the path of its Python module.
+
+    `more` goes to aot_tune_add_library, too.
+    """
+    arguments = f"MODULE {NAME} OUTPUT_NAME {NAME} OPERATORS {' '.join(OWN)} {more}"
     made = Project.make(folder, arguments=arguments, AOT_TUNE_MODE="generic", AOT_TUNE_TARGETS="cpu-x86-64-v3")
     for name, (declared, template) in OWN.items():
         (made.templates / name).mkdir()
@@ -172,12 +174,7 @@ def build_own(folder: Path) -> Path:
 
 def load_module(path: Path, name: str = NAME) -> ModuleType:
     """The module at a path, in this process."""
-    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_from(path, name)
 
 
 @contextlib.contextmanager

@@ -192,7 +192,8 @@ class OperatorTable:
 class LibrarySpec:
     """A library: `lib<output>.so`, header `header`, Python extension module `module`.
 
-    An empty `output` stands for `<prefix>_<name>`, an empty `module` for `name`.
+    An empty `output` stands for `<prefix>_<name>`, an empty `module` for `name`. With `xla_ffi` it exports handlers of
+    XLA's FFI, too.
 
     `devices` describes the devices that were measured on, `policy` how; `tools` the versions that made the objects.
     They are written to the manifest as they are, so they hold no paths, host names or times.
@@ -208,6 +209,7 @@ class LibrarySpec:
     devices: tuple[Mapping[str, object], ...] = ()
     policy: Mapping[str, object] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
+    xla_ffi: bool = False
 
     @property
     def library(self) -> str:

@@ -6,6 +6,7 @@ import hashlib
 
 import msgspec
 
+from aot_tune.link.emit.xla_handlers import handler_names
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
 
 __all__ = ["SCHEMA", "render_manifest"]
@@ -19,6 +20,7 @@ def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:
 
     `sources` are the generated files that do not hold the manifest, by name.
     """
+    xla = sorted(n for t in spec.operators for n in handler_names(spec, t.operator.name).values() if spec.xla_ffi)
     document = {
         "schema": SCHEMA,
         "library": spec.name,
@@ -31,6 +33,7 @@ def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:
         "tools": dict(spec.tools),
         "sources": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sources.items()},
         "operators": [_operator(t) for t in spec.operators],
+        **({"xla_ffi": xla} if xla else {}),
     }
     text = msgspec.json.encode(document, order="deterministic")
     return msgspec.json.format(text, indent=1).decode() + "\n"

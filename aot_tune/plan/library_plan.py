@@ -39,6 +39,7 @@ from aot_tune.plan.preflight import (
 )
 from aot_tune.plan.wanted_targets import apart, in_order
 from aot_tune.plan.workload_files import WorkloadPlan, read_workload
+from aot_tune.plan.xla_headers import xla_include_folder
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.spec.names import check_identifier
@@ -75,8 +76,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `targets` are those to tune or replay, `baselines` those that generic variants are compiled for; `older` is that of
     the targets, if any, which is tuned in a short turn for older CPUs. `inputs` is a digest of everything that is read.
-    `workload` is what AOT_TUNE_WORKLOAD names, whose paths are no part of `options`. `compile` has no folders and
-    libraries here: those are in `Paths`.
+    `workload` is what AOT_TUNE_WORKLOAD names, whose paths are no part of `options`, nor is that of XLA's headers.
+    `compile` has no folders and libraries here: those are in `Paths`.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             f"devices {'; '.join(self.devices)}",
             *(f"workload {line}" for line in self.workload.told()),
             f"budget {budget}, effort {options.effort}",
+            *(["handlers for XLA's FFI"] if options.xla_ffi else []),
             *([f"without kernels of {', '.join(options.exclude_backends)}"] if options.exclude_backends else []),
             *(f"note: {note}" for note in self.notes),
         ]
@@ -130,6 +132,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     compilers: tuple[str, ...] = ()
     link_arguments: tuple[str, ...] = ()
     include_folders: tuple[str, ...] = ()
+    xla_include: str = ""
     compile: CompileSettings = CompileSettings()
 
 
@@ -182,6 +185,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     mistakes.tell()
     files = sorted({*input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
+    xla = xla_include_folder(options.xla_ffi)
     linked = linked_libraries(operators, request.compile, toolchains, environment)
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
@@ -203,7 +207,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         older=older.name if older else "",
         baselines=tuple(t.name for t in baselines),
         families=tuple(families),
-        options=msgspec.structs.replace(options, workload=()),
+        options=msgspec.structs.replace(options, workload=(), xla_ffi="1" if xla else ""),
         may_measure=may_measure,
         toolchains=toolchains,
         devices=tuple(d.name for d in found),
@@ -224,6 +228,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         link_arguments=(*linked, *dict.fromkeys(a for c in chains for a in c.link_arguments())),
         include_folders=tuple(dict.fromkeys(f for c in chains for f in c.include_folders())),
         compile=msgspec.structs.replace(request.compile, definitions=(), options=()),
+        xla_include=xla,
     )
     return plan, paths, files
 
@@ -301,7 +306,8 @@ def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path])
         + _cmake_list("families", plan.families)
         + _cmake_list("backends", plan.toolchains)
         + _cmake_list("link_arguments", paths.link_arguments)
-        + _cmake_list("include_folders", paths.include_folders),
+        + _cmake_list("include_folders", paths.include_folders)
+        + _cmake_list("xla_include", filter(None, [paths.xla_include])),
         encoding="utf-8",
     )
 

@@ -135,6 +135,13 @@ OPTIONS: tuple[Option, ...] = (
         "declared problems of the operators that it names, `+FILE` beside them; see "
         "[docs/workload-files.md](docs/workload-files.md)",
     ),
+    Option(
+        "AOT_TUNE_XLA_FFI",
+        "0",
+        "1 makes the library export handlers of XLA's FFI, for calls from JAX, with the headers of the `jaxlib` that "
+        "the build's Python has; a folder is that of the headers, as `jax.ffi.include_dir()` says; see "
+        "[docs/jax.md](docs/jax.md)",
+    ),
 )
 
 
@@ -179,6 +186,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     workload: tuple[str, ...] = ()
     older_cpus: int = 0
     keep: str = ""
+    xla_ffi: str = ""
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -218,6 +226,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         max_bytes=_count("AOT_TUNE_MAX_BYTES", values["AOT_TUNE_MAX_BYTES"], most=2**40),
         workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
         keep=_folder("AOT_TUNE_KEEP", values["AOT_TUNE_KEEP"]),
+        xla_ffi=_headers("AOT_TUNE_XLA_FFI", values["AOT_TUNE_XLA_FFI"]),
         older_cpus=_count("AOT_TUNE_OLDER_CPUS", values["AOT_TUNE_OLDER_CPUS"], least=0) or 0,
     )
 
@@ -244,6 +253,18 @@ def _folder(name: str, value: str) -> str:
             f"{name}={value!r} is not an absolute path",
             why="builds run in folders of their own, often temporary ones",
             fix=f'write for example {name}="$PWD/kept"',
+        )
+    return value
+
+
+def _headers(name: str, value: str) -> str:
+    """Empty for none, 1, or a folder."""
+    if value in ("0", "1"):
+        return "" if value == "0" else value
+    if not os.path.isabs(value):  # noqa: PTH117 - as above
+        raise OptionError(
+            f"{name}={value!r} is neither 0, 1 nor an absolute path",
+            fix=f"write {name}=1 for the headers of the build's jaxlib, or the folder that jax.ffi.include_dir() tells",
         )
     return value
 

@@ -1,5 +1,5 @@
 """What a build needs beside its static requirements, by its targets, its kernels and the machine: torch, Triton, nvcc,
-CUTLASS, or nothing.
+CUTLASS, XLA's headers, or nothing.
 
 Only the standard library: the build backend asks before anything else is installed.
 """
@@ -25,6 +25,7 @@ __all__ = ["build_requirements", "chosen", "visible_gpus"]
 _MEASURING = ("auto", "tune")
 _TORCH = "torch>=2.9"
 _CUTLASS = "nvidia-cutlass>=4.2"
+_XLA = "jaxlib>=0.6"
 _TRITON = "triton>=3.6,<3.10"
 _OLDEST_WHEELS = 13
 """Wheels of nvcc for earlier versions of CUDA hold no nvcc."""
@@ -41,7 +42,7 @@ def build_requirements(
     editable: bool = False,
     system: Path = SYSTEM_CUDA,
 ) -> list[str]:
-    """Requirements of a wheel of the project at that folder; empty for a build that uses no GPU.
+    """Requirements of a wheel of the project at that folder; empty for one without GPUs and handlers of XLA.
 
     Args:
         settings: what the front end passes on (`-C`).
@@ -65,6 +66,8 @@ def build_requirements(
         found.append(_CUTLASS)
     if (cuda or hip) and _any_file(project, ".py", b"TritonFunction("):
         found.append(_TRITON)
+    if chosen("AOT_TUNE_XLA_FFI", settings, environ, project) == "1":
+        found.append(_XLA)
     if gpus and mode in (("tune",) if editable else _MEASURING):
         found.append(_TORCH)
     return found

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-__all__ = ["EXTENT", "axes_in_memory", "extent_of"]
+from aot_tune.signatures.extent_values import extent_value
 
-EXTENT = ".extent"
-"""The fact that stands for an axis' extent in what a dim is solved to."""
-
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "and": lambda a, b: bool(a) and bool(b),
-    "or": lambda a, b: bool(a) or bool(b),
-    "min": torch.sym_min,
-    "max": torch.sym_max,
-}
+__all__ = ["axes_in_memory", "extent_of"]
 
 
 def extent_of(expression: Any, facts: Mapping[str, Any]) -> Any:
@@ -40,18 +20,7 @@ def extent_of(expression: Any, facts: Mapping[str, Any]) -> Any:
     Raises:
         ZeroDivisionError: when it divides by zero.
     """
-    kind, *rest = expression
-    if kind == "fact":
-        return facts[rest[0]]
-    if kind == "const":
-        return rest[0]
-    if kind == "where":
-        condition, yes, no = rest
-        return extent_of(yes if bool(extent_of(condition, facts)) else no, facts)
-    if kind == "next_power_of_2":
-        return 1 << max(int(extent_of(rest[0], facts)) - 1, 0).bit_length()
-    left, right = (extent_of(one, facts) for one in rest)
-    return _BINARY[kind](left, right)
+    return extent_value(expression, facts, torch.sym_min, torch.sym_max)
 
 
 def axes_in_memory(tensor: torch.Tensor) -> list[int]:

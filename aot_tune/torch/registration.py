@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from aot_tune.signatures.operator_signature import OperatorSignature, Overload, read_signatures
 from aot_tune.torch.backward import Backward, check_backward, refuse_transforms, register_backward
 from aot_tune.torch.fake_calls import FakeCall
-from aot_tune.torch.operator_signature import OperatorSignature, Overload, read_signatures
 from aot_tune.torch.schemas import schema_of
 from aot_tune.torch.shim import Shim, build_shim, find_shim, load_shim
 from aot_tune.torch.torch_errors import TorchError
@@ -79,7 +79,7 @@ def register(
         TorchError: when the module is none of a library, or the namespace or a backward cannot be.
         ShimError: when the shim is asked for, or there, and does not work.
     """
-    operators = read_signatures(module)
+    operators = read_signatures(module, TorchError)
     namespace = _namespace(module) if namespace is None else namespace
     functions = dict(backward or {})
     check_backward(operators, functions)

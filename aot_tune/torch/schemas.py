@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import string
 
-from aot_tune.torch.operator_signature import OperatorSignature, Overload, ScalarSignature
+from aot_tune.signatures.operator_signature import OperatorSignature, Overload, ScalarSignature
 
 __all__ = ["schema_of", "tensor_arguments"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -124,7 +125,8 @@ def build_bundled(folder: Path, import_path: str) -> Library:
     for path in templates.glob("*/operator.py"):
         path.write_text(path.read_text() + _CUT)
     database = os.environ.get("AOT_TUNE_GPU_TEST_DATABASE", "")
-    return build_project(folder, templates, import_path, database, AOT_TUNE_BUDGET=BUDGET)
+    handlers = "1" if importlib.util.find_spec("jaxlib") is not None else "0"  # for test_jax.py
+    return build_project(folder, templates, import_path, database, AOT_TUNE_BUDGET=BUDGET, AOT_TUNE_XLA_FFI=handlers)
 
 
 def twice_templates(folder: Path, faults: tuple[str, ...]) -> Path:

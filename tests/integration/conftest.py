@@ -62,6 +62,9 @@ def builder(tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path, cache: P
         "AOT_TUNE_TARGETS": "cpu-x86-64-v2;native",
         "CXX": str(compiler.path),
     }
+    jaxlib = importlib.util.find_spec("jaxlib")
+    if jaxlib is not None and jaxlib.origin is not None:  # for test_jax_bundled; isolated builds see none
+        env["AOT_TUNE_XLA_FFI"] = str(Path(jaxlib.origin).parent / "include")
     return Builder(wheelhouse, tmp_path_factory.mktemp("wheels"), env)
 
 

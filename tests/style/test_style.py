@@ -15,7 +15,14 @@ from aot_tune.plan.options import OPTIONS, markdown_table
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
 PYTHON = ["aot_tune", "benchmarks", "examples", "templates", "tests"]
-CXX_FOLDERS = ("aot_tune/runtime", "aot_tune/link/binding", "aot_tune/torch/csrc", "examples", "benchmarks")
+CXX_FOLDERS = (
+    "aot_tune/runtime",
+    "aot_tune/link/binding",
+    "aot_tune/link/xla",
+    "aot_tune/torch/csrc",
+    "examples",
+    "benchmarks",
+)
 FETCHED = ROOT / "examples" / "cuda_packages" / "packages"  # other people's sources, which git ignores
 CXX = [
     path

@@ -76,6 +76,7 @@ class Document(msgspec.Struct, frozen=True):
     prefix: str
     module: str
     operators: tuple[_Operator, ...]
+    xla_ffi: tuple[str, ...] = ()
 
 
 def read_manifest(data: bytes) -> Document:
@@ -116,6 +117,7 @@ def check_against_manifest(
         problems.append(f"{library.name} does not hold this manifest")
     exports = {f"{document.prefix}_{f}" for f in SHARED_FUNCTIONS}
     exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
+    exports |= set(document.xla_ffi)
     problems += _check_file(library.name, image, exports, forbidden)
     if module is not None:
         problems += _check_module(_loaded_as(library, image), module, document, forbidden)

@@ -17,6 +17,7 @@ from aot_tune.link.emit.dispatch import render_dispatch
 from aot_tune.link.emit.header import public_functions, render_header
 from aot_tune.link.emit.python_module import render_module
 from aot_tune.link.emit.python_stub import render_stub
+from aot_tune.link.emit.xla_handlers import render_xla_handlers
 from aot_tune.link.families import family_facts
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant
 from aot_tune.link.manifest import render_manifest
@@ -40,6 +41,7 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     library_exports: str
     module_exports: str
     manifest: str
+    xla_handlers: str = ""
 
 
 def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
@@ -55,12 +57,12 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     header, module, stub = render_header(spec), render_module(spec), render_stub(spec)
     exports = _version_script(public_functions(spec))
     module_exports = _version_script([f"PyInit_{spec.face}"])
-    manifest = render_manifest(spec, {spec.header: header, "module.cpp": module, f"{spec.face}.pyi": stub})
+    sources = {spec.header: header, "module.cpp": module, f"{spec.face}.pyi": stub}
+    sources |= {"xla_ffi.cpp": render_xla_handlers(spec)} if spec.xla_ffi else {}
+    manifest = render_manifest(spec, sources)
     files = {
-        spec.header: header,
+        **sources,
         "dispatch.cpp": render_dispatch(spec, manifest),
-        "module.cpp": module,
-        f"{spec.face}.pyi": stub,
         "exports.map": exports,
         "module.map": module_exports,
         "manifest.json": manifest,
@@ -77,6 +79,7 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         library_exports=str(out_dir / "exports.map"),
         module_exports=str(out_dir / "module.map"),
         manifest=str(out_dir / "manifest.json"),
+        xla_handlers=str(out_dir / "xla_ffi.cpp") if spec.xla_ffi else "",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from aot_tune.link.emit.signature import choices_text, parameters, scalar_type, shape_text
+from aot_tune.link.emit.xla_handlers import handler_names
 from aot_tune.link.library_records import SHARED_FUNCTIONS, LibrarySpec, OperatorTable
 from aot_tune.spec import Operator
 
@@ -20,6 +21,7 @@ def public_functions(spec: LibrarySpec) -> list[str]:
     for table in spec.operators:
         base = f"{spec.prefix}_{table.operator.name}"
         names += [base, f"{base}_workspace", f"{base}_explain", f"{base}_is_tuned"]
+        names += handler_names(spec, table.operator.name).values() if spec.xla_ffi else ()
     return sorted(names)
 
 

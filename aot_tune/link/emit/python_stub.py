@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from aot_tune.link.emit.python_module import python_default, python_doc, python_results
+from aot_tune.link.emit.call_tables import FLOATS, scalar_default
+from aot_tune.link.emit.python_module import python_doc, python_results
 from aot_tune.link.library_records import LibrarySpec
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.bound_dims import outputs_to_pass
@@ -111,7 +112,7 @@ def _parameters(op: Operator, wanted: Mapping[str, bool | None]) -> list[str]:
     found += [f"{t.name}: Tensor | None = None" for t in op.inputs if t.optional]
     found.append("*")
     for s in op.scalars:
-        found.append(f"{s.name}: {_number(s)}" + (f" = {python_default(s)}" if s.default is not None else ""))
+        found.append(f"{s.name}: {_number(s)}" + (f" = {scalar_default(s)}" if s.default is not None else ""))
     for a in op.attributes:
         choices = ", ".join(f'"{c}"' for c in a.choices)
         found.append(f'{a.name}: Literal[{choices}] = "{a.choices[0]}"')
@@ -143,4 +144,4 @@ def _type(op: Operator, output: Tensor) -> str:
 
 
 def _number(scalar: Scalar) -> str:
-    return "float" if scalar.dtype_name in ("f32", "f64") else "bool" if scalar.dtype_name == "bool" else "int"
+    return "float" if scalar.dtype_name in FLOATS else "bool" if scalar.dtype_name == "bool" else "int"

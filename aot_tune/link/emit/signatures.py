@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from aot_tune.link.emit.xla_handlers import handler_names
 from aot_tune.link.library_records import LibrarySpec
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.bound_dims import bound_dims, outputs_to_pass
@@ -19,10 +20,13 @@ def signatures_json(spec: LibrarySpec) -> str:
     """The text that `signatures()` of a module parses.
 
     Shapes are expressions as `Expr.data` writes them, over dims; `bound` says in order where a call has each dim from:
-    an axis of a tensor, whose extent is the fact `.extent` of `value`, or an integer.
+    an axis of a tensor, whose extent is the fact `.extent` of `value`, or an integer. `xla_ffi` has the names of the
+    library's handlers by operator and platform of XLA, where it has some.
     """
     operators = [_operator(table.operator) for table in spec.operators]
-    return json.dumps({"schema": SIGNATURES_SCHEMA, "operators": operators}, separators=(",", ":"))
+    handlers = {one["name"]: handler_names(spec, str(one["name"])) for one in operators} if spec.xla_ffi else {}
+    said = {"schema": SIGNATURES_SCHEMA, "operators": operators, **({"xla_ffi": handlers} if handlers else {})}
+    return json.dumps(said, separators=(",", ":"))
 
 
 def _operator(op: Operator) -> dict[str, object]:

@@ -188,6 +188,7 @@ def finish(
         devices=tuple({"name": d.name, **d.identity} for d in used),
         policy={f: msgspec.to_builtins(session.policy_of(f)) for f in session.plan.families},
         tools={f"{b}.{k}": v for b, identity in session.plan.toolchains.items() for k, v in identity.items()},
+        xla_ffi=session.options.xla_ffi != "",
     )
     generated = generate(spec, directory)
     report = Report(
@@ -208,7 +209,7 @@ def finish(
     )
     path = directory / "report.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-    return report, (path, *map(Path, msgspec.structs.astuple(generated)))
+    return report, (path, *map(Path, filter(None, msgspec.structs.astuple(generated))))
 
 
 def _remarks(session: Session) -> list[str]:

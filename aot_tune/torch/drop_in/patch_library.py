@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from aot_tune.signatures.operator_signature import OperatorSignature, read_signatures
 from aot_tune.torch.drop_in.served_rows import RowRanges, ask_once, ask_rows
-from aot_tune.torch.operator_signature import OperatorSignature, read_signatures
 from aot_tune.torch.registration import register
+from aot_tune.torch.torch_errors import TorchError
 
 __all__ = ["DTYPES", "OPERATORS", "PatchLibrary", "blank"]
 
@@ -46,7 +47,7 @@ class PatchLibrary:
         self.without: dict[str, str] = {}
         self._known: dict[tuple[Any, ...], RowRanges] = {}
         self._declared: dict[str, OperatorSignature] = {}
-        declared = {op.name: op for op in read_signatures(module)}
+        declared = {op.name: op for op in read_signatures(module, TorchError)}
         for name, (inputs, named) in OPERATORS.items():
             op = declared.get(name)
             if only is not None and name not in only:

@@ -49,6 +49,11 @@ def names(tmp_path: Path):
     return asked
 
 
+def test_handlers_of_xla_ask_for_its_headers(gpus, names, tmp_path: Path) -> None:
+    assert names(AOT_TUNE_XLA_FFI="1") == names({"cmake.define.AOT_TUNE_XLA_FFI": "1"}) == ["jaxlib"]
+    assert names(AOT_TUNE_XLA_FFI="0") == names(AOT_TUNE_XLA_FFI=str(tmp_path)) == []
+
+
 def test_a_cpu_build_asks_for_nothing(gpus, names, tmp_path: Path) -> None:
     assert names() == []
     for mode in ("auto", "tune", "generic", "replay"):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from aot_tune.signatures.operator_signature import OperatorSignature, read_signatures
 from aot_tune.torch import TorchError
 from aot_tune.torch.fake_calls import FakeCall
-from aot_tune.torch.operator_signature import OperatorSignature, read_signatures
 from aot_tune.torch.schemas import schema_of
 
 N = ["fact", "N"]
@@ -38,7 +38,7 @@ def operator(*tensors: dict[str, Any], **given: Any) -> dict[str, Any]:
 
 
 def signature(*tensors: dict[str, Any], **given: Any) -> OperatorSignature:
-    (found,) = read_signatures(module_of(operator(*tensors, **given)))
+    (found,) = read_signatures(module_of(operator(*tensors, **given)), TorchError)
     return found
 
 
@@ -102,9 +102,9 @@ def test_scalars_and_attributes() -> None:
 def test_what_is_no_library() -> None:
     for wrong in (math, ModuleType("empty"), torch):
         with pytest.raises(TorchError, match="is no module of a tuned library that tells its signatures"):
-            read_signatures(wrong)
+            read_signatures(wrong, TorchError)
     with pytest.raises(TorchError, match="have schema 2, wanted 1"):
-        read_signatures(module_of(schema=2))
+        read_signatures(module_of(schema=2), TorchError)
 
 
 def fake(module: ModuleType, op: OperatorSignature, name: str = "") -> FakeCall:
@@ -115,7 +115,7 @@ def fake(module: ModuleType, op: OperatorSignature, name: str = "") -> FakeCall:
 def test_a_fake_call_makes_outputs_like_the_library() -> None:
     wide = {"name": "y", "dtype": "T", "shape": [["*", ["const", 2], N], ["const", 3]], "output": True}
     module = module_of(operator({**X, "dtype": "T"}, wide, dtypes={"T": ["f32", "bf16"]}))
-    (op,) = read_signatures(module)
+    (op,) = read_signatures(module, TorchError)
     made = fake(module, op)(torch.empty(10, dtype=torch.bfloat16, device="meta")[::2])
     assert (made.shape, made.dtype, made.stride(), made.device.type) == ((10, 3), torch.bfloat16, (3, 1), "meta")
     out = torch.empty(10, 3, device="meta")
@@ -137,7 +137,7 @@ def test_extents_that_cannot_be() -> None:
     none = {"name": "y", "dtype": "f32", "shape": [["//", ["const", 4], N]], "output": True}
     for output, words, size in ((less, "'y' would have extent -1 at axis 0", 1), (none, "divides by zero", 0)):
         module = module_of(operator(X, output))
-        (op,) = read_signatures(module)
+        (op,) = read_signatures(module, TorchError)
         with pytest.raises(module.ArgumentValueError, match=words):
             fake(module, op)(torch.empty(size, device="meta"))
 
@@ -146,7 +146,7 @@ def test_a_name_that_torch_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> No
     """In a graph; where calls are not compiled it is a name like any other, and so where nothing is written to."""
     attributes = [{"name": "mode", "choices": ["one"]}]
     module = module_of(operator(X, tensor("y", output=True), attributes=attributes))
-    (op,) = read_signatures(module)
+    (op,) = read_signatures(module, TorchError)
     x, y = (torch.empty(3, device="meta") for _ in range(2))
     assert fake(module, op, "out")(x, y=y) is None
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)

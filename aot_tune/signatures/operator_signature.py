@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from aot_tune.torch.torch_errors import TorchError
+from aot_tune.support.errors import AotTuneError
 
 __all__ = [
     "AttributeSignature",
@@ -126,22 +126,22 @@ class OperatorSignature:
         return tuple(found)
 
 
-def read_signatures(module: ModuleType) -> tuple[OperatorSignature, ...]:
+def read_signatures(module: ModuleType, error: type[AotTuneError]) -> tuple[OperatorSignature, ...]:
     """The operators of a library's module.
 
     Raises:
-        TorchError: when it is no module of a library, or one that another version of aot_tune wrote.
+        AotTuneError: of the class `error`, when it is no module of a library, or one that another version wrote.
     """
     function = getattr(module, "signatures", None)
     if not hasattr(module, "operators") or not callable(function):
-        raise TorchError(
+        raise error(
             f"{module!r:.80} is no module of a tuned library that tells its signatures",
             why="register() generates operators from what the module's function signatures() says",
             fix="pass the module that aot_tune_add_library(... MODULE name) made; build it again if it is an old one",
         )
     said = function()
     if said.get("schema") != _SCHEMA:
-        raise TorchError(
+        raise error(
             f"the signatures of {module.__name__} have schema {said.get('schema')!r}, wanted {_SCHEMA}",
             why="another version of aot_tune built the module",
             fix="build the module again with the version that is installed",

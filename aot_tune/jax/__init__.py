@@ -1,0 +1,11 @@
+"""Operators of tuned libraries in JAX: `register(my_kernels.ops)` returns functions that work under `jax.jit`.
+
+Importing this package imports jax; nothing else of aot_tune does so.
+"""
+
+from __future__ import annotations
+
+from aot_tune.jax.jax_errors import JaxError
+from aot_tune.jax.jax_operators import JaxOperators, register
+
+__all__ = ["JaxError", "JaxOperators", "register"]

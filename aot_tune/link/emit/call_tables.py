@@ -1,0 +1,161 @@
+"""Tables of what operators take and return, in C++: the Python module and XLA's handlers read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot_tune.link.emit.cpp_expressions import checked, is_plain
+from aot_tune.link.emit.learned_dims import python_bind
+from aot_tune.link.emit.signature import c_string, scalar_type
+from aot_tune.link.library_records import LibrarySpec, OperatorTable
+from aot_tune.spec import Operator, Scalar
+from aot_tune.spec.bound_dims import outputs_to_pass
+from aot_tune.spec.dtypes import DType, dtype
+from aot_tune.spec.leading_dims import folds
+
+__all__ = ["FLOATS", "operator_tables", "scalar_default"]
+
+_PYTHON = {"inf": "1e999", "-inf": "-1e999", "nan": "1e999 - 1e999"}
+_CPP = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
+_CPP |= {str(-(2**63)): "-9223372036854775807 - 1"}
+FLOATS = ("f32", "f64")
+
+
+def operator_tables(spec: LibrarySpec, table: OperatorTable) -> str:
+    """Tables of an operator, and the entry of `Operator` that points to them, `kOperator_<name>`."""
+    op = table.operator
+    passed = [f"t[{i}]" for i in range(len(op.tensors))]
+    passed += [f"s[{i}].{_scalar_member(s)}" for i, s in enumerate(op.scalars)]
+    passed += [f"c[{i}]" for i in range(len(op.attributes))]
+    arguments = ", ".join(passed)
+    name = f"{spec.prefix}_{op.name}"
+    unnamed = "(void)s;\n    (void)c;"
+    return f"""
+// ---- {op.name} ----
+
+{_tables(op)}
+
+struct Functions_{op.name} {{
+  static int32_t call(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec) {{
+    {unnamed}
+    return {name}({arguments}, exec);
+  }}
+  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec, char* buffer,
+                         size_t size) {{
+    {unnamed}
+    return {name}_explain({arguments}, exec, buffer, size);
+  }}
+  static int32_t is_tuned(Tensors t, const Scalar* s, const int32_t* c, int32_t* tuned) {{
+    {unnamed}
+    return {name}_is_tuned({arguments}, tuned);
+  }}
+{python_bind(op, {s.name: _scalar_member(s) for s in op.scalars})}
+{_shape(op)}
+}};
+
+constexpr Operator kOperator_{op.name} = {_entry(op)};
+"""
+
+
+def scalar_default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
+    """A default as source; `words` are for what has no literal."""
+    value = scalar.default or 0
+    if scalar.dtype_name == "bool":
+        return str(bool(value)) if words is _PYTHON else str(bool(value)).lower()
+    text = repr(float(value)) if scalar.dtype_name in FLOATS else str(int(value))
+    return words.get(text, text)
+
+
+def _scalar_flags(op: Operator, scalar: Scalar) -> str:
+    """Whether it must be passed, and the index of the dim that it binds; what most are not is left out."""
+    binds = f", {op.dims.index(scalar.binds)}" if scalar.binds else ""
+    required = "true" if scalar.default is None else "false"
+    return f", {required}{binds}" if binds or scalar.default is None else ""
+
+
+def _scalar_member(scalar: Scalar) -> str:
+    """Where the binding's union holds it."""
+    return "truth" if scalar.dtype_name == "bool" else scalar.dtype_name
+
+
+def _tables(op: Operator) -> str:
+    lines = []
+    for variable, choices in op.dtypes.items():
+        rows = ", ".join(f'{{"{d.name}", {_dtype(d)}}}' for d in map(dtype, choices))
+        lines.append(f"constexpr DTypeChoice kDTypes_{op.name}_{variable}[] = {{{rows}}};")
+    if op.dtypes:
+        rows = ", ".join(f'{{"{v}", kDTypes_{op.name}_{v}, {len(c)}}}' for v, c in op.dtypes.items())
+        lines.append(f"constexpr DTypeVariable kVariables_{op.name}[] = {{{rows}}};")
+    to_pass = outputs_to_pass(op)
+    lines.append(f"constexpr TensorArgument kTensors_{op.name}[] = {{")
+    for t in op.tensors:
+        variable_index = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
+        element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
+        layout = _place(op, t.layout_of) if t.layout_of else -1
+        told = [t.output, t.optional, t.inout, t.name in to_pass, layout, folds(op, t)]
+        while len(told) > 2 and (told[-1] is False or told[-1] == -1):
+            told.pop()
+        flags = ", ".join(str(flag).lower() for flag in told)
+        lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
+    lines.append("};")
+    if op.scalars:
+        scalars = ", ".join(
+            f'{{"{s.name}", ScalarArgument::k{s.dtype_name.capitalize()}, {_scalar_value(s)}{_scalar_flags(op, s)}}}'
+            for s in op.scalars
+        )
+        lines.append(f"constexpr ScalarArgument kScalars_{op.name}[] = {{{scalars}}};")
+    for a in op.attributes:
+        names = ", ".join(c_string(c) for c in a.choices)
+        lines.append(f"constexpr const char* kChoices_{op.name}_{a.name}[] = {{{names}}};")
+    if op.attributes:
+        rows = ", ".join(f'{{"{a.name}", kChoices_{op.name}_{a.name}, {len(a.choices)}}}' for a in op.attributes)
+        lines.append(f"constexpr AttributeArgument kAttributes_{op.name}[] = {{{rows}}};")
+    if op.dims:
+        lines.append(f"constexpr const char* kDims_{op.name}[] = {{{', '.join(c_string(d) for d in op.dims)}}};")
+    return "\n".join(lines)
+
+
+def _place(op: Operator, name: str) -> int:
+    return [t.name for t in op.tensors].index(name)
+
+
+def _dtype(element: DType) -> str:
+    return f"{{{c_string(element.torch)}, {element.code}, {element.bits}}}"
+
+
+def _scalar_value(scalar: Scalar) -> str:
+    suffix = "u" if scalar.dtype_name.startswith("u") else ""
+    return f"{{static_cast<{scalar_type(scalar)}>({scalar_default(scalar, _CPP)}{suffix})}}"
+
+
+def _entry(op: Operator) -> str:
+    def table(stem: str, count: int) -> str:
+        return f"{stem}_{op.name}, {count}" if count else "nullptr, 0"
+
+    functions = ", ".join(f"Functions_{op.name}::{f}" for f in ("call", "explain", "is_tuned", "bind", "shape"))
+    tables = ", ".join(
+        (
+            table("kTensors", len(op.tensors)),
+            table("kScalars", len(op.scalars)),
+            table("kAttributes", len(op.attributes)),
+            table("kDims", len(op.dims)),
+            table("kVariables", len(op.dtypes)),
+        )
+    )
+    return f'{{"{op.name}", {tables}, {functions}}}'
+
+
+def _shape(op: Operator) -> str:
+    place = {d: i for i, d in enumerate(op.dims)}
+    lines = ["  static void shape(int tensor, const int64_t* dims, int64_t* extents) {", "    (void)dims;"]
+    if not all(is_plain(extent) for tensor in op.tensors for extent in tensor.shape):
+        lines.append("    bool undefined_ = false;")
+    lines.append("    switch (tensor) {")
+    for i, tensor in enumerate(op.tensors):
+        lines.append(f"      case {i}:")
+        for axis, extent in enumerate(tensor.shape):
+            value = checked(extent, lambda fact: f"dims[{place[fact]}]")
+            lines.append(f"        extents[{axis}] = {value};")
+            lines += [] if is_plain(extent) else [f"        if (undefined_) extents[{axis}] = -1;"]
+        lines.append("        break;")
+    return "\n".join([*lines, "      default:", "        break;", "    }", "  }"])

@@ -1,0 +1,150 @@
+"""Whether a call is legal as far as shapes and dtypes tell, with the errors of the library's module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from aot_tune.signatures.extent_values import EXTENT, extent_value
+from aot_tune.signatures.operator_signature import OperatorSignature, TensorSignature
+
+__all__ = ["CallChecks"]
+
+
+class CallChecks:
+    """Checks calls of an operator; a framework derives from it where its tensors or sizes need more.
+
+    Args:
+        module: the library's, whose errors are raised.
+        op: the operator.
+        dtypes: what the framework calls element types, by our names.
+    """
+
+    def __init__(self, module: ModuleType, op: OperatorSignature, dtypes: Mapping[str, Any]) -> None:
+        self.op, self.dtypes = op, dtypes
+        self.call_error: type[Exception] = module.CallError
+        self.type_error: type[Exception] = module.ArgumentTypeError
+        self.value_error: type[Exception] = module.ArgumentValueError
+
+    def check_tensors(self, tensors: Mapping[str, Any]) -> dict[str, str]:
+        """Check places and dtypes of the tensors that are passed; the choice of each dtype variable."""
+        chosen: dict[str, str] = {}
+        told: dict[str, str] = {}
+        first = next(iter(tensors))
+        for name, tensor in tensors.items():
+            declared = self.op.tensor(name)
+            self.check_place(name, tensors, first)
+            choices = self.op.dtypes.get(declared.dtype, (declared.dtype,))
+            found = next((c for c in choices if self.dtypes[c] == tensor.dtype), None)
+            if found is None:
+                wanted = " or ".join(choices)
+                raise self.type_error(f"{self.op.name}: tensor '{name}' is {tensor.dtype}, wanted {wanted}")
+            if declared.dtype in self.op.dtypes and chosen.setdefault(declared.dtype, found) != found:
+                raise self.type_error(
+                    f"{self.op.name}: tensor '{name}' is {found}, tensor '{told[declared.dtype]}' "
+                    f"{chosen[declared.dtype]}; wanted the same dtype"
+                )
+            told.setdefault(declared.dtype, name)
+        return {v: chosen.get(v, choices[0]) for v, choices in self.op.dtypes.items()}
+
+    def check_place(self, name: str, tensors: Mapping[str, Any], first: str) -> None:
+        """Check that a tensor is where the first one is, if the framework tells."""
+
+    def check_attributes(self, given: Mapping[str, Any]) -> None:
+        """Check the attributes that are passed."""
+        for attribute in self.op.attributes:
+            value = given.get(attribute.name, attribute.choices[0])
+            if value not in attribute.choices:
+                raise self.value_error(
+                    f"{self.op.name}: attribute '{attribute.name}' is {value!r}, wanted one of {attribute.choices!r}"
+                )
+
+    def fold(self, tensors: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Any] | None]:
+        """Shapes with one axis for leading dims, checked for rank, and these dims; None where they are that axis."""
+        shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+        rest = {t.name: len(t.shape) - 1 for t in self.op.tensors if t.folds and t.name in tensors}
+        lead = None
+        if any(len(shapes[name]) != count + 1 for name, count in rest.items()):
+            lead = self._fold_all(shapes, rest, tensors)
+        for name, shape in shapes.items():
+            self._check_rank(name, shape, legal=len(shape) == len(self.op.tensor(name).shape))
+        return shapes, lead
+
+    def _check_rank(self, name: str, shape: Sequence[Any], *, legal: bool) -> None:
+        if not legal:
+            wanted = len(self.op.tensor(name).shape)
+            raise self.value_error(f"{self.op.name}: tensor '{name}' has {len(shape)} axes, wanted {wanted}")
+
+    def _fold_all(self, shapes: dict[str, list[Any]], rest: Mapping[str, int], tensors: Mapping[str, Any]) -> list[Any]:
+        """Replace leading dims in `shapes` by their product; `rest` says how many axes each tensor has beside them."""
+        first = next(iter(rest))
+        lead = shapes[first][: len(shapes[first]) - rest[first]]
+        for name, count in rest.items():
+            self._check_rank(name, shapes[name], legal=len(shapes[name]) >= count)
+            mine = shapes[name][: len(shapes[name]) - count]
+            if len(mine) != len(lead) or not all(map(self.same, mine, lead)):
+                raise self.value_error(
+                    f"{self.op.name}: '{name}' has the leading dims {tuple(mine)}, '{first}' has {tuple(lead)}; "
+                    "wanted the same of both"
+                )
+            self.check_leading(name, tensors[name], mine)
+            shapes[name] = [math.prod(mine), *shapes[name][len(mine) :]]
+        return lead
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two extents are equal, as far as that is known."""
+        return bool(one == other)
+
+    def check_leading(self, name: str, tensor: Any, lead: Sequence[Any]) -> None:
+        """Check that a tensor's leading dims can be taken as one, if the framework tells strides."""
+
+    def bind(self, shapes: Mapping[str, Sequence[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The dims of a call, from extents and from the scalars that are dims; `shapes` as `fold` returns them."""
+        defaults = {s.name: s.default for s in self.op.scalars}
+        dims: dict[str, Any] = {}
+        for source in self.op.bound:
+            if source.scalar:
+                dims[source.dim] = given.get(source.scalar, defaults[source.scalar])
+                continue
+            extent = shapes[source.tensor][source.axis]
+            dims[source.dim] = self._value(source.value, {**dims, EXTENT: extent}, source.tensor)
+        for name, value in dims.items():
+            self.require(value >= 0, f"the dim {name} would be {value}, below 0")
+        return dims
+
+    def check_extents(self, shapes: Mapping[str, Sequence[Any]], dims: Mapping[str, Any]) -> None:
+        """Check all extents of the tensors that are passed; `shapes` as `fold` returns them."""
+        for name, shape in shapes.items():
+            for axis, (extent, wanted) in enumerate(zip(shape, self.shape(name, dims), strict=True)):
+                self.require(extent == wanted, f"tensor '{name}' has extent {extent} at axis {axis}, wanted {wanted}")
+
+    def shape(self, name: str, dims: Mapping[str, Any]) -> list[Any]:
+        """The shape that a tensor has by the dims of a call, with one axis for leading dims."""
+        declared = self.op.tensor(name)
+        return [self._extent(declared, axis, dims) for axis in range(len(declared.shape))]
+
+    def unfold(self, name: str, shape: Sequence[Any], lead: Sequence[Any] | None) -> list[Any]:
+        """The shape that the caller sees of a tensor, with the leading dims that `fold` returned."""
+        return [*lead, *shape[1:]] if self.op.tensor(name).folds and lead is not None else list(shape)
+
+    def require(self, condition: Any, message: str) -> None:
+        """Raise where a condition does not hold."""
+        if not condition:
+            raise self.value_error(f"{self.op.name}: {message}")
+
+    def value_of(self, expression: Any, facts: Mapping[str, Any]) -> Any:
+        """The value of an expression of a shape."""
+        return extent_value(expression, facts)
+
+    def _extent(self, tensor: TensorSignature, axis: int, dims: Mapping[str, Any]) -> Any:
+        value = self._value(tensor.shape[axis], dims, tensor.name)
+        self.require(value >= 0, f"tensor '{tensor.name}' would have extent {value} at axis {axis}")
+        return value
+
+    def _value(self, expression: Any, facts: Mapping[str, Any], tensor: str) -> Any:
+        try:
+            return self.value_of(expression, facts)
+        except ZeroDivisionError:
+            raise self.value_error(f"{self.op.name}: an extent of tensor '{tensor}' divides by zero") from None
