@@ -184,7 +184,11 @@ def own_calls(operator: Operator, guards: tuple[Expr, ...]) -> list[Drawn]:
     tensors for. Then some of them in all layouts, which the guards need not admit: what is wrong with such a call is
     the layout alone.
     """
-    made = [c.problem for c in checks_for(operator, guards, policy_for("cuda", Policy()), on_host=False)]
+    policy = policy_for("cuda", Policy())
+    made = [c.problem for c in checks_for(operator, guards, policy, on_host=False)]
+    loose = tuple(g for g in guards if not _of_optional(operator, g))
+    if len(loose) < len(guards):  # such as of masks that are the same for all rows
+        made += [_broadcast(operator, c.problem) for c in checks_for(operator, loose, policy, on_host=False)]
     made = [p for p in made if all(s >= 0 for strides in p.strides.values() for s in strides)]
     plain = list({str(p.dims): p for p in made if not p.strides and not p.alignment}.values())
     every = [(p, "dense") for p in made] + [(p, layout) for p in plain[:_LAID_OUT] for layout in LAYOUTS]
@@ -194,6 +198,22 @@ def own_calls(operator: Operator, guards: tuple[Expr, ...]) -> list[Drawn]:
         if all_of(operator.legal, facts):
             found.setdefault(str(facts), (one, layout))
     return list(found.values())
+
+
+def _of_optional(operator: Operator, guard: Expr) -> bool:
+    """Whether a guard is about strides of an optional input with several axes."""
+    names = [t.name for t in operator.inputs if t.optional and t.rank > 1]
+    return any(fact.startswith(f"stride.{name}.") for name in names for fact in guard.facts())
+
+
+def _broadcast(operator: Operator, one: Problem) -> Problem:
+    """The problem with optional inputs that are the same along all axes but the first and the last."""
+    strides = dict(one.strides)
+    for tensor in operator.inputs:
+        if tensor.optional and tensor.rank > 1 and tensor.name in one.present:
+            last = int(tensor.shape[-1].evaluate(one.dims))
+            strides[tensor.name] = (-(-last // 16) * 16, *[0] * (tensor.rank - 2), 1)
+    return msgspec.structs.replace(one, strides=strides)
 
 
 def odd_rows(dtypes: Mapping[str, str]) -> Iterator[Drawn]:
