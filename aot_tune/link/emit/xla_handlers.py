@@ -24,7 +24,7 @@ def handler_names(spec: LibrarySpec, operator: str) -> dict[str, str]:
 
 def _families(spec: LibrarySpec) -> Iterable[str]:
     found = {family for table in spec.operators for family in table.families}
-    return sorted(found | {"cpu", "cuda"})
+    return sorted(found & _PLATFORMS.keys() | {"cpu", "cuda"})
 
 
 def render_xla_handlers(spec: LibrarySpec) -> str:

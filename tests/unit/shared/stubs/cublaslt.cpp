@@ -280,8 +280,9 @@ int cublasLtMatmul(void*, const uint64_t* desc, const float* alpha, const void* 
   note("matmul id=%u", word(algorithm, 0));
   for (int i = 1; i < 9; ++i) note(" %u", word(algorithm, i));
   note(" batch=%d", static_cast<int>(ld[5]));
-  note(" type=%d compute=%d epilogue=%u workspace=%zu stream=%zu mode=%d size=%zux%zux%zu\n", static_cast<int>(ld[0]),
-       static_cast<int>(desc[0]), epilogue, workspace, reinterpret_cast<size_t>(stream), capture_mode(), columns, rows, depth);
+  note(" type=%d compute=%d epilogue=%u workspace=%zu stream=%zu mode=%d\n", static_cast<int>(ld[0]),
+       static_cast<int>(desc[0]), epilogue, workspace, reinterpret_cast<size_t>(stream), capture_mode());
+  note("size %zux%zux%zu\n", columns, rows, depth);
   if (!alike(la, lb, lc, ld)) return 7;
   if (matmul_status != 0) return matmul_status;
   float bias_of_none = 0.0f;
