@@ -26,7 +26,7 @@ _TAGS = tuple(
 )
 """Compiled graphs pass tensors with the strides that they had before: variants are tuned for strides."""
 
-_TAKEN = ("aten", "prim", "prims", "quantized", "inductor")
+_TAKEN = ("aten", "prim", "prims", "quantized", "inductor", "_c10d_functional")
 """Namespaces of torch."""
 
 _KEY = "CompositeExplicitAutograd"
@@ -96,14 +96,7 @@ def _register(
 ) -> Registered:
     if namespace in _registered:
         return _again(module, namespace, functions)
-    if not namespace.isidentifier() or namespace in (
-        "aten",
-        "prim",
-        "prims",
-        "quantized",
-        "inductor",
-        "_c10d_functional",
-    ):
+    if not namespace.isidentifier() or namespace in _TAKEN:
         raise TorchError(
             f"{namespace!r} is no namespace for operators", fix="pass namespace=, an identifier of your own"
         )
