@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return shared_scope(nodeid)
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays() -> Iterator[None]:
+    """A variable of ours that a test leaves behind changes what later tests see: that test fails."""
+    before = _own_variables()
+    yield
+    assert _own_variables() == before
+
+
+def _own_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("AOT_TUNE_")}
 
 
 @pytest.fixture

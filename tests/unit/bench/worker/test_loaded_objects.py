@@ -35,6 +35,12 @@ OPERATOR = Operator(
 )
 
 
+@pytest.fixture(autouse=True)
+def forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loading sets in the environment is undone."""
+    monkeypatch.setenv("AOT_TUNE_FORCE", "")
+
+
 def arguments() -> Arguments:
     return Arguments(OPERATOR, {"x": 64, "out": 128}, {"x": (1,), "out": (1,)}, {"x": (1,), "out": (1,)}, {}, {})
 
