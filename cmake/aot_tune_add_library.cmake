@@ -27,9 +27,12 @@
 # Each AOT_TUNE_* option is a CMake cache variable, with the environment variable of the same name as the fallback. The
 # paths of AOT_TUNE_WORKLOAD are relative to the project's source folder, those of WORKLOAD to the CMakeLists.txt.
 #
+# aot_tune_install_library(<target>) installs it, with all that its users need.
+#
 # Low-level pieces: _aot_tune_find_python, _aot_tune_configure, _aot_tune_link, _aot_tune_module.
 
 include_guard(GLOBAL)
+include("${CMAKE_CURRENT_LIST_DIR}/aot_tune_install_library.cmake")
 cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets before it includes this file is kept
 
 set(_AOT_TUNE_OPTIONS
@@ -118,6 +121,10 @@ function(aot_tune_add_library target)
   if(ARG_MODULE)
     _aot_tune_module()
   endif()
+  set_target_properties(
+    ${target} PROPERTIES AOT_TUNE_DIRECTORY "${directory}" AOT_TUNE_HEADER "${ARG_HEADER}" AOT_TUNE_MODULE "${ARG_MODULE}"
+                         AOT_TUNE_PC "${ARG_OUTPUT_NAME}.pc"
+  )
 endfunction()
 
 # Find the interpreter that runs the tuner, in the scope of the caller's function.

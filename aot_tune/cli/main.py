@@ -18,10 +18,11 @@ from aot_tune.cli import workload_commands as workload
 from aot_tune.support.errors import AotTuneError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
 
-__all__ = ["main"]
+__all__ = ["command_line", "main"]
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="aot-tune", description="Kernels chosen by measurement on the machine that builds the package."
     )
@@ -55,7 +56,7 @@ def _tell_in_any_encoding() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for an error that is told, 2 for a wrong command line."""
     _tell_in_any_encoding()
-    parser = _parser()
+    parser = command_line()
     given = parser.parse_args(arguments)
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the system would forget how children ended
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

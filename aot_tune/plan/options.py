@@ -1,4 +1,4 @@
-"""The options of a build: one table that checks values, prints help, and writes the README's table."""
+"""The options of a build: one table that checks values, and prints help."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIONS: tuple[Option, ...] = (
         "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again, or goes on "
         "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `generic` does not tune; "
         "`compile` compiles every candidate, needs no device, and goes on as `generic` "
-        "([docs/compiling.md](docs/compiling.md))",
+        "([compiling.md](../compiling.md))",
         ("auto", "tune", "replay", "generic", "compile"),
     ),
     Option(
@@ -46,7 +46,7 @@ OPTIONS: tuple[Option, ...] = (
         "40",
         "seconds at most that a build takes longer for variants that older CPUs run, `cpu-x86-64-v3`, where this "
         "machine's CPU has AVX-512 and `AOT_TUNE_TARGETS` is `native`; 0 for none; see "
-        "[docs/targets.md](docs/targets.md)",
+        "[targets.md](../targets.md)",
     ),
     Option("AOT_TUNE_BUDGET", "", "seconds for the whole build, link included; empty is no limit, then effort decides"),
     Option(
@@ -85,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_KEEP",
         "",
         "folder that gets the source and the compiled text of the variants that are kept: PTX, TTGIR, and SASS where "
-        "the toolkit has `cuobjdump`; assembly of CPU variants; see [docs/compiling.md](docs/compiling.md)",
+        "the toolkit has `cuobjdump`; assembly of CPU variants; see [compiling.md](../compiling.md)",
     ),
     Option("AOT_TUNE_CACHE_DIR", "", "where they are; empty is `$XDG_CACHE_HOME/aot_tune`, else `~/.cache/aot_tune`"),
     Option(
@@ -133,14 +133,14 @@ OPTIONS: tuple[Option, ...] = (
         "",
         "files with the problems worth tuning, JSON lines with weights, separated by `;`: `FILE` in place of the "
         "declared problems of the operators that it names, `+FILE` beside them; see "
-        "[docs/workload-files.md](docs/workload-files.md)",
+        "[workload-files.md](../workload-files.md)",
     ),
     Option(
         "AOT_TUNE_XLA_FFI",
         "0",
         "1 makes the library export handlers of XLA's FFI, for calls from JAX, with the headers of the `jaxlib` that "
         "the build's Python has; a folder is that of the headers, as `jax.ffi.include_dir()` says; see "
-        "[docs/jax.md](docs/jax.md)",
+        "[jax.md](../jax.md)",
     ),
 )
 
@@ -302,7 +302,7 @@ def _count(name: str, value: str, least: int = 1, most: int = 4096) -> int | Non
 
 
 def markdown_table() -> str:
-    """The README's table of options."""
+    """The options as a table in Markdown, with links from docs/reference/."""
     rows = ["| option | default | meaning |", "|---|---|---|"]
     rows += [f"| `{o.name}` | {f'`{o.default}`' if o.default else 'empty'} | {o.help} |" for o in OPTIONS]
     return "\n".join(rows)

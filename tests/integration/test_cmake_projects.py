@@ -62,7 +62,7 @@ def test_an_editable_install_is_compiled_from_its_sources(tmp_path: Path) -> Non
     config.mkdir(parents=True)
     (package / "lib").mkdir()
     (package / "lib" / "libaot_tune_ops.so").touch()
-    for name in ("aot_tune_add_library.cmake", "aot_tune_run.cmake.in"):
+    for name in ("aot_tune_add_library.cmake", "aot_tune_install_library.cmake", "aot_tune_run.cmake.in"):
         shutil.copy(ROOT / "cmake" / name, config)
     text = (ROOT / "cmake" / "aot_tuneConfig.cmake.in").read_text().replace("@PROJECT_VERSION@", "1.0")
     installed = config / "aot_tuneConfig.cmake"

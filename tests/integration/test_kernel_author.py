@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,8 +77,48 @@ def test_it_installs_and_answers(example: Built, tmp_path: Path, workshop: Build
 
 def test_what_is_inside(example: Built) -> None:
     names = {n for n in members(example.wheel) if ".dist-info/" not in n}
-    assert names >= {"my_kernels/libmy_kernels.so", "my_kernels/ops.abi3.so"}
-    assert not [n for n in names if n.startswith("aot_tune")]
+    assert names == {
+        f"my_kernels/{name}"
+        for name in (
+            *("ops.abi3.so", "ops.pyi", "py.typed", "report.json", "manifest.json", "lib/libmy_kernels.so"),
+            *("lib/pkgconfig/my_kernels.pc", "include/my_kernels.h"),
+            *(f"include/aot_tune/{header}" for header in ("base.h", "tensor.h", "tensor.hpp")),
+            *("cmake/my_kernelsConfig.cmake", "cmake/my_kernelsConfig-release.cmake"),
+        )
+    }
+
+
+PROGRAM = """
+#include <aot_tune/tensor.hpp>
+#include <my_kernels.h>
+#include <vector>
+int main() {
+  std::vector<float> x(3, 2.0f), y(3);
+  const aot_tune::Tensor in = aot_tune::contiguous(x, {3}), out = aot_tune::contiguous(y, {3});
+  aot_tune::check(my_kernels_affine(in, out, 2.0f, 0.5f, nullptr), my_kernels_last_error);
+  return y[2] == 4.5f ? 0 : 1;
+}
+"""
+LISTS = """
+cmake_minimum_required(VERSION 3.25)
+project(program LANGUAGES CXX)
+find_package(my_kernels REQUIRED)
+add_executable(program main.cpp)
+target_link_libraries(program PRIVATE my_kernels::my_kernels)
+"""
+
+
+def test_a_program_finds_it_and_its_report_is_read(example: Built, tmp_path: Path) -> None:
+    with zipfile.ZipFile(example.wheel) as wheel:
+        wheel.extractall(tmp_path)
+    (tmp_path / "main.cpp").write_text(PROGRAM)
+    (tmp_path / "CMakeLists.txt").write_text(LISTS)
+    build, package = tmp_path / "build", tmp_path / "my_kernels"
+    run(["cmake", "-S", tmp_path, "-B", build, f"-Dmy_kernels_ROOT={package}"], env=environment())
+    run(["cmake", "--build", build], env=environment())
+    run([build / "program"], env=environment())
+    report = [sys.executable, "-m", "aot_tune", "report", "--module", "my_kernels.ops"]
+    assert "affine on cpu-x86-64" in run(report, env=environment(PYTHONPATH=f"{ROOT}:{tmp_path}"))
 
 
 def test_the_source_of_an_author_may_be_read_only(

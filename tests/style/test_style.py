@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.plan.options import OPTIONS, markdown_table
+from aot_tune.plan.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
@@ -77,13 +77,6 @@ def test_modules(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in CXX if "examples" not in p.parts], ids=lambda p: str(p.relative_to(ROOT)))
 def test_cxx_files_are_short(path: Path) -> None:
     assert path.read_text().count("\n") <= 400
-
-
-def test_the_readme_has_every_option() -> None:
-    text = (ROOT / "README.md").read_text()
-    match = re.search(r"<!-- options -->\n(.*?)\n<!-- /options -->", text, re.DOTALL)
-    assert match is not None, "README.md has no <!-- options --> ... <!-- /options -->"
-    assert match.group(1).strip() == markdown_table(), "write the output of `aot-tune options` there"
 
 
 def test_the_readme_quotes_the_example_as_it_is() -> None:

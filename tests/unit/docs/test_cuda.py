@@ -1,4 +1,4 @@
-"""docs/cuda.md and README show the example as it is, and names that the code has."""
+"""docs/cuda.md and its tutorial show the example as it is, and names that the code has."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_operator_and_its_source_are_those_of_the_example() -> None:
     assert flat(launcher[0]).replace('{"rows":M,"columns":K}', "sizes") in flat(gemv)
 
 
-@pytest.mark.parametrize("page", [PAGE, (ROOT / "README.md").read_text()])
+@pytest.mark.parametrize("page", [PAGE, (ROOT / "docs" / "tutorials" / "cuda-kernel.md").read_text()])
 def test_what_is_written_is_declared(page: str) -> None:
     names = set(re.findall(r"\b(CudaFunction|Launcher|Struct|Code|Stream|Buffer|DTypeOf|CompileOptions)\(", page))
     assert "CudaFunction" in names

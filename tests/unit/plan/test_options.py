@@ -1,4 +1,4 @@
-"""Options: precedence, checks and the table of the README."""
+"""Options: precedence, checks and their table."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_the_backend_imports_nothing_that_is_not_there_yet() -> None:
     subprocess.check_call([sys.executable, "-c", code], cwd=ROOT)
 
 
-@pytest.mark.parametrize("place", ["README.md", "cmake/aot_tune_add_library.cmake"])
+@pytest.mark.parametrize("place", ["docs/start.md", "cmake/aot_tune_add_library.cmake"])
 def test_what_a_build_without_isolation_needs_is_named(place: str) -> None:
     """There pip neither installs it nor says what is missing."""
     required = (ROOT / "pyproject.toml").read_text().partition("requires = [")[2].partition("]")[0]

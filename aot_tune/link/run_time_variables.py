@@ -1,0 +1,59 @@
+"""The variables of the environment that a library reads, once per process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["RUN_TIME_VARIABLES", "RunTimeVariable", "variables_table"]
+
+
+@dataclass(frozen=True)
+class RunTimeVariable:
+    """A variable and what it does, as Markdown; links are relative to the folder of the documents."""
+
+    name: str
+    help: str
+
+
+RUN_TIME_VARIABLES = (
+    RunTimeVariable(
+        "AOT_TUNE_FORCE",
+        "variants or kernels that calls must use, such as `cuda_rows,gemm:cublaslt`. Where the forced variant refuses "
+        "a call, or its vendor's library is missing, the call fails",
+    ),
+    RunTimeVariable(
+        "AOT_TUNE_EXCLUDE",
+        "variants or kernels that calls never use, such as `cublaslt*,softmax:rows*` (`*` is any characters). The next "
+        "in rank serves instead. The generic variant always stays, and `AOT_TUNE_FORCE` wins",
+    ),
+    RunTimeVariable(
+        "AOT_TUNE_OVERRIDE",
+        "a file of rules, such as `gemm: 16<=M<=64, N=4096, T=bf16 -> cublaslt`: what serves an operator's calls "
+        "within ranges of dims ([overrides.md](../overrides.md)). A bad line is an error of every call",
+    ),
+    RunTimeVariable(
+        "AOT_TUNE_WARN",
+        "`unseen`: one line on stderr for each operator, at its first call that is unlike all that was measured "
+        "([dispatch.md](../dispatch.md))",
+    ),
+    RunTimeVariable(
+        "AOT_TUNE_TRACE",
+        "a file in which the library counts its calls, as problems; `%p` is the number of the process "
+        "([tracing.md](../tracing.md)). A file that cannot be written is no error: one line on stderr says so",
+    ),
+    RunTimeVariable(
+        "AOT_TUNE_KERNEL_DIR",
+        "for debugging: a folder whose `<symbol>.bin` replaces the embedded code of the Triton kernel with that symbol",
+    ),
+    RunTimeVariable(
+        "AOT_TUNE_CPU_LEVEL",
+        "1 to 6, or `v1`, `v2`, `v3`, `v4`, `v4-bf16`, `v4-amx`: act as if the CPU had no more than that level "
+        "([targets.md](../targets.md))",
+    ),
+)
+
+
+def variables_table() -> str:
+    """The variables as a table in Markdown."""
+    rows = ["| variable | meaning |", "|---|---|"]
+    return "\n".join([*rows, *(f"| `{v.name}` | {v.help} |" for v in RUN_TIME_VARIABLES)])

@@ -1,0 +1,63 @@
+"""The pages: code that they show is that of the examples, their links lead somewhere, they are not too long."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+DOCS = ROOT / "docs"
+WRITTEN = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(p for p in sorted(DOCS.rglob("*.md")) if "reference" not in p.parts),
+]
+SHOWN = [
+    (page, path, code)
+    for page in WRITTEN
+    for path, code in re.findall(r"<!-- (examples/\S+) -->\n```\w+\n(.*?)```", page.read_text(), re.DOTALL)
+]
+"""A page, and what it shows of which file: `<!-- examples/... -->` stands in front of the code."""
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Those that a renderer makes of the headings."""
+    heads = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize(
+    ("page", "path", "code"), SHOWN, ids=[f"{name(p)}:{f}:{i}" for i, (p, f, _) in enumerate(SHOWN)]
+)
+def test_code_is_that_of_the_examples(page: Path, path: str, code: str) -> None:
+    assert code.strip("\n") in (ROOT / path).read_text(), f"{name(page)} shows other code than {path} has"
+
+
+def test_tutorials_show_code() -> None:
+    assert {page.name for page, _, _ in SHOWN} >= {"change-a-kernel.md", "triton-kernel.md", "cuda-kernel.md"}
+
+
+@pytest.mark.parametrize("page", [*WRITTEN, *sorted((DOCS / "reference").glob("*.md"))], ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), f"{target} is not there"
+        assert not anchor or anchor in anchors(other), f"{target}: no such heading"
+
+
+def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
+    indices = [ROOT / "README.md", *DOCS.rglob("README.md")]
+    linked = {(i.parent / t).resolve() for i in indices for t in re.findall(r"\]\(([^)#\s]+\.md)", i.read_text())}
+    assert set(DOCS.rglob("*.md")) <= {*linked, DOCS / "index.md"}
