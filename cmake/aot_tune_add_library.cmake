@@ -270,8 +270,16 @@ macro(_aot_tune_configure)
       endif()
     endif()
   endforeach()
+  # Two commands, since Ninja lists all outputs of one that fails.
   add_custom_command(
     OUTPUT ${generated}
+    COMMAND ${CMAKE_COMMAND} -E touch ${generated}
+    DEPENDS ${directory}/tuned
+    COMMENT ""
+    VERBATIM
+  )
+  add_custom_command(
+    OUTPUT ${directory}/tuned
     COMMAND ${CMAKE_COMMAND} -P ${directory}/run.cmake
     DEPENDS ${directory}/plan.json ${directory}/target.txt ${_aot_tune_libraries}
     DEPFILE ${directory}/headers.d # headers of the author's that only C++ includes

@@ -75,7 +75,7 @@ def build(directory: Path) -> None:
 
 def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
     """Tell the build tool of headers that it has not heard of, as compilers do."""
-    made = [str(directory / "dispatch.cpp"), str(directory / "plan.json"), *map(str, headers)]
+    made = [str(directory / "tuned"), str(directory / "plan.json"), *map(str, headers)]
     first, *others = (
         name.replace("\\", "\\\\").replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in made
     )

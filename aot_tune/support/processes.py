@@ -17,9 +17,11 @@ __all__ = [
     "WORKERS",
     "Stat",
     "all_pids",
+    "arguments_of",
     "children_of",
     "data_bytes",
     "mark_of",
+    "parents",
     "reap_children",
     "resident_bytes",
     "stat_of",
@@ -84,6 +86,24 @@ def children_of(parent: int) -> list[int]:
             if stat_of(pid).parent == parent:
                 found.append(pid)
     return found
+
+
+def parents(pid: int) -> list[int]:
+    """The processes that a process descends from, its parent first, as far as this one sees them."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        while (pid := stat_of(pid).parent) > 0 and pid not in found:
+            found.append(pid)
+    return found
+
+
+def arguments_of(pid: int) -> list[str]:
+    """The command line of a process; empty where the system does not tell."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+    return words[:-1]
 
 
 def _memory(pid: int | str, field: int) -> int:

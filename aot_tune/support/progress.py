@@ -1,51 +1,52 @@
-"""What the build prints while it runs: one line at a time, at once, with an honest time left."""
+"""What the build prints while it runs: lines that stay, and on a terminal one that changes."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TextIO
 
+from aot_tune.support.processes import arguments_of, parents
 from aot_tune.support.time_left import seconds_left
 
 __all__ = ["Progress"]
 
+_EACH_LINE = 5.0
+"""Seconds between two lines of a count in a log."""
+_EACH_CHANGE = 0.2
+"""Seconds between two changes of the line on a terminal."""
+_COLUMNS = 80
+
 
 class Progress:
-    """Prints lines to `stream`; counted lines at most once a second, and always the last one.
+    """Prints lines to `stream`, and shows counts.
 
-    Plain `pip install` hides the output, so the last line is also kept as a status on the terminal, if there is one.
+    On a terminal a count is one line at the bottom, which changes; its end stays. In a log it is a line every five
+    seconds, and its end. Plain `pip install` hides all of that: then the line that changes is shown on pip's terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream or sys.stdout, clock
         self._start = clock()
         self._last = float("-inf")
-        self._terminal = _terminal() if stream is None and not self._stream.isatty() else None
+        self._lock = threading.Lock()
+        self._seen = _is_terminal(self._stream)
+        hidden = stream is None and not self._seen and not _output_is_shown()
+        self._terminal = self._stream if self._seen else _controlling_terminal() if hidden else None
 
     def line(self, text: str) -> None:
-        """Print a line."""
-        with contextlib.suppress(OSError):  # a closed or full output is no reason to lose measurements
-            print(f"aot_tune: {text}\n", end="", file=self._stream, flush=True)  # one write: other threads print too
-        self._status(f"aot_tune: {text}"[:120])
-
-    def close(self) -> None:
-        """Remove the status line from the terminal."""
-        self._status("")
-        if self._terminal is not None:
-            self._terminal.close()
-            self._terminal = None
-
-    def _status(self, text: str) -> None:
-        """One line in place on the terminal: with `pip install -v` the lines themselves are there already."""
-        if self._terminal is not None:
-            try:
-                self._terminal.write(f"\r\x1b[K{text}")
-                self._terminal.flush()
-            except OSError:
-                self._terminal = None
+        """Print a line that stays."""
+        with self._lock, contextlib.suppress(OSError):  # a full or closed output is no reason to lose measurements
+            clear = "\r\x1b[K" if self._seen else ""
+            self._stream.write(f"{clear}aot_tune: {text}\n")  # at once: other processes print too
+            self._stream.flush()
+            if not self._seen:
+                self._show(text)
 
     def count(
         self,
@@ -56,12 +57,12 @@ class Progress:
         since: float | None = None,
         most: float = float("inf"),
     ) -> None:
-        """Print `what 12 of 96, note, time left`; `since` is the clock when the counting began.
+        """Show `what 12 of 96, note, time left`; `since` is the clock when the counting began.
 
-        No more time left is told of than `most` seconds, those of a budget.
+        The time left is told once there is ground for it, and is never more than `most` seconds, those of a budget.
         """
         now = self._clock()
-        if done < total and now - self._last < 1.0:
+        if done < total and now - self._last < (_EACH_CHANGE if self._seen else _EACH_LINE):
             return
         self._last = now
         parts = [f"{what} {done} of {total}"]
@@ -72,11 +73,33 @@ class Progress:
             parts.append(f"took {_duration(spent)}")
         if (left := seconds_left(done, total, spent, most)) is not None:
             parts.append(f"about {_duration(left)} left")
-        self.line(", ".join(parts))
+        if done < total and self._seen:
+            with self._lock:
+                self._show(", ".join(parts))
+        else:
+            self.line(", ".join(parts))
+
+    def close(self) -> None:
+        """Remove the line that changes."""
+        with self._lock:
+            self._show("")
+            if self._terminal is not None and not self._seen:
+                self._terminal.close()
+            self._terminal = None
 
     def now(self) -> float:
         """The clock, in seconds."""
         return self._clock()
+
+    def _show(self, text: str) -> None:
+        """Put a text in place of the line that changes, as much of it as the terminal is wide."""
+        if self._terminal is not None:
+            shown = f"aot_tune: {text}"[: _columns(self._terminal) - 1] if text else ""
+            try:
+                self._terminal.write(f"\r\x1b[K{shown}")
+                self._terminal.flush()
+            except OSError:
+                self._terminal = None
 
 
 def _duration(seconds: float) -> str:
@@ -85,10 +108,32 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min"
 
 
-def _terminal() -> TextIO | None:
-    """The controlling terminal, when pip runs in one and keeps our output from it; None without one (ENXIO)."""
+def _is_terminal(stream: TextIO) -> bool:
+    """Whether it is a terminal that can change a line."""
+    asked = getattr(stream, "isatty", None)
+    return asked is not None and asked() and os.environ.get("TERM") != "dumb"
+
+
+def _columns(terminal: TextIO) -> int:
     try:
-        terminal = open("/dev/tty", "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open as long as the build
+        return os.get_terminal_size(terminal.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
+
+
+def _controlling_terminal() -> TextIO | None:
+    """The terminal that the build was started from; None without one (ENXIO)."""
+    try:
+        return open("/dev/tty", "w", encoding="utf-8")  # noqa: PTH123 - open as long as the build
     except OSError:
         return None
-    return terminal
+
+
+def _output_is_shown() -> bool:
+    """Whether the front end was asked to show the output (`pip install -v`), or there is none that would hide it."""
+    for pid in parents(os.getpid()):
+        words = arguments_of(pid)
+        if any(re.fullmatch(r"pip[0-9.]*|uv", word.rpartition("/")[2]) for word in words[:3]):
+            told = "PIP_VERBOSE" in os.environ
+            return told or any(re.fullmatch(r"--verbose|-v+", word) for word in words)
+    return True

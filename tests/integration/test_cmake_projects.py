@@ -149,3 +149,14 @@ def test_a_projects_own_folder_as_a_root(tmp_path: Path) -> None:
     project.cmake()
     assert plan.read_text() == read
     assert "no work to do" in project.make_all()
+
+
+def test_an_error_is_not_followed_by_a_wall_of_names(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project", AOT_TUNE_MODE="generic", AOT_TUNE_CACHE_DIR=str(tmp_path / "cache"))
+    project.cmake()
+    project.change("{{ kernel_signature", "not C++; {{ kernel_signature", "generic.cpp.j2")
+    said = project.make_all(status=None)
+    told, _, rest = said.partition("FAILED: ")
+    assert "its generic kernel cannot be compiled" in told
+    listed = rest.partition("\n")[0].removeprefix("[code=1] ").split()
+    assert [Path(name).name for name in listed] == ["tuned", "tuned"]  # as Ninja writes it, and from the root

@@ -14,7 +14,7 @@ from environments import environment, run
 from project import Project
 
 TAKEN = "every input is that of the build of "
-OWN = {"plan.json", "paths.json", "plan.cmake", "clock.json", "headers.d"}
+OWN = {"tuned", "plan.json", "paths.json", "plan.cmake", "clock.json", "headers.d"}
 """Files in the folder of a build that are not what it makes."""
 
 

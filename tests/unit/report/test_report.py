@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import re
 from pathlib import Path
@@ -32,7 +30,6 @@ from aot_tune.report import (
     read_report,
 )
 from aot_tune.spec import problem
-from aot_tune.support.progress import Progress
 
 GOLDEN = ALL_GOLDEN / "report.txt"
 
@@ -379,33 +376,3 @@ def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None
 )
 def test_times_have_a_unit_that_fits(ns: float, text: str) -> None:
     assert format_time(ns) == text
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_progress_tells_the_time_left_and_is_not_a_flood() -> None:
-    out, clock = io.StringIO(), Clock()
-    progress = Progress(out, clock)
-    for done in range(1, 101):
-        clock.now = done / 10
-        progress.count("tried", done, 100, "best so far 1.00 ms")
-    lines = out.getvalue().splitlines()
-    assert len(lines) <= 12
-    assert "aot_tune: tried 11 of 100, best so far 1.00 ms, about 9 s left" in lines
-    assert [x for x in lines if x.endswith(" s left")] == lines[1:-1]  # after the first second, until the end
-    assert lines[-1] == "aot_tune: tried 100 of 100, best so far 1.00 ms, took 10 s"
-
-
-class Full(io.StringIO):
-    def write(self, text: str) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_full_output_does_not_end_the_build() -> None:
-    Progress(Full()).line("text")

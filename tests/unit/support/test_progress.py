@@ -1,8 +1,18 @@
-"""What the build prints: lines of several threads stay whole."""
+"""What the build prints: lines of several threads stay whole, a count is one line that changes, or no flood."""
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
 
 from aot_tune.support.progress import Progress
 
@@ -16,7 +26,27 @@ class Stream(io.StringIO):
 
     def write(self, text: str) -> int:
         self.writes.append(text)
-        return len(text)
+        return super().write(text)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def count(progress: Progress, clock: Clock) -> None:
+    """100 candidates, ten a second."""
+    for done in range(1, 101):
+        clock.now = done / 10
+        progress.count("tried", done, 100, "best so far 1.00 ms")
 
 
 def test_a_line_is_written_at_once() -> None:
@@ -24,4 +54,103 @@ def test_a_line_is_written_at_once() -> None:
     progress = Progress(stream)
     progress.line("one")
     progress.count("tried", 2, 2)
-    assert [w for w in stream.writes if w] == ["aot_tune: one\n", "aot_tune: tried 2 of 2, took 0 s\n"]
+    assert stream.writes == ["aot_tune: one\n", "aot_tune: tried 2 of 2, took 0 s\n"]
+
+
+def test_a_log_gets_a_line_every_five_seconds() -> None:
+    out, clock = io.StringIO(), Clock()
+    count(Progress(out, clock), clock)
+    assert out.getvalue().splitlines() == [
+        "aot_tune: tried 1 of 100, best so far 1.00 ms",  # no estimate: there is no ground for one
+        "aot_tune: tried 51 of 100, best so far 1.00 ms, about 5 s left",
+        "aot_tune: tried 100 of 100, best so far 1.00 ms, took 10 s",
+    ]
+
+
+def test_a_full_output_does_not_end_the_build() -> None:
+    Progress(Full()).line("text")
+
+
+class Screen:
+    """A terminal of so many columns, and what was written to it."""
+
+    def __init__(self, columns: int) -> None:
+        self.ours, self.theirs = pty.openpty()
+        subprocess.run(["stty", "cols", str(columns), "rows", "24"], stdin=self.theirs, check=True)
+
+    def read(self) -> str:
+        found = b""
+        while True:
+            try:
+                more = os.read(self.ours, 65536)
+            except OSError:  # nobody has the other side any more
+                break
+            if not more:
+                break
+            found += more
+        return found.decode()
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_a_terminal_has_one_line_that_changes(columns: int) -> None:
+    screen, clock = Screen(columns), Clock()
+    with os.fdopen(screen.theirs, "w", encoding="utf-8") as terminal:
+        progress = Progress(terminal, clock)
+        progress.line("one")
+        count(progress, clock)
+        progress.count("compiled", 1, 9)
+        progress.close()
+    text = screen.read()
+    changes = re.findall(r"\r\x1b\[K(aot_tune: tried [^\r\n]*)", text)
+    assert len(changes) > 30
+    assert all(len(change) < columns for change in changes[:-1])
+    shown = [re.split(r"\r\x1b\[K", line)[-1].rstrip("\r") for line in text.split("\n")]
+    assert shown == ["aot_tune: one", "aot_tune: tried 100 of 100, best so far 1.00 ms, took 10 s", ""]
+
+
+def test_a_terminal_that_cannot_change_a_line_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    screen = Screen(80)
+    with os.fdopen(screen.theirs, "w", encoding="utf-8") as terminal:
+        Progress(terminal).line("one")
+    assert screen.read() == "aot_tune: one\r\n"
+
+
+PROGRAM = """
+import sys
+from aot_tune.support.progress import Progress
+progress = Progress()
+progress.line("hello")
+progress.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"), [(["pip", "install"], True), (["pip", "install", "-v"], False), ([], False)]
+)
+def test_under_plain_pip_the_terminal_has_the_line(tmp_path: Path, words: list[str], shown: bool) -> None:
+    """Pip keeps the output from the user; with -v it does not, and twice would be too much."""
+    if words:
+        program = tmp_path / words[0]
+        program.write_text(
+            "import subprocess, sys\n"
+            "argv = [sys.executable, '-c', sys.stdin.read()]\n"
+            "print(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)\n"
+        )
+        argv = [sys.executable, str(program), *words[1:]]
+    else:
+        argv = [sys.executable, "-"]
+    pid, ours = pty.fork()
+    if pid == 0:  # the child, whose controlling terminal is the new one
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
+        done = subprocess.run(
+            argv, input=PROGRAM, capture_output=True, text=True, check=False, env={**environ, "PYTHONPATH": str(ROOT)}
+        )
+        (tmp_path / "out").write_text(done.stdout + done.stderr)
+        os._exit(0)
+    screen = Screen.__new__(Screen)
+    screen.ours = ours
+    text = screen.read()
+    os.waitpid(pid, 0)
+    assert "aot_tune: hello\n" in (tmp_path / "out").read_text()
+    assert ("aot_tune: hello" in text) == shown
