@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -222,9 +223,24 @@ operator = dataclasses.replace(
 """
 
 
-def copy_source(folder: Path, *, cut: bool = True) -> Path:
-    """A copy of the source tree; without its records; `cut` leaves each operator its two smallest problems."""
-    shutil.copytree(ROOT, folder, ignore=_NOT_SOURCE)
+def make_sdist(folder: Path) -> Path:
+    """The project's sdist."""
+    code = "import sys; from aot_tune.build import build_sdist; print(build_sdist(sys.argv[1]))"
+    said = run([sys.executable, "-B", "-c", code, folder], env=environment(PYTHONPATH=str(ROOT)), cwd=ROOT)
+    return folder / said.splitlines()[-1]
+
+
+def copy_source(folder: Path, sdist: Path | None = None, *, cut: bool = True) -> Path:
+    """A copy of the source tree, or of an sdist, without its records.
+
+    With `cut` each operator has its two smallest problems alone.
+    """
+    if sdist is None:
+        shutil.copytree(ROOT, folder, ignore=_NOT_SOURCE)
+    else:
+        with tarfile.open(sdist) as archive:
+            archive.extractall(folder.parent, filter="data")
+        (folder.parent / sdist.name.removesuffix(".tar.gz")).rename(folder)
     for made in (*folder.glob("build*"), folder / "dist", folder / "wheelhouse", folder / "tuning"):
         shutil.rmtree(made, ignore_errors=True)
     for path in folder.glob("templates/*/operator.py") if cut else ():

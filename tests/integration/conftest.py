@@ -17,6 +17,7 @@ from environments import (
     Venv,
     copy_source,
     make_read_only,
+    make_sdist,
     pip,
     tree_digest,
 )
@@ -46,9 +47,15 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the source tree, read-only; its workloads are cut to two problems an operator."""
-    folder = copy_source(tmp_path_factory.mktemp("source") / "aot_tune")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's sdist, from which its wheel is built."""
+    return make_sdist(tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory, sdist: Path) -> Path:
+    """What the sdist holds, read-only; its workloads are cut to two problems an operator."""
+    folder = copy_source(tmp_path_factory.mktemp("source") / "aot_tune", sdist)
     make_read_only(folder)
     return folder
 

@@ -126,7 +126,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_cmake_alone_installs_a_versioned_library(installed: Path, tmp_path: Path) -> None:
-    """`find_package(aot_tune 0.1)` asks for the version; programs need the library by its SONAME."""
+    """`find_package(aot_tune 0.2)` asks for the version; programs need the library by its SONAME."""
     version = project_version()
     for name in ("libaot_tune_ops.so", "libaot_tune_ops.so.1"):
         assert (installed / "lib" / name).resolve().name == f"libaot_tune_ops.so.{version}"
