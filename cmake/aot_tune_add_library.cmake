@@ -262,11 +262,16 @@ macro(_aot_tune_configure)
     list(APPEND generated ${directory}/xla_ffi.cpp)
   endif()
   set(_aot_tune_libraries "")
+  set(_aot_tune_library_targets "")
   foreach(library IN LISTS ARG_LINK_LIBRARIES)
     if(TARGET ${library})
       get_target_property(kind ${library} TYPE)
       if(NOT kind STREQUAL "INTERFACE_LIBRARY")
         list(APPEND _aot_tune_libraries "$<TARGET_LINKER_FILE:${library}>")
+        get_target_property(imported ${library} IMPORTED)
+        if(NOT imported) # it is to be built first
+          list(APPEND _aot_tune_library_targets ${library})
+        endif()
       endif()
     endif()
   endforeach()
@@ -330,7 +335,7 @@ macro(_aot_tune_link)
     GENERATE
     OUTPUT "${directory}/target.txt"
     CONTENT
-      "include_directories=$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>\ndefinitions=$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>\nlibraries=${_aot_tune_libraries}\n"
+      "include_directories=$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>\ndefinitions=$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>\nlibraries=${_aot_tune_libraries}\ntargets=${_aot_tune_library_targets}\n"
   )
   _aot_tune_plain_start(${target})
   add_library(${target}::${target} ALIAS ${target})

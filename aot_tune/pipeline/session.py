@@ -41,6 +41,7 @@ from aot_tune.pipeline.pending import PendingWork
 from aot_tune.plan.eight_bit_targets import generic_dtypes
 from aot_tune.plan.library_plan import Paths, Plan, devices
 from aot_tune.plan.options import effort_limit
+from aot_tune.plan.wanted_targets import is_run_by
 from aot_tune.render import Renderer, candidates_for, generic_candidates, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
@@ -74,10 +75,13 @@ class Session:
 
     `budget` is that of the whole build, `turn` that of the target which is being tuned. `tuned` is when the last one
     was, by the clock of `progress`; None where nothing was measured. `older` is the target, if any, for older CPUs.
+    It `links` a library in the end, unless it is for records alone.
     """
 
-    def __init__(self, plan: Plan, paths: Paths, progress: Progress, budget: Budget | None = None) -> None:
-        self.plan, self.options, self.progress = plan, plan.options, progress
+    def __init__(
+        self, plan: Plan, paths: Paths, progress: Progress, budget: Budget | None = None, *, links: bool = True
+    ) -> None:
+        self.plan, self.options, self.progress, self.links = plan, plan.options, progress, links
         roots = [Path(p) for p in paths.templates]
         self.operators = {
             n: LoadedOperator(f, op)
@@ -180,25 +184,14 @@ class Session:
         return next(iter(self.devices_for(target)), None)
 
     def devices_for(self, target: Target) -> list[Device]:
-        """The devices here that run a target and are of one model.
-
-        A GPU's own targets are those of its generation; it runs the baselines of generic variants too.
-        """
-        found = [d for d in self.devices if d.family == target.family and self._runs(d, target)]
+        """The devices here that run a target and are of one model."""
+        found = [d for d in self.devices if is_run_by(d, target, self._native, self.baselines)]
         return [d for d in found if d.digest == found[0].digest]
 
     def is_recorded(self, device: Device) -> bool:
         """Whether a committed record is of a device here and of its policy, so that `auto` takes its measurements."""
         policy = self.policy_of(device.family).digest
         return any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in self.databases)
-
-    def _runs(self, device: Device, target: Target) -> bool:
-        """Whether a device of the target's family runs the target; CPUs run all that are native."""
-        capability = device.identity.get("capability")
-        if capability is None:
-            return target.name in self._native
-        own = target.name in self._native or target in self.baselines
-        return own and target.runs_on(int(capability))
 
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
         """The kernels beside the generic ones that have a toolchain for a target's family.

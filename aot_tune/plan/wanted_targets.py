@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import native_targets, target_by_name, toolchains
 from aot_tune.database import OperatorDatabase
 from aot_tune.plan.options import Options
 from aot_tune.spec import Target
 from aot_tune.support.errors import BuildError, OptionError
 
-__all__ = ["Wanted", "apart", "in_order", "targets_for", "targets_named"]
+__all__ = ["Wanted", "apart", "in_order", "is_run_by", "targets_for", "targets_named"]
 
 _OLDER, _BESIDE = "cpu-x86-64-v3", 4
 """What is tuned for older CPUs beside the target of a CPU of that level or above."""
@@ -78,3 +79,17 @@ def targets_named(name: str) -> list[Target]:
             fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
         )
     return [target_by_name(name)]
+
+
+def is_run_by(device: Device, target: Target, native: Collection[str], baselines: Collection[Target]) -> bool:
+    """Whether a device of this machine, whose own targets are the `native` ones, runs a target.
+
+    A CPU runs all that are native. A GPU's own targets are those of its generation; it runs baselines of generic
+    variants too.
+    """
+    if device.family != target.family:
+        return False
+    capability = device.identity.get("capability")
+    if capability is None:
+        return target.name in native
+    return (target.name in native or target in baselines) and target.runs_on(int(capability))
