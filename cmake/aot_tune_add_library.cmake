@@ -9,7 +9,8 @@
 #     [WORKLOAD <file>...]      problems worth tuning, in place of the declared ones of the operators that a file names,
 #                               or with `+` in front of its path beside them; default for AOT_TUNE_WORKLOAD
 #     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>] [SURVEY <shapes>] [OLDER_CPUS <seconds>]
-#     [MAX_REGRET <share>] [MAX_VARIANTS <count>] [MAX_BYTES <bytes>]          defaults for AOT_TUNE_*
+#     [MAX_REGRET <share>] [MAX_VARIANTS <count>] [MAX_BYTES <bytes>]          defaults for AOT_TUNE_*; a mode is
+#                               auto, tune, replay, replay-or-generic, generic or compile
 #     [INCLUDE_DIRECTORIES <folder>...] [COMPILE_DEFINITIONS <name[=value]>...] [LINK_LIBRARIES <name, path, target>...]
 #     [COMPILE_OPTIONS <option>...]  for the C++ and CUDA sources of kernels; $<$<COMPILE_LANGUAGE:CUDA>:...> for nvcc
 #                               alone. What the target has by target_include_directories, target_compile_definitions

@@ -13,6 +13,7 @@ from aot_tune.pipeline.measuring.verify_variants import verify_shipped
 from aot_tune.pipeline.records.lookup import recorded_evidence
 from aot_tune.pipeline.records.record_writer import compile_kept, save_records
 from aot_tune.pipeline.records.reuse_build import Repeats
+from aot_tune.pipeline.records.tolerant_replay import evidence_of_what_holds
 from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import without_wrong
@@ -22,6 +23,7 @@ from aot_tune.pipeline.shipping.standing_in import stand_in
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
 from aot_tune.plan.library_plan import Plan, read_plan
+from aot_tune.plan.options import TOLERANT
 from aot_tune.report import Report, format_report
 from aot_tune.search import Budget
 from aot_tune.support.errors import BuildError
@@ -82,7 +84,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
         _without_failed(session)
     if plan.options.mode in ("generic", "compile"):
         evidence = {name: [] for name in session.operators}
-    elif plan.options.mode == "replay":
+    elif plan.options.replays:
         evidence = replay_all(session)
     else:
         evidence = tune_plan(session)
@@ -154,26 +156,30 @@ def _kept(
 
 def replay_all(session: Session) -> dict[str, list[Evidence]]:
     """Evidence of every operator by the records."""
+    tolerant = session.options.mode == TOLERANT
     if not session.databases or not session.targets:
-        raise BuildError(
-            "AOT_TUNE_MODE=replay, but the database is empty",
-            why="replay measures nothing: it needs the records of a build on the device",
-            fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and commit "
-            "the folder, or use another mode",
-        )
+        if not tolerant:
+            raise BuildError(
+                "AOT_TUNE_MODE=replay, but the database is empty",
+                why="replay measures nothing: it needs the records of a build on the device",
+                fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and "
+                "commit the folder, or use another mode",
+            )
+        session.progress.line("NOTE there are no records: the library has generic variants alone")
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
+    decide = evidence_of_what_holds if tolerant else recorded_evidence
     for target in session.targets:
         decided: dict[str, list[str]] = {}
         for name, loaded in session.operators.items():
             with session.failures.of(name):
-                evidence, database = recorded_evidence(session, loaded.operator, target)
+                evidence, database = decide(session, loaded.operator, target)
             if name in session.failures:
                 continue
             found[name].append(evidence)
             if database is not None:
                 decided.setdefault(database.device.slug, []).append(name)
-            elif evidence.left_out:
-                session.progress.line(f"{name}: {evidence.note}")
+            if evidence.note:
+                session.progress.line(f"{'NOTE ' * (not evidence.left_out)}{name}: {evidence.note}")
         for slug, names in decided.items():
             whose = f" for {', '.join(names)}" if len(decided) > 1 else ""
             session.progress.line(f"{target.name} is chosen by records of {slug}{whose}")

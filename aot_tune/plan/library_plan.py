@@ -119,7 +119,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def _of_older(self) -> str:
-        if self.options.mode == "replay" or not self.may_measure:
+        if self.options.replays or not self.may_measure:
             return "as far as records have it"
         return f"tuned last, for {self.options.older_cpus} s at most (AOT_TUNE_OLDER_CPUS)"
 

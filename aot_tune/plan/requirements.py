@@ -22,7 +22,7 @@ from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
 
 __all__ = ["build_requirements", "chosen", "visible_gpus"]
 
-_MEASURING = ("auto", "tune")
+_MEASURING, _REPLAYING = ("auto", "tune"), ("replay", "replay-or-generic")
 _TORCH = "torch>=2.9"
 _CUTLASS = "nvidia-cutlass>=4.2"
 _XLA = "jaxlib>=0.6"
@@ -54,7 +54,7 @@ def build_requirements(
     targets = [t.strip() for t in text.split(";") if t.strip()]
     cuda, hip = (any(t.partition("-")[0] == family for t in targets) for family in ("cuda", "hip"))
     driver, gpus = 0, 0
-    if mode == "replay":
+    if mode in _REPLAYING:
         cuda = cuda or ("native" in targets and _any_file(project, ".jsonl", b"cuda-sm_"))
         hip = hip or ("native" in targets and _any_file(project, ".jsonl", b"hip-gfx"))
     elif cuda or "native" in targets:

@@ -34,7 +34,7 @@ def targets_for(options: Options, recorded: Sequence[OperatorDatabase]) -> list[
             fix="after a build on the device run `aot-tune record --library NAME tuning`, commit the folder and "
             "name it as DATABASE of aot_tune_add_library; or use another mode",
         )
-    if options.targets == ("native",) and options.mode == "replay":
+    if options.targets == ("native",) and options.replays:
         names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
         return [target_by_name(n) for n in names]
     found: list[Target] = []
@@ -61,7 +61,7 @@ def apart(options: Options, recorded: Sequence[OperatorDatabase], *, may_measure
     if options.targets != ("native",) or options.mode in ("generic", "compile") or newest < _BESIDE:
         return Wanted(targets, None)
     older = target_by_name(_OLDER)
-    there = (may_measure and options.mode != "replay") or any(older.name in d.targets for d in recorded)
+    there = (may_measure and not options.replays) or any(older.name in d.targets for d in recorded)
     return Wanted([t for t in targets if t != older], older if options.older_cpus and there else None)
 
 
