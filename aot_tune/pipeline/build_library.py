@@ -51,6 +51,7 @@ def build(directory: Path) -> None:
             else:
                 note_tuned(directory, link_memory_of(session), granted=session.load.granted)
         _note_headers(directory, repeats.headers)
+        session.tell_of_tiers()
         session.progress.line(
             f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
             f"{shown_again(plan, directory)}:"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -46,12 +44,13 @@ from aot_tune.render import Renderer, candidates_for, generic_candidates, resolv
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.spec.load_operators import load_operators
+from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.errors import BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
 from aot_tune.triton.read_declarations import with_declarations
 
-__all__ = ["LoadedOperator", "Session", "baseline_versions"]
+__all__ = ["LoadedOperator", "Session"]
 
 
 _AT_ONCE = 1 << 20
@@ -96,8 +95,11 @@ class Session:
         self.location = cache_location(self.environment)
         if self.location.message:
             progress.line(self.location.message)
-        self.store = MeasurementStore.at(self.location)
-        if plan.options.mode == "tune" and self.location.root is not None and self.location.mode == "rw":
+        self.tiers = open_tiers(self.location.tiers, trusted=self.location.trusted, log=progress.line)
+        self._untold = self.tiers
+        again = plan.options.mode == "tune"
+        self.store = MeasurementStore.at(self.location, tiers=() if again else self.tiers)
+        if again and self.location.root is not None and self.location.mode == "rw":
             self.store = MeasurementStore.at(msgspec.structs.replace(self.location, mode="fresh"))
         self.budget = budget or Budget(plan.options.budget)
         self.turn = self.budget
@@ -162,7 +164,14 @@ class Session:
         """Prune the caches and remove their scratch folders; objects of a cache that is off are gone after this."""
         for cache in self._caches.values():
             cache.close()
+        self.tell_of_tiers()
         self.progress.close()
+
+    def tell_of_tiers(self) -> None:
+        """Say once what each tier of the cache has served."""
+        untold, self._untold = self._untold, ()
+        for tier in untold:
+            self.progress.line(tier.summary())
 
     def policy_of(self, family: str) -> Policy:
         """How devices of a family are measured."""
@@ -176,7 +185,8 @@ class Session:
     def cache(self, backend: str) -> ObjectCache:
         """The object cache of a backend."""
         if backend not in self._caches:
-            self._caches[backend] = ObjectCache.at(self.location, toolchain_for(backend, self.environment))
+            chain = toolchain_for(backend, self.environment)
+            self._caches[backend] = ObjectCache.at(self.location, chain, self.tiers)
         return self._caches[backend]
 
     def device_for(self, target: Target) -> Device | None:
@@ -365,22 +375,8 @@ def _environment(plan: Plan, paths: Paths) -> dict[str, str]:
     given = {
         "AOT_TUNE_CACHE": options.cache,
         "AOT_TUNE_CACHE_DIR": options.cache_dir,
+        "AOT_TUNE_CACHE_TIERS": ";".join(options.cache_tiers),
         "AOT_TUNE_JOBS": str(options.jobs or ""),
         "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates),
     }
     return {**os.environ, **{k: v for k, v in given.items() if v}}
-
-
-def baseline_versions(loaded: LoadedOperator) -> dict[str, str]:
-    """Version of each baseline's package, by baseline name; those that are not installed are left out."""
-    versions = {b.name: _version(b.requires) for b in loaded.operator.baselines}
-    return {name: version for name, version in versions.items() if version is not None}
-
-
-@functools.cache
-def _version(package: str) -> str | None:
-    """A package's version, which takes a file to be read; None where it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

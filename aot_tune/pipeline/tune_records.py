@@ -69,6 +69,7 @@ def tune_records(directory: Path, order: TuneOrder) -> TunedRecords:
             files = _written(session, known, out)
             if not session.failures:  # what failed is tried again, with what is measured by now
                 run.end()
+        session.tell_of_tiers()
         told = (
             f"{len(files)} record{'s' * (len(files) != 1)} written"
             if files

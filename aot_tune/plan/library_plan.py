@@ -280,7 +280,10 @@ def _recorded(databases: Iterable[OperatorDatabase]) -> dict[str, list[Problem]]
 def _check_environment(options: Options, environment: Mapping[str, str]) -> None:
     """Raise for a bad date, or a cache that the user named and that cannot be used; the default one is not needed."""
     check_epoch(environment)
-    named = {"AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir}
+    tiers = ";".join(options.cache_tiers)
+    named = {
+        "AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir, "AOT_TUNE_CACHE_TIERS": tiers,
+    }  # fmt: skip
     location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
     if location.root is not None and location.required:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")

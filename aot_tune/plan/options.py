@@ -104,6 +104,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("AOT_TUNE_CACHE_DIR", "", "where they are; empty is `$XDG_CACHE_HOME/aot_tune`, else `~/.cache/aot_tune`"),
     Option(
+        "AOT_TUNE_CACHE_TIERS",
+        "",
+        "folders of other caches, such as a mounted volume, separated by `;`: what the cache lacks is looked up there, "
+        "in this order; nothing is written to them; see [tuning-elsewhere.md](../tuning-elsewhere.md#caches-of-others)",
+    ),
+    Option(
         "AOT_TUNE_JOBS",
         "",
         "compilers that run at once; empty asks `CMAKE_BUILD_PARALLEL_LEVEL`, `MAX_JOBS`, "
@@ -187,6 +193,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     effort: str
     cache: str
     cache_dir: str
+    cache_tiers: tuple[str, ...] = ()
     jobs: int | None
     threads: int | None
     strict: bool
@@ -233,6 +240,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         effort=values["AOT_TUNE_EFFORT"],
         cache=values["AOT_TUNE_CACHE"],
         cache_dir=values["AOT_TUNE_CACHE_DIR"],
+        cache_tiers=_parts(values["AOT_TUNE_CACHE_TIERS"]),
         jobs=_count("AOT_TUNE_JOBS", values["AOT_TUNE_JOBS"]),
         threads=_count("AOT_TUNE_THREADS", values["AOT_TUNE_THREADS"]),
         strict=values["AOT_TUNE_STRICT"] == "1",
