@@ -62,10 +62,11 @@ _FULL = ("no space left", "disk quota exceeded")
 
 
 class CacheCounters(msgspec.Struct):
-    """What a cache did: compiler runs (`compiled`), objects that are `unkept` and will be made again, and entries
-    that were `damaged` and replaced."""
+    """What a cache did: compiler runs (`compiled`), objects that were `copied` from a tier, objects that are `unkept`
+    and will be made again, and entries that were `damaged` and replaced."""
 
     compiled: int = 0
+    copied: int = 0
     unkept: int = 0
     damaged: int = 0
 
@@ -184,7 +185,8 @@ class ObjectCache:
 
     def close(self) -> None:
         """Bound the size of the cache and remove what was not kept."""
-        if self._root is not None and self._mode in ("rw", "fresh") and self.counters.compiled:
+        grown = self.counters.compiled or self.counters.copied
+        if self._root is not None and self._mode in ("rw", "fresh") and grown:
             prune(self._root)
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -276,6 +278,8 @@ class ObjectCache:
                 if elsewhere is not None:
                     copy_entry(temporary, elsewhere)
                     _publish(temporary, folder, root / TEMPORARIES)
+                    with self._count:
+                        self.counters.copied += 1
                     return _object(elsewhere.stored, key, folder / OBJECT, cached=True)
                 outcome, stored = self._compile(temporary, rendered, target)
                 if not temporary.is_dir():  # somebody removed the cache
