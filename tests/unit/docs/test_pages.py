@@ -14,11 +14,10 @@ WRITTEN = [
     ROOT / "CONTRIBUTING.md",
     *(p for p in sorted(DOCS.rglob("*.md")) if "reference" not in p.parts),
 ]
-MOST_BYTES = {"README.md": 9216}
-"""Of pages with another limit than the rest."""
-LONG = {"CONTRIBUTING.md", "docs/measuring.md", "docs/triton.md"}
-"""Pages that are still to be split."""
-
+LONGEST, LIMITS = 12_000, {"README.md": 9_000}
+"""Bytes of a page: what is longer is read by nobody, and is split by topic."""
+LONGER = {"CONTRIBUTING.md": 13_000, "docs/measuring.md": 13_600, "docs/triton.md": 20_700}
+"""Pages that are still to be split: they may not grow."""
 SHOWN = [
     (page, path, code)
     for page in WRITTEN
@@ -50,6 +49,12 @@ def test_tutorials_show_code() -> None:
     assert {page.name for page, _, _ in SHOWN} >= {"change-a-kernel.md", "triton-kernel.md", "cuda-kernel.md"}
 
 
+@pytest.mark.parametrize("page", WRITTEN, ids=name)
+def test_no_page_is_too_long(page: Path) -> None:
+    most = {**LIMITS, **LONGER}.get(name(page), LONGEST)
+    assert page.stat().st_size <= most, "split it by topic; a reader looks for one thing"
+
+
 @pytest.mark.parametrize("page", [*WRITTEN, *sorted((DOCS / "reference").glob("*.md"))], ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
@@ -66,9 +71,3 @@ def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
     indices = [ROOT / "README.md", *DOCS.rglob("README.md")]
     linked = {(i.parent / t).resolve() for i in indices for t in re.findall(r"\]\(([^)#\s]+\.md)", i.read_text())}
     assert set(DOCS.rglob("*.md")) <= {*linked, DOCS / "index.md"}
-
-
-@pytest.mark.parametrize("page", [p for p in WRITTEN if name(p) not in LONG], ids=name)
-def test_pages_are_short(page: Path) -> None:
-    most = MOST_BYTES.get(name(page), 12_288)
-    assert len(page.read_bytes()) <= most, f"over {most} bytes: split it by topic"
