@@ -143,8 +143,10 @@ def make_database(
     )
 
 
-def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
+def canonical_database(database: OperatorDatabase, *, as_written: bool = False) -> OperatorDatabase:
     """The same data in the order of the text, with the times that the text can hold; checks that it is consistent.
+
+    Those of a text that is `as_written` have its digits.
 
     Raises:
         DatabaseError: naming the operator and the measurement that does not fit.
@@ -154,6 +156,8 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
     known = {c.id: c for c in database.candidates}
     if len(known) != len(database.candidates):
         raise DatabaseError(f"database of {database.operator!r}: a candidate is listed twice")
+    codes = {name: c.code for name, c in known.items()}
+    identity = database.device.digest, database.policy_digest
     found: dict[tuple[str, str], Measurement] = {}
     for measurement in database.measurements:
         problem = problems[problem_key(measurement.problem)]
@@ -161,16 +165,17 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
         where = f"database of {database.operator!r}: {measurement.candidate} on '{problem.id}'"
         if at in found:
             raise DatabaseError(f"{where} is measured twice", fix="keep one of the two")
-        if (measurement.device, measurement.policy) != (database.device.digest, database.policy_digest):
+        if (measurement.device, measurement.policy) != identity:
             raise DatabaseError(f"{where} was measured on another device or under another policy")
-        _check_subject(measurement, known, where)
-        found[at] = _tidy(measurement, problem, where)
+        _check_subject(measurement, codes, where)
+        _check_times(measurement, where)
+        found[at] = measurement if as_written else _tidy(measurement, problem)
     return msgspec.structs.replace(
         database,
         candidates=tuple(sorted(database.candidates, key=lambda c: c.id)),
         problems=tuple(sorted(problems.values(), key=lambda p: p.id)),
         measurements=tuple(m for _, m in sorted(found.items(), key=lambda item: item[0])),
-        survey=_tidy_survey(database, known),
+        survey=_tidy_survey(database, known, as_written=as_written),
         toolchains=_sorted({k: _sorted(v) for k, v in database.toolchains.items()}),
         baselines=_sorted(database.baselines),
     )
@@ -200,22 +205,23 @@ def as_recorded(m: Measurement) -> Measurement:
     )
 
 
-def _check_subject(measurement: Measurement, known: Mapping[str, CandidateRecord], where: str) -> None:
+def _check_subject(measurement: Measurement, codes: Mapping[str, str], where: str) -> None:
     if is_baseline(measurement.candidate):
         return
-    record = known.get(measurement.candidate)
-    if record is None:
+    code = codes.get(measurement.candidate)
+    if code is None:
         raise DatabaseError(f"{where}: there is no such candidate", fix="list every candidate that was tried")
-    if record.code != measurement.code:
+    if code != measurement.code:
         raise DatabaseError(
             f"{where}: it was measured as code {measurement.code[:12] or 'none'}, the candidate's is "
-            f"{record.code[:12] or 'none'}",
+            f"{code[:12] or 'none'}",
             fix="keep only measurements of the code that the candidates have now",
         )
 
 
-def _tidy(m: Measurement, problem: Problem, where: str) -> Measurement:
-    for value in (*m.screen, *(m.final or ()), m.overhead):
+def _check_times(m: Measurement, where: str) -> None:
+    times = (*m.screen, *(m.final or ()), m.overhead)
+    for value in times:
         if not (math.isfinite(value) and value >= 0):
             raise DatabaseError(f"{where}: {value} is not a time")
     if m.status == "ok" and not is_baseline(m.candidate) and m.error is not None and not m.error <= 1:
@@ -223,13 +229,18 @@ def _tidy(m: Measurement, problem: Problem, where: str) -> Measurement:
             f"{where}: its error is {m.error:g} tolerances, and it is said to be right",
             fix="restore the file, or measure again",
         )
-    if m.ns == 0:
+    if 0 in times[:-1] and m.ns == 0:
         raise DatabaseError(f"{where}: no call takes 0 ns", fix="restore the file, or measure again")
+
+
+def _tidy(m: Measurement, problem: Problem) -> Measurement:
     error = rounded(m.error) if m.error is not None and math.isfinite(m.error) else None
     return msgspec.structs.replace(as_recorded(m), problem=problem, error=error, phases={})
 
 
-def _tidy_survey(database: OperatorDatabase, known: Mapping[str, CandidateRecord]) -> tuple[SurveyedShape, ...]:
+def _tidy_survey(
+    database: OperatorDatabase, known: Mapping[str, CandidateRecord], *, as_written: bool
+) -> tuple[SurveyedShape, ...]:
     found: dict[str, SurveyedShape] = {}
     for shape in database.survey:
         where = f"database of {database.operator!r}: the survey of '{shape.problem.id}'"
@@ -240,7 +251,7 @@ def _tidy_survey(database: OperatorDatabase, known: Mapping[str, CandidateRecord
                 raise DatabaseError(f"{where}: there is no candidate {candidate}", fix="list every one that was timed")
             if not (math.isfinite(ns) and ns > 0):
                 raise DatabaseError(f"{where}: {ns} is not a time", fix="restore the file, or measure again")
-        times = {c: rounded(ns) for c, ns in sorted(shape.ns.items())}
+        times = {c: ns if as_written else rounded(ns) for c, ns in sorted(shape.ns.items())}
         found[shape.problem.id] = msgspec.structs.replace(shape, ns=times)
     return tuple(found[name] for name in sorted(found) if found[name].ns)
 

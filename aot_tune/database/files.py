@@ -6,10 +6,11 @@ from pathlib import Path
 
 from aot_tune.database.database_records import OperatorDatabase
 from aot_tune.database.format import decode, encode
+from aot_tune.database.record_lines import READ
 from aot_tune.support.errors import DatabaseError
 from aot_tune.support.storage import replace_file, sweep_temporaries
 
-__all__ = ["database_path", "load_database", "load_databases", "save_database"]
+__all__ = ["database_path", "load_database", "load_databases", "save_database", "save_text"]
 
 
 _TEMPORARY = ".aot_tune~"  # git ignores it
@@ -26,7 +27,17 @@ def save_database(folder: Path, database: OperatorDatabase) -> Path:
     Raises:
         DatabaseError: when the database contradicts itself or cannot be written.
     """
-    path, text = database_path(folder, database), encode(database)
+    path = database_path(folder, database)
+    save_text(path, encode(database))
+    return path
+
+
+def save_text(path: Path, text: bytes) -> None:
+    """Write the text of a database in one step.
+
+    Raises:
+        DatabaseError: when it cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep_temporaries(path.parent, _TEMPORARY)
@@ -36,20 +47,19 @@ def save_database(folder: Path, database: OperatorDatabase) -> Path:
         raise DatabaseError(
             f"cannot write {path} ({len(text)} bytes): {error.strerror}", fix="free disk space, or name another folder"
         ) from error
-    return path
 
 
-def load_database(path: Path) -> OperatorDatabase:
-    """Read a database.
+def load_database(path: Path, *, oldest: int = READ) -> OperatorDatabase:
+    """Read a database of schema `oldest` or a later one.
 
     Raises:
-        DatabaseError: with the file and line, for anything that is not a whole database of this schema version.
+        DatabaseError: with the file and line, for anything that is not a whole database of such a schema.
     """
     try:
         text = path.read_bytes()
     except OSError as error:
         raise DatabaseError(f"cannot read {path}: {error.strerror}") from error
-    return decode(text, str(path))
+    return decode(text, str(path), oldest=oldest)
 
 
 def load_databases(folder: Path) -> list[OperatorDatabase]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status, is_baseline
-from aot_tune.compile.object_records import CompileStatus
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.database.database_records import (
     CandidateRecord,
     OperatorDatabase,
@@ -17,103 +17,34 @@ from aot_tune.database.database_records import (
     half_width,
     rounded,
 )
-from aot_tune.database.survey_lines import SurveyLine, shapes_of, survey_lines
+from aot_tune.database.record_digests import RecordDigests
+from aot_tune.database.record_lines import (
+    FORMAT,
+    READ,
+    RESTORE,
+    SCHEMA,
+    CandidateLine,
+    EndLine,
+    HeaderLine,
+    MeasurementLine,
+    PolicyLine,
+    ProblemLine,
+    RecordLine,
+    decode_line,
+    encode_line,
+    schema_of,
+)
+from aot_tune.database.survey_lines import SurveyLine, TimesLine, form_id, shapes_of, survey_lines
 from aot_tune.render import Candidate
-from aot_tune.spec import ConfigValue, Problem
+from aot_tune.spec import Problem
 from aot_tune.support.errors import DatabaseError
 from aot_tune.support.shared_fields import shared_fields
 
-__all__ = ["SCHEMA", "decode", "encode"]
+__all__ = ["decode", "encode"]
 
-SCHEMA = 4
-_FORMAT = "aot_tune database"
-_RESTORE = "restore the file"
-
-
-class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: str
-    schema: int
-    operator: str
-    contract: str
-
-
-class _Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    digest: str
-    fields: dict[str, object]
-
-
-class _Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    id: str
-    kernel: str
-    backend: str
-    target: str
-    config: dict[str, ConfigValue] = {}
-    pins: dict[str, int] = {}
-    generic: bool = False
-    dtypes: dict[str, str] = {}
-    status: CompileStatus
-    source: str
-    object: str = ""
-    device: str = ""
-    error: str = ""
-
-
-class _Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    id: str
-    dims: dict[str, int]
-    order: dict[str, tuple[int, ...]] = {}
-    strides: dict[str, tuple[int, ...]] = {}
-    present: tuple[str, ...] = ()
-    attributes: dict[str, str] = {}
-    alignment: dict[str, int] = {}
-    dtypes: dict[str, str] = {}
-
-
-class _Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    problem: str
-    candidate: str
-    status: Status
-    reason: str = ""
-    ns: float | None = None
-    spread: float | None = None
-    error: float | None = None
-    bitwise: bool | None = None
-    overhead: float = 0.0
-    leak: int = 0
-    race: str | None = None
-    final: tuple[float, ...] | None = None
-    screen: tuple[float, ...] = ()
-
-
-class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    candidates: int
-    problems: int
-    measurements: int
-    surveyed: int = 0
-
-
-class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One line: exactly one of these is there."""
-
-    header: _Header | None = None
-    device: Device | None = None
-    policy: _Policy | None = None
-    toolchains: dict[str, dict[str, str]] | None = None
-    baselines: dict[str, str] | None = None
-    candidate: _Candidate | None = None
-    problem: _Problem | None = None
-    measurement: _Measurement | None = None
-    survey: SurveyLine | None = None
-    end: _End | None = None
-
-
-class _Schema(msgspec.Struct, frozen=True):
-    schema: int
-    format: str
-
-
-class _First(msgspec.Struct, frozen=True):
-    header: _Schema
+_TAKEN = sorted({*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem"})
+_COUNTED = 4
+"""The last schema whose end counts lines, and whose lines have no digests."""
 
 
 def encode(database: OperatorDatabase) -> bytes:
@@ -122,60 +53,99 @@ def encode(database: OperatorDatabase) -> bytes:
     Raises:
         DatabaseError: when the database contradicts itself.
     """
-    return b"".join(_encode_line(line) for line in _lines(canonical_database(database)))
+    return b"".join(map(encode_line, _lines(canonical_database(database))))
 
 
-def decode(text: bytes, name: str = "database") -> OperatorDatabase:
+def decode(text: bytes, name: str = "database", *, oldest: int = READ, digests: bool = True) -> OperatorDatabase:
     """The database of a text.
+
+    Args:
+        name: of the file, for messages.
+        oldest: the first schema that is read.
+        digests: whether lines must be those that their digests are of.
 
     Raises:
         DatabaseError: with `name` and the line, when any of it is not as `encode` writes it, or the end is missing.
     """
     rows = text.split(b"\n")
-    _check_schema(rows[0], name)
+    schema = schema_of(rows[0], name, oldest)
     if rows[-1] != b"":
-        raise DatabaseError(f"{name}:{len(rows)}: the last line is cut off", fix=_RESTORE)
-    lines = [_decode_line(row, f"{name}:{number}") for number, row in enumerate(rows[:-1], 1)]
-    return _assemble(lines, name)
+        raise DatabaseError(f"{name}:{len(rows)}: the last line is cut off", fix=RESTORE)
+    lines = [decode_line(row, f"{name}:{number}") for number, row in enumerate(rows[:-1], 1)]
+    content = _read(lines, name)
+    if schema <= _COUNTED:
+        _check_counts(content, name)
+    altered = _altered_line(content, name) if digests and schema > _COUNTED else None
+    found = _assemble(content, name, as_written=digests and schema > _COUNTED and altered is None)
+    if altered is not None:  # and nothing tells better what is wrong
+        raise altered
+    return found
 
 
-def _lines(database: OperatorDatabase) -> Iterator[_Line]:
-    yield _Line(header=_Header(format=_FORMAT, schema=SCHEMA, operator=database.operator, contract=database.contract))
+@dataclass
+class _Content:
+    """The lines of a text by what they are, with their numbers."""
+
+    header: HeaderLine
+    device: Device
+    policy: PolicyLine
+    toolchains: dict[str, dict[str, str]]
+    baselines: dict[str, str]
+    end: EndLine
+    length: int
+    candidates: dict[str, tuple[int, CandidateLine]] = field(default_factory=dict)
+    problems: dict[str, tuple[int, ProblemLine]] = field(default_factory=dict)
+    measurements: dict[str, list[tuple[int, MeasurementLine]]] = field(default_factory=dict)
+    surveys: dict[str, tuple[int, SurveyLine]] = field(default_factory=dict)
+    times: dict[str, list[tuple[int, TimesLine]]] = field(default_factory=dict)
+
+    @property
+    def digests(self) -> RecordDigests:
+        """Makes the digests of its lines."""
+        known = {name: line for name, (_, line) in self.candidates.items()}
+        return RecordDigests(self.header, self.device, self.policy, self.baselines, known)
+
+
+def _lines(database: OperatorDatabase) -> Iterator[RecordLine]:
+    header = HeaderLine(format=FORMAT, schema=SCHEMA, operator=database.operator, contract=database.contract)
     identity = dict(sorted(database.device.identity.items()))
-    yield _Line(device=msgspec.structs.replace(database.device, identity=identity))
-    yield _Line(policy=_Policy(digest=database.policy_digest, fields=_ordered(database.policy)))
-    yield _Line(toolchains=database.toolchains)
-    yield _Line(baselines=database.baselines)
-    for record in database.candidates:
-        yield _Line(candidate=_candidate_line(record))
+    device = msgspec.structs.replace(database.device, identity=identity)
+    policy = PolicyLine(digest=database.policy_digest, fields=_ordered(database.policy))
+    yield RecordLine(header=header)
+    yield RecordLine(device=device)
+    yield RecordLine(policy=policy)
+    yield RecordLine(toolchains=database.toolchains)
+    yield RecordLine(baselines=database.baselines)
+    candidates = {record.id: _candidate_line(record) for record in database.candidates}
+    for candidate in candidates.values():
+        yield RecordLine(candidate=candidate)
+    digests = RecordDigests(header, device, policy, database.baselines, candidates)
+    measured: dict[str, list[MeasurementLine]] = {}
+    for m in database.measurements:
+        measured.setdefault(m.problem.id, []).append(_measurement_line(m))
     for problem in database.problems:
-        yield _Line(problem=_Problem(id=problem.id, **msgspec.structs.asdict(problem)))
-    for measurement in database.measurements:
-        yield _Line(measurement=_measurement_line(measurement))
-    for line in survey_lines(database.survey):
-        yield _Line(survey=line)
-    yield _Line(
-        end=_End(
-            candidates=len(database.candidates),
-            problems=len(database.problems),
-            measurements=len(database.measurements),
-            surveyed=len(database.survey),
-        )
-    )
+        own = measured.get(problem.id, [])
+        line = ProblemLine(id=problem.id, **msgspec.structs.asdict(problem))
+        yield RecordLine(problem=msgspec.structs.replace(line, digest=digests.of_problem(line, own)))
+        for measurement in own:
+            yield RecordLine(measurement=measurement)
+    for survey, columns in survey_lines(database.survey):
+        yield RecordLine(survey=survey)
+        for times in columns:
+            yield RecordLine(times=msgspec.structs.replace(times, digest=digests.of_times(survey, times)))
+    yield RecordLine(end=EndLine(digest=digests.of_rest(database.toolchains)))
 
 
-def _candidate_line(record: CandidateRecord) -> _Candidate:
-    return _Candidate(**_ordered(shared_fields(record, _Candidate) | shared_fields(record.candidate, _Candidate)))
+def _candidate_line(record: CandidateRecord) -> CandidateLine:
+    fields = shared_fields(record, CandidateLine) | shared_fields(record.candidate, CandidateLine)
+    return CandidateLine(**_ordered(fields))
 
 
-def _measurement_line(m: Measurement) -> _Measurement:
+def _measurement_line(m: Measurement) -> MeasurementLine:
     ns = None if m.ns is None else rounded(m.ns)
     spread = None if m.ns is None else half_width(m.final or m.screen)
-    return _Measurement(**shared_fields(m, _Measurement) | {"problem": m.problem.id, "ns": ns, "spread": spread})
-
-
-def _encode_line(line: _Line) -> bytes:
-    return msgspec.json.encode(line) + b"\n"
+    fields = {"problem": m.problem.id, "ns": ns, "spread": spread}
+    return MeasurementLine(**shared_fields(m, MeasurementLine) | fields)
 
 
 def _ordered(value: Any) -> Any:
@@ -185,97 +155,38 @@ def _ordered(value: Any) -> Any:
     return [_ordered(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def _check_schema(row: bytes, name: str) -> None:
-    try:
-        first = msgspec.json.decode(row, type=_First).header
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _unreadable(row, f"{name}:1", f"this is not a database: {error}") from error
-    if first.format != _FORMAT or first.schema != SCHEMA:
-        raise DatabaseError(
-            f"{name}:1: it is of format {first.format!r}, schema {first.schema}",
-            why=f"this version reads {_FORMAT!r}, schema {SCHEMA}, and no part of another",
-            fix="remove it and record again with `aot-tune record`, or use the version that wrote it",
-        )
-
-
-def _unreadable(row: bytes, where: str, why: str) -> DatabaseError:
-    if row.startswith((b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")):
-        return DatabaseError(
-            f"{where}: two versions of it were merged, and the conflict stands",
-            fix="take one of the two whole, as by `git checkout --ours`, and record again with `aot-tune record`",
-        )
-    return DatabaseError(
-        f"{where}: {why}", fix="restore the file, or remove it and record again with `aot-tune record`"
-    )
-
-
-def _decode_line(row: bytes, where: str) -> _Line:
-    try:
-        line = msgspec.json.decode(row, type=_Line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _unreadable(row, where, str(error)) from error
-    there = [name for name, value in msgspec.structs.asdict(line).items() if value is not None]
-    if len(there) != 1:
-        raise DatabaseError(f"{where}: a line holds one thing, this one {there or 'nothing'}", fix=_RESTORE)
-    return line
-
-
-def _assemble(lines: list[_Line], name: str) -> OperatorDatabase:
+def _read(lines: Sequence[RecordLine], name: str) -> _Content:
     kinds = ("header", "device", "policy", "toolchains", "baselines")
     for number, kind in enumerate(kinds):
         if number >= len(lines) or getattr(lines[number], kind) is None:
-            raise DatabaseError(f"{name}:{number + 1}: the {kind} belongs here", fix=_RESTORE)
-    header, device, policy = lines[0].header, lines[1].device, lines[2].policy
+            raise DatabaseError(f"{name}:{number + 1}: the {kind} belongs here", fix=RESTORE)
+    header, device, policy, end = lines[0].header, lines[1].device, lines[2].policy, lines[-1].end
     assert header is not None
     assert device is not None
     assert policy is not None
-    if lines[-1].end is None:
-        raise DatabaseError(f"{name}:{len(lines)}: its end is missing", why="lines were lost", fix=_RESTORE)
-    candidates: dict[str, CandidateRecord] = {}
-    problems: dict[str, Problem] = {}
-    measurements: list[Measurement] = []
-    survey: list[SurveyedShape] = []
+    if end is None:
+        raise DatabaseError(f"{name}:{len(lines)}: its end is missing", why="lines were lost", fix=RESTORE)
+    toolchains, baselines = lines[3].toolchains or {}, lines[4].baselines or {}
+    found = _Content(header, device, policy, toolchains, baselines, end, len(lines))
     for number, line in enumerate(lines[len(kinds) : -1], len(kinds) + 1):
         where = f"{name}:{number}"
         if line.candidate is not None:
-            _add(candidates, line.candidate.id, _candidate(line.candidate, header.operator, where), where)
+            _add(found.candidates, line.candidate.id, (number, line.candidate), where)
         elif line.problem is not None:
-            _add(problems, line.problem.id, _problem(line.problem, where), where)
+            _add(found.problems, line.problem.id, (number, line.problem), where)
         elif line.measurement is not None:
-            measurements.append(
-                _measurement(line.measurement, candidates, problems, (device.digest, policy.digest), where)
-            )
+            _check_known(found, line.measurement, where)
+            found.measurements.setdefault(line.measurement.problem, []).append((number, line.measurement))
         elif line.survey is not None:
-            survey += _shapes(line.survey, where)
+            survey = line.survey if line.survey.id else msgspec.structs.replace(line.survey, id=form_id(line.survey))
+            _add(found.surveys, survey.id, (number, survey), where)
+        elif line.times is not None:
+            if line.times.survey not in found.surveys:
+                raise DatabaseError(f"{where}: no line above has the survey {line.times.survey!r}", fix=RESTORE)
+            found.times.setdefault(line.times.survey, []).append((number, line.times))
         else:
-            raise DatabaseError(f"{where}: a line of the header stands here", fix=_RESTORE)
-    counts = _End(
-        candidates=len(candidates), problems=len(problems), measurements=len(measurements), surveyed=len(survey)
-    )
-    if counts != lines[-1].end:
-        raise DatabaseError(
-            f"{name}:{len(lines)}: it holds {_counts(counts)}, but its end says {_counts(lines[-1].end)}",
-            why="lines were lost, or two versions were merged by hand",
-            fix="restore one version of the file, and record it again with `aot-tune record`",
-        )
-    try:
-        return canonical_database(
-            OperatorDatabase(
-                operator=header.operator,
-                contract=header.contract,
-                device=device,
-                policy=policy.fields,
-                policy_digest=policy.digest,
-                toolchains=lines[3].toolchains or {},
-                baselines=lines[4].baselines or {},
-                candidates=tuple(candidates.values()),
-                problems=tuple(problems.values()),
-                measurements=tuple(measurements),
-                survey=tuple(survey),
-            )
-        )
-    except DatabaseError as error:
-        raise DatabaseError(f"{name}: {error.what}", why=error.why, fix=error.fix) from error
+            raise DatabaseError(f"{where}: a line of the header stands here", fix=RESTORE)
+    return found
 
 
 def _add(known: dict[str, Any], name: str, value: object, where: str) -> None:
@@ -284,48 +195,124 @@ def _add(known: dict[str, Any], name: str, value: object, where: str) -> None:
     known[name] = value
 
 
-def _candidate(line: _Candidate, operator: str, where: str) -> CandidateRecord:
+def _check_known(content: _Content, line: MeasurementLine, where: str) -> None:
+    if line.problem not in content.problems:
+        raise DatabaseError(f"{where}: no line above has the problem {line.problem!r}", fix=RESTORE)
+    if line.candidate not in content.candidates and not is_baseline(line.candidate):
+        raise DatabaseError(f"{where}: no line above has the candidate {line.candidate!r}", fix=RESTORE)
+
+
+def _check_counts(content: _Content, name: str) -> None:
+    """Hold a text without digests to the counts at its end."""
+    surveyed = sum(len(next(iter(line.dims.values()), ())) for _, line in content.surveys.values())
+    counts = EndLine(
+        candidates=len(content.candidates),
+        problems=len(content.problems),
+        measurements=sum(map(len, content.measurements.values())),
+        surveyed=surveyed,
+    )
+    if counts != content.end:
+        raise DatabaseError(
+            f"{name}:{content.length}: it holds {_counts(counts)}, but its end says {_counts(content.end)}",
+            why="lines were lost, or two versions were merged by hand",
+            fix="restore one version of the file, and record it again with `aot-tune record`",
+        )
+
+
+def _counts(end: EndLine) -> str:
+    shapes = f", {end.surveyed} surveyed shapes" if end.surveyed else ""
+    return f"{end.candidates} candidates, {end.problems} problems, {end.measurements} measurements{shapes}"
+
+
+def _altered_line(content: _Content, name: str) -> DatabaseError | None:
+    """What to say of the first line that is not what a digest is of; None where all are."""
+    digests = content.digests
+    for problem_id, (number, problem) in content.problems.items():
+        own = [m for _, m in content.measurements.get(problem_id, ())]
+        if problem.digest != digests.of_problem(problem, own):
+            what = f"problem '{problem_id}' has another digest than it and what was measured on it"
+            return _altered(f"{name}:{number}", what, "its line, one of its measurements, or of their candidates")
+    for survey_id, (_, survey) in content.surveys.items():
+        for number, times in content.times.get(survey_id, ()):
+            if times.digest != digests.of_times(survey, times):
+                what = f"the times of {times.candidate} on surveyed shapes have another digest than they should"
+                return _altered(f"{name}:{number}", what, "this line, the survey's above it, or the candidate's")
+    if content.end.digest != digests.of_rest(content.toolchains):
+        what = "the end has another digest than the head and the candidates that were not measured"
+        return _altered(f"{name}:{content.length}", what, "one of those lines, or this one")
+    return None
+
+
+def _altered(where: str, what: str, lines: str) -> DatabaseError:
+    return DatabaseError(
+        f"{where}: {what}",
+        why=f"{lines} was changed by hand, lost, or merged by git as text",
+        fix="restore the file as by `git checkout -- FILE`; after a merge, merge both versions by `aot-tune records "
+        "merge`; what was measured anew is written by `aot-tune record`",
+    )
+
+
+def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorDatabase:
+    """The database of lines; `as_written`: its numbers have the digits of a text, as the digests tell."""
+    header = content.header
+    candidates = {i: _candidate(c, header.operator, f"{name}:{n}") for i, (n, c) in content.candidates.items()}
+    problems = {i: _problem(p, f"{name}:{n}") for i, (n, p) in content.problems.items()}
+    codes = {i: c.code for i, c in candidates.items()}
+    known = {"device": content.device.digest, "policy": content.policy.digest}
+    measurements = []
+    for i, own in content.measurements.items():
+        for n, m in own:
+            code = codes.get(m.candidate, "")
+            fields = {f: getattr(m, f) for f in _TAKEN} | {**known, "problem": problems[i], "code": code}
+            measurements.append(Measurement(**fields))
+            if not as_written:
+                _check_median(measurements[-1], m, f"{name}:{n}")
+    survey = [s for i, (n, line) in content.surveys.items() for s in _shapes(content, i, line, f"{name}:{n}")]
+    try:
+        return canonical_database(
+            OperatorDatabase(
+                operator=header.operator,
+                contract=header.contract,
+                device=content.device,
+                policy=content.policy.fields,
+                policy_digest=content.policy.digest,
+                toolchains=content.toolchains,
+                baselines=content.baselines,
+                candidates=tuple(candidates.values()),
+                problems=tuple(problems.values()),
+                measurements=tuple(measurements),
+                survey=tuple(survey),
+            ),
+            as_written=as_written,
+        )
+    except DatabaseError as error:
+        raise DatabaseError(f"{name}: {error.what}", why=error.why, fix=error.fix) from error
+
+
+def _candidate(line: CandidateLine, operator: str, where: str) -> CandidateRecord:
     candidate = Candidate(operator=operator, **shared_fields(line, Candidate))
     if candidate.id != line.id:
-        raise DatabaseError(f"{where}: candidate {line.id!r} has the config of {candidate.id!r}", fix=_RESTORE)
+        raise DatabaseError(f"{where}: candidate {line.id!r} has the config of {candidate.id!r}", fix=RESTORE)
     return CandidateRecord(candidate=candidate, **shared_fields(line, CandidateRecord))
 
 
-def _problem(line: _Problem, where: str) -> Problem:
+def _problem(line: ProblemLine, where: str) -> Problem:
     problem = Problem(**shared_fields(line, Problem))
     if problem.id != line.id:
-        raise DatabaseError(f"{where}: problem {line.id!r} has the dims of {problem.id!r}", fix=_RESTORE)
+        raise DatabaseError(f"{where}: problem {line.id!r} has the dims of {problem.id!r}", fix=RESTORE)
     return problem
 
 
-def _measurement(
-    line: _Measurement,
-    candidates: Mapping[str, CandidateRecord],
-    problems: Mapping[str, Problem],
-    digests: tuple[str, str],
-    where: str,
-) -> Measurement:
-    problem = problems.get(line.problem)
-    if problem is None:
-        raise DatabaseError(f"{where}: no line above has the problem {line.problem!r}", fix=_RESTORE)
-    record = candidates.get(line.candidate)
-    if record is None and not is_baseline(line.candidate):
-        raise DatabaseError(f"{where}: no line above has the candidate {line.candidate!r}", fix=_RESTORE)
-    code = record.code if record is not None else ""
-    known = {"problem": problem, "code": code, "device": digests[0], "policy": digests[1]}
-    found = Measurement(**shared_fields(line, Measurement) | known)
-    if (None if found.ns is None else rounded(found.ns)) != line.ns:
-        raise DatabaseError(f"{where}: ns {line.ns} is not the median of its times", fix=_RESTORE)
-    return found
+def _check_median(measured: Measurement, line: MeasurementLine, where: str) -> None:
+    if (None if measured.ns is None else rounded(measured.ns)) != line.ns:
+        raise DatabaseError(f"{where}: ns {line.ns} is not the median of its times", fix=RESTORE)
 
 
-def _shapes(line: SurveyLine, where: str) -> Iterator[SurveyedShape]:
+def _shapes(content: _Content, survey: str, line: SurveyLine, where: str) -> Iterator[SurveyedShape]:
+    columns: dict[str, Sequence[float | None]] = dict(line.ns)
+    for number, times in content.times.get(survey, ()):
+        _add(columns, times.candidate, times.ns, f"{where.rpartition(':')[0]}:{number}")
     try:
-        yield from shapes_of(line)
+        yield from shapes_of(line, columns)
     except ValueError as error:
-        raise DatabaseError(f"{where}: {error}", fix=_RESTORE) from None
-
-
-def _counts(end: _End) -> str:
-    shapes = f", {end.surveyed} surveyed shapes" if end.surveyed else ""
-    return f"{end.candidates} candidates, {end.problems} problems, {end.measurements} measurements{shapes}"
+        raise DatabaseError(f"{where}: {error}", fix=RESTORE) from None

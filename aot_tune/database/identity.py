@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from aot_tune.database.reference_source import own_sources, used_elsewhere
 from aot_tune.spec import Compute, Drawn, Expr, Operator, Problem
 from aot_tune.spec.tolerance import DEFAULT_TOLERANCE
-from aot_tune.support.digests import canonical, canonical_digest
+from aot_tune.support.digests import canonical_digest
 
 __all__ = ["operator_digest", "problem_key"]
 
 
 def problem_key(problem: Problem) -> str:
     """Equal for equal problems, whatever the order in which their dims were written."""
-    return canonical(problem).decode()
+    return problem.key
 
 
 def operator_digest(operator: Operator) -> str:

@@ -12,7 +12,7 @@ from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem
 from aot_tune.support.errors import DatabaseError
 
-__all__ = ["measured_before", "merge", "update", "without"]
+__all__ = ["difference", "measured_before", "merge", "update", "without"]
 
 
 def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
@@ -25,7 +25,7 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
         DatabaseError: when they are of different operators, devices or policies, or of different versions of the
             operator: such measurements cannot be compared.
     """
-    apart = _difference(older, newer)
+    apart = difference(older, newer)
     if apart:
         raise DatabaseError(
             f"databases of {older.operator!r} differ in their {apart}",
@@ -59,7 +59,7 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
 
 def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
     """What a record becomes when `newer` was measured: both merged where they can be compared, else `newer` alone."""
-    return newer if _difference(older, newer) else merge(older, newer)
+    return newer if difference(older, newer) else merge(older, newer)
 
 
 def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDatabase:
@@ -93,7 +93,7 @@ def measured_before(older: OperatorDatabase, newer: OperatorDatabase) -> Operato
     return without(msgspec.structs.replace(older, measurements=kept), empty)
 
 
-def _difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:
+def difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:
     """Why the measurements of two databases cannot be compared; empty when they can."""
     for what, one, two in (
         ("operator", older.operator, newer.operator),

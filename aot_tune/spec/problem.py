@@ -8,6 +8,7 @@ from functools import cached_property
 import msgspec
 
 from aot_tune.spec.names import check_several
+from aot_tune.support.digests import canonical
 from aot_tune.support.errors import SpecError
 
 __all__ = ["DEFAULT_ALIGNMENT", "Problem", "problem"]
@@ -43,6 +44,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dic
         parts += [f"{t}@{n}" for t, n in sorted(self.alignment.items())]
         parts += [f"{v}={d}" for v, d in sorted(self.dtypes.items())]
         return " ".join(parts)
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for equal problems, whatever the order in which their dims were written."""
+        return canonical(self).decode()
 
 
 def problem(

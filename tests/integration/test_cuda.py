@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from cuda_project import FAKE, TARGETS, TWICE, Made, author_templates, build, record
 from environments import ROOT, environment, run
+from record_texts import rewrite
 
 from aot_tune.compile import generic_targets, target_by_name, toolchain_for
 from aot_tune.compile.triton.triton_toolchain import TritonToolchain
@@ -218,7 +219,7 @@ def test_other_device_code_is_rebuilt_and_strict_replay_fails(
     other = tmp_path / "tuning"
     shutil.copytree(tuning, other)
     for path in other.rglob("*.jsonl"):
-        path.write_text(re.sub(r'"device":"[0-9a-f]{64}"', f'"device":"{"0" * 64}"', path.read_text()))
+        rewrite(path, lambda text: re.sub(r'"device":"[0-9a-f]{64}"', f'"device":"{"0" * 64}"', text))
     cache = str(replayed.folder.parent / "cache")  # what is compiled is the same
     strict = _replay(tmp_path / "strict", templates, other, status=None, CACHE_DIR=cache)
     assert "compiles to another device code than the recorded one" in strict.log

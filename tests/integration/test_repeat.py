@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from environments import environment, run
 from project import Project
+from record_texts import rewrite
 
 TAKEN = "every input is that of the build of "
 OWN = {"tuned", "plan.json", "paths.json", "plan.cmake", "clock.json", "headers.d"}
@@ -94,12 +95,11 @@ def in_file(path: str, old: str, new: str) -> Callable[[Project], None]:
 def less_of_the_record(project: Project) -> None:
     """Take a measurement out of the record: that of the slow config."""
     (file,) = (project.folder / "tuning").rglob("*.jsonl")
-    text = file.read_text()
-    slow = re.search(r'"id":"(\w+)",.*"TIMES":16,', text)
+    slow = re.search(r'"id":"(\w+)",.*"TIMES":16,', file.read_text())
     assert slow is not None
-    text, count = re.subn(rf'{{"measurement":.*"candidate":"{slow[1]}".*\n', "", text)
-    assert count == 1
-    file.write_text(text.replace('"measurements":3}}', '"measurements":2}}'))
+    line = re.compile(rf'{{"measurement":.*"candidate":"{slow[1]}".*\n')
+    assert len(line.findall(file.read_text())) == 1
+    rewrite(file, lambda text: line.sub("", text))
 
 
 def gone(pattern: str) -> Callable[[Project], None]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from environments import Builder, Built, Compiler, Venv, copy_source, members
+from record_texts import rewrite
 
 OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 EPOCH = "1700000000"
@@ -156,10 +157,20 @@ def test_a_damaged_database_is_named_with_its_line(recorded: Path, direct: Build
     assert "softmax.jsonl:3" in fails(direct, recorded)
 
 
+def test_a_record_that_was_changed_by_hand_is_named(recorded: Path, direct: Builder) -> None:
+    path = next((recorded / "tuning").rglob("softmax.jsonl"))
+    before = path.read_text()
+    path.write_text(before.replace('"bitwise":true', '"bitwise":false', 1))
+    assert path.read_text() != before
+    said = fails(direct, recorded)
+    assert re.search(r"softmax\.jsonl:\d+: problem '.*' has another digest than it and what was measured on it", said)
+    assert "restore the file as by `git checkout -- FILE`" in said
+
+
 def test_without_the_device_the_record_decides(recorded: Path, direct: Builder, built: Built) -> None:
     """The same target on a machine of another name: the database of the nearest device is used, and it is said."""
     for path in (recorded / "tuning").rglob("*.jsonl"):
-        path.write_text(path.read_text().replace('"name":"', '"name":"Another ', 1))
+        rewrite(path, lambda text: text.replace('"name":"', '"name":"Another ', 1))
     made = direct.build(recorded, "other", AOT_TUNE_STRICT="1")
     assert variants(made.wheel) == variants(built.wheel)
 

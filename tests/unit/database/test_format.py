@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from databases import DEVICE, a_database, databases, times
+from databases import DEVICE, a_database, databases, older_text, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
@@ -29,7 +29,7 @@ from aot_tune.database import (
     save_database,
 )
 from aot_tune.database.database_records import canonical_database, half_width, rounded
-from aot_tune.database.format import SCHEMA
+from aot_tune.database.record_lines import SCHEMA
 from aot_tune.support.errors import DatabaseError
 
 
@@ -46,6 +46,19 @@ def test_text_and_back(database: OperatorDatabase) -> None:
     again = decode(text)
     assert again == canonical_database(database)
     assert encode(again) == text
+
+
+@given(databases())
+@settings(max_examples=60, deadline=None)
+def test_records_without_digests_are_read(database: OperatorDatabase) -> None:
+    assert decode(older_text(database)) == canonical_database(database)
+    assert decode(older_text(database, 3), oldest=3) == canonical_database(database)
+
+
+def test_a_line_that_an_older_record_lost_is_missed(small: OperatorDatabase) -> None:
+    lines = older_text(small).splitlines(keepends=True)
+    with pytest.raises(DatabaseError, match=r":21: it holds 5 candidates, 2 problems, 8 measurements, but its end"):
+        decode(b"".join(line for n, line in enumerate(lines) if n != 13))
 
 
 @given(databases(), st.randoms(use_true_random=False))
@@ -77,10 +90,9 @@ def test_the_text_can_be_reviewed(small: OperatorDatabase) -> None:
     kinds = [next(iter(json.loads(line))) for line in lines]
     assert kinds[:5] == ["header", "device", "policy", "toolchains", "baselines"]
     assert kinds[5:10] == ["candidate"] * 5
-    assert kinds[10:12] == ["problem"] * 2
-    assert kinds[12:-1] == ["measurement"] * 9
+    assert kinds[10:-1] == ["problem", *["measurement"] * 5, "problem", *["measurement"] * 4]
     assert kinds[-1] == "end"
-    measured = [json.loads(line)["measurement"] for line in lines[12:-1]]
+    measured = [json.loads(line)["measurement"] for line in lines if line.startswith('{"measurement"')]
     assert [(m["problem"], m["candidate"]) for m in measured] == sorted(
         (m["problem"], m["candidate"]) for m in measured
     )
@@ -107,17 +119,17 @@ def test_cut_at_every_byte(small: OperatorDatabase) -> None:
         assert "file.jsonl:" in caught.value.what
 
 
-def test_every_byte_changed_is_an_error_or_another_value(small: OperatorDatabase) -> None:
-    text, rng, read, messages = encode(small), random.Random(3), 0, []
+def test_every_byte_changed_is_an_error(small: OperatorDatabase) -> None:
+    """Or the same value, such as `1E2` for `1e2`: what a digest is of says nothing of how it is written."""
+    text, rng, read, messages = encode(small), random.Random(3), canonical_database(small), []
     for at in range(len(text)):
         changed = bytearray(text)
         changed[at] ^= rng.randrange(1, 256)
         try:
-            decode(bytes(changed), "file.jsonl")
-            read += 1  # as in a name or a number: text is to be reviewed, not sealed
+            assert decode(bytes(changed), "file.jsonl") == read
         except DatabaseError as error:
             messages.append(error.what)
-    assert read < len(text)
+    assert len(messages) > len(text) * 0.95
     assert all("file.jsonl" in message for message in messages)
 
 
@@ -142,10 +154,6 @@ def twice(start: str) -> Callable[[list[str]], list[str]]:
     return lambda lines: [*lines[: nth(lines, start)], lines[nth(lines, start)], *lines[nth(lines, start) :]]
 
 
-def recounted(edit: Callable[[list[str]], list[str]], old: str, new: str) -> Callable[[list[str]], list[str]]:
-    return lambda lines: changed('{"end"', old, new)(edit(lines))
-
-
 MEASUREMENT = '{"measurement":{"problem":"M=1 '
 
 
@@ -158,24 +166,31 @@ MEASUREMENT = '{"measurement":{"problem":"M=1 '
         (without('{"device"'), ":2:", "the device belongs here"),
         (without('{"toolchains"'), ":4:", "the toolchains belongs here"),
         (without('{"candidate"'), ":", "no line above has the candidate"),
-        (without('{"problem"'), ":12:", "no line above has the problem"),
-        (without(MEASUREMENT), ":21:", "merged by hand"),
+        (without('{"problem"'), ":11:", "no line above has the problem"),
+        (without(MEASUREMENT), ":11:", "was changed by hand, lost, or merged by git as text"),
+        (without('{"measurement":{"problem":"M=16 '), ":17:", "`aot-tune records merge`"),
         (without('{"end"'), ":21:", "its end is missing"),
         (lambda lines: [*lines, lines[-1]], ":22:", "header"),
         (twice('{"candidate"'), ":7:", "listed twice"),
         (twice('{"problem"'), ":12:", "listed twice"),
-        (recounted(twice(MEASUREMENT), '"measurements":9', '"measurements":10'), ":", "measured twice"),
+        (twice(MEASUREMENT), ":", "measured twice"),
         (lambda lines: [*lines[:12], "", *lines[12:]], ":13:", "remove it and record again"),
         (lambda lines: [*lines[:12], "<<<<<<< HEAD", *lines[12:]], ":13:", "the conflict stands"),
         (lambda lines: ["<<<<<<< HEAD", *lines], ":1:", "the conflict stands"),
         (lambda lines: [*lines[:12], "{}", *lines[12:]], ":13:", "holds one thing"),
         (changed('{"candidate"', '"MR":', '"MS":'), ":", "has the config of"),
         (changed('{"problem"', '"M":1,', '"M":2,'), ":11:", "has the dims of"),
-        (changed(MEASUREMENT, '"ns":', '"nanoseconds":'), ":13:", "unknown field"),
-        (changed(MEASUREMENT, '"status":"ok"', '"status":"fine"'), ":13:", "status"),
-        (changed(MEASUREMENT, '"final":[', '"final":["x",'), ":13:", "final"),
-        (changed(MEASUREMENT, '"final":[', '"final":[1,1,1,1,1,1,1,'), ":13:", "not the median"),
+        (changed(MEASUREMENT, '"ns":', '"nanoseconds":'), ":12:", "unknown field"),
+        (changed(MEASUREMENT, '"status":"ok"', '"status":"fine"'), ":12:", "status"),
+        (changed(MEASUREMENT, '"final":[', '"final":["x",'), ":12:", "final"),
+        (changed(MEASUREMENT, '"final":[', '"final":[1,1,1,1,1,1,1,'), ":12:", "not the median"),
         (changed(MEASUREMENT, '"screen":[', '"screen":[-1,'), ":", "not a time"),
+        (changed(MEASUREMENT, '"error":0.25', '"error":0.2'), ":11:", "has another digest"),
+        (changed('{"candidate"', "source4", "source5"), ":11:", "of their candidates was changed"),
+        (changed('{"candidate"', "was not declared", "is"), ":22:", "candidates that were not measured"),
+        (changed('{"toolchains"', "12.2.0", "12.3.0"), ":22:", "the head"),
+        (changed('{"header"', '"contract":"c', '"contract":"d'), ":11:", "problem 'M=1 "),
+        (changed('{"baselines"', "2.4.6", "2.4.7"), ":11:", "one of its measurements"),
     ],
 )
 def test_bad_lines_are_named(small: OperatorDatabase, edit, place: str, words: str) -> None:
@@ -201,18 +216,18 @@ def test_ends_of_lines_as_another_system_has_them_say_nothing(small: OperatorDat
 def test_a_policy_of_another_version_is_data(small: OperatorDatabase) -> None:
     now, later = f'"version":{Policy().version}', '"version":99,"later":true'
     lines = changed('{"policy"', now, later)(encode(small).decode().splitlines())
-    read = decode("".join(f"{line}\n" for line in lines).encode())
+    read = decode("".join(f"{line}\n" for line in lines).encode(), digests=False)
     assert (read.policy["version"], read.policy["later"]) == (99, True)
 
 
-@pytest.mark.parametrize("schema", [0, 1, SCHEMA - 1, SCHEMA + 1])
+@pytest.mark.parametrize("schema", [0, 1, 2, 3, SCHEMA + 1])
 def test_another_schema_is_not_read_at_all(small: OperatorDatabase, schema: int) -> None:
     first, rest = encode(small).split(b"\n", 1)
     now = f'"schema":{SCHEMA}'.encode()
     other = first.replace(now, f'"schema":{schema},"later":true'.encode()) + b"\n{not even json\n" + rest
     with pytest.raises(DatabaseError, match=f"schema {schema}") as caught:
         decode(other, "gemm.jsonl")
-    assert "aot-tune record" in caught.value.fix
+    assert ("aot-tune records upgrade" if schema == 3 else "record again") in caught.value.fix
 
 
 def test_files(small: OperatorDatabase, tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import json
+import random
+from typing import Any, get_args
 
 import msgspec
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, Status
-from aot_tune.database import CandidateRecord, OperatorDatabase, SurveyedShape
+from aot_tune.database import CandidateRecord, OperatorDatabase, SurveyedShape, encode
+from aot_tune.database.database_records import canonical_database
 from aot_tune.render import Candidate
 from aot_tune.spec import problem
 
@@ -100,6 +103,50 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
     )
 
 
+@st.composite
+def related(draw: st.DrawFn, whole: OperatorDatabase | None = None) -> list[OperatorDatabase]:
+    """Three records of one operator on one device: parts of a whole, in each of which some is measured otherwise."""
+    if whole is None:
+        whole = draw(databases())
+    return [canonical_database(draw(_part(whole))) for _ in range(3)]
+
+
+@st.composite
+def _part(draw: st.DrawFn, whole: OperatorDatabase) -> OperatorDatabase:
+    rng = random.Random(draw(st.integers(0, 1 << 32)))
+    share = draw(st.sampled_from((0.0, 0.3, 0.7, 1.0)))
+    gone = {c.id for c in whole.candidates if rng.random() > 0.9}
+    kept = [m for m in whole.measurements if m.candidate not in gone and rng.random() < 0.8]
+    races = draw(st.lists(digests, min_size=1, max_size=2))
+    survey = tuple(
+        msgspec.structs.replace(s, ns={c: ns * rng.choice((1.0, 1.5)) for c, ns in s.ns.items() if c not in gone})
+        for s in whole.survey
+        if rng.random() < 0.8
+    )
+    return msgspec.structs.replace(
+        whole,
+        candidates=tuple(c for c in whole.candidates if c.id not in gone),
+        problems=tuple(p for p in whole.problems if rng.random() < 0.8),
+        measurements=tuple(_again(m, rng, races) if rng.random() < share else m for m in kept),
+        survey=survey,
+    )
+
+
+def _again(m: Measurement, rng: random.Random, races: list[str]) -> Measurement:
+    """The same candidate, measured anew."""
+    status = rng.choice(("ok", "ok", "ok", "skipped", "timeout", "crashed"))
+    final = tuple(rng.choice((90.0, 100.0, 120.0)) for _ in range(rng.choice((3, 5)))) if rng.random() < 0.5 else None
+    return msgspec.structs.replace(
+        m,
+        status=status,
+        reason="" if status == "ok" else rng.choice(("SIGSEGV", "killed by SIGKILL")),
+        screen=tuple(rng.choice((95.0, 100.0)) for _ in range(rng.randrange(3))),
+        final=final,
+        race=rng.choice(races) if final else None,
+        error=0.5,
+    )
+
+
 def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str = "") -> OperatorDatabase:
     records = [
         CandidateRecord(
@@ -168,3 +215,26 @@ def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str =
         problems=tuple(workload),
         measurements=tuple(measurements),
     )
+
+
+def older_text(database: OperatorDatabase, schema: int = 4) -> bytes:
+    """A database as schemas 3 and 4 have it: all problems first, surveys in one line, counts at the end, no digests."""
+    lines = [json.loads(line) for line in encode(database).splitlines()]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        (kind,) = line
+        if kind == "times":
+            survey = next(s["survey"] for s in found["survey"] if s["survey"]["id"] == line[kind]["survey"])
+            survey.setdefault("ns", {})[line[kind]["candidate"]] = line[kind]["ns"]
+        else:
+            found.setdefault(kind, []).append(line)
+    found["header"][0]["header"]["schema"] = schema
+    for line in found.get("problem", []):
+        del line["problem"]["digest"]
+    for line in found.get("survey", []):
+        del line["survey"]["id"]
+    counts = {f"{kind}s": len(found.get(kind, ())) for kind in ("candidate", "problem", "measurement")}
+    surveyed = sum(len(line["survey"]["dims"]["M"]) for line in found.get("survey", ()))
+    found["end"] = [{"end": counts | ({"surveyed": surveyed} if surveyed else {})}]
+    text = (json.dumps(line, ensure_ascii=False, separators=(",", ":")) for own in found.values() for line in own)
+    return "".join(f"{line}\n" for line in text).encode()
