@@ -6,13 +6,14 @@ import msgspec
 
 from aot_tune.compile import target_by_name
 from aot_tune.database import CandidateRecord, OperatorDatabase
+from aot_tune.database.tree_checks import in_space
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
-from aot_tune.render import Candidate, Rendered, resolved
+from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Target
 from aot_tune.support.errors import AotTuneError, DatabaseError, RenderError, SpecError
 
-__all__ = ["Outdated", "as_declared", "in_space", "render_again", "rendered_again"]
+__all__ = ["Outdated", "as_declared", "render_again", "rendered_again"]
 
 Outdated = dict[str, AotTuneError]
 """Ids of recorded candidates that are not what was measured any more, and why not."""
@@ -116,12 +117,3 @@ def _as_recorded(
             fix="tune again and record, or use the templates that the database was recorded with",
         )
     return rendered
-
-
-def in_space(operator: Operator, candidate: Candidate) -> bool:
-    """Whether a candidate's config is one of its kernel's; what a vendor's library lists is known to that alone."""
-    target = target_by_name(candidate.target)
-    kernel = resolved(operator.kernel(candidate.kernel), target.name)
-    if not kernel.parameters or kernel.algorithms is not None:
-        return True
-    return kernel.has(candidate.config, target.facts)

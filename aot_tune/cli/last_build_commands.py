@@ -1,4 +1,4 @@
-"""Commands on what was measured: `report` and `record`."""
+"""Commands on what the last build left: `report` and `record`."""
 
 from __future__ import annotations
 

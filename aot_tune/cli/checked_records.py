@@ -1,0 +1,169 @@
+"""Records held to the operators of a tree: what `records check` tells and `records prune` drops."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from aot_tune.compile import generic_targets, target_by_name
+from aot_tune.database import OperatorDatabase, without
+from aot_tune.database.record_trees import RecordTree
+from aot_tune.database.tree_checks import (
+    Finding,
+    Render,
+    check_coverage,
+    check_record,
+    gone,
+    other_sources,
+    without_problems,
+)
+from aot_tune.pipeline.records.recorded_candidates import as_declared
+from aot_tune.plan.compile_settings import CompileSettings
+from aot_tune.plan.workload_files import read_workload
+from aot_tune.render import Candidate, Renderer
+from aot_tune.spec import Operator, Target
+from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders, roots_with_bundled
+from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
+from aot_tune.triton.read_declarations import read_functions, with_declarations
+
+__all__ = ["checked", "no_more_given"]
+
+_REASONS = {"kernel": "of kernels that are gone", "config": "are no configs of their kernels", "": "of other sources"}
+
+
+def checked(
+    tree: RecordTree, templates: Sequence[str], workload: Sequence[str], rendered_with: CompileSettings | None
+) -> Iterator[tuple[str, Finding]]:
+    """What is to be said of records: a place and a finding.
+
+    Args:
+        tree: records that were read.
+        templates: template roots; the bundled ones where there are none.
+        workload: files of problems, in place of the operators' own.
+        rendered_with: what sources are compiled with, where all candidates are to be rendered; None is not.
+    """
+    roots = _roots(templates)
+    operators = _operators(roots, tree)
+    for path, database in tree.items():
+        yield from ((str(path), one) for one in check_record(database, operators))
+    stated = _with_workload(operators, roots, workload, tree)
+    yield from (("coverage", one) for one in check_coverage(list(tree.values()), stated))
+    if rendered_with is None:
+        return
+    known, render, left_out = _renderer(operators, roots, tree, rendered_with)
+    if left_out:
+        yield "render", Finding(left_out, wrong=False)
+    for path, database in tree.items():
+        if database.operator in known:
+            yield from ((str(path), one) for one in _sources(database, known[database.operator], render))
+
+
+def no_more_given(
+    tree: RecordTree, templates: Sequence[str], rendered_with: CompileSettings
+) -> tuple[dict[Path, tuple[OperatorDatabase, Mapping[str, int]]], list[str]]:
+    """Each record less what the tree gives no more, and how much of it by reason; and what could not be told."""
+    roots = _roots(templates)
+    operators, notes = _operators(roots, tree), []
+    known, render, left_out = _renderer(operators, roots, tree, rendered_with)
+    notes += [left_out] if left_out else []
+    found: dict[Path, tuple[OperatorDatabase, Mapping[str, int]]] = {}
+    for path, database in tree.items():
+        operator = operators.get(database.operator)
+        if operator is None:
+            notes.append(f"{path} stays as it is: the tree has no operator {database.operator!r}")
+            continue
+        lost = gone(database, known.get(database.operator, operator))
+        # a kernel that was left out for want of Triton is in the tree
+        lost = {i: why for i, why in lost.items() if why != "kernel" or gone(database, operator).get(i) == why}
+        sources, unknown = other_sources(database, operator, render)
+        lost |= dict.fromkeys(sources, "")
+        if unknown:
+            notes.append(f"{path}: {len(unknown)} candidates of Triton functions that were not read stay")
+        less = without_problems(without(database, lost.keys())) if lost else database
+        found[path] = less, Counter(_REASONS[why] for why in lost.values())
+    return found, notes
+
+
+def _roots(templates: Sequence[str]) -> list[Path]:
+    return [bundled_templates() if t == "bundled" else Path(t) for t in roots_with_bundled(templates)]
+
+
+def _operators(roots: Sequence[Path], tree: RecordTree) -> dict[str, Operator]:
+    """The operators of the tree: those of one's own roots, and of the bundled ones those that records are of.
+
+    Where only the bundled ones are asked for, all of them.
+    """
+    own = {f.name for f in operator_folders([r for r in roots if r != bundled_templates()])}
+    bundled = {f.name for f in operator_folders([r for r in roots if r == bundled_templates()])}
+    wanted = own | (bundled & {d.operator for d in tree.values()} if own else bundled)
+    return {name: operator for name, (_, operator) in load_operators(roots, sorted(wanted), ()).items()}
+
+
+def _with_workload(
+    operators: Mapping[str, Operator], roots: Sequence[Path], files: Sequence[str], tree: RecordTree
+) -> dict[str, Operator]:
+    """The operators with the problems that files state, which a build would take too."""
+    if not files:
+        return dict(operators)
+    mistakes = Mistakes()
+    recorded = {name: [p for d in tree.values() if d.operator == name for p in d.problems] for name in operators}
+    others = {f.name for f in operator_folders(roots)}
+    stated = read_workload(files, ("", ""), operators, others, recorded, mistakes)
+    mistakes.tell()
+    families = sorted({d.device.family for d in tree.values()})
+    return {name: stated.plan.stated_for(operator, families) for name, operator in operators.items()}
+
+
+def _targets(tree: RecordTree) -> list[Target]:
+    found = []
+    for name in sorted({c.candidate.target for d in tree.values() for c in d.candidates if not c.candidate.generic}):
+        try:
+            found.append(target_by_name(name))
+        except ToolchainError:  # one that is no more
+            continue
+    return found
+
+
+def _renderer(
+    operators: Mapping[str, Operator], roots: Sequence[Path], tree: RecordTree, settings: CompileSettings
+) -> tuple[dict[str, Operator], Render, str]:
+    """The operators with what their Triton functions declare, what renders candidates, and what cannot be read."""
+    targets = _targets(tree)
+    baselines = generic_targets(targets)
+    families = sorted({t.family for t in (*baselines, *targets)})
+    try:
+        found, left_out = read_functions(operators, targets, baselines, roots, os.environ)
+    except BuildError as error:
+        found, left_out = {}, f"Triton functions are left out: {error.what}"
+    known = {name: with_declarations(one, found, families) for name, one in operators.items()}
+    renderer = Renderer(roots, settings.by_backend())
+
+    def render(operator: Operator, candidate: Candidate) -> str:
+        kernels = {k.name for k in known[operator.name].kernels}
+        whole = known[operator.name] if candidate.kernel in kernels else operator
+        return renderer.render(whole, as_declared(whole, candidate), target_by_name(candidate.target)).digest
+
+    return known, render, left_out
+
+
+def _sources(database: OperatorDatabase, operator: Operator, render: Render) -> Iterator[Finding]:
+    """What candidates are rendered to another source than the recorded one."""
+    others, unknown = other_sources(database, operator, render)
+    measured = {m.candidate for m in database.measurements if m.status == "ok"}
+    for kernel in sorted({c.candidate.kernel for c in database.candidates if c.id in others}):
+        own = [c for c in database.candidates if c.id in others and c.candidate.kernel == kernel]
+        first, now = own[0], others[own[0].id][:12] or "none"
+        yield Finding(
+            f"{len(own)} candidates of kernel {kernel} have another source than the recorded one, such as "
+            f"{first.candidate.label}: recorded {first.source[:12]}, the template gives {now}",
+            "measure again and record, or restore the template",
+            wrong=any(c.id in measured for c in own),
+        )
+    if unknown:
+        yield Finding(
+            f"{len(unknown)} candidates of Triton functions that were not read are not compared",
+            "install Triton",
+            wrong=False,
+        )

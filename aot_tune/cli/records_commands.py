@@ -1,0 +1,316 @@
+"""`aot-tune records`: files of records are merged, compared, checked, pruned, rewritten and shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aot_tune.cli.source_options import add_source_options, source_options
+from aot_tune.database import OperatorDatabase
+from aot_tune.database.compare_records import changes
+from aot_tune.database.files import database_path, load_database, save_text
+from aot_tune.database.format import encode
+from aot_tune.database.join_records import join, join_from, other_toolchains
+from aot_tune.database.record_lines import OLDEST_KNOWN
+from aot_tune.database.record_trees import RecordTree, load_tree, save_tree
+from aot_tune.report.format_records import format_change, format_record, format_tree
+from aot_tune.support.errors import AotTuneError, DatabaseError, Mistakes, OptionError
+
+__all__ = ["add_commands"]
+
+_DRIVER = """\
+set git up once for each clone, in the folder of the repository:
+  git config merge.aot-tune.driver "aot-tune records merge-driver %O %A %B --path %P"
+and commit a line in .gitattributes:
+  tuning/**/*.jsonl merge=aot-tune
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command and its subcommands to the parser."""
+    records = commands.add_parser(
+        "records",
+        help="merge, compare, check, prune, rewrite and show records",
+        description="Work on the files that `aot-tune record` writes and that a project commits.",
+    )
+    subcommands = records.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    _add_merge(subcommands)
+    _add_driver(subcommands)
+    _add_diff(subcommands)
+    _add_check(subcommands)
+    _add_prune(subcommands)
+    _add_upgrade(subcommands)
+    _add_show(subcommands)
+
+
+def _add_merge(subcommands: Any) -> None:
+    merge = subcommands.add_parser(
+        "merge",
+        help="one folder of those of several machines",
+        description="Merge folders of records, or files of one operator and device. The order in which they are named "
+        "says nothing. Where two measured the same, that of more rounds holds; what failed in one does not win.",
+    )
+    merge.add_argument("sources", nargs="+", type=Path, metavar="RECORDS", help="folders such as tuning, or files")
+    merge.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="OUT", help="the folder or file to write; may be a source"
+    )
+    merge.add_argument(
+        "--base", type=Path, metavar="RECORDS", help="what two sources were made of: what one changed holds"
+    )
+    merge.set_defaults(run=_merge)
+
+
+def _add_driver(subcommands: Any) -> None:
+    driver = subcommands.add_parser(
+        "merge-driver",
+        help="merge two branches' versions of a file; git runs it",
+        description="Merge two versions of a record and write the result over OURS. Where that is not possible, it "
+        "says why, leaves OURS as it was, and git leaves the file as a conflict.",
+        epilog=_DRIVER,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    driver.add_argument("base", type=Path, metavar="BASE", help="%%O of git")
+    driver.add_argument("ours", type=Path, metavar="OURS", help="%%A of git")
+    driver.add_argument("theirs", type=Path, metavar="THEIRS", help="%%B of git")
+    driver.add_argument("--path", default="", help="%%P of git: how messages call the file")
+    driver.set_defaults(run=_drive)
+
+
+def _add_diff(subcommands: Any) -> None:
+    diff = subcommands.add_parser(
+        "diff",
+        help="what a change does to the choices",
+        description="Say on which problems another candidate is the fastest, what is faster or slower, and what came "
+        "and went. A build keeps few variants for all problems together: the fastest need not be among them.",
+    )
+    diff.add_argument("before", type=Path, metavar="BEFORE", help="a folder of records or a file")
+    diff.add_argument("after", type=Path, metavar="AFTER")
+    diff.add_argument("--all", action="store_true", help="list everything, not the first few of each")
+    diff.set_defaults(run=_diff)
+
+
+def _add_check(subcommands: Any) -> None:
+    check = subcommands.add_parser(
+        "check",
+        help="whether builds can use them; needs no compiler",
+        description="Check that each record is whole, of the operators of this tree as they are now, and that the "
+        "records have the problems of the workload. The exit status is 1 where a replay would fail.",
+    )
+    check.add_argument("records", nargs="+", type=Path, metavar="DIR", help="folders of records, such as tuning")
+    check.add_argument("--render", action="store_true", help="render all candidates, and compare their sources")
+    check.add_argument("--strict", action="store_true", help="exit status 1 for what is only good to know, too")
+    check.add_argument("--quiet", action="store_true", help="say nothing of what is only good to know")
+    check.add_argument(
+        "--workload", action="append", default=[], metavar="FILE", help="as AOT_TUNE_WORKLOAD; may be repeated"
+    )
+    _add_tree_options(check)
+    check.set_defaults(run=_check)
+
+
+def _add_prune(subcommands: Any) -> None:
+    prune = subcommands.add_parser(
+        "prune",
+        help="drop what no kernel of the tree gives any more",
+        description="Drop candidates of kernels and configs that are gone, and of sources that templates no more give, "
+        "with what was measured of them; then problems on which nothing is left.",
+    )
+    prune.add_argument("records", type=Path, metavar="DIR", help="a folder of records, such as tuning")
+    prune.add_argument("-n", "--dry-run", action="store_true", help="write nothing")
+    _add_tree_options(prune)
+    prune.set_defaults(run=_prune)
+
+
+def _add_upgrade(subcommands: Any) -> None:
+    upgrade = subcommands.add_parser(
+        "upgrade",
+        help="rewrite records of older schemas",
+        description="Rewrite records as this version writes them. Nothing is measured, and what they say stays.",
+    )
+    upgrade.add_argument("records", nargs="+", type=Path, metavar="RECORDS", help="folders of records, or files")
+    upgrade.set_defaults(run=_upgrade)
+
+
+def _add_show(subcommands: Any) -> None:
+    show = subcommands.add_parser("show", help="records for people", description="Show a record, or a folder of them.")
+    show.add_argument("records", type=Path, metavar="RECORDS", help="a folder of records, or a file")
+    show.add_argument("--problems", action="store_true", help="also the fastest candidate on each problem")
+    show.set_defaults(run=_show)
+
+
+def _add_tree_options(parser: Any) -> None:
+    parser.add_argument(
+        "--templates",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="template root, as TEMPLATES of aot_tune_add_library; may be repeated; default: the bundled operators",
+    )
+    add_source_options(parser)
+
+
+def _merge(given: argparse.Namespace) -> int:
+    trees = [load_tree(source, older=True) for source in given.sources]
+    of_files = [source for source in given.sources if not source.is_dir()]
+    if of_files and (len(of_files) < len(trees) or given.output.is_dir()):
+        raise OptionError("folders and files are mixed", fix="name folders alone, or files alone")
+    if given.base is not None and len(trees) != 2:
+        raise OptionError(f"--base is of two records, and {len(trees)} are named", fix="name two")
+    _check_output(given.output, given.sources)
+    base = {} if given.base is None else _by_place(load_tree(given.base, older=True))
+    merged: dict[Path, OperatorDatabase] = {}
+    for tree in trees:
+        for place, database in _by_place(tree).items():
+            if place in merged:
+                _tell_of_toolchains(place, merged[place], database)
+            merged[place] = _with(base.get(place), merged.get(place), database)
+    if given.base is not None:
+        sides = [_by_place(tree) for tree in trees]
+        merged = {p: d for p, d in merged.items() if not _removed(p, base, sides)}
+    if of_files and len(merged) != 1:
+        raise DatabaseError(
+            f"these are records of {len(merged)} operators or devices: {', '.join(map(str, merged))}",
+            fix="merge folders, or files of one operator and device",
+        )
+    target = {given.output if of_files else given.output / place: d for place, d in merged.items()}
+    for path in save_tree(target):
+        print(path)
+    return 0
+
+
+def _with(base: OperatorDatabase | None, one: OperatorDatabase | None, two: OperatorDatabase) -> OperatorDatabase:
+    if one is None:
+        return two
+    return join(one, two) if base is None else join_from(base, one, two)
+
+
+def _removed(place: Path, base: Mapping[Path, OperatorDatabase], sides: Sequence[dict[Path, OperatorDatabase]]) -> bool:
+    """Whether one side removed a file that the other left as it was."""
+    there = [side[place] for side in sides if place in side]
+    return place in base and len(there) == 1 and there[0] == base[place]
+
+
+def _by_place(tree: RecordTree) -> dict[Path, OperatorDatabase]:
+    return {database_path(Path(), database): database for database in tree.values()}
+
+
+def _check_output(output: Path, sources: Sequence[Path]) -> None:
+    """Raise where a merge would write over records that are no part of it."""
+    if output.resolve() in [source.resolve() for source in sources]:
+        return
+    if output.is_file() or any(output.rglob("*.jsonl")):
+        raise OptionError(f"{output} has records already", fix="merge them too by naming it, or name another output")
+
+
+def _tell_of_toolchains(place: Path, one: OperatorDatabase, two: OperatorDatabase) -> None:
+    for backend in other_toolchains(one, two):
+        print(f"NOTE {place}: two versions of the compiler for {backend}; the later is named", file=sys.stderr)
+
+
+def _drive(given: argparse.Namespace) -> int:
+    name = given.path or str(given.ours)
+    try:
+        base = _version(given.base, f"{name} (the common version)") if given.base.stat().st_size else None
+        ours, theirs = _version(given.ours, f"{name} (ours)"), _version(given.theirs, f"{name} (theirs)")
+        save_text(given.ours, encode(join_from(base, ours, theirs)))
+    except AotTuneError as error:
+        fix = f"{error.fix}; `git checkout --ours {name}` or `--theirs` takes one"
+        raise DatabaseError(f"{name} is not merged: {error.what}", why=error.why, fix=fix) from error
+    return 0
+
+
+def _version(path: Path, name: str) -> OperatorDatabase:
+    """One version of a file that git has put into another of a name that says nothing."""
+    try:
+        return load_database(path, oldest=OLDEST_KNOWN)
+    except DatabaseError as error:
+        raise DatabaseError(error.what.replace(str(path), name), why=error.why, fix=error.fix) from error
+
+
+def _diff(given: argparse.Namespace) -> int:
+    before, after = (_by_place(load_tree(path, older=True)) for path in (given.before, given.after))
+    if not given.before.is_dir() and not given.after.is_dir() and before.keys() != after.keys():
+        raise DatabaseError(
+            f"{given.before} is of {next(iter(before))}, {given.after} of {next(iter(after))}",
+            why="their times cannot be compared",
+            fix="name two versions of the record of one operator and device",
+        )
+    said = "".join(
+        format_change(str(place), changes(before[place], after[place]), whole=given.all)
+        for place in sorted(before.keys() & after.keys())
+    )
+    said += "".join(f"{place}\n  went\n" for place in sorted(before.keys() - after.keys()))
+    said += "".join(f"{place}\n  came\n" for place in sorted(after.keys() - before.keys()))
+    print(said or "the records say the same\n", end="")
+    return 0
+
+
+def _check(given: argparse.Namespace) -> int:
+    from aot_tune.cli.checked_records import checked
+
+    mistakes, databases = Mistakes(), RecordTree()
+    for folder in given.records:
+        with mistakes.gather():
+            databases |= load_tree(folder)
+    mistakes.tell()
+    found = checked(databases, given.templates, given.workload, source_options(given) if given.render else None)
+    wrong = 0
+    for place, one in found:
+        wrong += one.wrong or given.strict
+        if one.wrong or not given.quiet:
+            stream = sys.stderr if one.wrong else sys.stdout
+            print(f"{'' if one.wrong else 'NOTE '}{place}: {one.what}", file=stream)
+            if one.fix:
+                print(f"  fix: {one.fix}", file=stream)
+    print(f"{_counted(len(databases), 'record')}: {_counted(wrong, 'mistake') if wrong else 'all is well'}")
+    return 1 if wrong else 0
+
+
+def _prune(given: argparse.Namespace) -> int:
+    from aot_tune.cli.checked_records import no_more_given
+
+    tree = load_tree(given.records)
+    found, notes = no_more_given(tree, given.templates, source_options(given))
+    changed = RecordTree()
+    for path, (database, reasons) in found.items():
+        if reasons or database != tree[path]:
+            changed[path] = database
+            print(f"{path}: {_counted(len(tree[path].candidates) - len(database.candidates), 'candidate')} dropped")
+            for reason, count in sorted(reasons.items()):
+                print(f"  {count} {reason}")
+    for note in notes:
+        print(f"NOTE {note}", file=sys.stderr)
+    if not changed:
+        print("nothing to drop")
+    if not given.dry_run:
+        save_tree(changed)
+    return 0
+
+
+def _upgrade(given: argparse.Namespace) -> int:
+    mistakes, tree = Mistakes(), RecordTree()
+    for path in given.records:
+        with mistakes.gather():
+            tree |= load_tree(path, older=True)
+    mistakes.tell()
+    changed = save_tree(tree)
+    for path in changed:
+        print(path)
+    if not changed:
+        print("all are as this version writes them", file=sys.stderr)
+    return 0
+
+
+def _show(given: argparse.Namespace) -> int:
+    tree = list(load_tree(given.records, older=True).values())
+    if given.records.is_dir() and not (given.problems and len(tree) == 1):
+        print(format_tree(tree), end="")
+        return 0
+    print(format_record(tree[0], problems=given.problems), end="")
+    return 0
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -1,0 +1,139 @@
+"""Records as people read them in a terminal of 80 columns: one, a folder of them, and what changed in one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from aot_tune.database import OperatorDatabase
+from aot_tune.database.compare_records import Fastest, RecordChange, fastest
+from aot_tune.report.table import format_time
+
+__all__ = ["format_change", "format_record", "format_tree"]
+
+_WIDTH = 80
+_SHOWN = 5
+_NOISE = 0.01
+"""A change of a time by less is not told."""
+
+
+def format_tree(databases: Sequence[OperatorDatabase]) -> str:
+    """A line for each record, by device."""
+    lines = []
+    for slug in sorted({d.device.slug for d in databases}):
+        own = [d for d in databases if d.device.slug == slug]
+        lines += ["", own[0].device.name, f"  {slug}"]
+        lines.append(f"  {'operator':<22}{'problems':>9}{'candidates':>12}{'measured':>10}{'surveyed':>10}  policy")
+        for d in sorted(own, key=lambda d: d.operator):
+            counts = f"{len(d.problems):>9}{len(d.candidates):>12}{len(d.measurements):>10}{len(d.survey):>10}"
+            lines.append(_cut(f"  {d.operator:<22}{counts}  {d.policy_digest[:8]}"))
+    return "\n".join(lines[1:]) + "\n"
+
+
+def format_record(database: OperatorDatabase, *, problems: bool = False) -> str:
+    """One record: what it is of, and how its kernels did; with `problems` also the fastest on each."""
+    versions = {name: identity.get("version", "unknown") for name, identity in database.toolchains.items()}
+    survey = f"{len(database.survey)} shapes" if database.survey else "none"
+    lines = [
+        _cut(f"{database.operator} on {database.device.name}"),
+        _cut(f"  folder      {database.device.slug}"),
+        f"  operator    of digest {database.contract[:12]}",
+        f"  policy      of digest {database.policy_digest[:12]}",
+        *_listed("toolchains", versions),
+        *_listed("baselines", database.baselines),
+        f"  survey      {survey}",
+    ]
+    best = fastest(database)
+    for target in sorted({c.candidate.target for c in database.candidates}):
+        lines += ["", *_of_target(database, target, best)]
+    if problems:
+        for target in sorted({target for target, _ in best}):
+            lines += ["", f"  the fastest on {target}"]
+            for (of, name), one in best.items():
+                if of == target:
+                    lines += [_cut(f"    {name}"), _cut(f"      {format_time(one.ns):>10}  {_shown(one)}")]
+    return "\n".join(lines) + "\n"
+
+
+def format_change(name: str, change: RecordChange, *, whole: bool = False) -> str:
+    """What changed in the record of that name; `whole` lists all, not the first few. Empty where nothing did."""
+    most = 1_000_000 if whole else _SHOWN
+    lines = [f"  {text}" for text in change.head]
+    if change.winners:
+        lines.append(f"  the fastest changes on {len(change.winners)} of {len(change.times)} problems")
+        largest = sorted(change.winners, key=lambda at: (change.times[at], at))
+        for target, problem in largest[:most]:
+            old, new = change.winners[target, problem]
+            lines.append(_cut(f"    {target} {problem}"))
+            lines.append(_cut(f"      {_shown(old)} -> {_shown(new)}"))
+            lines.append(f"      {format_time(old.ns)} -> {format_time(new.ns)} ({_percent(new.ns / old.ns)})")
+        lines += _more(len(largest), most)
+    lines += _times(change, most)
+    for word, problems in (("came", change.came), ("went", change.went)):
+        if problems:
+            lines += [f"  problems that {word}: {len(problems)}", *(_cut(f"    {p}") for p in problems[:most])]
+            lines += _more(len(problems), most)
+    for what, kernels in (
+        ("candidates that came", change.candidates_came),
+        ("candidates that went", change.candidates_went),
+        ("candidates of other code", change.code),
+    ):
+        if kernels:
+            lines += _listed(what, {k: str(n) for k, n in kernels.items()}, ": ")
+    if change.surveyed[0] != change.surveyed[1]:
+        lines.append(f"  surveyed shapes: {change.surveyed[0]}, then {change.surveyed[1]}")
+    return "\n".join([name, *lines]) + "\n" if lines else ""
+
+
+def _of_target(database: OperatorDatabase, target: str, best: Mapping[tuple[str, str], Fastest]) -> Iterator[str]:
+    own = {c.id: c for c in database.candidates if c.candidate.target == target}
+    wins = Counter(one.candidate for one in best.values())
+    measured = {m.candidate for m in database.measurements if m.status == "ok"}
+    failed = {c.id for c in own.values() if c.status != "ok"}
+    failed |= {m.candidate for m in database.measurements if m.candidate in own and m.status not in ("ok", "skipped")}
+    yield f"  {target:<30}{'candidates':>12}{'timed':>8}{'failed':>8}{'fastest on':>12}"
+    for kernel in sorted({c.candidate.kernel for c in own.values()}):
+        ids = {i for i, c in own.items() if c.candidate.kernel == kernel}
+        counts = f"{len(ids):>12}{len(ids & measured):>8}{len(ids & failed):>8}{sum(wins[i] for i in ids):>12}"
+        yield f"    {kernel[:28]:<28}{counts}"
+
+
+def _times(change: RecordChange, most: int) -> Iterator[str]:
+    """The same winners, timed anew."""
+    again = {at: ratio for at, ratio in change.times.items() if at not in change.winners and ratio != 1}
+    told = {at: ratio for at, ratio in again.items() if abs(ratio - 1) > _NOISE}
+    if again:
+        mean = f"all times together {_percent(change.mean)}"
+        yield f"  the same is the fastest, timed anew, on {len(again)}; {len(told)} by more than 1 %; {mean}"
+    for target, problem in sorted(told, key=lambda at: (-abs(told[at] - 1), at))[:most]:
+        yield _cut(f"    {_percent(told[target, problem]):>8}  {target} {problem}")
+    yield from _more(len(told), most)
+
+
+def _more(count: int, most: int) -> list[str]:
+    return [f"    and {count - most} more"] if count > most else []
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def _shown(one: Fastest) -> str:
+    return one.label if one.raced else f"{one.label}, not raced"
+
+
+def _listed(what: str, named: Mapping[str, str], joint: str = " ") -> Iterator[str]:
+    """Names and values in a list that is wrapped."""
+    indent = f"  {what:<12}" if len(what) < 12 else f"  {what}: "
+    line = indent
+    for number, (name, value) in enumerate(named.items()):
+        word = f"{name}{joint}{value}" + ("," if number < len(named) - 1 else "")
+        if len(line) + len(word) + 1 > _WIDTH and line.strip() != what:
+            yield line.rstrip()
+            line = " " * 6 if len(what) >= 12 else " " * len(indent)
+        line += word + " "
+    yield _cut(line.rstrip() if named else f"{indent}none")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..."

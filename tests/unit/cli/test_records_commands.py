@@ -1,0 +1,314 @@
+"""`aot-tune records`, as people and git call it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from databases import DEVICE, a_database, older_text
+from places import ROOT
+
+from aot_tune.cli.main import main
+from aot_tune.database import OperatorDatabase, encode, load_database, load_databases, save_database
+from aot_tune.database.database_records import canonical_database
+from aot_tune.spec import problem
+
+PLACE = "test-cpu/gemm.jsonl"
+(CPU,) = (ROOT / "tuning").glob("cpu-*")
+
+
+def with_problem(database: OperatorDatabase, extent: int, scale: float = 1.0) -> OperatorDatabase:
+    """The record with another problem, measured as the first one."""
+    more, first = problem(M=extent, N=64, K=64), database.problems[0]
+    again = tuple(
+        msgspec.structs.replace(m, problem=more, final=m.final and tuple(t * scale for t in m.final))
+        for m in database.measurements
+        if m.problem == first
+    )
+    return canonical_database(
+        msgspec.structs.replace(
+            database, problems=(*database.problems, more), measurements=(*database.measurements, *again)
+        )
+    )
+
+
+def elsewhere(database: OperatorDatabase) -> OperatorDatabase:
+    """The same measured on another device."""
+    device = msgspec.structs.replace(DEVICE, name="Other CPU", slug="other-cpu", identity={"model": "Other CPU"})
+    found = tuple(msgspec.structs.replace(m, device=device.digest) for m in database.measurements)
+    return msgspec.structs.replace(database, device=device, measurements=found)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_folders_of_several_machines_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = canonical_database(a_database())
+    save_database(tmp_path / "one", with_problem(base, 2))
+    save_database(tmp_path / "two", with_problem(base, 3))
+    save_database(tmp_path / "three", elsewhere(base))
+    sources = [str(tmp_path / name) for name in ("one", "two", "three")]
+    assert main(["records", "merge", *sources, "-o", str(tmp_path / "all")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/all/{place}" for place in (PLACE, "other-cpu/gemm.jsonl")
+    ]
+    assert len(load_database(tmp_path / "all" / PLACE).problems) == 4
+    assert main(["records", "merge", *reversed(sources), "-o", str(tmp_path / "again")]) == 0
+    assert content(tmp_path / "again") == content(tmp_path / "all")
+    assert main(["records", "merge", *sources, "-o", sources[0]]) == 0
+    assert content(tmp_path / "one") == content(tmp_path / "all")
+
+
+def test_two_files_are_merged_with_what_they_were_made_of(tmp_path: Path) -> None:
+    base = canonical_database(a_database())
+    for name, one in (("base", base), ("one", with_problem(base, 2)), ("two", with_problem(base, 3))):
+        (tmp_path / name).write_bytes(encode(one))
+    files = [str(tmp_path / name) for name in ("one", "two")]
+    out = tmp_path / "out.jsonl"
+    assert main(["records", "merge", *files, "--base", str(tmp_path / "base"), "-o", str(out)]) == 0
+    assert load_database(out) == with_problem(with_problem(base, 2), 3)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (a_database(contract="changed"), "differ in their version of the operator: contract and changed"),
+        (a_database(objects="new"), "are of different code: 4 candidates of packed"),
+        (None, "holds no records"),
+    ],
+)
+def test_nothing_is_written_where_folders_cannot_be_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], second: OperatorDatabase | None, words: str
+) -> None:
+    save_database(tmp_path / "one", a_database())
+    (tmp_path / "two").mkdir()
+    if second is not None:
+        save_database(tmp_path / "two", second)
+    before = content(tmp_path)
+    for order in (("one", "two"), ("two", "one")):
+        assert main(["records", "merge", *(str(tmp_path / n) for n in order), "-o", str(tmp_path / "one")]) == 1
+        assert "  fix: " in (said := capsys.readouterr().err)
+        assert words.removesuffix(" and changed").removesuffix(": contract") in said
+    assert content(tmp_path) == before
+
+
+def test_records_that_are_no_part_of_a_merge_are_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two", "out"):
+        save_database(tmp_path / name, a_database())
+    given = [str(tmp_path / name) for name in ("one", "two")]
+    assert main(["records", "merge", *given, "-o", str(tmp_path / "out")]) == 1
+    assert "out has records already" in capsys.readouterr().err
+    assert main(["records", "merge", given[0], f"{given[1]}/{PLACE}", "-o", str(tmp_path / "new")]) == 1
+    assert "folders and files are mixed" in capsys.readouterr().err
+
+
+class Repository:
+    """A git repository of one record, with the merge driver."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, folder / "tuning" / PLACE
+        self.git("init", "-q", "-b", "main")
+        self.git("config", "merge.aot-tune.driver", f"{sys.executable} -m aot_tune {DRIVER}")
+        (folder / ".gitattributes").write_text("tuning/**/*.jsonl merge=aot-tune\n")
+        self.commit("main", canonical_database(a_database()))
+
+    def git(self, *words: str, status: int = 0) -> str:
+        who = {f"GIT_{who}_{what}": "someone@example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        env = {**os.environ, **who, "GIT_CONFIG_GLOBAL": os.devnull, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            ["git", *words], cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def commit(self, branch: str, database: OperatorDatabase) -> None:
+        """Put a record on a branch of its own that begins at the first commit."""
+        if branch != "main":
+            self.git("checkout", "-q", "-B", branch, "main")
+        save_database(self.folder / "tuning", database)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", branch)
+
+
+DRIVER = "records merge-driver %O %A %B --path %P"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    if shutil.which("git") is None:
+        pytest.skip("there is no git")
+    return Repository(tmp_path)
+
+
+def test_git_merges_branches_that_measured_different_problems(repository: Repository) -> None:
+    """Both add lines at one place, which git as it is leaves to people."""
+    base = canonical_database(a_database())
+    repository.commit("ours", with_problem(base, 2))
+    repository.commit("theirs", with_problem(base, 3))
+    plain = ("-c", "merge.aot-tune.driver=false")
+    repository.git(*plain, "merge", "ours", status=1)
+    repository.git("merge", "--abort")
+    repository.git("merge", "-q", "ours", "-m", "both")
+    assert load_database(repository.file) == with_problem(with_problem(base, 2), 3)
+    assert repository.git("status", "--porcelain") == ""
+
+
+def test_git_leaves_what_cannot_be_merged_to_people(repository: Repository) -> None:
+    base = canonical_database(a_database())
+    repository.commit("theirs", canonical_database(a_database(contract="changed")))
+    repository.commit("ours", with_problem(base, 2))
+    said = repository.git("merge", "theirs", status=1)
+    assert f"aot-tune: tuning/{PLACE} is not merged: records of 'gemm' on test-cpu differ in their version of" in said
+    assert "contract and changed; the second changed it" in said
+    assert f"`git checkout --ours tuning/{PLACE}` or `--theirs` takes one" in said
+    assert repository.git("status", "--porcelain") == f"UU tuning/{PLACE}\n"
+    assert load_database(repository.file) == with_problem(base, 2)
+
+
+def test_a_conflict_that_git_left_is_merged_afterwards(repository: Repository) -> None:
+    base = canonical_database(a_database())
+    repository.commit("ours", with_problem(base, 2))
+    repository.commit("theirs", with_problem(base, 3))
+    (repository.folder / ".gitattributes").write_text("")
+    repository.git("commit", "-q", "-am", "without the driver")
+    repository.git("merge", "ours", status=1)
+    assert b"<<<<<<<" in repository.file.read_bytes()
+    (repository.folder / ".gitattributes").write_text("tuning/**/*.jsonl merge=aot-tune\n")
+    repository.git("checkout", "--merge", f"tuning/{PLACE}")
+    assert load_database(repository.file) == with_problem(with_problem(base, 2), 3)
+
+
+def test_the_driver_names_the_side_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours, theirs, base = (tmp_path / name for name in ("a", "b", "o"))
+    ours.write_bytes(encode(a_database()))
+    theirs.write_bytes(encode(a_database())[:-9])
+    base.touch()
+    given = ["records", "merge-driver", *map(str, (base, ours, theirs)), "--path", "t/gemm.jsonl"]
+    assert main(given) == 1
+    assert "t/gemm.jsonl is not merged: t/gemm.jsonl (theirs):22: the last line is cut off" in capsys.readouterr().err
+    theirs.write_bytes(encode(a_database(scale=2.0)))
+    assert main(given) == 0  # without a common version, as two files that both branches added
+    assert load_database(ours) == canonical_database(a_database(scale=0.5 * 2))
+
+
+def test_diff_is_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = canonical_database(a_database())
+    save_database(tmp_path / "before", base)
+    save_database(tmp_path / "same", base)
+    assert main(["records", "diff", str(tmp_path / "before"), str(tmp_path / "same")]) == 0
+    assert capsys.readouterr().out == "the records say the same\n"
+    first, more = base.candidates[0], with_problem(base, 2)
+    slower = [
+        msgspec.structs.replace(m, final=(9e9,)) if m.candidate == first.id and m.final else m
+        for m in more.measurements
+    ]
+    after = msgspec.structs.replace(more, measurements=tuple(slower))
+    save_database(tmp_path / "after", after)
+    save_database(tmp_path / "after", elsewhere(base))
+    assert main(["records", "diff", str(tmp_path / "before"), str(tmp_path / "after")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == [PLACE, "  the fastest changes on 2 of 4 problems"]
+    assert f"    {first.candidate.target} M=1 N=4096 K=4096 b:10 +bias activation=gelu" in said
+    assert "  problems that came: 1" in said
+    assert said[-2:] == ["other-cpu/gemm.jsonl", "  came"]
+    assert max(map(len, said)) <= 80
+    given = [str(tmp_path / "before" / PLACE), str(tmp_path / "after/other-cpu/gemm.jsonl")]
+    assert main(["records", "diff", *given]) == 1
+    assert "their times cannot be compared" in capsys.readouterr().err
+
+
+def test_show_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in ([str(ROOT / "tuning")], [str(CPU / "gemm.jsonl")], [str(CPU / "gemm.jsonl"), "--problems"]):
+        assert main(["records", "show", *given]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert max(map(len, said)) <= 80
+    assert said[0].startswith("gemm on AMD EPYC")
+    database = load_database(CPU / "gemm.jsonl")
+    assert f"  operator    of digest {database.contract[:12]}" in said
+    assert sum(line.startswith("    M=") for line in said) == sum(len(database.problems) for _ in (3, 4))
+
+
+def test_upgrade_writes_the_current_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save_database(tmp_path, a_database())
+    new = path.read_bytes()
+    for schema in (3, 4):
+        path.write_bytes(older_text(a_database(), schema))
+        assert main(["records", "upgrade", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"{path}\n"
+        assert path.read_bytes() == new
+    assert main(["records", "upgrade", str(path)]) == 0
+    assert capsys.readouterr().err == "all are as this version writes them\n"
+    path.write_bytes(older_text(a_database(), 2))
+    before = path.read_bytes()
+    assert main(["records", "upgrade", str(tmp_path)]) == 1
+    assert "schema 2" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_check_of_the_bundled_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["records", "check", str(ROOT / "tuning"), "--quiet"]) == 0
+    assert capsys.readouterr().out == f"{len(load_databases(ROOT / 'tuning'))} records: all is well\n"
+    shutil.copytree(CPU, tmp_path / "cpu")
+    path = tmp_path / "cpu" / "softmax.jsonl"
+    path.write_bytes(encode(msgspec.structs.replace(load_database(path), contract="0" * 64)))
+    assert main(["records", "check", str(tmp_path), "--quiet"]) == 1
+    said = capsys.readouterr()
+    assert f"{path}: it is of another version of operator 'softmax'" in said.err
+    assert re.search(r"softmax on cpu-\S+: no record has 13 of 13 problems", said.err)
+    assert "mistakes" in said.out
+    path.write_bytes(path.read_bytes().replace(b'"bitwise":true', b'"bitwise":false', 1))
+    assert main(["records", "check", str(tmp_path)]) == 1
+    assert "has another digest" in capsys.readouterr().err
+
+
+def test_a_workload_of_a_file_is_what_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(CPU, tmp_path / "cpu")
+    stated = tmp_path / "w.jsonl"
+    stated.write_text('{"operator": "softmax", "dims": {"R": 77, "D": 99}}\n')
+    assert main(["records", "check", str(tmp_path / "cpu"), "--quiet", "--workload", str(stated)]) == 1
+    said = capsys.readouterr().err
+    assert re.search(r"softmax on cpu-\S+: the records lack 1 of 1 problems of the workload: 'R=77 D=99'", said)
+
+
+def test_check_and_prune_by_what_templates_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A template that has changed: what it was recorded with is told, and dropped with what was measured of it."""
+    templates, records = tmp_path / "templates", tmp_path / "tuning"
+    shutil.copytree(ROOT / "templates" / "softmax", templates / "softmax")
+    shutil.copytree(ROOT / "templates" / "common", templates / "common")
+    records.mkdir()
+    path = Path(shutil.copy(CPU / "softmax.jsonl", records))
+    before = load_database(path)
+    given = [str(records), "--templates", str(templates)]
+    assert main(["records", "check", "--render", "--quiet", *given]) == 0
+    assert main(["records", "prune", *given]) == 0
+    assert capsys.readouterr().out.endswith("nothing to drop\n")
+    kernel = next(c.candidate.kernel for c in before.candidates if not c.candidate.generic)
+    operator = templates / "softmax" / "operator.py"
+    operator.write_text(operator.read_text() + WITHOUT.format(kernel))
+    assert main(["records", "check", "--quiet", *given]) == 1
+    assert f"of {kernel}) are of kernels that the operator has no more" in capsys.readouterr().err
+    assert main(["records", "prune", "-n", *given]) == 0
+    assert "of kernels that are gone" in capsys.readouterr().out
+    assert load_database(path) == before
+    assert main(["records", "prune", *given]) == 0
+    left = load_database(path)
+    assert {c.candidate.kernel for c in before.candidates} - {c.candidate.kernel for c in left.candidates} == {kernel}
+    assert [m for m in before.measurements if m.candidate in {c.id for c in left.candidates}] == [
+        m for m in left.measurements if not m.candidate.startswith("baseline:")
+    ]
+
+
+WITHOUT = """
+import dataclasses
+
+operator = dataclasses.replace(operator, kernels=tuple(k for k in operator.kernels if k.name != {!r}))
+"""

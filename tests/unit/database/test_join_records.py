@@ -1,0 +1,208 @@
+"""Records joined: the order in which they are named says nothing, and what one side alone changed is taken from it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from databases import DEVICE, a_database, databases, related
+from hypothesis import given, settings
+from places import ROOT
+
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.database import OperatorDatabase, decode, encode, load_database, without
+from aot_tune.database.database_records import canonical_database
+from aot_tune.database.join_records import join, join_from, other_toolchains
+from aot_tune.spec import problem
+from aot_tune.support.errors import DatabaseError
+
+(SMALL,) = (ROOT / "tuning").glob("cpu-*/silu_mul.jsonl")
+REAL = load_database(SMALL)
+
+
+def holds_laws(one: OperatorDatabase, two: OperatorDatabase, three: OperatorDatabase) -> None:
+    both = join(one, two)
+    assert join(one, one) == one
+    assert join(two, one) == both
+    assert encode(join(both, three)) == encode(join(one, join(two, three)))
+    assert join(both, one) == both
+    assert decode(encode(both)) == both
+
+
+@given(related())
+@settings(max_examples=150, deadline=None)
+def test_joining_is_associative_commutative_and_idempotent(records: list[OperatorDatabase]) -> None:
+    holds_laws(*records)
+
+
+@given(related(REAL))
+@settings(max_examples=15, deadline=None)
+def test_so_is_joining_parts_of_a_committed_record(records: list[OperatorDatabase]) -> None:
+    holds_laws(*records)
+
+
+@given(related())
+@settings(max_examples=100, deadline=None)
+def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorDatabase]) -> None:
+    base, ours, theirs = records
+    merged = join_from(base, ours, theirs)
+    assert encode(merged) == encode(join_from(base, theirs, ours))
+    assert join_from(base, base, theirs) == theirs
+    assert join_from(base, theirs, theirs) == theirs
+    assert join_from(None, ours, theirs) == join(ours, theirs)
+    assert decode(encode(merged)) == merged
+
+
+@given(databases())
+@settings(max_examples=60, deadline=None)
+def test_parts_make_the_whole(whole: OperatorDatabase) -> None:
+    parts = [
+        msgspec.structs.replace(whole, problems=(), survey=whole.survey[n::2], measurements=whole.measurements[n::2])
+        for n in range(2)
+    ]
+    known = msgspec.structs.replace(whole, measurements=(), survey=())
+    assert encode(join(canonical_database(known), join(*map(canonical_database, parts)))) == encode(whole)
+
+
+def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:
+    return msgspec.structs.replace(database, measurements=tuple(m for m in database.measurements if wanted(m)))
+
+
+def with_one(database: OperatorDatabase, **fields: object) -> OperatorDatabase:
+    """The record with its first measurement changed."""
+    first, *rest = database.measurements
+    return msgspec.structs.replace(database, measurements=(msgspec.structs.replace(first, **fields), *rest))
+
+
+def joined_first(*fields: dict[str, object]) -> Measurement:
+    """What is joined of several measurements of one candidate on a problem."""
+    base = canonical_database(a_database())
+    found = with_one(base, **fields[0])
+    for one in fields[1:]:
+        found = join(found, with_one(base, **one))
+    return found.measurements[0]
+
+
+RACE = {"final": (5.0, 6.0, 7.0), "race": "r"}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "held"),
+    [
+        ({"status": "crashed", "reason": "SIGSEGV"}, RACE, {"status": "crashed"}),
+        ({"status": "timeout"}, RACE, RACE),
+        ({"status": "crashed", "reason": "killed by SIGKILL, by whom?"}, RACE, RACE),
+        ({"status": "skipped", "reason": "too large"}, RACE, RACE),
+        ({"final": (9.0,) * 5, "race": "a"}, RACE, {"race": "a"}),
+        ({"final": (9.0,) * 3, "race": "s"}, RACE, {"race": "s"}),
+        ({"final": None, "race": None, "screen": (1.0, 1.0)}, RACE, RACE),
+        (
+            {"final": None, "race": None, "screen": (3.0, 3.0, 3.0)},
+            {"final": None, "race": None, "screen": (1.0, 1.0)},
+            {"screen": (3.0, 3.0, 3.0)},
+        ),
+        (
+            {"final": None, "race": None, "screen": (3.0, 3.0)},
+            {"final": None, "race": None, "screen": (1.0, 1.0)},
+            {"screen": (1.0, 1.0)},
+        ),
+    ],
+)
+def test_what_holds_of_two_measurements(
+    one: dict[str, object], two: dict[str, object], held: dict[str, object]
+) -> None:
+    for order in ((one, two), (two, one)):
+        found = joined_first(*order)
+        assert {name: getattr(found, name) for name in held} == held
+
+
+def test_a_surveyed_time_is_the_lesser() -> None:
+    times = {(s.problem.id, c): ns for s in REAL.survey for c, ns in s.ns.items()}
+    slower = msgspec.structs.replace(
+        REAL, survey=tuple(msgspec.structs.replace(s, ns={c: 2 * t for c, t in s.ns.items()}) for s in REAL.survey)
+    )
+    assert {(s.problem.id, c): ns for s in join(slower, REAL).survey for c, ns in s.ns.items()} == times
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"operator": "other", "candidates": (), "measurements": ()}, "operator: "),
+        ({"contract": "changed"}, "version of the operator"),
+        ({"policy_digest": "other", "measurements": ()}, "policy"),
+        ({"baselines": {"numpy": "1.0"}}, "versions of the baselines"),
+        ({"device": msgspec.structs.replace(DEVICE, identity={"model": "x"}), "measurements": ()}, "device"),
+    ],
+)
+def test_what_cannot_be_compared_is_not_joined(change: dict[str, object], words: str) -> None:
+    other = msgspec.structs.replace(a_database(), **change)
+    for pair in ((a_database(), other), (other, a_database())):
+        with pytest.raises(DatabaseError, match=f"differ in their {words}"):
+            join(*pair)
+
+
+def test_other_code_of_a_candidate_is_not_joined() -> None:
+    with pytest.raises(DatabaseError, match="are of different code: 4 candidates of packed"):
+        join(a_database(), a_database(objects="new"))
+
+
+def test_one_side_changed_a_kernel_and_the_other_measured_another_problem() -> None:
+    """Then what the other measured of that kernel is of code that is no more, and only that goes."""
+    base = canonical_database(a_database())
+    more = problem(M=64, N=4096, K=4096)
+    theirs = canonical_database(
+        msgspec.structs.replace(
+            base,
+            problems=(*base.problems, more),
+            measurements=(
+                *base.measurements,
+                *(msgspec.structs.replace(m, problem=more) for m in base.measurements if m.problem.dims["M"] == 1),
+            ),
+        )
+    )
+    ours = canonical_database(a_database(objects="new", scale=0.5))
+    merged = join_from(base, ours, theirs)
+    assert merged.candidates == ours.candidates
+    assert all(m in merged.measurements for m in ours.measurements)
+    assert [m.candidate for m in merged.measurements if m.problem == more] == ["baseline:numpy"]
+
+
+def test_both_changed_a_kernel() -> None:
+    base = a_database()
+    with pytest.raises(DatabaseError, match="are of different code"):
+        join_from(base, a_database(objects="ours"), a_database(objects="theirs"))
+    same = canonical_database(a_database(objects="new"))
+    assert join_from(base, same, same) == same
+
+
+def test_the_side_that_changed_the_operator_is_named() -> None:
+    base, theirs = a_database(), a_database(contract="changed")
+    with pytest.raises(DatabaseError, match="version of the operator: contract and changed; the second changed it"):
+        join_from(base, a_database(scale=2.0), theirs)
+
+
+def test_what_one_side_removed_is_gone_unless_the_other_measured_it_anew() -> None:
+    base = canonical_database(a_database())
+    gone = base.candidates[0].id
+    pruned = canonical_database(without(base, {gone}))
+    assert gone not in {c.id for c in join_from(base, pruned, base).candidates}
+    assert join(pruned, base) == base  # nothing tells that it was removed
+    slower = keep(a_database(scale=2.0), lambda m: m.candidate == gone)
+    again = join_from(base, pruned, canonical_database(slower))
+    assert gone in {m.candidate for m in join_from(base, base, canonical_database(slower)).measurements}
+    assert gone not in {c.id for c in again.candidates}  # its code is as it was, so it stays removed
+
+
+def test_a_baseline_of_another_version_on_one_side() -> None:
+    base = canonical_database(a_database())
+    newer = canonical_database(msgspec.structs.replace(a_database(scale=2.0), baselines={"numpy": "2.5"}))
+    merged = join_from(base, newer, base)
+    assert merged == newer
+    with pytest.raises(DatabaseError, match="versions of the baselines"):
+        join_from(base, newer, msgspec.structs.replace(base, baselines={"numpy": "2.6"}))
+
+
+def test_of_two_toolchains_the_later_version_is_named() -> None:
+    one, two = a_database(), a_database()
+    two = msgspec.structs.replace(two, toolchains={"cxx": {"version": "12.10.0"}, "nvcc": {"version": "13"}})
+    assert join(one, two).toolchains == join(two, one).toolchains == two.toolchains
+    assert other_toolchains(one, two) == ["cxx"]
