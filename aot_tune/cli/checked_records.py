@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.database import OperatorDatabase, without
-from aot_tune.database.record_trees import RecordTree
+from aot_tune.database.record_trees import RecordTree, without_digests
 from aot_tune.database.tree_checks import (
     Finding,
     Render,
@@ -19,7 +19,6 @@ from aot_tune.database.tree_checks import (
     other_sources,
     without_problems,
 )
-from aot_tune.pipeline.records.recorded_candidates import as_declared
 from aot_tune.plan.compile_settings import CompileSettings
 from aot_tune.plan.workload_files import read_workload
 from aot_tune.render import Candidate, Renderer
@@ -46,6 +45,8 @@ def checked(
     """
     roots = _roots(templates)
     operators = _operators(roots, tree)
+    for path in without_digests(tree):
+        yield str(path), Finding("it is of a schema without digests", "rewrite it with aot-tune records upgrade", False)
     for path, database in tree.items():
         yield from ((str(path), one) for one in check_record(database, operators))
     stated = _with_workload(operators, roots, workload, tree)
@@ -130,6 +131,8 @@ def _renderer(
     operators: Mapping[str, Operator], roots: Sequence[Path], tree: RecordTree, settings: CompileSettings
 ) -> tuple[dict[str, Operator], Render, str]:
     """The operators with what their Triton functions declare, what renders candidates, and what cannot be read."""
+    from aot_tune.pipeline.records.recorded_candidates import as_declared  # which takes a while to import
+
     targets = _targets(tree)
     baselines = generic_targets(targets)
     families = sorted({t.family for t in (*baselines, *targets)})

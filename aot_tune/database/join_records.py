@@ -126,7 +126,7 @@ def _check_comparable(base: OperatorDatabase | None, one: OperatorDatabase, two:
         return
     newer = ""
     if base is not None:
-        changed = [name for name, d in (("the first", one), ("the second", two)) if difference(base, d)]
+        changed = [name for name, d in (("ours", one), ("theirs", two)) if difference(base, d)]
         newer = f"; {' and '.join(changed)} changed it" if changed else ""
     raise DatabaseError(
         f"records of {one.operator!r} on {one.device.slug} differ in their {apart}{newer}",

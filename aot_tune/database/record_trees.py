@@ -7,10 +7,10 @@ from pathlib import Path
 from aot_tune.database.database_records import OperatorDatabase
 from aot_tune.database.files import load_database, save_text
 from aot_tune.database.format import encode
-from aot_tune.database.record_lines import OLDEST_KNOWN, READ
+from aot_tune.database.record_lines import OLDEST_KNOWN, READ, SCHEMA, schema_of
 from aot_tune.support.errors import DatabaseError, Mistakes
 
-__all__ = ["RecordTree", "load_tree", "save_tree"]
+__all__ = ["RecordTree", "load_tree", "save_tree", "without_digests"]
 
 RecordTree = dict[Path, OperatorDatabase]
 """Records by the path that each was read from."""
@@ -40,6 +40,16 @@ def load_tree(path: Path, *, older: bool = False) -> RecordTree:
     mistakes.tell()
     if path.is_dir():
         _check_places(found)
+    return found
+
+
+def without_digests(tree: RecordTree) -> list[Path]:
+    """The files of a tree that are of an older schema than this version writes, and so have no digests."""
+    found = []
+    for path in tree:
+        with path.open("rb") as file:
+            if schema_of(file.readline(), str(path), OLDEST_KNOWN) < SCHEMA:
+                found.append(path)
     return found
 
 

@@ -139,7 +139,10 @@ def with_a_choice(operator: Operator, target: Target) -> list[Problem]:
 
 def in_space(operator: Operator, candidate: Candidate) -> bool:
     """Whether a candidate's config is one of its kernel's; what a vendor's library lists is known to that alone."""
-    target = target_by_name(candidate.target)
+    return _has(operator, candidate, target_by_name(candidate.target))
+
+
+def _has(operator: Operator, candidate: Candidate, target: Target) -> bool:
     kernel = resolved(operator.kernel(candidate.kernel), target.name)
     if not kernel.parameters or kernel.algorithms is not None:
         return True
@@ -152,18 +155,18 @@ def gone(database: OperatorDatabase, operator: Operator) -> dict[str, str]:
     Configs that a vendor's library or a function's autotuner lists are not known here, and count as there.
     """
     kernels = {k.name for k in operator.kernels}
+    targets = {name: _target(name) for name in {c.candidate.target for c in database.candidates}}
     found = {}
     for record in database.candidates:
         if record.candidate.kernel not in kernels:
             found[record.id] = "kernel"
             continue
+        target = targets[record.candidate.target]
         try:
-            if not in_space(operator, record.candidate):
+            if target is None or not _has(operator, record.candidate, target):
                 found[record.id] = "config"
         except SpecError:  # a function that was not read for the target: it cannot be told
             continue
-        except ToolchainError:  # a target that is no more
-            found[record.id] = "config"
     return found
 
 

@@ -87,7 +87,9 @@ def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Projec
 def test_a_replay_of_the_record_decides_the_same(project: Project) -> None:
     tuning = project.folder / "tuning"
     run(project.command("record", "--library", "tiny", tuning), env=project.environment())
-    (line,) = {line for p in tuning.rglob("*.jsonl") for line in p.read_text().splitlines() if '{"survey"' in line}
+    (line,) = {
+        line for p in tuning.rglob("*.jsonl") for line in p.read_text().splitlines() if line.startswith('{"survey"')
+    }
     assert len(json.loads(line)["survey"]["dims"]["N"]) == 102
     project.configure("--database", tuning, build="again", AOT_TUNE_MODE="replay")
     project.build(build="again")

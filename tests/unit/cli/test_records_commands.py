@@ -18,6 +18,7 @@ from aot_tune.cli.main import main
 from aot_tune.database import OperatorDatabase, encode, load_database, load_databases, save_database
 from aot_tune.database.database_records import canonical_database
 from aot_tune.spec import problem
+from aot_tune.spec.load_operators import load_operator
 
 PLACE = "test-cpu/gemm.jsonl"
 (CPU,) = (ROOT / "tuning").glob("cpu-*")
@@ -168,7 +169,7 @@ def test_git_leaves_what_cannot_be_merged_to_people(repository: Repository) -> N
     repository.commit("ours", with_problem(base, 2))
     said = repository.git("merge", "theirs", status=1)
     assert f"aot-tune: tuning/{PLACE} is not merged: records of 'gemm' on test-cpu differ in their version of" in said
-    assert "contract and changed; the second changed it" in said
+    assert "contract and changed; theirs changed it" in said
     assert f"`git checkout --ours tuning/{PLACE}` or `--theirs` takes one" in said
     assert repository.git("status", "--porcelain") == f"UU tuning/{PLACE}\n"
     assert load_database(repository.file) == with_problem(base, 2)
@@ -270,6 +271,13 @@ def test_check_of_the_bundled_records(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "has another digest" in capsys.readouterr().err
 
 
+def test_records_without_digests_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "silu_mul.jsonl"
+    path.write_bytes(older_text(load_database(CPU / "silu_mul.jsonl")))
+    main(["records", "check", str(tmp_path)])
+    assert f"NOTE {path}: it is of a schema without digests\n  fix: rewrite it with" in capsys.readouterr().out
+
+
 def test_a_workload_of_a_file_is_what_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(CPU, tmp_path / "cpu")
     stated = tmp_path / "w.jsonl"
@@ -291,6 +299,15 @@ def test_check_and_prune_by_what_templates_give(tmp_path: Path, capsys: pytest.C
     assert main(["records", "check", "--render", "--quiet", *given]) == 0
     assert main(["records", "prune", *given]) == 0
     assert capsys.readouterr().out.endswith("nothing to drop\n")
+    changed = templates / load_operator(templates / "softmax").kernels[0].template
+    text = changed.read_text()
+    changed.write_text(f"{text}\nstatic const int another = 1;\n")
+    assert main(["records", "check", "--render", "--quiet", *given]) == 1
+    assert "have another source than the recorded one, such as" in capsys.readouterr().err
+    assert main(["records", "check", "--quiet", *given]) == 0
+    assert main(["records", "prune", "-n", *given]) == 0
+    assert re.search(r"\n  \d+ of other sources\n", capsys.readouterr().out)
+    changed.write_text(text)
     kernel = next(c.candidate.kernel for c in before.candidates if not c.candidate.generic)
     operator = templates / "softmax" / "operator.py"
     operator.write_text(operator.read_text() + WITHOUT.format(kernel))

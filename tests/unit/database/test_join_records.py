@@ -176,7 +176,7 @@ def test_both_changed_a_kernel() -> None:
 
 def test_the_side_that_changed_the_operator_is_named() -> None:
     base, theirs = a_database(), a_database(contract="changed")
-    with pytest.raises(DatabaseError, match="version of the operator: contract and changed; the second changed it"):
+    with pytest.raises(DatabaseError, match="version of the operator: contract and changed; theirs changed it"):
         join_from(base, a_database(scale=2.0), theirs)
 
 

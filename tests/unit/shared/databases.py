@@ -234,7 +234,7 @@ def older_text(database: OperatorDatabase, schema: int = 4) -> bytes:
     for line in found.get("survey", []):
         del line["survey"]["id"]
     counts = {f"{kind}s": len(found.get(kind, ())) for kind in ("candidate", "problem", "measurement")}
-    surveyed = sum(len(line["survey"]["dims"]["M"]) for line in found.get("survey", ()))
+    surveyed = sum(len(next(iter(line["survey"]["dims"].values()))) for line in found.get("survey", ()))
     found["end"] = [{"end": counts | ({"surveyed": surveyed} if surveyed else {})}]
     text = (json.dumps(line, ensure_ascii=False, separators=(",", ":")) for own in found.values() for line in own)
     return "".join(f"{line}\n" for line in text).encode()
