@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from places import ROOT
 
 from aot_tune.bench.protocol.measurement_records import Measurement
-from aot_tune.database import OperatorDatabase, decode, encode, load_database, without
+from aot_tune.database import OperatorDatabase, SurveyedShape, decode, encode, load_database, without
 from aot_tune.database.database_records import canonical_database
 from aot_tune.database.join_records import join, join_from, other_toolchains
 from aot_tune.spec import problem
@@ -164,6 +164,18 @@ def test_one_side_changed_a_kernel_and_the_other_measured_another_problem() -> N
     assert merged.candidates == ours.candidates
     assert all(m in merged.measurements for m in ours.measurements)
     assert [m.candidate for m in merged.measurements if m.problem == more] == ["baseline:numpy"]
+
+
+def test_surveyed_times_of_code_that_is_no_more_go() -> None:
+    base = canonical_database(a_database())
+    shapes = [
+        SurveyedShape(problem=problem(M=m, N=4, K=4), ns={c.id: 5.0 for c in base.candidates if c.status == "ok"})
+        for m in (1, 2)
+    ]
+    theirs = msgspec.structs.replace(base, survey=tuple(shapes))
+    ours = msgspec.structs.replace(canonical_database(a_database(objects="new")), survey=tuple(shapes[:1]))
+    assert join_from(base, base, theirs).survey == tuple(shapes)
+    assert join_from(base, ours, theirs).survey == tuple(shapes[:1])
 
 
 def test_both_changed_a_kernel() -> None:
