@@ -65,7 +65,9 @@ def format_change(name: str, change: RecordChange, *, whole: bool = False) -> st
         for target, problem in largest[:most]:
             old, new = change.winners[target, problem]
             lines.append(_cut(f"    {target} {problem}"))
-            lines.append(_cut(f"      {_shown(old)} -> {_shown(new)}"))
+            both = f"      {_shown(old)} -> {_shown(new)}"
+            apart = [f"      {_shown(old)}", f"      -> {_shown(new)}"]
+            lines += [both] if len(both) <= _WIDTH else map(_cut, apart)
             lines.append(f"      {format_time(old.ns)} -> {format_time(new.ns)} ({_percent(new.ns / old.ns)})")
         lines += _more(len(largest), most)
     lines += _times(change, most)
