@@ -158,7 +158,7 @@ class OverlappedTune:
                     self._granted |= granted
                     return
                 if self._background is None:
-                    self._begin()
+                    self._begin(self.due())
                 if self._background is not None:
                     self.queue.add(self._background.take(wait=not self.queue, until=self._races_wait))
                     if self._background.over:
@@ -183,8 +183,8 @@ class OverlappedTune:
             self.queue.add(self._background.take(wait=False))
             if self._background.over:
                 self._end()
-        if self._background is None and self._look_ahead() and not self._races.under_way:
-            self._begin()
+        if self._background is None and (due := self._look_ahead()) and not self._races.under_way:
+            self._begin(due)
         found = self.queue.jobs(self._stops)
         if found or self._background is not None or self._weighed or self._outlook.due:
             return found
@@ -200,25 +200,24 @@ class OverlappedTune:
 
     def _looked(self) -> _Outlook:
         due, coming = list[Entry](), set[int]()
-        settled = self.queue.settled()
         for _, evidence in self._pairs:
             mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
             if not mine:
                 continue
-            now, unsettled = evidence.as_now(), self.queue.unsettled(evidence)
+            unsettled = self.queue.unsettled(evidence)  # before what is known: devices are at work
+            now = evidence.as_now()
             first = to_compile(now, mine, unsettled)
             due += first
             begins = {id(e) for e in first}
             later = may_come(now, [e for e in mine if id(e) not in begins], unsettled)
-            coming |= {
-                p.number for p in settled if p.evidence is evidence and any(now.meant_for(e, p.problem) for e in later)
-            }
+            meant = (n for n, p in self.queue.problems_of(evidence) if any(now.meant_for(e, p) for e in later))
+            coming.update(meant)
         return _Outlook(due, coming)
 
-    def _begin(self) -> None:
+    def _begin(self, due: list[Entry]) -> None:
         """Begin to compile what is due; where the budget does not allow that, it is left out."""
-        due = self.due()
         now = {id(e) for e in due}
+        self._outlook = _Outlook(coming=self._outlook.coming)
         self._left = [e for e in self._left if id(e) not in now]
         self.queue.add(e for e in due if e.object is not None)  # a probe had to be compiled before
         due = [e for e in due if e.object is None]

@@ -178,14 +178,18 @@ class ScreenQueue:
         try:
             return screen_queued(place, resemblances, priority, stop, measurer)
         finally:
-            self._begun.discard(place.number)
             with self._lock:
                 self.screened += 1
                 self.decided += priority == Priority.DECIDING
+            self._begun.discard(place.number)
 
     def settled(self) -> list[QueuedProblem]:
         """Problems on which nothing waits, and no device is at work."""
         return [p for p in self._places if not p.priority and p.number not in self._begun]
+
+    def problems_of(self, evidence: Evidence) -> list[tuple[int, Problem]]:
+        """An operator's problems with their numbers."""
+        return [(p.number, p.problem) for p in self._places if p.evidence is evidence]
 
     def operator_of(self, number: int) -> str:
         """The name of the operator of a problem by its number; nothing of what is no problem's."""
