@@ -1,11 +1,13 @@
 """How many more candidates a minute several GPUs measure than one, with everything compiled before.
 
-    python benchmarks/devices.py --rounds 3 --json devices.json
+    python benchmarks/devices.py --json devices.json     # on a machine with several GPUs, in less than ten minutes
+    python benchmarks/devices.py --stub                  # SIMULATED, anywhere
 
 The same library of the bundled operators is tuned from no measurement on the first GPU alone, on the first two, four
 and so on up to all, in rounds of changing order. What counts is the time in which the devices were at work, as the
-build prints it: objects are in the cache, so that nothing waits for compilers. Each device has its workers start, and
-the last jobs leave some idle: the more problems, the less that counts.
+build prints it: objects are in the cache, so that nothing waits for compilers. Beside it stand the whole time of the
+tune, with the start of workers and their probe, and what each device was at. The last jobs leave some devices idle: the
+more problems, the less that counts.
 """
 
 from __future__ import annotations
@@ -18,19 +20,22 @@ import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from projects import forget_measurements, tune, write_templates
+from projects import forget_measurements, plan, tune, write_templates
 
 from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import devices as devices_of
 
-__all__ = ["main", "rate"]
+__all__ = ["main", "rate", "told"]
 
 _MADE = re.compile(r"^aot_tune: cuda-\S+: (\d+) measurements made", re.MULTILINE)
 _WHERE = re.compile(r"^aot_tune: cuda-\S+: (where the measuring went: .*)", re.MULTILINE)
+_DEVICE = re.compile(r"^aot_tune: cuda-\S+: (\S+ was at work for .*)", re.MULTILINE)
+_WHOLE = re.compile(r"^aot_tune: cuda-\S+: all of it took (\S+) s", re.MULTILINE)
 _TOOK = re.compile(r"^aot_tune: cuda-\S+: compiling took \S+ s, measuring (\S+) s", re.MULTILINE)
 
 
@@ -47,6 +52,14 @@ def rate(log: str) -> float:
     return 60 * sum(map(int, made)) / seconds
 
 
+def told(count: int, log: str, seconds: float) -> str:
+    """What a tune on so many GPUs came to: its rate, its whole time, and what each device was at."""
+    head = (
+        f"{count} GPUs: {rate(log):.0f} measurements a minute, {seconds:.0f} s in all; {', '.join(_WHERE.findall(log))}"
+    )
+    return "\n".join((head, *(f"    {line}" for line in _DEVICE.findall(log))))
+
+
 def _counts(most: int) -> list[int]:
     """1, 2, 4 and so on, and all."""
     return sorted({most, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)})
@@ -56,32 +69,65 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[int,
     """Measurements per minute by the number of GPUs, round by round."""
     units = [d.unit for d in devices_of("cuda", usable_cores())]
     if not units:
-        raise SystemExit("benchmarks: there is no GPU here")
+        raise SystemExit("benchmarks: there is no GPU here; --stub simulates some")
     write_templates(folder / "templates", "cuda", options.problems, options.operators)
     cache = options.cache or folder / "cache"
 
-    def once(count: int) -> float:
+    def once(count: int) -> tuple[str, float]:
         forget_measurements(cache)
         shown = {"CUDA_VISIBLE_DEVICES": ",".join(units[:count])}
-        log = tune(folder / "plan", folder / "templates", "cuda", cache, env=shown).log
-        found = rate(log)
-        print(f"{count} GPUs: {found:.0f} measurements a minute; {', '.join(_WHERE.findall(log))}", file=say)
-        return found
+        tuned = tune(folder / "plan", folder / "templates", "cuda", cache, env=shown)
+        return tuned.log, tuned.seconds
 
+    begun = time.monotonic()
     once(len(units))  # compiles
     counts = sorted({min(c, len(units)) for c in options.counts} | {1}) if options.counts else _counts(len(units))
-    order, found = random.Random(0), {count: list[float]() for count in counts}
-    for _ in range(options.rounds):
-        for count in order.sample(list(found), len(found)):
-            found[count].append(once(count))
+    return _in_rounds(counts, options.rounds, begun + options.seconds, once, say)
+
+
+def simulate(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[int, list[float]]:
+    """The same for devices that only take time."""
+    from stub_devices import Costs, tune_on_stubs
+
+    write_templates(folder / "templates", "cuda", options.problems, options.operators)
+    plan(
+        folder / "plan", folder / "templates", "cuda-sm_90a", folder / "cache", MODE="auto", EXCLUDE_BACKENDS="cublaslt"
+    )
+
+    def once(count: int) -> tuple[str, float]:
+        log = tune_on_stubs(folder / "plan", count, Costs())
+        return log, float(_WHOLE.findall(log)[0])
+
+    counts = sorted({*options.counts, 1}) if options.counts else _counts(4)
+    return _in_rounds(counts, options.rounds, time.monotonic() + options.seconds, once, say)
+
+
+def _in_rounds(
+    counts: Sequence[int], rounds: int, end: float, once: Callable[[int], tuple[str, float]], say: TextIO
+) -> dict[int, list[float]]:
+    order, found, longest = random.Random(0), {count: list[float]() for count in counts}, 0.0
+    for number in range(rounds):
+        begun = time.monotonic()
+        if begun + longest > end:
+            print(f"{rounds - number} rounds are left out: there is no time for them", file=say)
+            break
+        for count in order.sample(counts, len(counts)):
+            log, seconds = once(count)
+            found[count].append(rate(log))
+            print(told(count, log, seconds), file=say)
+        longest = max(longest, time.monotonic() - begun)
     return found
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=96, help="problems in all; default 96")
+    parser.add_argument("--problems", type=int, default=72, help="problems in all; default 72")
     parser.add_argument("--counts", type=int, nargs="*", help="numbers of GPUs beside one; default 2, 4, 8 ... and all")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds; default 3")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds; default 1")
+    parser.add_argument(
+        "--seconds", type=float, default=540.0, help="no round but the first begins that would end later"
+    )
+    parser.add_argument("--stub", action="store_true", help="SIMULATE devices, with what an H100 took for requests")
     parser.add_argument("--operators", type=lambda text: text.split(","), default=[], help="names; default all")
     parser.add_argument("--cache", type=Path, help="a cache folder with compiled objects; ITS MEASUREMENTS ARE DELETED")
     parser.add_argument("--json", type=Path, help="write the figures there")
@@ -92,8 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     options = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        found = compare(options, Path(folder), sys.stderr)
-    print(f"{max(found)} GPUs, {os.cpu_count()} cores")
+        found = (simulate if options.stub else compare)(options, Path(folder), sys.stderr)
+    print(f"{'SIMULATED: ' * options.stub}{max(found)} GPUs, {os.cpu_count()} cores")
     one = statistics.median(found[1])
     for count, rates in found.items():
         middle = statistics.median(rates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -113,6 +114,14 @@ class Evidence:
     def __post_init__(self) -> None:
         self._conditions = Conditions(self.operator)
         self._level: dict[str, tuple[tuple[Measurement, ...], tuple[Measurement, ...]]] = {}
+
+    def as_now(self) -> Evidence:
+        """What is known now; devices add to this one meanwhile."""
+        now = copy.copy(self)
+        now.measurements = {problem: dict(row) for problem, row in list(self.measurements.items())}
+        now.fresh = {problem: set(new) for problem, new in list(self.fresh.items())}
+        now.passed_over, now.broken = set(self.passed_over), set(self.broken)
+        return now
 
     def leave_out(self) -> None:
         """Measure nothing: AOT_TUNE_FILTER names none of the kernels that there are to choose among."""

@@ -61,6 +61,11 @@ class BenchFiles:
         """A new one in it for one bench."""
         return self.folder() / f"bench-{next(self._numbers)}"
 
+    def is_linked(self, made: Object) -> bool:
+        """Whether an object was linked for the benchmark."""
+        with self._lock:
+            return made.digest in self._linked
+
     def link(self, backend: str, made: Object, options: CompileOptions = NO_OPTIONS) -> Path:
         """A backend's object linked for the benchmark, made once; several threads may ask at a time.
 

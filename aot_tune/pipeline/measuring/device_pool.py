@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import partial
@@ -14,15 +12,12 @@ from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measuring.bench_files import BenchFiles
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
+from aot_tune.pipeline.measuring.pool_jobs import Job, More, PoolJobs
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
-from aot_tune.support.errors import WorkerError
 from aot_tune.support.threads import end_all
 
-__all__ = ["DevicePool", "Job", "PoolJobs"]
-
-Job = Callable[[Measurer], object]
-"""What a device is to do; False says that it did nothing."""
+__all__ = ["DevicePool"]
 
 
 class DevicePool:
@@ -66,6 +61,15 @@ class DevicePool:
         found = {what: sum(m.spent.get(what, 0.0) for m in members) for what in whats}
         return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
+    def told(self) -> list[str]:
+        """A line for each device: how long it was at work, and on what."""
+        found = []
+        for member in (*self.members, *self._gone):
+            parts = sorted(member.spent.items(), key=lambda one: (-one[1], one[0]))
+            spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in parts if seconds >= 0.05)
+            found.append(f"{member.bench.device.unit} was at work for {member.at_work:.1f} s: {spent or 'nothing'}")
+        return found
+
     @property
     def reused(self) -> int:
         """Measurements known from before."""
@@ -79,21 +83,30 @@ class DevicePool:
         """Whether the store has the race of these candidates on a problem."""
         return self.members[0].knows_race(loaded, problem, entrants)
 
-    def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
+    def each(
+        self,
+        jobs: Iterable[tuple[int, Job]],
+        more: More = lambda: (),
+        of: Callable[[int], str] = lambda _number: "",
+    ) -> None:
         """Do all jobs; those of one number on one device, in their order.
 
         It is the device that had the number before, or else the first that has nothing to do. One that has nothing left
         takes a number from the device that has most: to prepare its problem again takes less than most jobs. The first
-        job that fails ends the others.
+        job that fails ends the others. Where no job is left, a device asks for `more`, until there is none and no other
+        device is busy. Numbers that are `of` the same, an operator say, go to the same devices as far as that does.
 
         But where it is the workers that fail, and there are other devices, these do what is left; a line says so. A job
         that failed so is done again from its beginning.
         """
         if not self._threads:
-            for _, job in jobs:
-                job(self.members[0])
+            waiting: Sequence[tuple[int, Job]] = list(jobs)
+            while waiting or (waiting := more()):
+                for _, job in waiting:
+                    job(self.members[0])
+                waiting = ()
             return
-        turns = PoolJobs(self.members, self._homes, jobs)
+        turns = PoolJobs(self.members, self._homes, jobs, more, of)
         self.each_member(turns.work)
         while turns.lost:
             for member, error in turns.lost:
@@ -156,79 +169,3 @@ class DevicePool:
             for end, thread in zip(ends, self._threads, strict=True):
                 end.result()
                 thread.shutdown()
-
-
-class PoolJobs:
-    """Jobs that devices take one after the other: their own, then those that belong to none yet, then another's.
-
-    `homes` has the device of a number, on which its problem is prepared. `lost` are devices that gave up what they had,
-    and why; never the last one.
-    """
-
-    def __init__(
-        self, members: Sequence[Measurer], homes: dict[int, Measurer], jobs: Iterable[tuple[int, Job]]
-    ) -> None:
-        self._lock, self._homes = threading.Lock(), homes
-        self._left, self._failed = len(members), set[int]()
-        self.lost: list[tuple[Measurer, WorkerError]] = []
-        self._own: dict[int, deque[tuple[int, list[Job]]]] = {id(m): deque() for m in members}
-        self._free: deque[tuple[int, list[Job]]] = deque()
-        together: dict[int, list[Job]] = {}
-        for number, job in jobs:
-            together.setdefault(number, []).append(job)
-        for number, mine in together.items():
-            home = homes.get(number)
-            (self._free if home is None else self._own[id(home)]).append((number, mine))
-
-    def work(self, member: Measurer) -> None:
-        """Do what there is for a device, until nothing is left, or it or another one has failed."""
-        while not member.ended and (turn := self._next(member)):
-            number, jobs, before = turn
-            done: list[object] = []
-            try:
-                for job in jobs:
-                    if not member.ended:
-                        done.append(job(member))
-            except WorkerError as error:
-                if member.over or not self._gives_up(member, number, jobs[len(done) :], error):
-                    raise
-                return
-            if all(one is False for one in done):  # nothing was prepared
-                with self._lock:
-                    if before is None:
-                        del self._homes[number]
-                    else:
-                        self._homes[number] = before
-
-    def _gives_up(self, member: Measurer, number: int, jobs: list[Job], error: WorkerError) -> bool:
-        """Leave the rest of a number's jobs, and all else that is a device's, to others; whether they can do it.
-
-        Where a number's jobs have failed before, on another device, it is not the device's fault.
-        """
-        with self._lock:
-            if self._left == 1 or number in self._failed:
-                return False
-            self._left -= 1
-            self._failed.add(number)
-            self.lost.append((member, error))
-            self._free.append((number, jobs))
-            self._free.extend(self._own[id(member)])
-            self._own[id(member)].clear()
-            for mine in [n for n, home in self._homes.items() if home is member]:
-                del self._homes[mine]
-            return True
-
-    def _next(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
-        """The next number, which is this device's from now on, its jobs, and whose it was."""
-        with self._lock:
-            if own := self._own[id(member)]:
-                number, jobs = own.popleft()
-            elif self._free:
-                number, jobs = self._free.popleft()
-            elif most := max(self._own.values(), key=len):
-                number, jobs = most.pop()
-            else:
-                return None
-            before = self._homes.get(number)
-            self._homes[number] = member
-            return number, jobs, before

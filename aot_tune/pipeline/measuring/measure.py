@@ -103,7 +103,7 @@ class Measurer:
     """Measures on the device of a bench.
 
     `spent` are its seconds by what they went into: references and the phases of screens, bookkeeping beside them, and
-    races. Once it is `ended`, nothing is begun any more.
+    races; `at_work` are all those of jobs. Once it is `ended`, nothing is begun any more.
     """
 
     def __init__(self, bench: LazyBench) -> None:
@@ -114,7 +114,12 @@ class Measurer:
         self._verifies = True
         self.measured = self.reused = 0
         self.ended = False
+        self.at_work = 0.0
         self.spent: defaultdict[str, float] = defaultdict(float)
+
+    def worked(self, seconds: float) -> None:
+        """Count what its jobs took."""
+        self.at_work += seconds
 
     def end(self) -> None:
         """Begin nothing any more."""

@@ -3,7 +3,7 @@ and code of a Triton function that assumes nothing, beside the code that the JIT
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.render import Candidate, assumes_less
@@ -15,6 +15,7 @@ __all__ = [
     "competes",
     "follows_another",
     "groups_of",
+    "may_come",
     "other_dtypes",
     "resembled",
     "to_compile",
@@ -81,6 +82,26 @@ def waiting(evidence: Evidence, entries: Iterable[Entry]) -> list[Entry]:
         for e, found in leaders
         if not _is_due(evidence, found, best) and not all(_told(evidence, leader) for leader in found)
     ]
+
+
+def may_come(evidence: Evidence, entries: Sequence[Entry], unsettled: Collection[str] = ()) -> list[Entry]:
+    """Those of an operator's entries that are not to be compiled now, but may be when more was screened.
+
+    All others are being compiled, or are; of these, or by way of these, an entry waits for one that is not measured
+    everywhere, or has problems of these ids. What waits for one that is never compiled is not among them.
+    """
+    groups, left = groups_of(evidence), {id(e) for e in entries}
+    leaders = [(e, _leaders(evidence, e, groups)) for e in entries]
+    coming: dict[int, Entry] = {}
+    before = -1
+    while len(coming) > before:
+        before = len(coming)
+        for entry, found in leaders:
+            for leader in found if id(entry) not in coming else ():
+                open_ = not _told(evidence, leader) or not _problems(evidence, leader).isdisjoint(unsettled)
+                if id(leader) in coming or (open_ and id(leader) not in left):
+                    coming[id(entry)] = entry
+    return list(coming.values())
 
 
 def _is_due(evidence: Evidence, leaders: list[Entry], best: set[str]) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.bench_linker import BenchLinker
-from aot_tune.pipeline.measuring.device_pool import DevicePool, Job
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
-from aot_tune.pipeline.prune.after_leader import awaited, to_compile
+from aot_tune.pipeline.measuring.pool_jobs import Job
+from aot_tune.pipeline.prune.after_leader import awaited, may_come, to_compile
 from aot_tune.pipeline.scheduling.background_compiler import BackgroundCompiler, may_compile
+from aot_tune.pipeline.scheduling.early_races import EarlyRaces, longest_first
 from aot_tune.pipeline.scheduling.screen_queue import Priority, QueuedProblem, ScreenQueue, queued_problems
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Task
@@ -64,6 +67,14 @@ def measure_overlapped(
             return tuning.timings
 
 
+@dataclass(frozen=True)
+class _Outlook:
+    """What is to be compiled now, and the numbers of problems on which something may be screened that waits for it."""
+
+    due: list[Entry] = field(default_factory=list)
+    coming: Collection[int] = frozenset()
+
+
 class OverlappedTune:
     """What is left to be compiled, screened and raced; `left` are entries that were not begun to be compiled.
 
@@ -76,9 +87,12 @@ class OverlappedTune:
         self._linker = BenchLinker(session, pool, pairs)
         self._background: BackgroundCompiler | None = None
         self._generics: list[Entry] = []
+        self._verified = set[str]()
         self._granted: set[Task] = set()
         self._weighed = session.turn.seconds is not None
         self.queue, self.timings = ScreenQueue(pairs, weighed=self._weighed), Timings()
+        self._races = EarlyRaces(pool, lambda: self.queue.screened != self._seen[0])
+        self._seen, self._decided, self._outlook = (-1, -1), 0, _Outlook()
 
     def due(self) -> list[Entry]:
         """Those that are left and to be compiled now."""
@@ -111,9 +125,16 @@ class OverlappedTune:
 
     def verify_unserved(self) -> None:
         """Verify the generic variants that no problem is for, as of other dtypes, while there are workers."""
+        if jobs := self._verifications():
+            self._pool.each(jobs)
+
+    def _verifications(self) -> list[tuple[int, Job]]:
+        """What verifies such variants that nobody was asked to verify yet."""
         unserved = [e for _, evidence in self._pairs for e in evidence.unserved]
-        if unserved:
-            self._pool.each((-1 - i, partial(_verify, [e])) for i, e in enumerate(unserved))  # no problem's number
+        new = [e for e in unserved if e.candidate.id not in self._verified]
+        first = -1 - len(self._verified)  # no problem's number
+        self._verified |= {e.candidate.id for e in new}
+        return [(first - i, partial(_verify, [e])) for i, e in enumerate(new)]
 
     def resume_generics(self) -> bool:
         """Have the generic variants screened on the rest of their problems, when nothing else is left; whether so."""
@@ -133,11 +154,11 @@ class OverlappedTune:
         """
         try:
             while True:
-                if waiting := self._races_wait():
-                    self._granted |= waiting
+                if granted := self._races_wait():
+                    self._granted |= granted
                     return
                 if self._background is None:
-                    self._begin()
+                    self._begin(self.due())
                 if self._background is not None:
                     self.queue.add(self._background.take(wait=not self.queue, until=self._races_wait))
                     if self._background.over:
@@ -145,14 +166,58 @@ class OverlappedTune:
                         continue
                 elif not self.queue:
                     return
-                self.queue.screen(self._pool, self._stops)
+                self.queue.screen(self._pool, self._stops, self._more)
         finally:
             self._end()
 
-    def _begin(self) -> None:
+    def _more(self) -> Sequence[tuple[int, Job]]:
+        """What a device does that has nothing left while others are at work.
+
+        These are screens of what has got ready. When nothing compiles any more, nor is due, they are races of problems
+        of which all is screened, then generic variants to verify. What the screens made due is compiled once no race is
+        under way; what races made due, when none is left. Where a budget may end before all is done, races come last.
+        """
+        if self._races_wait():
+            return ()
+        if self._background is not None:
+            self.queue.add(self._background.take(wait=False))
+            if self._background.over:
+                self._end()
+        if self._background is None and (due := self._look_ahead()) and not self._races.under_way:
+            self._begin(due)
+        found = self.queue.jobs(self._stops)
+        if found or self._background is not None or self._weighed or self._outlook.due:
+            return found
+        return self._races.jobs(self.queue.settled(), self._outlook.coming) or self._verifications()
+
+    def _look_ahead(self) -> list[Entry]:
+        """What is to be compiled now, which is found out again when a screen or all races have told something new."""
+        screened, raced = self.queue.screened, self._races.done
+        if screened != self._seen[0] or (raced != self._seen[1] and not self._races.under_way):
+            self._seen, self._decided = (screened, raced), self.queue.decided
+            self._outlook = self._looked()
+        return self._outlook.due
+
+    def _looked(self) -> _Outlook:
+        due, coming = list[Entry](), set[int]()
+        for _, evidence in self._pairs:
+            mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
+            if not mine:
+                continue
+            unsettled = self.queue.unsettled(evidence)  # before what is known: devices are at work
+            now = evidence.as_now()
+            first = to_compile(now, mine, unsettled)
+            due += first
+            begins = {id(e) for e in first}
+            later = may_come(now, [e for e in mine if id(e) not in begins], unsettled)
+            meant = (n for n, p in self.queue.problems_of(evidence) if any(now.meant_for(e, p) for e in later))
+            coming.update(meant)
+        return _Outlook(due, coming)
+
+    def _begin(self, due: list[Entry]) -> None:
         """Begin to compile what is due; where the budget does not allow that, it is left out."""
-        due = self.due()
         now = {id(e) for e in due}
+        self._outlook = _Outlook(coming=self._outlook.coming)
         self._left = [e for e in self._left if id(e) not in now]
         self.queue.add(e for e in due if e.object is not None)  # a probe had to be compiled before
         due = [e for e in due if e.object is None]
@@ -179,7 +244,12 @@ class OverlappedTune:
 
     def _stops(self, priority: Priority) -> bool:
         """Whether there is something better to do than to screen what is of some priority."""
-        return bool(self._races_wait()) or (self._background is not None and self._background.calls(priority))
+        background = self._background  # another device may end it
+        if background is not None:
+            better = background.calls(priority)
+        else:  # what was decided since may have made something due
+            better = priority < Priority.DECIDING and self.queue.decided != self._decided
+        return better or bool(self._races_wait())
 
     def _races_wait(self) -> set[Task]:
         """The problems that were screened and not raced yet, when the budget has just the time for that; any thread."""
@@ -191,12 +261,13 @@ class OverlappedTune:
         return set(races) if self._session.turn.left <= seconds else set()
 
     def race_all(self) -> None:
-        """Race on every problem where that is due, those of more weight first.
+        """Race on every problem where that is due, those of more weight first, of a build without a budget the longest.
 
         Entrants that only a record knew are compiled together before. Where the budget does not allow that, the times
         of the record stand.
         """
-        places = sorted(queued_problems(self._pairs, weighed=self._weighed), key=lambda p: -p.weight)
+        places = queued_problems(self._pairs, weighed=self._weighed)
+        places = sorted(places, key=lambda p: -p.weight) if self._weighed else longest_first(places)
         due = [(p, entrants) for p in places if (entrants := finalists(p.evidence, p.problem))]
         missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
         if missing and may_compile(self._session):
@@ -204,7 +275,7 @@ class OverlappedTune:
         races = [one for one in due if all(e.object is not None for e in one[1])]
         unknown = [entrants for p, entrants in races if not self._pool.knows_race(p.loaded, p.problem, entrants)]
         self._linker.all({e.code: e for entrants in unknown for e in entrants}.values())
-        self._pool.each((p.number, partial(_race, p)) for p, _ in races)
+        self._pool.each(((p.number, partial(_race, p)) for p, _ in races), of=self.queue.operator_of)
 
 
 def _screen_one(place: QueuedProblem, entry: Entry, measurer: Measurer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -11,6 +12,7 @@ from functools import partial
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer
+from aot_tune.pipeline.measuring.pool_jobs import Job, More
 from aot_tune.pipeline.prune.after_leader import competes
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances, rank_of
 from aot_tune.pipeline.session import LoadedOperator
@@ -47,6 +49,7 @@ class QueuedProblem:
     awaited: float = 0.0
     rivals: list[Entry] = field(default_factory=list)
     others: list[Entry] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def priority_of_rivals(self) -> Priority:
@@ -63,17 +66,19 @@ class QueuedProblem:
     def take(self, priority: Priority) -> list[Entry]:
         """What waits and is of some priority; it does not wait any more."""
         taken: list[Entry] = []
-        if self.priority_of_rivals == priority:
-            taken, self.rivals = self.rivals, []
-        if priority == Priority.OTHERS:
-            taken, self.others = [*taken, *self.others], []
+        with self._lock:
+            if self.priority_of_rivals == priority:
+                taken, self.rivals = self.rivals, []
+            if priority == Priority.OTHERS:
+                taken, self.others = [*taken, *self.others], []
         return taken
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Have those of the entries wait that were not screened."""
         for entry in entries:
             if not self.evidence.has(entry, self.problem):
-                (self.rivals if competes(self.evidence, entry) else self.others).append(entry)
+                with self._lock:
+                    (self.rivals if competes(self.evidence, entry) else self.others).append(entry)
 
 
 def queued_problems(pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed: bool = False) -> list[QueuedProblem]:
@@ -93,13 +98,18 @@ def queued_problems(pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed
 
 
 class ScreenQueue:
-    """What is compiled and not screened yet; `weighed` as problems are, see `queued_problems`."""
+    """What is compiled and not screened yet; `weighed` as problems are, see `queued_problems`.
+
+    `screened` counts the times that a device was at a problem's screens, `decided` those at screens that decide.
+    """
 
     def __init__(self, pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed: bool = False) -> None:
         self._places = queued_problems(pairs, weighed=weighed)
         self._weighs = len({p.weight for p in self._places}) > 1
         self._resemblances: dict[int, tuple[int, Resemblances]] = {}
         self._fallen = {id(evidence): _fallen(evidence) for _, evidence in pairs}
+        self._begun, self._lock = set[int](), threading.Lock()
+        self.screened = self.decided = 0
 
     def __bool__(self) -> bool:
         return any(place.rivals or place.others for place in self._places)
@@ -131,23 +141,59 @@ class ScreenQueue:
         return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem)) if self._weighs else 0.0
 
     def unsettled(self, evidence: Evidence) -> set[str]:
-        """Ids of an operator's problems on which rivals wait."""
-        return {place.problem.id for place in self._places if place.evidence is evidence and place.rivals}
+        """Ids of an operator's problems on which rivals wait, or a device is at work."""
+        own = (place for place in self._places if place.evidence is evidence)
+        return {place.problem.id for place in own if place.rivals or place.number in self._begun}
 
-    def screen(self, pool: DevicePool, stop: Callable[[Priority], bool]) -> None:
+    def screen(self, pool: DevicePool, stop: Callable[[Priority], bool], more: More = lambda: ()) -> None:
         """Screen what waits with the highest priority; no problem is begun once `stop` says so of that priority.
 
-        Problems of more weight come first; of what decides, then that which most is to be compiled by.
+        Problems of more weight come first; of what decides, then that which most is to be compiled by. Where all weigh
+        the same, devices share operators out. Those that have nothing left ask for `more`.
         """
-        top = max((place.priority for place in self._places), default=Priority.NOTHING)
-        chosen = [place for place in self._places if place.priority == top != Priority.NOTHING]
+        pool.each(self.jobs(stop), more, _any if self._weighs else self.operator_of)
+        self._reconsider()
+
+    def jobs(self, stop: Callable[[Priority], bool]) -> list[tuple[int, Job]]:
+        """The screens that come next: those of the highest priority, of problems on which no device is at work."""
+        waiting = [place for place in self._places if place.priority and place.number not in self._begun]
+        top = max((place.priority for place in waiting), default=Priority.NOTHING)
+        chosen = [place for place in waiting if place.priority == top]
         if top == Priority.DECIDING:
             chosen.sort(key=lambda place: (-place.weight, -place.awaited, place.rank, place.number))
         else:
             chosen.sort(key=lambda place: (-place.weight, place.rank, place.number))
         known = [(place, self._resemblances_of(place.evidence)) for place in chosen]
-        pool.each((place.number, partial(screen_queued, place, found, top, stop)) for place, found in known)
-        self._reconsider()
+        return [(place.number, partial(self._screen, place, found, top, stop)) for place, found in known]
+
+    def _screen(
+        self,
+        place: QueuedProblem,
+        resemblances: Resemblances,
+        priority: Priority,
+        stop: Callable[[Priority], bool],
+        measurer: Measurer,
+    ) -> bool:
+        self._begun.add(place.number)
+        try:
+            return screen_queued(place, resemblances, priority, stop, measurer)
+        finally:
+            with self._lock:
+                self.screened += 1
+                self.decided += priority == Priority.DECIDING
+            self._begun.discard(place.number)
+
+    def settled(self) -> list[QueuedProblem]:
+        """Problems on which nothing waits, and no device is at work."""
+        return [p for p in self._places if not p.priority and p.number not in self._begun]
+
+    def problems_of(self, evidence: Evidence) -> list[tuple[int, Problem]]:
+        """An operator's problems with their numbers."""
+        return [(p.number, p.problem) for p in self._places if p.evidence is evidence]
+
+    def operator_of(self, number: int) -> str:
+        """The name of the operator of a problem by its number; nothing of what is no problem's."""
+        return self._places[number].evidence.operator.name if number >= 0 else ""
 
     def _resemblances_of(self, evidence: Evidence) -> Resemblances:
         count, found = self._resemblances.get(id(evidence), (0, None))
@@ -168,6 +214,10 @@ class ScreenQueue:
                 place.add(evidence.tried(place.problem, mine))
 
 
+def _any(_number: int) -> str:
+    return ""
+
+
 def _fallen(evidence: Evidence) -> int:
     """How many candidates failed, or did not compile."""
     return len(evidence.broken) + sum(e.object is not None and not e.compiled for e in evidence.entries.values())
@@ -181,9 +231,9 @@ def screen_queued(
     measurer: Measurer,
 ) -> bool:
     """Screen what waits on a problem with some priority; whether anything was begun."""
-    if stop(priority):
+    taken = [] if stop(priority) else place.take(priority)
+    if not taken:
         return False
-    taken = place.take(priority)
     passed = resemblances.pass_over(place.problem, taken)
     if passed:
         measurer.spare(place.loaded, place.problem, len(passed))

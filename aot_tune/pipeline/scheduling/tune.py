@@ -14,6 +14,7 @@ from aot_tune.pipeline.measuring.probe import check_agreement
 from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with
+from aot_tune.pipeline.scheduling.early_checks import checks_fitted_beside
 from aot_tune.pipeline.scheduling.older_cpus import older_seconds, tune_older
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
 from aot_tune.pipeline.scheduling.screen_queue import QueuedProblem, queued_problems
@@ -121,6 +122,8 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
             session.progress.line(
                 f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
             )
+            for line in pool.told() if len(pool.members) > 1 else ():
+                session.progress.line(f"{target.name}: {line}")
         if target.on_host and session.older is not None:
             for name, older in tune_older(session, session.older, pool, pairs).items():
                 found[name].append(older)
@@ -138,7 +141,8 @@ def _tune_all(
     alone = family(target.family).compiling_disturbs
     within = BudgetTuning(session, pool, pairs) if alone and session.turn.seconds is not None else None
     recorded = 0
-    if not alone and nothing_is_known(session, pool.device):
+    early = not alone and nothing_is_known(session, pool.device)
+    if early:
         pool.start()
     step = session.step
     while step and (fresh := ask_for(session, pairs, vendors, step)):
@@ -155,7 +159,8 @@ def _tune_all(
         elif alone:
             one_after_the_other(session, pool, pairs, entries, target)
         else:
-            _overlapped(session, target, pool, pairs, entries)
+            with checks_fitted_beside(session, target, entries if early else ()):
+                _overlapped(session, target, pool, pairs, entries)
         for evidence in fresh:
             session.tell(evidence)
         step = next_step(session, entries, begun, step)

@@ -53,6 +53,20 @@ def test_candidates_are_tried_where_they_serve_and_are_meant_for() -> None:
     assert [e.candidate.kernel for e in found.tried(problem(M=1, N=7))] == ["small", "generic"]
 
 
+def test_what_is_known_now_stays_as_it_is_while_devices_add_to_it() -> None:
+    one = evidence(FAST, GENERIC)
+    where, other = OPERATOR.workload
+    one.add_screen(measured(FAST, where, (1.0,)))
+    now = one.as_now()
+    one.add_screen(measured(GENERIC, where, (), status="crashed"))
+    one.add_screen(measured(FAST, other, (1.0,)))
+    one.pass_over(other, [GENERIC.candidate.id])
+    assert set(now.measurements) == {where.id}
+    assert set(now.measurements[where.id]) == now.fresh[where.id] == {FAST.candidate.id}
+    assert (now.broken, now.passed_over) == (set(), set())
+    assert now.entries is one.entries
+
+
 def test_a_candidate_without_an_object_is_not_tried() -> None:
     assert evidence(entry("fast", "")).tried(problem(M=1, N=8)) == []
 

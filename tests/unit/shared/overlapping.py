@@ -14,8 +14,9 @@ from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Jobs, Object
 from aot_tune.compile.batches import Task
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import DevicePool, Job
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import finalists
+from aot_tune.pipeline.measuring.pool_jobs import Job, More
 from aot_tune.pipeline.records.lookup import Known
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -92,7 +93,10 @@ class World:
         self.operators = {"scale": SimpleNamespace(operator=OPERATOR)}
         self.linked: list[str] = []
         self.known: set[str] = set()
-        self.shared = SimpleNamespace(link=lambda _backend, made, _options: self.linked.append(made.symbol))
+        self.shared = SimpleNamespace(
+            link=lambda _backend, made, _options: self.linked.append(made.symbol),
+            is_linked=lambda made: made.symbol in self.linked,
+        )
         self.members = [self]
 
     def jobs_of(self, _backend: str) -> Jobs:
@@ -165,9 +169,19 @@ class World:
     def compiling(self, symbol: str) -> None:
         """Called before a compile."""
 
-    def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
-        for _, job in jobs:
-            job(cast(Any, self))
+    def each(
+        self,
+        jobs: Iterable[tuple[int, Job]],
+        more: More = lambda: (),
+        of: Callable[[int], str] = lambda _number: "",
+    ) -> None:
+        """As a pool of one device."""
+        waiting = list(jobs)
+        while waiting or (waiting := list(more())):
+            for number, job in waiting:
+                of(number)
+                job(cast(Any, self))
+            waiting = []
 
     def spare(self, _loaded: object, where: Problem, count: int) -> None:
         self.spared[where.id] = self.spared.get(where.id, 0) + count

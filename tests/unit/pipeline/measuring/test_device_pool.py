@@ -14,8 +14,8 @@ import pytest
 from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, evidence, measured, measurer, pool_of, session_of
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.measuring.device_pool import PoolJobs
 from aot_tune.pipeline.measuring.measure import Measurer
+from aot_tune.pipeline.measuring.pool_jobs import PoolJobs
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances
 from aot_tune.pipeline.scheduling.screen_queue import Priority, queued_problems, screen_queued
 from aot_tune.pipeline.scheduling.tune import nothing_is_known

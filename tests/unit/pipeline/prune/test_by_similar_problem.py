@@ -167,7 +167,7 @@ def test_what_is_passed_over_is_neither_screened_nor_expected(monkeypatch: pytes
     queue.add(told.entries[s] for s in F16)
     places = [p for p in queue._places if p.problem == PLAIN_F16]
     queue._places = places
-    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(one) for _, job in jobs])), lambda _: False)
+    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs, *_: [job(one) for _, job in jobs])), lambda _: False)
     assert bench.calls == 4
     assert left - pending._screens[task] == 6
 
@@ -179,7 +179,7 @@ def test_problems_that_others_resemble_are_screened_first(told: Told) -> None:
     queue, asked = ScreenQueue([(LOADED, told.evidence)]), list[str]()
     queue.add(told.entries.values())
     member = SimpleNamespace(screen=lambda _l, _e, where, _w: asked.append(where.id), spare=lambda *_: None)
-    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs])), lambda _: False)
+    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs, *_: [job(member) for _, job in jobs])), lambda _: False)
     assert asked == sorted(asked, key=lambda p: ranks[p])
     assert asked == sorted([p.id for p in RESEMBLING.workload_for("cuda")], key=lambda p: ranks[p])
     assert [p.rank for p in queued_problems([(LOADED, told.evidence)])] == [2, 1, 1, 0, 1, 0]
@@ -198,7 +198,7 @@ def test_what_was_passed_over_for_a_candidate_that_fails_then_is_tried(told: Tol
             told.times(where, {symbol: 90.0}, "wrong-result" if wrong else "ok")
 
     member = SimpleNamespace(screen=screen, spare=lambda *_: None)
-    pool = cast(Any, SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs]))
+    pool = cast(Any, SimpleNamespace(each=lambda jobs, *_: [job(member) for _, job in jobs]))
     queue.add(told.entries[s] for s in F16[:3])
     queue._places = [p for p in queue._places if p.problem in (PLAIN_F16, LARGE_F16)]
     queue.screen(pool, lambda _: False)

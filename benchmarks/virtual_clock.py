@@ -1,0 +1,124 @@
+"""A clock of made-up seconds for programs with threads: it moves on once every thread waits for it, or for another.
+
+What threads compute counts too, one after the other, as Python runs them; that a machine is busy with something else
+does not. So a simulation of minutes takes seconds, and comes out much the same each time.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import heapq
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+
+__all__ = ["VirtualClock"]
+
+_LOOK = 0.0002
+"""Real seconds between two looks at what threads are at."""
+
+
+class VirtualClock:
+    """Threads `sleep` on it. `by` is what a second of this machine's processor counts as."""
+
+    def __init__(self, by: float = 1.0) -> None:
+        self._by, self._lock, self._numbers = by, threading.Lock(), itertools.count()
+        self._now = self._free = 0.0
+        self._own: dict[int, tuple[float, float]] = {}
+        self._waiting: list[tuple[float, int, threading.Lock]] = []
+        self._ended = False
+
+    def now(self) -> float:
+        """Made-up seconds since the beginning, to the end of what this thread has computed."""
+        with self._lock:
+            return self._counted()
+
+    def _counted(self) -> float:
+        me, used = threading.get_ident(), time.thread_time()
+        before, until = self._own.get(me, (used, 0.0))
+        if used > before:
+            until = max(self._now, self._free, until) + (used - before) * self._by
+            self._free = until
+        self._own[me] = (used, until)
+        return max(self._now, until)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long."""
+        gate = threading.Lock()
+        gate.acquire()
+        with self._lock:
+            heapq.heappush(self._waiting, (self._counted() + max(seconds, 0.0), next(self._numbers), gate))
+        self._wait(gate)
+
+    def _wait(self, gate: threading.Lock) -> None:
+        gate.acquire()
+
+    def _move(self) -> None:
+        """Wake who waits for the least time, whenever all threads wait."""
+        still, before = _still(self._wait.__func__.__code__), ""  # type: ignore[attr-defined]
+        while not self._ended:
+            time.sleep(_LOOK)
+            places = _places(still)
+            if places and places == before and not _runnable():
+                with self._lock:
+                    if self._waiting:
+                        wake, _, gate = heapq.heappop(self._waiting)
+                        self._now = max(self._now, wake)
+                        gate.release()
+                places = ""
+            before = places
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """In the block it is what `time.monotonic` and `time.sleep` of this process go by."""
+        mover = threading.Thread(target=self._move, daemon=True)
+        real = time.monotonic, time.sleep
+        mover.start()
+        time.monotonic = self.now
+        try:
+            yield
+        finally:
+            time.monotonic = real[0]
+            self._ended = True
+            mover.join()
+
+
+def _still(wait: CodeType) -> frozenset[CodeType]:
+    """Functions in which a thread does nothing."""
+    waits = (threading.Condition.wait, threading.Thread.join, concurrent.futures.thread._worker)
+    return frozenset((wait, *(w.__code__ for w in waits), *_joins()))
+
+
+def _joins() -> Iterator[CodeType]:
+    old = getattr(threading.Thread, "_wait_for_tstate_lock", None)
+    if old is not None:
+        yield old.__code__
+
+
+def _runnable() -> bool:
+    """Whether the kernel has another thread of this process to run, as where other programs keep the cores busy."""
+    me = threading.get_native_id()
+    try:
+        for task in Path("/proc/self/task").iterdir():
+            state = (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            if state == "R" and int(task.name) != me:
+                return True
+    except OSError:  # it has ended since
+        return True
+    return False
+
+
+def _places(still: frozenset[CodeType]) -> str:
+    """Where all other threads are; empty where one of them is at work."""
+    found = []
+    for thread, frame in sys._current_frames().items():
+        if thread != threading.get_ident():
+            if frame.f_code not in still:
+                return ""
+            found.append(f"{thread} {frame.f_code.co_name} {id(frame)}")
+    return " ".join(found)
