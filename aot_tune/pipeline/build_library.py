@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.database import Begun, begin, forget
+from aot_tune.pipeline.choose_executor import agree, executor_of
 from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
@@ -24,7 +25,7 @@ from aot_tune.pipeline.shipping.kept_texts import keep_texts
 from aot_tune.pipeline.shipping.standing_in import stand_in
 from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
-from aot_tune.plan.library_plan import Plan, read_plan
+from aot_tune.plan.library_plan import Paths, Plan, read_plan
 from aot_tune.report import Report, format_report
 from aot_tune.search import Budget
 from aot_tune.support.digests import canonical_digest
@@ -47,10 +48,18 @@ def build(directory: Path) -> None:
     progress = Progress()
     for line in (*plan.summary(), *paths.compilers):
         progress.line(line)
-    session = Session(plan, paths, progress, budget)
+    with executor_of(plan, progress.line) as executor:
+        session = Session(plan, paths, progress, budget, executor)
+        _build(session, paths, directory)
+
+
+def _build(session: Session, paths: Paths, directory: Path) -> None:
+    plan, progress, budget = session.plan, session.progress, session.budget
     begun: Begun | None = None
     try:
-        reasons = dict.fromkeys(session.jobs_of(backend).reason for backend in plan.toolchains)
+        if session.executor is not None:
+            agree(session, session.executor, paths)
+        reasons = dict.fromkeys(session.compilers_of(backend).reason for backend in plan.toolchains)
         progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
         begun = _begin(session)
         repeats = Repeats(session, paths)

@@ -24,8 +24,10 @@ class Wanted(NamedTuple):
     older: Target | None
 
 
-def targets_for(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
-    """The targets that the options ask for."""
+def targets_for(
+    options: Options, recorded: Sequence[OperatorDatabase], native: Sequence[Target] | None = None
+) -> list[Target]:
+    """The targets that the options ask for; `native` ones are this machine's where they are not given."""
     if options.mode == "replay" and not recorded:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
@@ -38,7 +40,7 @@ def targets_for(options: Options, recorded: Sequence[OperatorDatabase]) -> list[
         return [target_by_name(n) for n in names]
     found: list[Target] = []
     for name in options.targets:
-        for target in targets_named(name):
+        for target in targets_named(name, native):
             if target not in found:
                 found.append(target)
     return in_order(found)
@@ -49,13 +51,19 @@ def in_order(targets: Iterable[Target]) -> list[Target]:
     return sorted(targets, key=lambda t: (t.family, t.level, t.name))
 
 
-def apart(options: Options, recorded: Sequence[OperatorDatabase], *, may_measure: bool) -> Wanted:
+def apart(
+    options: Options,
+    recorded: Sequence[OperatorDatabase],
+    *,
+    may_measure: bool,
+    native: Sequence[Target] | None = None,
+) -> Wanted:
     """The targets that the options ask for, with that for older CPUs apart, or added where it is to be tuned too.
 
     It goes with `native` alone: who names targets gets these, and all of them whole. A build that measures nothing has
     it where records do.
     """
-    targets = targets_for(options, recorded)
+    targets = targets_for(options, recorded, native)
     newest = max((t.level for t in targets if t.on_host), default=0)
     if options.targets != ("native",) or options.mode in ("generic", "compile") or newest < _BESIDE:
         return Wanted(targets, None)
@@ -64,9 +72,10 @@ def apart(options: Options, recorded: Sequence[OperatorDatabase], *, may_measure
     return Wanted([t for t in targets if t != older], older if options.older_cpus and there else None)
 
 
-def targets_named(name: str) -> list[Target]:
+def targets_named(name: str, native: Sequence[Target] | None = None) -> list[Target]:
     """The targets that a name stands for: `native` for the best of each family that is here, a family for its best."""
-    best = {t.family: t for t in native_targets()}  # by level: the last of a family is its best
+    here = native_targets() if native is None else native
+    best = {t.family: t for t in here}  # by level: the last of a family is its best
     if name == "native":
         return list(best.values())
     if name in best:
