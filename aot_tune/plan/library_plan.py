@@ -178,7 +178,7 @@ def make_plan(
     machines = ThisMachine() if cluster is None or options.executor == "local" else cluster()
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     deciders = deciding(databases, options.device)
-    wanted, older = apart(options, deciders, may_measure=may_measure, native=machines.native())
+    wanted, older = apart(options, deciders, may_measure=may_measure, best=machines.best())
     targets = wanted if options.mode != "generic" else []
     baselines = (*generic_targets(wanted), *eight_bit_baselines(operators.values(), wanted))
     families = sorted({t.family for t in (*baselines, *wanted)})

@@ -17,6 +17,9 @@ __all__ = ["Machines", "ThisMachine", "device_families", "devices"]
 class Machines(Protocol):
     """Where a build measures."""
 
+    def best(self) -> list[Target] | None:
+        """The best targets of the devices there; None where it is this machine alone."""
+
     def native(self) -> list[Target]:
         """Targets that run there, by family and level."""
 
@@ -29,6 +32,9 @@ class Machines(Protocol):
 
 class ThisMachine:
     """The machine of this process."""
+
+    def best(self) -> None:
+        """See `Machines`."""
 
     def native(self) -> list[Target]:
         """See `Machines`."""

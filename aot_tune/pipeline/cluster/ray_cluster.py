@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = ["ClusterNode", "CompilesEndedError", "RayCluster", "RayDevice"]
 
 _ANSWER_SECONDS = 120.0
 """A node starts a process and imports the package before it answers."""
+_KNOCK_SECONDS = 10.0
 _FREE_SECONDS = 30.0
 """A device that another job of the cluster has for longer is done without."""
 _RETRIES = 5
@@ -56,13 +58,13 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
 class RayCluster:
     """A context manager: the connection of this process to a running cluster, whose scheduler does all scheduling.
 
-    `address` is Ray's; empty is what RAY_ADDRESS says, or the cluster that this machine is a node of.
+    `address` is HOST:PORT, or `auto` for the cluster that this machine is a node of.
 
     Raises:
         BuildError: when Ray is not installed, or no cluster can be reached.
     """
 
-    def __init__(self, address: str = "") -> None:
+    def __init__(self, address: str) -> None:
         self._address = address
         self._ray = _ray()
         self._lock = threading.Lock()
@@ -73,8 +75,9 @@ class RayCluster:
         ray = self._ray
         kept = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
         try:
+            _knock(self._address)
             ray.init(
-                address=self._address or "auto",
+                address=self._address,
                 namespace="aot_tune",
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -83,10 +86,10 @@ class RayCluster:
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
             ray.shutdown()
             raise BuildError(
-                "AOT_TUNE_EXECUTOR=ray: no Ray cluster can be reached",
+                f"AOT_TUNE_EXECUTOR=ray: no Ray cluster can be reached by RAY_ADDRESS={self._address}",
                 why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
                 fix="run the build on a node of the cluster (`ray start --address=HEAD:6379` makes this machine one), "
-                "or set RAY_ADDRESS to that of its head, such as 10.0.0.1:6379",
+                "and set RAY_ADDRESS to that of its head, such as 10.0.0.1:6379, where it is a node of several",
             ) from error
         finally:
             if threading.current_thread() is threading.main_thread():  # Ray has its own, which ends the process at once
@@ -228,6 +231,17 @@ class RayDevice:
     def release(self) -> None:
         """Give the GPU back to the cluster."""
         self._ray.kill(self.actor)
+
+
+def _knock(address: str) -> None:
+    """Raise where nobody answers, for which Ray would wait minutes."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address:
+        raise ValueError("it is for clients from outside, which have no object store; HOST:PORT is wanted")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+    elif address != "auto":
+        raise ValueError("it is neither HOST:PORT nor auto")
 
 
 def _ray() -> Any:

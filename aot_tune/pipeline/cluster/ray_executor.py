@@ -30,6 +30,7 @@ from aot_tune.pipeline.cluster.ray_cluster import ClusterNode, CompilesEndedErro
 from aot_tune.pipeline.cluster.remote_bench import RemoteBench
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.machines import devices
+from aot_tune.plan.wanted_targets import best_here, in_order
 from aot_tune.search import Budget
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
@@ -46,7 +47,7 @@ def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = N
     Raises:
         BuildError: when there is none, or its nodes have another version of this package.
     """
-    with RayCluster() as cluster:
+    with RayCluster(os.environ.get("RAY_ADDRESS") or "auto") as cluster:
         yield RayExecutor(cluster, log, targets)
 
 
@@ -111,11 +112,19 @@ class RayExecutor:
                 check_node(node, answer if isinstance(answer, str) else decode(answer, NodeFacts), here)
         mistakes.tell()
 
+    def best(self) -> list[Target]:
+        """See `Machines`: that of this machine's CPU, and that of each GPU."""
+        found = {t.name: t for t in best_here() if t.on_host}
+        for _, names in self._facts:
+            last = in_order(map(target_by_name, names))[-1]
+            found[last.name] = last
+        return in_order(found.values())
+
     def native(self) -> list[Target]:
         """See `Machines`."""
         names = {t for _, targets in self._facts for t in targets}
         found = {t.name: t for t in (*(t for t in native_targets() if t.on_host), *map(target_by_name, sorted(names)))}
-        return sorted(found.values(), key=lambda t: (t.family, t.level, t.name))
+        return in_order(found.values())
 
     def devices(self, threads: int, families: Sequence[str]) -> list[Device]:
         """See `Machines`: this machine's CPU, the nodes' GPUs."""
