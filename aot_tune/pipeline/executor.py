@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.compile import Toolchain
 from aot_tune.compile.elsewhere import CompilersElsewhere
 from aot_tune.compile.jobs import Jobs
+from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuestion
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.machines import Machines
 from aot_tune.search import Budget
@@ -72,10 +74,22 @@ class Executor(Machines, CompilersElsewhere, Protocol):
     def has(self, device: Device) -> bool:
         """Whether a device is one of theirs."""
 
+    def ask_vendor(self, question: VendorQuestion, device: Device) -> VendorAnswer:
+        """What a vendor's library says on a device."""
+
     def bench(
-        self, device: Device, policy: Policy, threads: int, patience: Budget | None, *, exclusive: bool
+        self,
+        device: Device,
+        policy: Policy,
+        threads: int,
+        patience: Budget | None,
+        findings: Findings,
+        *,
+        exclusive: bool,
     ) -> AbstractContextManager[MeasuringBench]:
         """A bench on a device, which is waited for as long as a budget lasts where it is `exclusive`.
+
+        Of `findings` it shares with benches on devices of the same model what objects come to on odd problems.
 
         Raises:
             WorkerError: when it cannot be had.

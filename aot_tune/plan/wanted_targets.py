@@ -89,9 +89,9 @@ def targets_named(name: str, best: Sequence[Target] | None = None) -> list[Targe
         return own
     of_family = [t.name for chain in toolchains().values() for t in chain.targets() if t.family == name]
     if of_family:
+        where = "this machine" if best is None else "neither this machine nor the cluster"
         raise OptionError(
-            f"AOT_TUNE_TARGETS={name!r}: "
-            f"{'this machine' if best is None else 'neither this machine nor the cluster'} has no device of that family",
+            f"AOT_TUNE_TARGETS={name!r}: {where} has {'no' if best is None else 'a'} device of that family",
             fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
         )
     return [target_by_name(name)]

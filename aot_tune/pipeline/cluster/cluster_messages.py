@@ -10,6 +10,7 @@ import msgspec
 
 from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
+from aot_tune.bench.protocol.messages import Checked
 from aot_tune.compile import CompileOutcome
 from aot_tune.plan.library_plan import Plan
 from aot_tune.render import Candidate
@@ -22,8 +23,8 @@ __all__ = [
     "BenchAnswer",
     "BenchCall",
     "CompileOrder",
-    "CompileReply",
     "GpuFacts",
+    "MadeObject",
     "NodeFacts",
     "NodeQuestion",
     "PrepareCall",
@@ -109,7 +110,7 @@ class CompileOrder(_Record, frozen=True):
     environ: dict[str, str]
 
 
-class CompileReply(_Record, frozen=True):
+class MadeObject(_Record, frozen=True):
     """What a compiler run came to on a `node`, the files that are kept of it, and digests of what it included."""
 
     node: str
@@ -181,13 +182,17 @@ class PrepareCall(_Call, frozen=True):
 
 
 class ScreenCall(_Call, frozen=True):
-    """See `Bench.screen`, or `Bench.verify` where it is not `timed`."""
+    """See `Bench.screen`, or `Bench.verify` where it is not `timed`.
+
+    `verdict` is what the object came to on odd problems on another device, where that is known.
+    """
 
     prepared: Prepared
     entrant: SentEntrant
     best_ns: float | None
     tune_checks: bool
     timed: bool
+    verdict: Checked | None = None
 
 
 class RaceCall(_Call, frozen=True):
@@ -209,11 +214,15 @@ BenchCall = PrepareCall | ScreenCall | RaceCall | SurveyCall
 
 
 class BenchAnswer(_Record, frozen=True):
-    """What a call came to; `referring` are the bench's seconds of references so far."""
+    """What a call came to; `referring` are the bench's seconds of references so far.
+
+    `verdict` is what a screened object comes to on odd problems, whatever else.
+    """
 
     measurements: list[Measurement] = []
     prepared: Prepared | None = None
     referring: float = 0.0
+    verdict: Checked | None = None
     error: SentError | None = None
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.findings import Findings
+from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.messages import Checked
 from aot_tune.compile import native_targets
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
@@ -27,6 +31,7 @@ from aot_tune.pipeline.cluster.cluster_messages import (
 )
 from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
 from aot_tune.pipeline.measuring.device_lock import device_lock
+from aot_tune.pipeline.measuring.vendor_process import VendorQuestion, ask_vendor
 from aot_tune.plan.machines import device_families
 from aot_tune.plan.preflight import check_measuring
 from aot_tune.search import Budget
@@ -69,6 +74,11 @@ class DeviceHost:
     def call(self, request: bytes, *objects: bytes) -> bytes:
         """Carry out a `BenchCall`; `objects` are the linked ones of its candidates, in their order."""
         return self._thread.submit(self._call, request, objects).result()
+
+    def ask_vendor(self, question: bytes) -> bytes:
+        """Answer a `VendorQuestion` about the device."""
+        unit = self._open.bench.device.unit if self._open is not None else os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return encode(ask_vendor(decode(question, VendorQuestion), unit))
 
     def end(self) -> None:
         """End the bench, if there is one."""
@@ -118,14 +128,14 @@ class DeviceHost:
 class _OpenBench:
     """A bench with the operators of a build and a folder of its own."""
 
-    def __init__(self, device: Device, order: Begin, log: object) -> None:
+    def __init__(self, device: Device, order: Begin, log: Callable[[str], None]) -> None:
         self._operators: dict[str, LoadedOperator] = stated_operators(order.plan, [Path(r) for r in order.roots])
         with ExitStack() as stack:
             self._folder = Path(stack.enter_context(scratch_folder())).resolve()
             check_loadable(self._folder)  # else every candidate would fail, and that be remembered of it
             if order.exclusive:
                 stack.enter_context(
-                    device_lock(device, log, None if order.patience is None else Budget(order.patience))  # type: ignore[arg-type]
+                    device_lock(device, log, None if order.patience is None else Budget(order.patience))
                 )
             self.bench = stack.enter_context(
                 Bench(
@@ -133,7 +143,7 @@ class _OpenBench:
                     order.policy,
                     scratch=self._folder / "bench",
                     threads=order.threads,
-                    log=log,  # type: ignore[arg-type]
+                    log=log,
                     waits=order.exclusive,
                 )
             )
@@ -155,16 +165,26 @@ class _OpenBench:
                 self._keep(one.file, data)
             entrants = [one.entrant(self._folder) for one in sent]
             if isinstance(call, ScreenCall):
-                if call.timed:
-                    found = [self.bench.screen(call.prepared, entrants[0], call.best_ns, call.tune_checks)]
-                else:
-                    found = [self.bench.verify(call.prepared, entrants[0], call.tune_checks)]
-            elif isinstance(call, RaceCall):
+                return self._screen(call, entrants[0])
+            if isinstance(call, RaceCall):
                 found = self.bench.race(call.prepared, entrants)
             else:
                 loaded = self._operators[call.operator]
                 found = self.bench.survey(loaded.folder, loaded.operator, call.problem, entrants)
         return BenchAnswer(measurements=found, referring=self.bench.referring)
+
+    def _screen(self, call: ScreenCall, entrant: Entrant) -> BenchAnswer:
+        suite = Findings.suite(call.prepared.operator_folder, entrant.code, entrant.requires)
+        verdicts = self.bench.findings.verdicts
+        if call.verdict is not None:
+            verdicts.put(suite, call.verdict)
+        if call.timed:
+            found = self.bench.screen(call.prepared, entrant, call.best_ns, call.tune_checks)
+        else:
+            found = self.bench.verify(call.prepared, entrant, call.tune_checks)
+        verdict = verdicts.made(suite)
+        known = verdict if isinstance(verdict, Checked) else None
+        return BenchAnswer(measurements=[found], referring=self.bench.referring, verdict=known)
 
     def _keep(self, name: str, data: bytes) -> None:
         """Write a linked object, once; workers find it by its name, which is of its contents."""

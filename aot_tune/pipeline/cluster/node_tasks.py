@@ -14,7 +14,7 @@ from aot_tune.compile.cache.entry import OBJECT, file_digest
 from aot_tune.compile.diagnostics import SOURCES
 from aot_tune.pipeline.cluster.cluster_messages import (
     CompileOrder,
-    CompileReply,
+    MadeObject,
     NodeFacts,
     NodeQuestion,
     SentError,
@@ -82,22 +82,22 @@ def maker_of(chain: Toolchain, targets: tuple[str, ...]) -> dict[str, object]:
 
 
 def compile_here(order: bytes) -> bytes:
-    """Carry out a `CompileOrder`, in a folder that goes with it; the answer is a `CompileReply`."""
+    """Carry out a `CompileOrder`, in a folder that goes with it; the answer is a `MadeObject`."""
     node = platform.node()
     try:
         return encode(_compile(node, decode(order, CompileOrder)))
     except AotTuneError as error:
-        return encode(CompileReply(node=node, error=SentError.of(error)))
+        return encode(MadeObject(node=node, error=SentError.of(error)))
 
 
-def _compile(node: str, one: CompileOrder) -> CompileReply:
+def _compile(node: str, one: CompileOrder) -> MadeObject:
     chain = _chain(one.backend, tuple(sorted(one.environ.items())))
     with scratch_folder() as name:
         folder = Path(name)
         target, options = target_by_name(one.target), taken_options(one.options)
         outcome = chain.compile(one.source, target, folder / OBJECT, one.timeout, options)
         kept = (OBJECT,) if outcome.status == "ok" else SOURCES
-        return CompileReply(
+        return MadeObject(
             node=node,
             outcome=outcome,
             files={p.name: p.read_bytes() for p in folder.iterdir() if p.name in kept},

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import CompileOutcome, Jobs, Toolchain, native_targets, target_by_name
 from aot_tune.compile.cache.entry import file_digest
@@ -16,8 +17,8 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
     BenchAnswer,
     CompileOrder,
-    CompileReply,
     GpuFacts,
+    MadeObject,
     NodeFacts,
     NodeQuestion,
     decode,
@@ -28,12 +29,13 @@ from aot_tune.pipeline.cluster.fit_nodes import check_node
 from aot_tune.pipeline.cluster.node_tasks import choosing, node_facts
 from aot_tune.pipeline.cluster.ray_cluster import ClusterNode, CompilesEndedError, RayCluster, RayDevice
 from aot_tune.pipeline.cluster.remote_bench import RemoteBench
+from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuestion
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.machines import devices
 from aot_tune.plan.wanted_targets import best_here, in_order
 from aot_tune.search import Budget
 from aot_tune.spec import CompileOptions, Target
-from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
+from aot_tune.support.errors import BuildError, Mistakes, ToolchainError, WorkerError
 
 __all__ = ["RayExecutor", "ray_executor"]
 
@@ -176,7 +178,7 @@ class RayExecutor:
         )
         memory = self._memory(toolchain, [n for n in self._cluster.nodes() if n.cpus])
         try:
-            reply = decode(self._cluster.compile(encode(order), memory), CompileReply)
+            reply = decode(self._cluster.compile(encode(order), memory), MadeObject)
         except CompilesEndedError as error:
             return CompileOutcome(status="compile-failed", log=f"error: {error.text}", lasting=False)
         if reply.error is not None or reply.outcome is None:
@@ -200,8 +202,22 @@ class RayExecutor:
         """See `Executor`."""
         return device.unit in self._hosts
 
+    def ask_vendor(self, question: VendorQuestion, device: Device) -> VendorAnswer:
+        """See `Executor`."""
+        try:
+            return decode(self._hosts[device.unit].ask("ask_vendor", encode(question), log=self._log), VendorAnswer)
+        except WorkerError as error:
+            return VendorAnswer(error=error.what)
+
     def bench(
-        self, device: Device, policy: Policy, threads: int, patience: Budget | None, *, exclusive: bool
+        self,
+        device: Device,
+        policy: Policy,
+        threads: int,
+        patience: Budget | None,
+        findings: Findings,
+        *,
+        exclusive: bool,
     ) -> AbstractContextManager[RemoteBench]:
         """See `Executor`."""
         if self._plan is None:
@@ -214,7 +230,7 @@ class RayExecutor:
             exclusive=exclusive,
             patience=None if patience is None or patience.seconds is None else patience.left,
         )
-        return RemoteBench(device, begin, self._hosts[device.unit], self._put, self._log)
+        return RemoteBench(device, begin, self._hosts[device.unit], self._put, self._log, findings)
 
     def _put(self, path: Path) -> Any:
         """A linked object in the cluster's store, once for all devices, as long as this lives."""

@@ -8,8 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Prepared
+from aot_tune.bench.protocol.messages import Checked
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
     BenchAnswer,
@@ -45,7 +47,8 @@ class HeldDevice(Protocol):
 class RemoteBench:
     """See `Bench`. Linked objects go to the node by `put`, once to each, as bytes.
 
-    The node has the operators from the project's files of its own.
+    The node has the operators from the project's files of its own. What an object comes to on odd problems is found out
+    on one device and holds for the others; references are computed for each.
     """
 
     def __init__(
@@ -55,7 +58,9 @@ class RemoteBench:
         host: HeldDevice,
         put: Callable[[Path], Any],
         log: Callable[[str], None],
+        findings: Findings,
     ) -> None:
+        self._verdicts = findings.verdicts
         self.device, self.policy = device, begin.policy
         self._begin, self._host, self._put, self._log = begin, host, put, log
         self._alone = self._lost = False
@@ -112,15 +117,21 @@ class RemoteBench:
     def _screen(
         self, prepared: Prepared, entrant: Entrant, best_ns: float | None, tune_checks: bool, *, timed: bool
     ) -> Measurement:
+        suite = Findings.suite(prepared.operator_folder, entrant.code, entrant.requires)
+        known = None if self._alone else self._verdicts.made(suite)
         call = ScreenCall(
             prepared=prepared,
             entrant=SentEntrant.of(entrant),
             best_ns=best_ns,
             tune_checks=tune_checks,
             timed=timed,
+            verdict=known if isinstance(known, Checked) else None,
             alone=self._alone,
         )
-        return self._call(call, [entrant]).measurements[0]
+        answer = self._call(call, [entrant])
+        if answer.verdict is not None and not self._alone:
+            self._verdicts.put(suite, answer.verdict)
+        return answer.measurements[0]
 
     def race(self, prepared: Prepared, entries: Sequence[Entrant]) -> list[Measurement]:
         """See `Bench`."""

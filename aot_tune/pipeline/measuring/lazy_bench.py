@@ -72,7 +72,10 @@ class LazyBench:
             executor = self.session.executor
             if executor is not None and executor.has(self.device):
                 policy = self.session.policy_of(self.device.family)
-                there = executor.bench(self.device, policy, self.session.threads, patience, exclusive=self._exclusive)
+                findings = self.shared.findings
+                there = executor.bench(
+                    self.device, policy, self.session.threads, patience, findings, exclusive=self._exclusive
+                )
                 bench = stack.enter_context(there)
             else:
                 if self._exclusive:
