@@ -46,6 +46,10 @@ __global__ void unused() {}
 """
 
 
+NODE_PATH = os.pathsep.join([str(ROOT / "tests" / "stub_node"), str(ROOT)])
+"""Where Python on a node imports from."""
+
+
 def with_gpu_kernels(project: Project) -> Project:
     """Add kernels for GPUs to the operator of a project."""
     operator = OPERATOR.replace("    kernels=(\n", f"    kernels=({CUDA_KERNELS}")
@@ -67,9 +71,9 @@ def ray_cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def add_node(cluster: Any, cpus: int, gpu: str = "", path: str = str(ROOT), **environ: str) -> Any:
-    """Add a node; `gpu` is that of the stub, `path` where its Python finds the package."""
-    given = {"STUB_GPU": gpu, "PYTHONPATH": f"{ROOT / 'tests' / 'stub_node'}{os.pathsep}{path}", **environ}
+def add_node(cluster: Any, cpus: int, gpu: str = "") -> Any:
+    """Add a node; `gpu` is that of the stub."""
+    given = {"STUB_GPU": gpu, "PYTHONPATH": NODE_PATH}
     given |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}
     before = dict(os.environ)
     os.environ.update(given)

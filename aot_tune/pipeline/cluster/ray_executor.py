@@ -67,7 +67,8 @@ class RayExecutor:
         self._check(nodes, NodeQuestion())
         self._hosts: dict[str, RayDevice] = {}
         self._facts: list[tuple[Device, tuple[str, ...]]] = []
-        for held in cluster.hold_devices([n for n in nodes if n.gpus], log):
+        wanted = targets is None or any(not target_by_name(t).on_host for t in targets)
+        for held in cluster.hold_devices([n for n in nodes if n.gpus and wanted], log):
             facts = decode(held.facts, GpuFacts)
             if facts.device is None:
                 log(f"a GPU of {held.node.shown} is done without: {facts.error}")
@@ -81,6 +82,10 @@ class RayExecutor:
         for device, _ in self._facts:
             log(f"device {device.name} {device.unit} on {self._hosts[device.unit].node.shown}")
 
+    def chooses(self, environ: Mapping[str, str]) -> None:
+        """Have nodes take the compilers that variables choose."""
+        self._environ = choosing(environ)
+
     def agree(self, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
         """See that all nodes compile as this machine does, and have the project's files as it does.
 
@@ -88,7 +93,7 @@ class RayExecutor:
             BuildError: naming the nodes that do not, and what to do; or the target that no device runs.
         """
         self._plan, self._roots = plan, paths.templates
-        self._environ = choosing({**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates)})
+        self.chooses({**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates)})
         nodes = self._cluster.nodes()
         if not any(n.cpus for n in nodes):
             raise BuildError(
