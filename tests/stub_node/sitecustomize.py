@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 _PATCHED = "aot_tune.compile.cuda.visible_gpus"
 
@@ -37,7 +38,7 @@ class _StubDriver(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         assert self._loader is not None
         return self._loader.create_module(spec)
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: Any) -> None:
         assert self._loader is not None
         self._loader.exec_module(module)
         name, capability, unit = os.environ["STUB_GPU"].split("|")
