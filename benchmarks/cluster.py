@@ -3,8 +3,8 @@
     python benchmarks/cluster.py --nodes 3 --candidates 36 --rounds 3 --json cluster.json
 
 All nodes are on this machine, one CPU each, so both ways have the same cores. The object cache is empty each time.
-Rounds alternate which way comes first. The first compiles of a cluster wait for its processes, which import the package:
-they are counted by themselves, in a round before the others.
+Rounds alternate which way comes first. The first compiles of a cluster wait for its processes, which import the
+package: they are counted by themselves, in a round before the others.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class RayCluster:
         """
         with self._lock:
             before = self._ended
-            ref = self._compile.options(memory=memory).remote(order)
+            ref = self._compile.options(memory=memory or None).remote(order)
             self._running.add(ref)
         try:
             return bytes(self._ray.get(ref))
