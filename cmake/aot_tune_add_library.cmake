@@ -9,7 +9,8 @@
 #     [WORKLOAD <file>...]      problems worth tuning, in place of the declared ones of the operators that a file names,
 #                               or with `+` in front of its path beside them; default for AOT_TUNE_WORKLOAD
 #     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>] [SURVEY <shapes>] [OLDER_CPUS <seconds>]
-#     [MAX_REGRET <share>] [MAX_VARIANTS <count>] [MAX_BYTES <bytes>]          defaults for AOT_TUNE_*
+#     [MAX_REGRET <share>] [MAX_VARIANTS <count>] [MAX_BYTES <bytes>]          defaults for AOT_TUNE_*; a mode is
+#                               auto, tune, replay, replay-or-generic, generic or compile
 #     [INCLUDE_DIRECTORIES <folder>...] [COMPILE_DEFINITIONS <name[=value]>...] [LINK_LIBRARIES <name, path, target>...]
 #     [COMPILE_OPTIONS <option>...]  for the C++ and CUDA sources of kernels; $<$<COMPILE_LANGUAGE:CUDA>:...> for nvcc
 #                               alone. What the target has by target_include_directories, target_compile_definitions
@@ -36,8 +37,8 @@ include("${CMAKE_CURRENT_LIST_DIR}/aot_tune_install_library.cmake")
 cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets before it includes this file is kept
 
 set(_AOT_TUNE_OPTIONS
-    MODE TARGETS OLDER_CPUS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR JOBS THREADS STRICT
-    NO_SURVIVOR FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD KEEP XLA_FFI EXECUTOR
+    MODE TARGETS OLDER_CPUS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR CACHE_TIERS JOBS THREADS
+    STRICT NO_SURVIVOR FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD KEEP XLA_FFI EXECUTOR
 )
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
   set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
@@ -262,11 +263,16 @@ macro(_aot_tune_configure)
     list(APPEND generated ${directory}/xla_ffi.cpp)
   endif()
   set(_aot_tune_libraries "")
+  set(_aot_tune_library_targets "")
   foreach(library IN LISTS ARG_LINK_LIBRARIES)
     if(TARGET ${library})
       get_target_property(kind ${library} TYPE)
       if(NOT kind STREQUAL "INTERFACE_LIBRARY")
         list(APPEND _aot_tune_libraries "$<TARGET_LINKER_FILE:${library}>")
+        get_target_property(imported ${library} IMPORTED)
+        if(NOT imported) # it is to be built first
+          list(APPEND _aot_tune_library_targets ${library})
+        endif()
       endif()
     endif()
   endforeach()
@@ -338,7 +344,7 @@ macro(_aot_tune_link)
     GENERATE
     OUTPUT "${directory}/target.txt"
     CONTENT
-      "include_directories=$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>\ndefinitions=$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>\nlibraries=${_aot_tune_libraries}\n"
+      "include_directories=$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>\ndefinitions=$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>\nlibraries=${_aot_tune_libraries}\ntargets=${_aot_tune_library_targets}\n"
   )
   _aot_tune_plain_start(${target})
   add_library(${target}::${target} ALIAS ${target})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from aot_tune.compile.cuda.toolkit import find_cutlass
 from aot_tune.compile.cuda.visible_gpus import DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.plan.options import OPTIONS, misspelt
+from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.errors import AotTuneError, CacheError
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
@@ -72,7 +73,7 @@ def _answer(problems: int, targets: Sequence[str]) -> str:
     return f"answer     a build here tunes for {' and '.join(targets)}" if targets else "answer     nothing to tune for"
 
 
-_HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_JOBS")
+_HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_CACHE_TIERS", "AOT_TUNE_JOBS")
 """Options of which the lines on cache and compiles tell."""
 
 
@@ -148,6 +149,9 @@ def _listed(found: dict[str, str], verbose: bool) -> str:
 def cache_problems(location: CacheLocation) -> int:
     """Print where the cache is, and why it cannot be used; 1 where a build would end for that, as the user named it."""
     print(f"cache      {location.root or 'off'} ({location.mode}){f': {location.message}' if location.message else ''}")
+    for tier in open_tiers(location.tiers, trusted=location.trusted, log=lambda told: print(f"           {told}")):
+        if tier.usable:
+            print(f"           cache tier {tier.path}")
     if location.root is None:
         return 0
     try:

@@ -14,6 +14,7 @@ from aot_tune.cli import internal
 from aot_tune.cli import look_commands as inspect
 from aot_tune.cli import record_commands as records
 from aot_tune.cli import try_command as attempt
+from aot_tune.cli import tune_command as tuning
 from aot_tune.cli import workload_commands as workload
 from aot_tune.support.errors import AotTuneError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
@@ -34,8 +35,10 @@ def command_line() -> argparse.ArgumentParser:
     records.add_commands(commands)
     attempt.add_commands(commands)
     every.add_commands(commands)
+    tuning.add_commands(commands)
     workload.add_commands(commands)
     internal.add_commands(commands)
+    tuning.add_planned_command(commands)
     return parser
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from aot_tune.database import OperatorDatabase
 from aot_tune.report import format_report, read_report
 from aot_tune.support.errors import BuildError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "print_records"]
 
 
 def add_commands(commands: Any) -> None:
@@ -79,10 +81,15 @@ def _record(given: argparse.Namespace) -> int:
     exported = export_records(given.library, given.directory)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(exported.time))
     print(f"of the build of library {given.library!r} that recorded last, at {when}:", file=sys.stderr)
-    for path, database in exported.files.items():
-        print(path)
+    print_records(exported.files, exported.notes)
+    return 0
+
+
+def print_records(files: Mapping[Path, OperatorDatabase], notes: Iterable[str]) -> None:
+    """Print the paths of records, and to the standard error what they hold."""
+    for path, database in files.items():
+        print(path, flush=True)
         counts = f"{_count(len(database.problems), 'problem')}, {_count(len(database.candidates), 'candidate')}"
         print(f"  {counts}", file=sys.stderr)
-    for note in exported.notes:
+    for note in notes:
         print(f"NOTE {note}", file=sys.stderr)
-    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement
 from aot_tune.database.begun import Begun
 from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem
+from aot_tune.support.cache_tiers import CacheTier
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import (
@@ -51,6 +53,7 @@ class MeasurementStore:
         root: folder of the cache, or None to keep measurements for the life of this object only.
         mode, trusted, required: as for the object cache.
         begun: what was measured before it is not read.
+        tiers: caches that are asked, in this order, for what this one lacks, unless all is to be measured anew.
 
     Raises:
         CacheError: when `required` and the root cannot be used.
@@ -64,7 +67,9 @@ class MeasurementStore:
         trusted: bool = False,
         required: bool = True,
         begun: Begun | None = None,
+        tiers: Sequence[CacheTier] = (),
     ) -> None:
+        self._tiers = () if mode == "fresh" or begun is not None else tuple(tiers)
         if begun is not None and not begun.resumed:
             mode = "fresh"  # nothing was measured since, whatever the times of files say
         self._mode, self._trusted = mode, trusted
@@ -86,13 +91,19 @@ class MeasurementStore:
                     raise
                 _log.warning("measurements are not kept: %s", error)
                 self._root = None
+        for tier in self._tiers:
+            tier.check_schema("measurements", 1, ".json", SCHEMA)
         self.knew_any = self._root is not None and mode != "fresh" and (self._root / "measurements").is_dir()
+        self.knew_any = self.knew_any or any(t.usable and (t.path / "measurements").is_dir() for t in self._tiers)
         """Whether there was any measurement, of whatever: without one, all that is asked for will be measured."""
 
     @classmethod
-    def at(cls, location: CacheLocation, begun: Begun | None = None) -> MeasurementStore:
+    def at(
+        cls, location: CacheLocation, begun: Begun | None = None, tiers: Sequence[CacheTier] = ()
+    ) -> MeasurementStore:
         """The store at a place that `cache_location` found."""
-        return cls(location.root, mode=location.mode, trusted=location.trusted, required=location.required, begun=begun)
+        mode, trusted, required = location.mode, location.trusted, location.required
+        return cls(location.root, mode=mode, trusted=trusted, required=required, begun=begun, tiers=tiers)
 
     @property
     def root(self) -> Path | None:
@@ -121,6 +132,8 @@ class MeasurementStore:
         found = self._memory.get(name)
         if found is None and self._root is not None and self._mode != "fresh":
             found = self._read(self._path(self._root, name), name)
+        if found is None:
+            found = self._in_tiers(name)
         if found is not None:
             self._memory[name] = found  # whether it is known is asked before it is taken
         if peek:
@@ -153,24 +166,48 @@ class MeasurementStore:
 
     def file_digest(self, name: str) -> str:
         """Digest of what a file holds now; empty when there is none that can be used, or none is to be read."""
-        if self._root is None or self._mode == "fresh":
-            return ""
         try:
-            return hashlib.sha256(self._bytes(self._path(self._root, name))).hexdigest()
+            if self._root is not None and self._mode != "fresh":
+                return hashlib.sha256(self._bytes(self._path(self._root, name))).hexdigest()
         except (OSError, CacheError, CorruptError):
-            return ""
+            pass
+        for tier in self._tiers:
+            with contextlib.suppress(OSError, CacheError, CorruptError):
+                return hashlib.sha256(self._tier_bytes(tier, name)).hexdigest()
+        return ""
 
     def _path(self, root: Path, name: str) -> Path:
         return root / "measurements" / name[:2] / f"{name}.json"
 
+    def _in_tiers(self, name: str) -> tuple[Measurement, ...] | None:
+        for tier in self._tiers:
+            try:
+                found = self._unsealed(self._tier_bytes(tier, name), name)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OtherSchemaError, CorruptError, CacheError, OSError) as error:
+                tier.pass_over(self._path(tier.path, name), error)
+                continue
+            tier.served_measurements()
+            return found
+        return None
+
+    def _tier_bytes(self, tier: CacheTier, name: str) -> bytes:
+        if not tier.usable:
+            raise FileNotFoundError
+        return read_own(self._path(tier.path, name), trusted=tier.trusted, tier_of=tier.owner)
+
+    def _unsealed(self, data: bytes, name: str) -> tuple[Measurement, ...]:
+        """What a file holds, which counts as used."""
+        stored = unseal(data, _Stored, SCHEMA)
+        if canonical_digest(stored.key) != name:
+            raise CorruptError("its key is not its name")
+        self.used[name] = hashlib.sha256(data).hexdigest()
+        return stored.measurements
+
     def _read(self, path: Path, name: str) -> tuple[Measurement, ...] | None:
         try:
-            data = self._bytes(path)
-            stored = unseal(data, _Stored, SCHEMA)
-            if canonical_digest(stored.key) != name:
-                raise CorruptError("its key is not its name")
-            self.used[name] = hashlib.sha256(data).hexdigest()
-            return stored.measurements
+            return self._unsealed(self._bytes(path), name)
         except FileNotFoundError:
             return None
         except OtherSchemaError as error:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.database import Begun, begin, forget
-from aot_tune.pipeline.choose_executor import agree, executor_of
+from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
-from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
+from aot_tune.pipeline.measuring.verify_variants import verify_shipped
 from aot_tune.pipeline.records.lookup import recorded_evidence
 from aot_tune.pipeline.records.record_writer import compile_kept, save_records
 from aot_tune.pipeline.records.reuse_build import Repeats
+from aot_tune.pipeline.records.tolerant_replay import evidence_of_what_holds
 from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
-from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import without_wrong
 from aot_tune.pipeline.shipping.finish import choose, finish
 from aot_tune.pipeline.shipping.kept_texts import keep_texts
 from aot_tune.pipeline.shipping.standing_in import stand_in
-from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
-from aot_tune.plan.library_plan import Paths, Plan, read_plan
+from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
+from aot_tune.plan.library_plan import Plan, read_plan
+from aot_tune.plan.options import TOLERANT
 from aot_tune.report import Report, format_report
 from aot_tune.search import Budget
-from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import BuildError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
 from aot_tune.support.progress import Progress
@@ -46,40 +44,26 @@ def build(directory: Path) -> None:
     plan, paths = read_plan(directory)
     budget = Budget(plan.options.budget, spent=spent_before(directory))
     progress = Progress()
-    for line in (*plan.summary(), *paths.compilers):
-        progress.line(line)
-    with executor_of(plan, progress.line) as executor:
-        session = Session(plan, paths, progress, budget, executor)
-        _build(session, paths, directory)
-
-
-def _build(session: Session, paths: Paths, directory: Path) -> None:
-    plan, progress, budget = session.plan, session.progress, session.budget
-    begun: Begun | None = None
-    try:
-        if session.executor is not None:
-            agree(session, session.executor, paths)
-        reasons = dict.fromkeys(session.compilers_of(backend).reason for backend in plan.toolchains)
-        progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
-        begun = _begin(session)
-        repeats = Repeats(session, paths)
-        report = None if plan.options.keep else repeats.take(directory)  # whose texts are not at hand
-        if report is None:
-            report = build_with(session, plan, directory, repeats)
-            _end(session, begun)
-        else:
-            note_tuned(directory, link_memory_of(session), granted=session.load.granted)
+    with (
+        executor_of(plan, progress.line) as executor,
+        opened_session(plan, paths, budget, progress, executor) as session,
+    ):
+        with begun_or_resumed(session) as run:
+            repeats = Repeats(session, paths)
+            report = None if plan.options.keep else repeats.take(directory)  # whose texts are not at hand
+            if report is None:
+                report = build_with(session, plan, directory, repeats)
+                run.end()
+            else:
+                note_tuned(directory, link_memory_of(session), granted=session.load.granted)
         _note_headers(directory, repeats.headers)
-        progress.line(
+        session.tell_of_tiers()
+        session.progress.line(
             f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
             f"{shown_again(plan, directory)}:"
         )
         sys.stdout.write(format_report(report))
         sys.stdout.flush()
-    finally:
-        if begun is not None:
-            begun.leave()
-        session.close()
 
 
 def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
@@ -89,37 +73,6 @@ def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
         name.replace("\\", "\\\\").replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in made
     )
     (directory / "headers.d").write_text(f"{first}:{''.join(f' {name}' for name in others)}\n", encoding="utf-8")
-
-
-def _begin(session: Session) -> Begun | None:
-    """Have what an interrupted build has measured anew be known to this one, which is to measure anew as well."""
-    if session.options.mode != "tune":
-        return None
-    if session.location.mode == "fresh":
-        forget(session.location, _kind(session))
-    begun = begin(session.location, _kind(session))
-    if begun is not None:
-        session.goes_on_with(begun)
-        if begun.resumed:
-            when = time.strftime("%H:%M:%S", time.localtime(begun.since / 1e9))
-            session.progress.line(
-                f"goes on with the build of {when}, which did not end (AOT_TUNE_CACHE=fresh measures all again)"
-            )
-    return begun
-
-
-def _end(session: Session, begun: Begun | None) -> None:
-    if begun is not None:
-        begun.end()
-    elif session.options.mode == "auto":
-        forget(session.location, _kind(session))
-
-
-def _kind(session: Session) -> str:
-    """What builds have in common that would measure the same."""
-    plan, options = session.plan, session.options
-    asked = [options.filter, options.exclude_backends, options.effort, plan.workload.operators]
-    return canonical_digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])
 
 
 def shown_again(plan: Plan, directory: Path) -> str:
@@ -138,13 +91,10 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
         _without_failed(session)
     if plan.options.mode in ("generic", "compile"):
         evidence = {name: [] for name in session.operators}
-    elif plan.options.mode == "replay":
+    elif plan.options.replays:
         evidence = replay_all(session)
     else:
-        began = session.progress.now()
-        with verified_beside(session):
-            evidence = tune(session)
-        survey_all(session, evidence, session.progress.now() - began)
+        evidence = tune_plan(session)
     tuned = session.progress.now() if session.tuned is None else session.tuned
     generics: dict[str, list[Entry]] = {}
     chosen: dict[str, list[Chosen]] = {}
@@ -213,26 +163,30 @@ def _kept(
 
 def replay_all(session: Session) -> dict[str, list[Evidence]]:
     """Evidence of every operator by the records."""
+    tolerant = session.options.mode == TOLERANT
     if not session.databases or not session.targets:
-        raise BuildError(
-            "AOT_TUNE_MODE=replay, but the database is empty",
-            why="replay measures nothing: it needs the records of a build on the device",
-            fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and commit "
-            "the folder, or use another mode",
-        )
+        if not tolerant:
+            raise BuildError(
+                "AOT_TUNE_MODE=replay, but the database is empty",
+                why="replay measures nothing: it needs the records of a build on the device",
+                fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and "
+                "commit the folder, or use another mode",
+            )
+        session.progress.line("NOTE there are no records: the library has generic variants alone")
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
+    decide = evidence_of_what_holds if tolerant else recorded_evidence
     for target in session.targets:
         decided: dict[str, list[str]] = {}
         for name, loaded in session.operators.items():
             with session.failures.of(name):
-                evidence, database = recorded_evidence(session, loaded.operator, target)
+                evidence, database = decide(session, loaded.operator, target)
             if name in session.failures:
                 continue
             found[name].append(evidence)
             if database is not None:
                 decided.setdefault(database.device.slug, []).append(name)
-            elif evidence.left_out:
-                session.progress.line(f"{name}: {evidence.note}")
+            if evidence.note:
+                session.progress.line(f"{'NOTE ' * (not evidence.left_out)}{name}: {evidence.note}")
         for slug, names in decided.items():
             whose = f" for {', '.join(names)}" if len(decided) > 1 else ""
             session.progress.line(f"{target.name} is chosen by records of {slug}{whose}")

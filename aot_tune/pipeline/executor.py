@@ -71,6 +71,10 @@ class Executor(Machines, CompilersElsewhere, Protocol):
             BuildError: naming those that do not.
         """
 
+    def parts(self, targets: Sequence[str]) -> Sequence[tuple[Executor, tuple[str, ...]]]:
+        """The same machines with one model of devices for each target, the targets with it; as often as all have had
+        their turn."""
+
     def has(self, device: Device) -> bool:
         """Whether a device is one of theirs."""
 

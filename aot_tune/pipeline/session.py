@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -43,14 +41,16 @@ from aot_tune.plan.eight_bit_targets import generic_dtypes
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.machines import devices
 from aot_tune.plan.options import effort_limit
+from aot_tune.plan.wanted_targets import is_run_by
 from aot_tune.render import Renderer, candidates_for, generic_candidates, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.errors import BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
 
-__all__ = ["LoadedOperator", "Session", "baseline_versions"]
+__all__ = ["LoadedOperator", "Session"]
 
 
 _AT_ONCE = 1 << 20
@@ -66,7 +66,8 @@ class Session:
 
     `budget` is that of the whole build, `turn` that of the target which is being tuned. `tuned` is when the last one
     was, by the clock of `progress`; None where nothing was measured. `older` is the target, if any, for older CPUs.
-    `executor` has machines beside this one, where a build has such.
+    It `links` a library in the end, unless it is for records alone. `executor` has machines beside this one, where a
+    build has such.
     """
 
     def __init__(
@@ -75,10 +76,12 @@ class Session:
         paths: Paths,
         progress: Progress,
         budget: Budget | None = None,
+        *,
+        links: bool = True,
         executor: Executor | None = None,
     ) -> None:
+        self.plan, self.options, self.progress, self.links = plan, plan.options, progress, links
         self.executor = executor
-        self.plan, self.options, self.progress = plan, plan.options, progress
         roots = [Path(p) for p in paths.templates]
         self.operators = stated_operators(plan, roots)
         self.renderer = Renderer(roots, paths.compile.by_backend())
@@ -86,8 +89,11 @@ class Session:
         self.location = cache_location(self.environment)
         if self.location.message:
             progress.line(self.location.message)
-        self.store = MeasurementStore.at(self.location)
-        if plan.options.mode == "tune" and self.location.root is not None and self.location.mode == "rw":
+        self.tiers = open_tiers(self.location.tiers, trusted=self.location.trusted, log=progress.line)
+        self._untold = self.tiers
+        again = plan.options.mode == "tune"
+        self.store = MeasurementStore.at(self.location, tiers=() if again else self.tiers)
+        if again and self.location.root is not None and self.location.mode == "rw":
             self.store = MeasurementStore.at(msgspec.structs.replace(self.location, mode="fresh"))
         self.budget = budget or Budget(plan.options.budget)
         self.turn = self.budget
@@ -153,7 +159,14 @@ class Session:
         """Prune the caches and remove their scratch folders; objects of a cache that is off are gone after this."""
         for cache in self._caches.values():
             cache.close()
+        self.tell_of_tiers()
         self.progress.close()
+
+    def tell_of_tiers(self) -> None:
+        """Say once what each tier of the cache has served."""
+        untold, self._untold = self._untold, ()
+        for tier in untold:
+            self.progress.line(tier.summary())
 
     def policy_of(self, family: str) -> Policy:
         """How devices of a family are measured."""
@@ -174,7 +187,7 @@ class Session:
         """The object cache of a backend."""
         if backend not in self._caches:
             chain = toolchain_for(backend, self.environment)
-            self._caches[backend] = ObjectCache.at(self.location, chain, self.executor)
+            self._caches[backend] = ObjectCache.at(self.location, chain, self.tiers, self.executor)
         return self._caches[backend]
 
     def device_for(self, target: Target) -> Device | None:
@@ -182,25 +195,14 @@ class Session:
         return next(iter(self.devices_for(target)), None)
 
     def devices_for(self, target: Target) -> list[Device]:
-        """The devices here that run a target and are of one model.
-
-        A GPU's own targets are those of its generation; it runs the baselines of generic variants too.
-        """
-        found = [d for d in self.devices if d.family == target.family and self._runs(d, target)]
+        """The devices here that run a target and are of one model."""
+        found = [d for d in self.devices if is_run_by(d, target, self._native, self.baselines)]
         return [d for d in found if d.digest == found[0].digest]
 
     def is_recorded(self, device: Device) -> bool:
         """Whether a committed record is of a device here and of its policy, so that `auto` takes its measurements."""
         policy = self.policy_of(device.family).digest
         return any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in self.databases)
-
-    def _runs(self, device: Device, target: Target) -> bool:
-        """Whether a device of the target's family runs the target; CPUs run all that are native."""
-        capability = device.identity.get("capability")
-        if capability is None:
-            return target.name in self._native
-        own = target.name in self._native or target in self.baselines
-        return own and target.runs_on(int(capability))
 
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
         """The kernels beside the generic ones that have a toolchain for a target's family.
@@ -374,22 +376,8 @@ def _environment(plan: Plan, paths: Paths) -> dict[str, str]:
     given = {
         "AOT_TUNE_CACHE": options.cache,
         "AOT_TUNE_CACHE_DIR": options.cache_dir,
+        "AOT_TUNE_CACHE_TIERS": ";".join(options.cache_tiers),
         "AOT_TUNE_JOBS": str(options.jobs or ""),
         "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates),
     }
     return {**os.environ, **{k: v for k, v in given.items() if v}}
-
-
-def baseline_versions(loaded: LoadedOperator) -> dict[str, str]:
-    """Version of each baseline's package, by baseline name; those that are not installed are left out."""
-    versions = {b.name: _version(b.requires) for b in loaded.operator.baselines}
-    return {name: version for name, version in versions.items() if version is not None}
-
-
-@functools.cache
-def _version(package: str) -> str | None:
-    """A package's version, which takes a file to be read; None where it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -118,13 +118,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def _of_older(self) -> str:
-        if self.options.mode == "replay" or not self.may_measure:
+        if self.options.replays or not self.may_measure:
             return "as far as records have it"
         return f"tuned last, for {self.options.older_cpus} s at most (AOT_TUNE_OLDER_CPUS)"
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan's inputs are on this machine; `compilers` has a line for each compiler that was chosen."""
+    """Where a plan's inputs are on this machine; `compilers` has a line for each compiler that was chosen.
+
+    `cxx` is the variable CXX as CMake sets it.
+    """
 
     templates: tuple[str, ...]
     database: str
@@ -133,6 +136,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     include_folders: tuple[str, ...] = ()
     xla_include: str = ""
     compile: CompileSettings = CompileSettings()
+    cxx: str = ""
 
 
 def make_plan(
@@ -234,6 +238,7 @@ def make_plan(
         include_folders=tuple(dict.fromkeys(f for c in chains for f in c.include_folders())),
         compile=msgspec.structs.replace(request.compile, definitions=(), options=()),
         xla_include=xla,
+        cxx=environment.get("CXX", ""),
     )
     return plan, paths, files
 
@@ -264,7 +269,7 @@ def _databases(folder: str) -> list[OperatorDatabase]:
         raise BuildError(
             f"database {folder!r} is not a folder",
             why="DATABASE names the folder of recorded measurements",
-            fix="write it with `aot-tune record`, commit it, or leave DATABASE out",
+            fix="leave DATABASE out, write the folder with `aot-tune tune` or `aot-tune record`, and name it then",
         )
     return load_databases(Path(folder))
 
@@ -280,7 +285,10 @@ def _recorded(databases: Iterable[OperatorDatabase]) -> dict[str, list[Problem]]
 def _check_environment(options: Options, environment: Mapping[str, str]) -> None:
     """Raise for a bad date, or a cache that the user named and that cannot be used; the default one is not needed."""
     check_epoch(environment)
-    named = {"AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir}
+    tiers = ";".join(options.cache_tiers)
+    named = {
+        "AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir, "AOT_TUNE_CACHE_TIERS": tiers,
+    }  # fmt: skip
     location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
     if location.root is not None and location.required:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")

@@ -12,7 +12,19 @@ import msgspec
 
 from aot_tune.support.errors import OptionError, did_you_mean
 
-__all__ = ["OPTIONS", "Option", "Options", "effort_limit", "markdown_table", "misspelt", "resolve"]
+__all__ = [
+    "OPTIONS",
+    "TOLERANT",
+    "Option",
+    "Options",
+    "effort_limit",
+    "markdown_table",
+    "misspelt",
+    "resolve",
+]
+
+TOLERANT = "replay-or-generic"
+"""The mode that does without records that are missing or do not hold any more."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +42,19 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_MODE",
         "auto",
         "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again, or goes on "
-        "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `generic` does not tune; "
+        "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `replay-or-generic` "
+        "replays what holds of the database, and tells in a `NOTE` what gets the generic variant "
+        "([tuning-elsewhere.md](../tuning-elsewhere.md)); `generic` does not tune; "
         "`compile` compiles every candidate, needs no device, and goes on as `generic` "
         "([compiling.md](../compiling.md))",
-        ("auto", "tune", "replay", "generic", "compile"),
+        ("auto", "tune", "replay", TOLERANT, "generic", "compile"),
     ),
     Option(
         "AOT_TUNE_TARGETS",
         "native",
         "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`; `native` is the best of what "
-        "this machine has, CPU and GPU (`cpu` or `cuda` alone: of that family), and under `replay` all of the database",
+        "this machine has, CPU and GPU (`cpu` or `cuda` alone: of that family), and where records are replayed all of "
+        "the database",
     ),
     Option(
         "AOT_TUNE_OLDER_CPUS",
@@ -88,6 +103,12 @@ OPTIONS: tuple[Option, ...] = (
         "the toolkit has `cuobjdump`; assembly of CPU variants; see [compiling.md](../compiling.md)",
     ),
     Option("AOT_TUNE_CACHE_DIR", "", "where they are; empty is `$XDG_CACHE_HOME/aot_tune`, else `~/.cache/aot_tune`"),
+    Option(
+        "AOT_TUNE_CACHE_TIERS",
+        "",
+        "folders of other caches, such as a mounted volume, separated by `;`: what the cache lacks is looked up there, "
+        "in this order; nothing is written to them; see [tuning-elsewhere.md](../tuning-elsewhere.md#caches-of-others)",
+    ),
     Option(
         "AOT_TUNE_JOBS",
         "",
@@ -179,6 +200,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     effort: str
     cache: str
     cache_dir: str
+    cache_tiers: tuple[str, ...] = ()
     jobs: int | None
     threads: int | None
     strict: bool
@@ -195,6 +217,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep: str = ""
     xla_ffi: str = ""
     executor: str = "local"
+
+    @property
+    def replays(self) -> bool:
+        """Whether records decide, and nothing is measured."""
+        return self.mode in ("replay", TOLERANT)
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -221,6 +248,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         effort=values["AOT_TUNE_EFFORT"],
         cache=values["AOT_TUNE_CACHE"],
         cache_dir=values["AOT_TUNE_CACHE_DIR"],
+        cache_tiers=_parts(values["AOT_TUNE_CACHE_TIERS"]),
         jobs=_count("AOT_TUNE_JOBS", values["AOT_TUNE_JOBS"]),
         threads=_count("AOT_TUNE_THREADS", values["AOT_TUNE_THREADS"]),
         strict=values["AOT_TUNE_STRICT"] == "1",

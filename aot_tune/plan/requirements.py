@@ -6,7 +6,6 @@ Only the standard library: the build backend asks before anything else is instal
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shlex
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from aot_tune.plan.cutlass_use import uses_cutlass
+from aot_tune.plan.pyproject_tables import define_text, table_of
 from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
 
 __all__ = ["build_requirements", "chosen", "visible_gpus"]
 
-_MEASURING = ("auto", "tune")
+_MEASURING, _REPLAYING = ("auto", "tune"), ("replay", "replay-or-generic")
 _TORCH = "torch>=2.9"
 _CUTLASS = "nvidia-cutlass>=4.2"
 _XLA = "jaxlib>=0.6"
@@ -54,7 +54,7 @@ def build_requirements(
     targets = [t.strip() for t in text.split(";") if t.strip()]
     cuda, hip = (any(t.partition("-")[0] == family for t in targets) for family in ("cuda", "hip"))
     driver, gpus = 0, 0
-    if mode == "replay":
+    if mode in _REPLAYING:
         cuda = cuda or ("native" in targets and _any_file(project, ".jsonl", b"cuda-sm_"))
         hip = hip or ("native" in targets and _any_file(project, ".jsonl", b"hip-gfx"))
     elif cuda or "native" in targets:
@@ -90,8 +90,9 @@ def chosen(name: str, settings: Mapping[str, Any] | None, environ: Mapping[str, 
             return value
     given = _setting(f"cmake.define.{name}", settings)
     if given:
-        return _text(given[-1] if isinstance(given, list) else given)
-    return _text(_defines(project).get(name)) or environ.get(name, "")
+        return define_text(given[-1] if isinstance(given, list) else given)
+    defines = table_of(project, "tool", "scikit-build", "cmake", "define")
+    return define_text(defines.get(name)) or environ.get(name, "")
 
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -145,29 +146,6 @@ def _contents(path: Path) -> bytes:
         return path.read_bytes() if path.is_file() else b""
     except OSError:
         return b""
-
-
-def _defines(project: Path) -> dict[str, Any]:
-    """The table tool.scikit-build.cmake.define of the project."""
-    try:
-        toml = importlib.import_module("tomllib")
-    except ImportError:  # Python 3.10: scikit-build-core brings the same under another name
-        toml = importlib.import_module("tomli")
-    try:
-        with (project / "pyproject.toml").open("rb") as file:
-            found = toml.load(file)["tool"]["scikit-build"]["cmake"]["define"]
-    except (OSError, KeyError, TypeError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _text(value: object) -> str:
-    """A define of scikit-build-core as text: a list is joined, a table has the name of a variable and a default."""
-    if isinstance(value, list):
-        return ";".join(map(str, value))
-    if isinstance(value, dict):
-        return os.environ.get(str(value.get("env", "")), "") or _text(value.get("default"))
-    return "" if value is None else str(value)
 
 
 def _setting(name: str, settings: Mapping[str, Any] | None) -> Any:

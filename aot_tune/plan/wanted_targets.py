@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import native_targets, target_by_name, toolchains
 from aot_tune.database import OperatorDatabase
 from aot_tune.plan.options import Options
 from aot_tune.spec import Target
 from aot_tune.support.errors import BuildError, OptionError
 
-__all__ = ["Wanted", "apart", "best_here", "in_order", "targets_for", "targets_named"]
+__all__ = ["Wanted", "apart", "best_here", "in_order", "is_run_by", "targets_for", "targets_named"]
 
 _OLDER, _BESIDE = "cpu-x86-64-v3", 4
 """What is tuned for older CPUs beside the target of a CPU of that level or above."""
@@ -35,7 +36,7 @@ def targets_for(
             fix="after a build on the device run `aot-tune record --library NAME tuning`, commit the folder and "
             "name it as DATABASE of aot_tune_add_library; or use another mode",
         )
-    if options.targets == ("native",) and options.mode == "replay":
+    if options.targets == ("native",) and options.replays:
         names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
         return [target_by_name(n) for n in names]
     found: list[Target] = []
@@ -68,7 +69,7 @@ def apart(
     if options.targets != ("native",) or options.mode in ("generic", "compile") or newest < _BESIDE:
         return Wanted(targets, None)
     older = target_by_name(_OLDER)
-    there = (may_measure and options.mode != "replay") or any(older.name in d.targets for d in recorded)
+    there = (may_measure and not options.replays) or any(older.name in d.targets for d in recorded)
     return Wanted([t for t in targets if t != older], older if options.older_cpus and there else None)
 
 
@@ -95,3 +96,17 @@ def targets_named(name: str, best: Sequence[Target] | None = None) -> list[Targe
             fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
         )
     return [target_by_name(name)]
+
+
+def is_run_by(device: Device, target: Target, native: Collection[str], baselines: Collection[Target]) -> bool:
+    """Whether a device of this machine, whose own targets are the `native` ones, runs a target.
+
+    A CPU runs all that are native. A GPU's own targets are those of its generation; it runs baselines of generic
+    variants too.
+    """
+    if device.family != target.family:
+        return False
+    capability = device.identity.get("capability")
+    if capability is None:
+        return target.name in native
+    return (target.name in native or target in baselines) and target.runs_on(int(capability))

@@ -31,6 +31,7 @@ __all__ = [
     "check_trust",
     "discard",
     "new_temporary",
+    "open_quietly",
     "private_folder",
     "read_own",
     "replace_file",
@@ -62,7 +63,8 @@ class OtherSchemaError(Exception):
 class CacheLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Where objects and measurements are kept; `root` is None when nothing is kept, and `message` says why.
 
-    `required` is True when the user named the folder: then a folder that cannot be used is an error.
+    `required` is True when the user named the folder: then a folder that cannot be used is an error. `tiers` are other
+    caches, which are read where this one lacks something.
     """
 
     root: Path | None
@@ -70,10 +72,11 @@ class CacheLocation(msgspec.Struct, frozen=True, kw_only=True):
     trusted: bool = False
     required: bool = False
     message: str = ""
+    tiers: tuple[Path, ...] = ()
 
 
 def cache_location(environ: Mapping[str, str]) -> CacheLocation:
-    """Read AOT_TUNE_CACHE, AOT_TUNE_CACHE_DIR, AOT_TUNE_TRUST_CACHE, XDG_CACHE_HOME and HOME.
+    """Read AOT_TUNE_CACHE, AOT_TUNE_CACHE_DIR, AOT_TUNE_CACHE_TIERS, AOT_TUNE_TRUST_CACHE, XDG_CACHE_HOME and HOME.
 
     Raises:
         OptionError: when AOT_TUNE_CACHE is not off, ro, rw or fresh, or a folder's path is relative.
@@ -85,18 +88,26 @@ def cache_location(environ: Mapping[str, str]) -> CacheLocation:
     trusted = environ.get("AOT_TUNE_TRUST_CACHE", "") not in ("", "0")
     if mode == "off":
         return CacheLocation(root=None, mode="off", message="cache disabled: AOT_TUNE_CACHE=off")
+    tiers = () if mode == "fresh" else _tiers(environ.get("AOT_TUNE_CACHE_TIERS", ""))
     named = environ.get("AOT_TUNE_CACHE_DIR")
     if named:
         if not Path(named).is_absolute():
             raise OptionError(f"AOT_TUNE_CACHE_DIR={named!r} is not an absolute path", fix="give the whole path")
-        return CacheLocation(root=Path(named), mode=mode, trusted=trusted, required=True)
+        return CacheLocation(root=Path(named), mode=mode, trusted=trusted, required=True, tiers=tiers)
     for variable, below in (("XDG_CACHE_HOME", "aot_tune"), ("HOME", ".cache/aot_tune")):
         base = environ.get(variable)
         if base and Path(base).is_absolute():
-            return CacheLocation(root=Path(base) / below, mode=mode, trusted=trusted)
-    return CacheLocation(
-        root=None, mode="off", message="cache disabled: neither AOT_TUNE_CACHE_DIR, XDG_CACHE_HOME nor HOME is set"
-    )
+            return CacheLocation(root=Path(base) / below, mode=mode, trusted=trusted, tiers=tiers)
+    message = "cache disabled: neither AOT_TUNE_CACHE_DIR, XDG_CACHE_HOME nor HOME is set"
+    return CacheLocation(root=None, mode="off", trusted=trusted, message=message, tiers=tiers)
+
+
+def _tiers(text: str) -> tuple[Path, ...]:
+    paths = tuple(Path(part.strip()) for part in text.split(";") if part.strip())
+    for path in paths:
+        if not path.is_absolute():
+            raise OptionError(f"AOT_TUNE_CACHE_TIERS has {str(path)!r}, no absolute path", fix="give the whole path")
+    return paths
 
 
 def private_folder(path: Path) -> None:
@@ -114,9 +125,9 @@ def private_folder(path: Path) -> None:
                 raise
 
 
-def check_trust(status: os.stat_result, path: Path) -> None:
-    """Raise CacheError unless this user owns the file or folder and nobody else may write to it."""
-    if status.st_uid != os.geteuid():
+def check_trust(status: os.stat_result, path: Path, owner: int = -1) -> None:
+    """Raise CacheError unless this user, or the `owner` of a tier, has the file or folder and nobody else may write."""
+    if status.st_uid not in (os.geteuid(), owner):
         raise CacheError(
             f"{path} belongs to user {status.st_uid}, not to user {os.geteuid()}",
             why="what it holds ends up in the library",
@@ -196,15 +207,28 @@ def write_changed(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def read_own(path: Path, *, trusted: bool, since: int = 0) -> bytes:
+def open_quietly(path: Path, flags: int) -> int:
+    """A descriptor of a file or folder, whose time of access stays as it is where the system allows that."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOATIME)
+    except PermissionError:  # it is somebody else's
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def read_own(path: Path, *, trusted: bool, since: int = 0, tier_of: int = -1) -> bytes:
     """What a file holds; one that was changed last before `since`, in ns, is taken for none.
+
+    A file in a tier may be its owner's, `tier_of`, and reading it leaves no trace.
 
     Raises:
         OSError: when it is not there, or cannot be opened.
         CorruptError: when it is no plain file.
         CacheError: when it is not this user's alone and not `trusted`.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    if tier_of < 0:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    else:
+        descriptor = open_quietly(path, os.O_RDONLY)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -212,7 +236,7 @@ def read_own(path: Path, *, trusted: bool, since: int = 0) -> bytes:
         if status.st_mtime_ns < since:
             raise FileNotFoundError
         if not trusted:
-            check_trust(status, path)
+            check_trust(status, path, tier_of)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:

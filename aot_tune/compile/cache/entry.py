@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,12 +23,15 @@ __all__ = [
     "OBJECT",
     "RECORD",
     "SCHEMA",
+    "Contents",
     "Stored",
     "check_entry",
+    "copy_entry",
     "file_digest",
     "key_text",
     "load_entry",
     "read_checked",
+    "read_entry",
     "write_entry",
 ]
 
@@ -59,6 +63,14 @@ def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
     return hashlib.sha256(text).hexdigest(), text
 
 
+class Contents(NamedTuple):
+    """A whole entry: its record, its key in plain text, and the object, empty where there is none."""
+
+    stored: Stored
+    text: bytes
+    object: bytes
+
+
 def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str) -> Stored:
     """Read an entry and check all of it: the key's text, the record's seal, the object's digest, the files included.
 
@@ -70,18 +82,26 @@ def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str],
         OtherSchemaError: when another version wrote it.
         CacheError: when it is not this user's alone and not `trusted`.
     """
-    check_entry(folder, key, trusted)
-    stored = unseal(read_checked(folder / RECORD, trusted), Stored, SCHEMA)
-    if stored.status == "ok" and hashlib.sha256(read_checked(folder / OBJECT, trusted)).hexdigest() != stored.digest:
+    return read_entry(folder, key, trusted=trusted, locate=locate).stored
+
+
+def read_entry(
+    folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str, tier_of: int = -1
+) -> Contents:
+    """As `load_entry`, with all that it holds; `tier_of` is the owner of the tier that it is in, if it is in one."""
+    text = check_entry(folder, key, trusted, tier_of)
+    stored = unseal(read_checked(folder / RECORD, trusted, tier_of), Stored, SCHEMA)
+    data = read_checked(folder / OBJECT, trusted, tier_of) if stored.status == "ok" else b""
+    if stored.status == "ok" and hashlib.sha256(data).hexdigest() != stored.digest:
         raise CorruptError("its object is not the one that was stored")
     for name, digest in stored.includes.items():
         if file_digest(locate(name)) != digest:
             raise CorruptError(f"{name} has changed since")
-    return stored
+    return Contents(stored, text, data)
 
 
-def check_entry(folder: Path, key: str, trusted: bool) -> None:
-    """Check that an entry is a folder, and that the key in it is `key`.
+def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> bytes:
+    """Check that an entry is a folder, and that the key in it is `key`; the key's text.
 
     Raises:
         FileNotFoundError, CorruptError, CacheError: as `load_entry`.
@@ -90,9 +110,11 @@ def check_entry(folder: Path, key: str, trusted: bool) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise CorruptError("it is not a folder")
     if not trusted:
-        check_trust(status, folder)
-    if hashlib.sha256(read_checked(folder / KEY, trusted)).hexdigest() != key:
+        check_trust(status, folder, tier_of)
+    text = read_checked(folder / KEY, trusted, tier_of)
+    if hashlib.sha256(text).hexdigest() != key:
         raise CorruptError("its key is not its name")
+    return text
 
 
 def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
@@ -118,6 +140,14 @@ def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
             os.close(descriptor)
 
 
+def copy_entry(folder: Path, contents: Contents) -> None:
+    """Write an entry of a tier into a folder; should a power cut spoil it, its checksums show that."""
+    write_file(folder / RECORD, seal(contents.stored, SCHEMA), durable=False)
+    write_file(folder / KEY, contents.text, durable=False)
+    if contents.stored.status == "ok":
+        write_file(folder / OBJECT, contents.object, durable=False)
+
+
 @cache
 def file_digest(path: str) -> str:
     """SHA-256 of a file as it is when this process first asks; empty when it cannot be read."""
@@ -127,15 +157,15 @@ def file_digest(path: str) -> str:
         return ""
 
 
-def read_checked(path: Path, trusted: bool) -> bytes:
-    """What a file of an entry holds.
+def read_checked(path: Path, trusted: bool, tier_of: int = -1) -> bytes:
+    """What a file of an entry holds; `tier_of` as for `read_entry`.
 
     Raises:
         CorruptError: when it is no plain file, or cannot be read.
         CacheError: when it is not this user's alone and not `trusted`.
     """
     try:
-        return read_own(path, trusted=trusted)
+        return read_own(path, trusted=trusted, tier_of=tier_of)
     except FileNotFoundError:
         raise CorruptError(f"it has no {path.name}") from None
     except OSError as error:

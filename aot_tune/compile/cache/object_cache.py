@@ -10,14 +10,26 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from filelock import FileLock, Timeout
 
 from aot_tune.compile.author_options import option_key
-from aot_tune.compile.cache.entry import OBJECT, RECORD, Stored, file_digest, key_text, load_entry, write_entry
+from aot_tune.compile.cache.entry import (
+    OBJECT,
+    RECORD,
+    SCHEMA,
+    Contents,
+    Stored,
+    copy_entry,
+    file_digest,
+    key_text,
+    load_entry,
+    read_entry,
+    write_entry,
+)
 from aot_tune.compile.cache.evict import prune
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.elsewhere import CompilersElsewhere
@@ -25,6 +37,7 @@ from aot_tune.compile.object_records import CompileOutcome, Object
 from aot_tune.compile.toolchain import Toolchain
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
+from aot_tune.support.cache_tiers import CacheTier
 from aot_tune.support.errors import CacheError
 from aot_tune.support.shared_fields import shared_fields
 from aot_tune.support.storage import (
@@ -70,6 +83,7 @@ class ObjectCache:
         timeout: seconds that one compiler run may take.
         scratch: folder for objects that are not kept; by default a temporary one that lives as long as the cache.
         elsewhere: compilers of other machines, which are run in place of the toolchain's own.
+        tiers: caches that are asked, in this order, for what is not in this one; what they have is copied.
 
     Raises:
         CacheError: when `required` and the root cannot be used.
@@ -86,11 +100,13 @@ class ObjectCache:
         timeout: float = 240.0,
         scratch: Path | None = None,
         elsewhere: CompilersElsewhere | None = None,
+        tiers: Sequence[CacheTier] = (),
     ) -> None:
         self.toolchain, self.timeout, self.counters = toolchain, timeout, CacheCounters()
         self.elsewhere = elsewhere
         self._trusted, self._mode = trusted, mode
         self._root = None if mode == "off" else root
+        self._tiers = () if mode == "fresh" else tuple(tiers)
         self._count = threading.Lock()
         self.includes: dict[str, str] = {}
         """Digests of all files that objects so far were made of, beside their sources."""
@@ -102,17 +118,22 @@ class ObjectCache:
         self.scratch = scratch if scratch is not None else Path(self._temporary.name if self._temporary else "")
         if self._root is not None:
             self._open_root(self._root, required)
+        for tier in self._tiers:
+            tier.check_schema("objects", 2, RECORD, SCHEMA)
 
     @classmethod
     def at(
-        cls, location: CacheLocation, toolchain: Toolchain, elsewhere: CompilersElsewhere | None = None
+        cls,
+        location: CacheLocation,
+        toolchain: Toolchain,
+        tiers: Sequence[CacheTier] = (),
+        elsewhere: CompilersElsewhere | None = None,
     ) -> ObjectCache:
         """The cache at a place that `cache_location` found; says so once when nothing is kept."""
         if location.message:
             _log.warning("%s", location.message)
-        trusted, required = location.trusted, location.required
-        root, mode = location.root, location.mode
-        return cls(root, toolchain, mode=mode, trusted=trusted, required=required, elsewhere=elsewhere)
+        root, mode, trusted, required = location.root, location.mode, location.trusted, location.required
+        return cls(root, toolchain, mode=mode, trusted=trusted, required=required, tiers=tiers, elsewhere=elsewhere)
 
     @property
     def root(self) -> Path | None:
@@ -141,7 +162,7 @@ class ObjectCache:
         )
 
     def find(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> Object | None:
-        """The object of a rendered candidate, if it is in the cache; `maker` as for `key`."""
+        """The object of a rendered candidate, if it is in this cache, whatever tiers have; `maker` as for `key`."""
         return self._lookup(self.key(rendered, target, maker)[0])
 
     def get(self, rendered: Rendered, target: Target) -> Object:
@@ -157,9 +178,10 @@ class ObjectCache:
         found = self._lookup(key)
         if found is not None:
             return found
+        elsewhere = self._in_tiers(key)
         if self._root is not None and self._mode in ("rw", "fresh"):
             try:
-                return self._get_locked(self._root, key, text, rendered, target)
+                return self._get_locked(self._root, key, text, rendered, target, elsewhere)
             except Timeout:
                 _log.warning("waited too long for another build to compile %s; it is compiled here as well", key[:16])
             except OSError as error:
@@ -168,7 +190,7 @@ class ObjectCache:
                 self._disable(error)
             except NotImplementedError:  # what some versions of filelock say where the disk has no locks
                 self._disable(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
-        return self._get_unkept(key, rendered, target)
+        return self._get_unkept(key, rendered, target, elsewhere)
 
     def close(self) -> None:
         """Bound the size of the cache and remove what was not kept."""
@@ -228,7 +250,28 @@ class ObjectCache:
         self._warned.add(key)
         return None
 
-    def _get_locked(self, root: Path, key: str, text: bytes, rendered: Rendered, target: Target) -> Object:
+    def _in_tiers(self, key: str) -> Contents | None:
+        """The whole entry of a key, of the first tier that has one which can be used."""
+        for tier in self._tiers:
+            folder = self._entry(tier.path, key)
+            try:
+                if not tier.usable:
+                    continue
+                found = read_entry(folder, key, trusted=tier.trusted, locate=self._locate, tier_of=tier.owner)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OtherSchemaError, CorruptError, CacheError, OSError) as error:
+                tier.pass_over(folder, error)
+                continue
+            if found.stored.status != "timeout" or found.stored.timeout >= self.timeout:
+                tier.served_object()
+                self.includes.update(found.stored.includes)
+                return found
+        return None
+
+    def _get_locked(
+        self, root: Path, key: str, text: bytes, rendered: Rendered, target: Target, elsewhere: Contents | None
+    ) -> Object:
         folder = self._entry(root, key)
         lock = root / "locks" / key[:2] / f"{key}.lock"
         private_folder(lock.parent)
@@ -240,6 +283,10 @@ class ObjectCache:
             temporary = new_temporary(root / TEMPORARIES)
             try:
                 temporary.mkdir(mode=0o700)
+                if elsewhere is not None:
+                    copy_entry(temporary, elsewhere)
+                    _publish(temporary, folder, root / TEMPORARIES)
+                    return _object(elsewhere.stored, key, folder / OBJECT, cached=True)
                 outcome, stored = self._compile(temporary, rendered, target)
                 if not temporary.is_dir():  # somebody removed the cache
                     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -256,10 +303,14 @@ class ObjectCache:
             self._made.add(key)
         return _object(stored, key, folder / OBJECT, cached=False)
 
-    def _get_unkept(self, key: str, rendered: Rendered, target: Target) -> Object:
+    def _get_unkept(self, key: str, rendered: Rendered, target: Target, elsewhere: Contents | None) -> Object:
         folder = self.scratch / key
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if elsewhere is not None:
+                copy_entry(folder, elsewhere)
+                found = self._kept[key] = _object(elsewhere.stored, key, folder / OBJECT, cached=True)
+                return found
             outcome, stored = self._compile(folder, rendered, target)
             with self._count:
                 self.counters.unkept += 1

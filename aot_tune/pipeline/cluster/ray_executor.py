@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -131,6 +132,17 @@ class RayExecutor:
             last = in_order(map(target_by_name, names))[-1]
             found[last.name] = last
         return in_order(found.values())
+
+    def parts(self, targets: Sequence[str]) -> list[tuple[RayExecutor, tuple[str, ...]]]:
+        """See `Executor`."""
+        models = {t: list(dict.fromkeys(d.digest for d, names in self._facts if t in names)) for t in targets}
+        found = []
+        for turn in range(max(map(len, models.values()), default=0) or 1):
+            part = copy.copy(self)
+            digests = {own[turn] for own in models.values() if len(own) > turn}
+            part._facts = [f for f in self._facts if f[0].digest in digests]
+            found.append((part, tuple(t for t, own in models.items() if len(own) > turn or not (own or turn))))
+        return found
 
     def native(self) -> list[Target]:
         """See `Machines`."""

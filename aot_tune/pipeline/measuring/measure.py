@@ -11,11 +11,12 @@ from typing import TypeVar
 from aot_tune.bench.devices.family import runs_on
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
 from aot_tune.database import OperatorStore, as_recorded, operator_digest
+from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
 from aot_tune.pipeline.pending import task_of
-from aot_tune.pipeline.session import LoadedOperator, baseline_versions
+from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.report import format_time
 from aot_tune.spec import Problem
 from aot_tune.support.errors import AotTuneError, ToolchainError

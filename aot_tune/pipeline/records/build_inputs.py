@@ -14,8 +14,9 @@ import msgspec
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.compile.cache.entry import file_digest, key_text
 from aot_tune.database.plain_values import plain_value
+from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.records.record_writer import records_folder
-from aot_tune.pipeline.session import Session, baseline_versions
+from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Paths
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import ToolchainError
@@ -42,11 +43,12 @@ _VARIABLES = (
 )
 """Prefixes of variables, beside those that reach compilers. What they do to a build shows elsewhere in the key, as far
 as it is known; a build under another value is an ordinary one."""
-_FREE_OPTIONS = ("budget", "cache", "cache_dir", "executor", "jobs", "mode")
+_FREE_OPTIONS = ("budget", "cache", "cache_dir", "cache_tiers", "executor", "jobs", "mode")
 """Options that say how a build comes to its files, and nothing of what they are when it is not cut short. The mode is
 one: only `auto` takes a build's files, and only `auto` and `tune` leave theirs."""
 _FREE_VARIABLES = (
-    *(f"AOT_TUNE_{name}" for name in ("BUDGET", "CACHE", "CACHE_DIR", "EXECUTOR", "JOBS", "MODE", "TRUST_CACHE")),
+    *(f"AOT_TUNE_{name}" for name in ("BUDGET", "CACHE", "CACHE_DIR", "CACHE_TIERS")),
+    *(f"AOT_TUNE_{name}" for name in ("EXECUTOR", "JOBS", "MODE", "TRUST_CACHE")),
     "AOT_TUNE_WORKLOAD",  # what its files say is in the plan
     "AOT_TUNE_IMPORT_PATH",  # folders of an isolated build: their contents count, not their names
     "CUDA_CACHE_PATH",

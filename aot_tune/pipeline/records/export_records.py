@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from aot_tune.database import OperatorDatabase, load_databases, save_database, update, without
-from aot_tune.pipeline.records.lookup import in_space
+from aot_tune.pipeline.records.recorded_candidates import in_space
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import DatabaseError
 from aot_tune.support.storage import cache_location
 
-__all__ = ["NOTES", "Exported", "export_records"]
+__all__ = ["NOTES", "Exported", "export_records", "write_records"]
 
 NOTES = "notes.txt"
 """Beside the records of a build: what is to be said of them, such as what a budget left no time for; a line each."""
@@ -66,16 +66,29 @@ def export_records(library: str, directory: Path) -> Exported:
             why=f"looked in {root / 'recorded'}{found}" if root is not None else "the cache is off",
             fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
         )
-    there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
-    operators = _operators(folder, {d.operator for d in fresh})
-    there = {k: _of_space(d, operators.get(d.operator)) for k, d in there.items()}
-    merged = [update(there[_key(d)], d) if _key(d) in there else d for d in fresh]
     notes = folder / NOTES
     return Exported(
-        files={save_database(directory, d): d for d in merged},
+        files=write_records(directory, fresh, _operators(folder, {d.operator for d in fresh})),
         notes=tuple(notes.read_text("utf-8").splitlines()) if notes.is_file() else (),
         time=folder.stat().st_mtime,
     )
+
+
+def write_records(
+    directory: Path, fresh: Iterable[OperatorDatabase], operators: Mapping[str, Operator]
+) -> dict[Path, OperatorDatabase]:
+    """Write records below a folder, merged with those of the same operator and device there; what was written, by path.
+
+    `operators` are those of the records as their templates declare them now: of what is there, candidates of kernels
+    and configs that are gone go.
+
+    Raises:
+        DatabaseError: when a file in `directory` is not a database, or one cannot be written.
+    """
+    there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
+    there = {k: _of_space(d, operators.get(d.operator)) for k, d in there.items()}
+    merged = [update(there[_key(d)], d) if _key(d) in there else d for d in fresh]
+    return {save_database(directory, d): d for d in merged}
 
 
 def _operators(folder: Path, names: Collection[str]) -> dict[str, Operator]:

@@ -10,7 +10,7 @@ import msgspec
 
 from aot_tune.bench.devices.family import family, floor_of
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
-from aot_tune.compile import Object, target_by_name, toolchain_for
+from aot_tune.compile import Object, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,
     database_path,
@@ -23,22 +23,22 @@ from aot_tune.database import (
 )
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resemblances, rank_of
+from aot_tune.pipeline.records.recorded_candidates import rendered_again
 from aot_tune.pipeline.session import Session
-from aot_tune.render import Candidate, Rendered, resolved
 from aot_tune.spec import Operator, Problem, Target
 from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
     "Known",
-    "as_declared",
+    "generic_evidence",
     "known_here",
+    "miss",
     "most_fitting",
     "others_fix",
     "recall_survey",
+    "recalled",
     "recorded_evidence",
-    "render_again",
-    "rendered_again",
     "with_a_choice",
 ]
 
@@ -174,15 +174,31 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     brief = target == session.older  # records have what there was time for
     missing = [] if brief else missing_problems(database, with_a_choice(session, operator, target), target.name)
     if missing:
-        stale = [] if database is not None else _of_target(session, operator, target)
-        raise _miss(session, operator, target, missing, stale=stale)
+        raise miss(session, operator, target, missing, database)
     if database is None:
-        generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
-        evidence = Evidence(operator, target, generic, brief=brief)
-        if not session.tunes(operator, target):
-            evidence.leave_out()
-        return evidence, None
-    evidence = Evidence(operator, target, rendered_again(session, operator, target, database), brief=brief)
+        return generic_evidence(session, operator, target), None
+    return recalled(session, operator, target, database, rendered_again(session, operator, target, database)), database
+
+
+def generic_evidence(session: Session, operator: Operator, target: Target) -> Evidence:
+    """Evidence of nothing but the generic variant."""
+    generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
+    evidence = Evidence(operator, target, generic, brief=target == session.older)
+    if not session.tunes(operator, target):
+        evidence.leave_out()
+    return evidence
+
+
+def recalled(
+    session: Session, operator: Operator, target: Target, database: OperatorDatabase, entries: dict[str, Entry]
+) -> Evidence:
+    """The evidence that a database has of some recorded candidates.
+
+    Raises:
+        DatabaseError: when it has a time that its device cannot reach.
+    """
+    brief = target == session.older
+    evidence = Evidence(operator, target, entries, brief=brief)
     workload = {problem_key(p): p for p in evidence.workload}
     for measurement in database.measurements:
         entry = evidence.entries.get(measurement.candidate)
@@ -196,7 +212,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     evidence.surveyed.on(database.device)
     for shape in database.survey if not brief or _surveyed(database, target) else ():
         evidence.surveyed.add(shape.problem, shape.ns, evidence.entries)
-    return evidence, database
+    return evidence
 
 
 def _surveyed(database: OperatorDatabase, target: Target) -> bool:
@@ -236,15 +252,11 @@ def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured
         )
 
 
-def _miss(
-    session: Session,
-    operator: Operator,
-    target: Target,
-    missing: Sequence[Problem],
-    *,
-    stale: Sequence[OperatorDatabase],
+def miss(
+    session: Session, operator: Operator, target: Target, missing: Sequence[Problem], database: OperatorDatabase | None
 ) -> DatabaseError:
-    """What to say of problems that no record has; `stale` are those of another version of the operator."""
+    """What to say of problems that a database lacks, which is the most fitting one, or that none has."""
+    stale = [] if database is not None else _of_target(session, operator, target)  # of another version of the operator
     lacking = f"{len(missing)} problem{'s are' if len(missing) != 1 else ' is'} not in the database"
     listed = "\n       ".join(p.id for p in missing[:20])
     fix = (
@@ -307,89 +319,3 @@ def _of_target(session: Session, operator: Operator, target: Target) -> list[Ope
     """The records that may decide for a target, of whatever version of an operator of that name."""
     named = (d for d in deciding(session.databases, session.options.device) if d.operator == operator.name)
     return [d for d in named if target.name in d.targets]
-
-
-def as_declared(operator: Operator, candidate: Candidate) -> Candidate:
-    """The candidate with its config in the order of declaration: records sort it, and people read it."""
-    names = [p.name for p in operator.kernel(candidate.kernel).parameters]
-    config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
-    return msgspec.structs.replace(candidate, config=config)
-
-
-def render_again(session: Session, operator: Operator, candidate: Candidate) -> Rendered:
-    """What a recorded candidate is rendered to here.
-
-    Raises:
-        RenderError: for any fault in the template, with its file and line.
-        SpecError: where a Triton function was not read for the candidate's target.
-    """
-    declared = as_declared(operator, candidate)
-    return session.renderer.render(operator, declared, target_by_name(candidate.target))
-
-
-def _no_kernel(session: Session, operator: Operator, candidate: Candidate, database: OperatorDatabase) -> DatabaseError:
-    """What to say of a record of a kernel that this build has not: for want of its backend, or since it is gone."""
-    what = f"operator {operator.name!r}: no kernel {candidate.kernel!r} for {candidate.target}"
-    if candidate.backend not in session.plan.toolchains:
-        return DatabaseError(
-            what,
-            why=f"the record of {database.device.slug} needs {candidate.backend}, which this build does without",
-            fix=f"install what it needs (the build's notes say what), or AOT_TUNE_EXCLUDE_BACKENDS={candidate.backend}",
-        )
-    return DatabaseError(
-        what,
-        why=f"the record of {database.device.slug} is of templates that have one",
-        fix="tune again and record, or use the templates that the database was recorded with",
-    )
-
-
-def rendered_again(
-    session: Session, operator: Operator, target: Target, database: OperatorDatabase
-) -> dict[str, Entry]:
-    """Entries of the recorded candidates of a target, and of the generic one.
-
-    Raises:
-        DatabaseError: when a source is not the recorded one any more, for its times are those of another kernel, or a
-            kernel is none of the target's.
-    """
-    found: dict[str, Entry] = {}
-    gone = 0
-    measured = {m.candidate for m in database.measurements if m.status == "ok"}
-    kernels = {k.name for k in operator.kernels}
-    for record in database.candidates:
-        candidate = record.candidate
-        if candidate.backend in session.options.exclude_backends or candidate.kernel in operator.left_out:
-            continue
-        if record.id not in measured or not (candidate.generic or candidate.target == target.name):
-            continue
-        if candidate.kernel not in kernels:
-            raise _no_kernel(session, operator, candidate, database)
-        if not in_space(operator, candidate):
-            gone += 1
-            continue
-        rendered = render_again(session, operator, candidate)
-        if rendered.digest != record.source:
-            raise DatabaseError(
-                f"operator {operator.name!r}: the source of {rendered.candidate.label} is not the recorded one",
-                why=f"the record of {database.device.slug} is of source {record.source[:12]}, the template gives "
-                f"{rendered.digest[:12]}",
-                fix="tune again and record, or use the templates that the database was recorded with",
-            )
-        found[record.id] = Entry.of(operator, rendered, recorded=record.code)
-    if gone:
-        session.progress.line(
-            f"{operator.name}: {gone} recorded candidates for {target.name} are no configs of their kernels any more: "
-            "they are not linked"
-        )
-    for generic in session.generic_entries(operator, target):
-        found.setdefault(generic.candidate.id, generic)
-    return found
-
-
-def in_space(operator: Operator, candidate: Candidate) -> bool:
-    """Whether a candidate's config is one of its kernel's; what a vendor's library lists is known to that alone."""
-    target = target_by_name(candidate.target)
-    kernel = resolved(operator.kernel(candidate.kernel), target.name)
-    if not kernel.parameters or kernel.algorithms is not None:
-        return True
-    return kernel.has(candidate.config, target.facts)

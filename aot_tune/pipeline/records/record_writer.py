@@ -19,10 +19,11 @@ from aot_tune.database import (
     update,
     without,
 )
+from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.records.export_records import NOTES, ROOTS, roots_of
-from aot_tune.pipeline.records.lookup import in_space, render_again
-from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
+from aot_tune.pipeline.records.recorded_candidates import in_space, render_again
+from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator

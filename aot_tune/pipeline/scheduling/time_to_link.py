@@ -33,8 +33,10 @@ def seconds_after(session: Session) -> float:
     """Seconds to keep for what comes after tuning: what was not verified, files, the link and its checks.
 
     What it took the last times; else reckoned from the library's own sources and what the first compiles took. Where
-    other programs keep the machine busy, it is so much longer.
+    other programs keep the machine busy, it is so much longer. None where nothing is linked.
     """
+    if not session.links:
+        return 0.0
     load = session.load
     known = link_seconds(link_memory(session))
     if known is None:

@@ -70,7 +70,10 @@ def _begin_budget(session: Session) -> None:
     kept, left = seconds_after(session), session.budget.left
     told = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
     if kept < left:
-        session.progress.line(f"{told}{left - kept:.0f} s to tune, about {kept:.0f} s for the link")
+        rest = f", about {kept:.0f} s for the link" if session.links else ""
+        session.progress.line(f"{told}{left - kept:.0f} s to tune{rest}")
+    elif not session.links:
+        session.progress.line(f"{told}TOO LITTLE for the generic variants; nothing is tuned")
     else:
         session.progress.line(
             f"{told}TOO LITTLE for the generic variants and the link, which takes about {kept:.0f} s; nothing is tuned"

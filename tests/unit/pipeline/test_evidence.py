@@ -16,7 +16,8 @@ from aot_tune.pipeline.build_library import shown_again
 from aot_tune.pipeline.evidence import Chosen, Entry, serves, share_among_targets, tie_band
 from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.naming import variant_name
-from aot_tune.pipeline.records.lookup import Known, as_declared
+from aot_tune.pipeline.records.lookup import Known
+from aot_tune.pipeline.records.recorded_candidates import as_declared
 from aot_tune.pipeline.scheduling.tune import not_known
 from aot_tune.pipeline.scheduling.within_budget import in_turn, mean_costs
 from aot_tune.pipeline.shipping.finish import choose

@@ -28,6 +28,7 @@ def session_with(
     targets: int = 1,
     devices: Sequence[str] = ("cpu",),
     tuned: str = "cpu",
+    links: bool = True,
 ) -> Session:
     monkeypatch.setattr(time_to_link, "link_memory", lambda _: None)
     monkeypatch.setattr(time_to_link, "link_seconds", lambda _: known)
@@ -35,6 +36,7 @@ def session_with(
     operators = {"fast": SimpleNamespace(operator=OPERATOR)}
     given = SimpleNamespace(
         load=load,
+        links=links,
         plan=plan,
         operators=operators,
         targets=[SimpleNamespace(family=tuned)] * targets,
@@ -51,6 +53,7 @@ def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeyp
     assert seconds_after(session_with(monkeypatch, quick, None, targets=50)) > guesses[0] + 1  # more to verify
     assert seconds_after(session_with(monkeypatch, quick, None, devices=("cpu", "cuda"))) > guesses[0] + 4  # torch
     assert seconds_after(session_with(monkeypatch, slow, 7.0)) == 7.0
+    assert seconds_after(session_with(monkeypatch, slow, 7.0, links=False)) == 0.0
 
 
 def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,7 @@ def test_triton_where_a_kernel_of_the_project_is_written_in_it(gpus, names, tmp_
     assert "triton" not in names(CUDA)
     (folder / "kernels.py").write_text('Kernel("t", backend="triton", triton=TritonFunction("k.py:k", {}, (1,)))\n')
     assert names(CUDA) == names(CUDA, AOT_TUNE_MODE="replay") == [*WHEELS, CUTLASS, "triton"]
+    assert names(CUDA, AOT_TUNE_MODE="replay-or-generic") == [*WHEELS, CUTLASS, "triton"]
     assert names() == []
     for mode in ("auto", "replay", "generic"):
         assert names(AOT_TUNE_TARGETS="cpu-x86-64;hip-gfx942", AOT_TUNE_MODE=mode) == ["triton"]  # no CUDA for AMD
@@ -78,7 +79,7 @@ def test_triton_where_a_kernel_of_the_project_is_written_in_it(gpus, names, tmp_
     assert names(AOT_TUNE_TARGETS="hip-gfx90a") == ["triton"]
     assert names(AOT_TUNE_TARGETS="hip-gfx90a;native") == [*WHEELS, CUTLASS, "triton", TORCH]
     (tmp_path / "softmax.jsonl").write_text('{"target":"hip-gfx942"}\n')
-    assert names(AOT_TUNE_MODE="replay") == ["triton"]
+    assert names(AOT_TUNE_MODE="replay") == names(AOT_TUNE_MODE="replay-or-generic") == ["triton"]
 
 
 def test_files_that_cannot_be_read_are_passed_over(gpus, names, tmp_path: Path) -> None:

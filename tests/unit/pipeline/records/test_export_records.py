@@ -21,7 +21,7 @@ from aot_tune.database import OperatorDatabase, load_databases, without
 from aot_tune.database.database_records import canonical_database
 from aot_tune.pipeline.records import record_writer as keep
 from aot_tune.pipeline.records.export_records import export_records
-from aot_tune.pipeline.records.lookup import rendered_again
+from aot_tune.pipeline.records.recorded_candidates import rendered_again
 from aot_tune.plan.options import resolve
 from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import bundled_templates, load_operator, without_backends

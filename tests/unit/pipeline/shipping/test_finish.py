@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -92,7 +91,7 @@ def test_compiling_what_is_kept_is_no_part_of_the_link(
 
     for name, seconds in {"compile_kept": 300.0, "verify_shipped": 5.0, "plan_checks": 2.0, "finish": 4.0}.items():
         monkeypatch.setattr(pipeline, name, takes(seconds))
-    for name in ("replay_all", "tune"):
+    for name in ("replay_all", "tune_plan"):
         monkeypatch.setattr(pipeline, name, lambda _: {})
     monkeypatch.setattr(pipeline, "save_records", lambda *_: "")
     monkeypatch.setattr(pipeline, "link_memory_of", lambda _: None)
@@ -106,7 +105,6 @@ def test_compiling_what_is_kept_is_no_part_of_the_link(
         turn=None,
     )
     session.load = SimpleNamespace(granted=1.0)
-    monkeypatch.setattr(pipeline, "verified_beside", lambda _: nullcontext())
     plan, repeats = SimpleNamespace(options=SimpleNamespace(mode=mode)), SimpleNamespace(keep=lambda *_: None)
     pipeline.build_with(cast(Any, session), cast(Any, plan), tmp_path, cast(Any, repeats))
     assert noted == [7.0 if ended is None else 17.0]

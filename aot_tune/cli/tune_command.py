@@ -1,0 +1,189 @@
+"""`aot-tune tune`: a project's libraries tuned where the devices are, for their records alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aot_tune.cli.record_commands import print_records
+from aot_tune.plan.configure_project import configure_project, source_folder
+from aot_tune.plan.library_plan import Paths, Plan, read_plan
+from aot_tune.support.errors import BuildError, OptionError, did_you_mean
+from aot_tune.support.installed_paths import PACKAGE
+from aot_tune.support.interrupts import end_with_the_build
+from aot_tune.support.storage import scratch_folder
+
+__all__ = ["add_commands", "add_planned_command", "run_planned"]
+
+_GRACE, _TO_END = 2.0, 20.0
+"""Seconds in which the process that measures ends by itself, and after it was asked to."""
+_Library = tuple[Path, Plan, Paths]
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command to the parser."""
+    tune = commands.add_parser(
+        "tune",
+        help="tune a project on this machine and write its records; installs nothing",
+        description="Tune the libraries of a project on the devices of this machine and write the records, as "
+        "`aot-tune record` does after a build. Nothing is linked or installed. What is measured is kept at once: an "
+        "interrupted run goes on where it ended, and a build afterwards measures nothing again.",
+    )
+    tune.add_argument(
+        "directory", nargs="?", type=Path, default=Path(), metavar="DIR",
+        help="folder of the project, whose CMakeLists.txt calls aot_tune_add_library; default: this one",
+    )  # fmt: skip
+    tune.add_argument(
+        "--out", type=Path, metavar="DIR",
+        help="folder of the records; default: DATABASE of aot_tune_add_library, else `tuning` in the project",
+    )  # fmt: skip
+    for name, shown, text in (
+        ("library", "NAME", "only these targets of aot_tune_add_library"),
+        ("operators", "NAME", "only these operators"),
+        ("targets", "TARGET", "as AOT_TUNE_TARGETS; each must have a device here"),
+    ):
+        tune.add_argument(
+            f"--{name}", action="append", default=[], metavar=f"{shown}[;{shown}]", help=f"{text}; may be repeated"
+        )
+    tune.add_argument(
+        "--workload", action="append", default=[], metavar="FILE",
+        help="as AOT_TUNE_WORKLOAD: in place of the declared problems, with `+` in front beside them; may be repeated",
+    )  # fmt: skip
+    tune.add_argument("--budget", default="", metavar="SECONDS", help="for all libraries; default: no limit")
+    tune.add_argument("--effort", default="", metavar="EFFORT", help="as AOT_TUNE_EFFORT, such as quick or thorough")
+    tune.add_argument("--filter", default="", metavar="PATTERN", help="as AOT_TUNE_FILTER, such as 'gemm/*'")
+    tune.add_argument("--again", action="store_true", help="measure again what is known, as AOT_TUNE_MODE=tune")
+    tune.add_argument(
+        "--executor", default="", metavar="NAME",
+        help="as AOT_TUNE_EXECUTOR: `ray` tunes on the devices of a Ray cluster, all of its models in one run",
+    )  # fmt: skip
+    tune.add_argument("--jobs", default="", metavar="COUNT", help="as AOT_TUNE_JOBS")
+    tune.add_argument("--cache", default="", metavar="MODE", help="as AOT_TUNE_CACHE")
+    tune.add_argument("--cache-dir", default="", metavar="DIR", help="as AOT_TUNE_CACHE_DIR")
+    tune.add_argument(
+        "-D", dest="define", action="append", default=[], metavar="NAME=VALUE",
+        help="for the project's CMake, such as an option of AOT_TUNE; may be repeated",
+    )  # fmt: skip
+    tune.set_defaults(run=_tune)
+
+
+def add_planned_command(commands: Any) -> None:
+    """Add `tune-planned`, which people have no need of, without showing it in the help."""
+    planned = commands.add_parser("tune-planned", description="Tune and record a planned library; run by `tune`.")
+    planned.add_argument("--directory", required=True, type=Path)
+    planned.add_argument("--out", required=True)
+    planned.add_argument("--operator", action="append", default=[])
+    planned.add_argument("--named", action="store_true")
+    planned.add_argument("--seconds", type=float)
+    planned.set_defaults(run=_tune_planned)
+
+
+def _tune(given: argparse.Namespace) -> int:
+    began = time.monotonic()
+    source = source_folder(given.directory)
+    project = given.directory if given.directory.is_dir() else given.directory.parent
+    targets = _names(given.targets)
+    options = {
+        "AOT_TUNE_MODE": "tune" if given.again else "auto",
+        "AOT_TUNE_TARGETS": ";".join(targets),
+        "AOT_TUNE_WORKLOAD": ";".join(map(_absolute, given.workload)),
+        "AOT_TUNE_BUDGET": given.budget,
+        "AOT_TUNE_EFFORT": given.effort,
+        "AOT_TUNE_FILTER": given.filter,
+        "AOT_TUNE_EXECUTOR": given.executor,
+        "AOT_TUNE_JOBS": given.jobs,
+        "AOT_TUNE_CACHE": given.cache,
+        "AOT_TUNE_CACHE_DIR": given.cache_dir and _absolute(given.cache_dir),
+    }
+    with end_with_the_build(), scratch_folder() as build:
+        print(f"aot_tune: configuring {source}", flush=True)
+        plans = configure_project(source, project, Path(build), options, given.define)
+        libraries = _chosen(
+            [(plan, *read_plan(plan)) for plan in plans], _names(given.library), _names(given.operators)
+        )
+        for i, (directory, plan, paths) in enumerate(libraries):
+            out = given.out or (Path(paths.database) if paths.database else project / "tuning")
+            arguments = ["--directory", str(directory), "--out", str(out.absolute())]
+            arguments += [f"--operator={name}" for name in _names(given.operators) if name in plan.operators]
+            arguments += ["--named"] if targets else []
+            if given.budget and plan.options.budget is not None:
+                left = max(plan.options.budget - (time.monotonic() - began), 1.0)
+                arguments.append(f"--seconds={left / (len(libraries) - i):.1f}")
+            status = run_planned(arguments, paths)
+            if status != 0:
+                return status
+            if not given.out and not paths.database:
+                print(
+                    f"NOTE builds use them with DATABASE tuning in aot_tune_add_library({plan.name})", file=sys.stderr
+                )
+    return 0
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """The parts of lists, which semicolons or commas separate: no name has any."""
+    parts = (part.strip() for text in given for part in text.replace(",", ";").split(";"))
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def _absolute(path: str) -> str:
+    """A path that holds in other folders too; a `+` in front of it stays."""
+    return "+" * path.startswith("+") + str(Path(path.removeprefix("+")).expanduser().absolute())
+
+
+def _chosen(libraries: Sequence[_Library], names: Sequence[str], operators: Sequence[str]) -> list[_Library]:
+    """The libraries that are asked for: by name, and those with operators that are."""
+    known = {plan.name for _, plan, _ in libraries}
+    for name in names:
+        if name not in known:
+            raise OptionError(f"the project has no library {name!r}", fix=did_you_mean(name, known))
+    found = [one for one in libraries if not names or one[1].name in names]
+    all_of_them = {operator for _, plan, _ in found for operator in plan.operators}
+    for operator in operators:
+        if operator not in all_of_them:
+            raise OptionError(f"the project has no operator {operator!r}", fix=did_you_mean(operator, all_of_them))
+    return [one for one in found if not operators or set(operators).intersection(one[1].operators)]
+
+
+def run_planned(arguments: Sequence[str], paths: Paths) -> int:
+    """Tune in a process of its own, as a build does: modules that operators import are those of one library then."""
+    search = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": search, **({"CXX": paths.cxx} if paths.cxx else {})}
+    command = [sys.executable, "-B", "-u", "-m", "aot_tune.cli.main", "tune-planned", *arguments]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as process:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            status = _ended(process)
+    if status < 0:
+        raise BuildError(
+            f"the tuning was ended by signal {-status}", fix="run the command again: it goes on from there"
+        )
+    return status
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The status of a process that is to end: a terminal has told it so already, others have not."""
+    for seconds, ask in ((_GRACE, process.terminate), (_TO_END, process.kill)):
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            ask()
+    return process.wait()
+
+
+def _tune_planned(given: argparse.Namespace) -> int:
+    with end_with_the_build():  # before all that takes long to import
+        from aot_tune.pipeline.tune_records import TuneOrder, tune_records
+
+        order = TuneOrder(out=given.out, operators=tuple(given.operator), named=given.named, seconds=given.seconds)
+        recorded = tune_records(given.directory, order)
+    print_records(recorded.files, recorded.notes)
+    if recorded.error is not None:
+        raise recorded.error
+    return 0

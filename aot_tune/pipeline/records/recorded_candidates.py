@@ -1,0 +1,127 @@
+"""Recorded candidates rendered again: whether each is still what was measured."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aot_tune.compile import target_by_name
+from aot_tune.database import CandidateRecord, OperatorDatabase
+from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.session import Session
+from aot_tune.render import Candidate, Rendered, resolved
+from aot_tune.spec import Operator, Target
+from aot_tune.support.errors import AotTuneError, DatabaseError, RenderError, SpecError
+
+__all__ = ["Outdated", "as_declared", "in_space", "render_again", "rendered_again"]
+
+Outdated = dict[str, AotTuneError]
+"""Ids of recorded candidates that are not what was measured any more, and why not."""
+
+
+def as_declared(operator: Operator, candidate: Candidate) -> Candidate:
+    """The candidate with its config in the order of declaration: records sort it, and people read it."""
+    names = [p.name for p in operator.kernel(candidate.kernel).parameters]
+    config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
+    return msgspec.structs.replace(candidate, config=config)
+
+
+def render_again(session: Session, operator: Operator, candidate: Candidate) -> Rendered:
+    """What a recorded candidate is rendered to here.
+
+    Raises:
+        RenderError: for any fault in the template, with its file and line.
+        SpecError: where a Triton function was not read for the candidate's target.
+    """
+    declared = as_declared(operator, candidate)
+    return session.renderer.render(operator, declared, target_by_name(candidate.target))
+
+
+def _no_kernel(session: Session, operator: Operator, candidate: Candidate, database: OperatorDatabase) -> DatabaseError:
+    """What to say of a record of a kernel that this build has not: for want of its backend, or since it is gone."""
+    what = f"operator {operator.name!r}: no kernel {candidate.kernel!r} for {candidate.target}"
+    if candidate.backend not in session.plan.toolchains:
+        return DatabaseError(
+            what,
+            why=f"the record of {database.device.slug} needs {candidate.backend}, which this build does without",
+            fix=f"install what it needs (the build's notes say what), or AOT_TUNE_EXCLUDE_BACKENDS={candidate.backend}",
+        )
+    return DatabaseError(
+        what,
+        why=f"the record of {database.device.slug} is of templates that have one",
+        fix="tune again and record, or use the templates that the database was recorded with",
+    )
+
+
+def rendered_again(
+    session: Session, operator: Operator, target: Target, database: OperatorDatabase, outdated: Outdated | None = None
+) -> dict[str, Entry]:
+    """Entries of the recorded candidates of a target, and of the generic one.
+
+    Args:
+        outdated: gets the candidates whose source is not the recorded one any more, or that no kernel here is of; they
+            have no entry.
+
+    Raises:
+        AotTuneError: for the first of these, where there is no `outdated`: its times are those of another kernel.
+    """
+    found: dict[str, Entry] = {}
+    gone = 0
+    measured = {m.candidate for m in database.measurements if m.status == "ok"}
+    for record in database.candidates:
+        candidate = record.candidate
+        if candidate.backend in session.options.exclude_backends or candidate.kernel in operator.left_out:
+            continue
+        if record.id not in measured or not (candidate.generic or candidate.target == target.name):
+            continue
+        try:
+            rendered = _as_recorded(session, operator, record, database)
+        except (DatabaseError, RenderError, SpecError) as error:
+            if outdated is None:
+                raise
+            outdated[record.id] = error
+            continue
+        if rendered is None:
+            gone += 1
+            continue
+        found[record.id] = Entry.of(operator, rendered, recorded=record.code)
+    if gone:
+        session.progress.line(
+            f"{operator.name}: {gone} recorded candidates for {target.name} are no configs of their kernels any more: "
+            "they are not linked"
+        )
+    for generic in session.generic_entries(operator, target):
+        found.setdefault(generic.candidate.id, generic)
+    return found
+
+
+def _as_recorded(
+    session: Session, operator: Operator, record: CandidateRecord, database: OperatorDatabase
+) -> Rendered | None:
+    """What a recorded candidate is rendered to, as it was; None where it is no config of its kernel any more.
+
+    Raises:
+        DatabaseError: when its source is not the recorded one, or there is no such kernel.
+        RenderError, SpecError: as `render_again`.
+    """
+    if all(k.name != record.candidate.kernel for k in operator.kernels):
+        raise _no_kernel(session, operator, record.candidate, database)
+    if not in_space(operator, record.candidate):
+        return None
+    rendered = render_again(session, operator, record.candidate)
+    if rendered.digest != record.source:
+        raise DatabaseError(
+            f"operator {operator.name!r}: the source of {rendered.candidate.label} is not the recorded one",
+            why=f"the record of {database.device.slug} is of source {record.source[:12]}, the template gives "
+            f"{rendered.digest[:12]}",
+            fix="tune again and record, or use the templates that the database was recorded with",
+        )
+    return rendered
+
+
+def in_space(operator: Operator, candidate: Candidate) -> bool:
+    """Whether a candidate's config is one of its kernel's; what a vendor's library lists is known to that alone."""
+    target = target_by_name(candidate.target)
+    kernel = resolved(operator.kernel(candidate.kernel), target.name)
+    if not kernel.parameters or kernel.algorithms is not None:
+        return True
+    return kernel.has(candidate.config, target.facts)

@@ -1,0 +1,152 @@
+"""A project's libraries planned by CMake in a folder of their own, for what is done with them beside building them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aot_tune.plan.pyproject_tables import define_text, table_of
+from aot_tune.support.errors import BuildError, ToolchainError
+from aot_tune.support.installed_paths import cmake_dir
+
+__all__ = ["configure_project", "source_folder"]
+
+_LISTS, _CACHE = "CMakeLists.txt", "CMakeCache.txt"
+_MOST_LINES = 60
+"""Lines of what CMake says that are told where it fails."""
+
+
+def source_folder(given: Path) -> Path:
+    """The folder of the CMakeLists.txt of a project, which is given by its own folder or that file.
+
+    Raises:
+        BuildError: when there is no project.
+    """
+    folder = given.parent if given.name == _LISTS else given
+    if not folder.is_dir():
+        raise BuildError(f"{str(given)!r} is not a folder", fix="name the folder of a project, with its CMakeLists.txt")
+    source = folder / define_text(table_of(folder, "tool", "scikit-build", "cmake").get("source-dir"))
+    if (source / _LISTS).is_file():
+        return source.resolve()
+    home = _home_of(folder / _CACHE)
+    above = next((f for f in folder.resolve().parents if (f / _LISTS).is_file()), None)
+    better = home or (str(above) if above is not None else "")
+    raise BuildError(
+        f"{str(given)!r} is not a project",
+        why=f"it is a build folder of {home}" if home else f"there is no {_LISTS} in it",
+        fix=f"name the folder of the project{f', such as {shlex.quote(better)}' if better else ''}; its {_LISTS} calls "
+        "aot_tune_add_library",
+    )
+
+
+def _home_of(cache: Path) -> str:
+    """The folder of the project that a folder is a build folder of; empty where it is none."""
+    try:
+        lines = cache.read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition("=")[2] for line in lines if line.startswith("CMAKE_HOME_DIRECTORY:")), "")
+
+
+def configure_project(
+    source: Path, project: Path, build: Path, options: Mapping[str, str], defines: Sequence[str] = ()
+) -> list[Path]:
+    """Configure a project in the folder `build` as a build would; the folders of its libraries' plans.
+
+    Libraries that kernels are linked with and that the project makes itself are built.
+
+    Args:
+        source: the folder of its CMakeLists.txt.
+        project: that of its pyproject.toml, whose definitions count, as where pip builds it.
+        options: of aot_tune, by name; one that is empty is left to the project and the environment.
+        defines: of the project, `NAME=VALUE`.
+
+    Raises:
+        ToolchainError: when there is no CMake.
+        BuildError: when CMake fails, or the project has no library.
+    """
+    program = _cmake()
+    told = _run([program, "-S", str(source), "-B", str(build), *_arguments(project, options, defines)], source)
+    plans = sorted(p.parent for p in build.rglob("plan.json") if p.parent.parent.name == "aot_tune")
+    if not plans:
+        raise BuildError(
+            f"{str(source)!r} has no library",
+            why="its CMakeLists.txt calls no aot_tune_add_library" + (f"\n       {told[-1]}" if told else ""),
+            fix="call it, or state with -D NAME=VALUE what has the project do so",
+        )
+    targets = sorted({target for plan in plans for target in _own_libraries(plan / "target.txt")})
+    if targets:
+        _run([program, "--build", str(build), "--target", *targets], source)
+    return plans
+
+
+def _cmake() -> str:
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("cmake") or shutil.which("cmake", path=beside)
+    if found is None:
+        raise ToolchainError(
+            "there is no CMake", why="it tells what libraries a project has", fix="pip install cmake ninja"
+        )
+    return found
+
+
+def _arguments(project: Path, options: Mapping[str, str], defines: Sequence[str]) -> list[str]:
+    """What CMake is given: what pip would give it, then what was asked for here."""
+    table = table_of(project, "project")
+    own = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "Python_EXECUTABLE": sys.executable,
+        **{f"SKBUILD_PROJECT_{k.upper()}": str(table[k]) for k in ("name", "version") if k in table},
+        **{k: define_text(v) for k, v in table_of(project, "tool", "scikit-build", "cmake", "define").items()},
+    }
+    with contextlib.suppress(BuildError):  # a source tree: who builds in it knows where its function is
+        own["aot_tune_DIR"] = str(cmake_dir())
+    ninja = shutil.which("ninja") is not None and not os.environ.get("CMAKE_GENERATOR")
+    return [
+        *(["-G", "Ninja"] if ninja else []),
+        *(f"-D{name}={value}" for name, value in own.items()),
+        *shlex.split(os.environ.get("CMAKE_ARGS", "")),
+        *(f"-D{one}" for one in defines),
+        *(f"-D{name}={value}" for name, value in options.items() if value),
+    ]
+
+
+def _own_libraries(file: Path) -> list[str]:
+    """Targets of the project that a library's kernels are linked with, as CMake wrote them down."""
+    try:
+        rows = file.read_text("utf-8").splitlines()
+    except OSError:
+        return []
+    return [t for row in rows if row.startswith("targets=") for t in row.removeprefix("targets=").split(";") if t]
+
+
+def _run(command: Sequence[str], source: Path) -> list[str]:
+    """Run CMake; the lines that it wrote."""
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    if done.returncode == 0:
+        return lines
+    raise BuildError(
+        f"CMake cannot {'build what is linked in' if '--build' in command else 'configure'} {str(source)!r}",
+        why="\n       ".join(_errors(lines)),
+        fix="mend what it says; -D NAME=VALUE passes on what the project needs",
+    )
+
+
+def _errors(lines: Sequence[str]) -> list[str]:
+    """The first error that CMake told, less where it was called from; else the last lines."""
+    first = next((i for i, line in enumerate(lines) if line.startswith("CMake Error")), None)
+    if first is None:
+        return list(lines[-_MOST_LINES:])
+    told = itertools.takewhile(lambda line: not line.startswith(("Call Stack", "-- ")), lines[first:])
+    return [line.strip() for line in told if line.strip()][:_MOST_LINES]

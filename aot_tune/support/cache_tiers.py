@@ -1,0 +1,139 @@
+"""Folders of other caches that are looked up beside one's own: read, never written, and never in the way."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from aot_tune.support.errors import CacheError
+from aot_tune.support.storage import check_trust, open_quietly
+
+__all__ = ["CacheTier", "open_tiers"]
+
+_LOST = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.ENODEV})
+"""What a mounted folder answers when it is gone: nothing more is asked of it."""
+
+
+class CacheTier:
+    """One such folder, laid out as a cache. Each kind of fault is told once, to `log`; any thread may use it.
+
+    Its `owner`, whom who names the folder trusts, may own what it holds. `trusted`: so may everybody.
+    """
+
+    def __init__(self, path: Path, *, trusted: bool, log: Callable[[str], None]) -> None:
+        self.path, self.trusted, self.owner = path, trusted, -1
+        self._log, self._lock = log, threading.Lock()
+        self._usable, self._told = True, set[str]()
+        self._objects = self._measurements = self._passed_over = 0
+        try:
+            status = path.stat()
+            if not stat.S_ISDIR(status.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            self.owner = status.st_uid
+            if not trusted:
+                check_trust(status, path, self.owner)
+            if not os.access(path, os.R_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except (OSError, CacheError) as error:
+            self._lose(error)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is there and can be read."""
+        return self._usable
+
+    def check_schema(self, room: str, depth: int, record: str, schema: int) -> None:
+        """Tell where what a room holds was written under another schema: nothing of it would be found.
+
+        Args:
+            room: folder below the tier.
+            depth: folders between it and the files.
+            record: how names of its sealed files end.
+            schema: that of this version.
+        """
+        try:
+            found = next(_files(self.path / room, depth, record), None) if self._usable else None
+            if found is None:
+                return
+            other = json.loads(_quiet_bytes(found)).get("schema", schema)
+        except (OSError, ValueError, AttributeError):  # told where it is asked for
+            return
+        if other != schema:
+            self._tell(room, f"its {room} are of another version: schema {other}, and this one reads {schema}")
+
+    def pass_over(self, place: Path, error: Exception) -> None:
+        """Something there cannot be used; the first time it is told what."""
+        if isinstance(error, OSError) and error.errno in _LOST:
+            self._lose(error)
+            return
+        with self._lock:
+            self._passed_over += 1
+        self._tell("entry", f"{place.relative_to(self.path)} is not used: {_words(error)}; others like it are not told")
+
+    def served_object(self) -> None:
+        """An object was taken from it."""
+        with self._lock:
+            self._objects += 1
+
+    def served_measurements(self) -> None:
+        """A file of measurements was taken from it."""
+        with self._lock:
+            self._measurements += 1
+
+    def summary(self) -> str:
+        """What it served, in a line."""
+        if not (self._usable or self._objects or self._measurements):
+            return f"cache tier {self.path} served nothing: it cannot be used"
+        over = f"; {_count(self._passed_over, 'entry', 'entries')} passed over" if self._passed_over else ""
+        objects = _count(self._objects, "object", "objects")
+        return f"cache tier {self.path} served {objects}, {_count(self._measurements, 'result', 'results')}{over}"
+
+    def _lose(self, error: Exception) -> None:
+        self._usable = False
+        self._tell("lost", f"NOT used: {_words(error)}")
+
+    def _tell(self, kind: str, text: str) -> None:
+        with self._lock:
+            first = kind not in self._told
+            self._told.add(kind)
+        if first:
+            self._log(f"cache tier {self.path}: {text}")
+
+
+def open_tiers(paths: Sequence[Path], *, trusted: bool, log: Callable[[str], None]) -> tuple[CacheTier, ...]:
+    """The tiers at these folders, in the order in which they are asked; one that is named twice counts once."""
+    return tuple(CacheTier(path, trusted=trusted, log=log) for path in dict.fromkeys(paths))
+
+
+def _files(folder: Path, depth: int, ending: str) -> Iterator[Path]:
+    """Files below a folder whose times of access stay as they are."""
+    descriptor = open_quietly(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        names = sorted(entry.name for entry in os.scandir(descriptor))
+    finally:
+        os.close(descriptor)
+    for name in names:
+        if depth:
+            yield from _files(folder / name, depth - 1, ending)
+        elif name.endswith(ending):
+            yield folder / name
+
+
+def _quiet_bytes(path: Path) -> bytes:
+    with os.fdopen(open_quietly(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, CacheError):
+        return f"{error.what}; {error.why}" if error.why else error.what
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,0 +1,51 @@
+"""`aot-tune tune`: a project tuned for its records alone, interrupted and gone on with, and then built from them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from environments import run
+from project import Project, descendants, read_until, start, wait_until_gone
+
+HELPER = """
+add_library(helper SHARED helper.cpp)
+aot_tune_add_library("""
+
+
+def measured(said: str) -> tuple[int, int]:
+    """Measurements made, and those known from before."""
+    counts = re.search(r": (\d+) measurements made, (\d+) known from before", said)
+    assert counts is not None, said
+    return int(counts[1]), int(counts[2])
+
+
+@pytest.mark.slow
+def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: Path) -> None:
+    made = Project.make(tmp_path / "project", arguments="LINK_LIBRARIES helper")
+    lists = made.folder / "CMakeLists.txt"
+    lists.write_text(lists.read_text().replace("\naot_tune_add_library(", HELPER))
+    (made.folder / "helper.cpp").write_text("int helper() { return 1; }\n")
+    before = descendants(os.getpid())
+    with start(made.command("tune", made.folder), env=made.environment()) as process:
+        read_until(process, "tried 1 of 14")
+        os.kill(process.pid, signal.SIGKILL)
+    wait_until_gone(before, 20.0)
+    assert not list(made.folder.rglob("*.jsonl"))
+
+    out = tmp_path / "records"
+    said = run(made.command("tune", made.folder, "--out", out, "--targets", "cpu"), env=made.environment())
+    new, known = measured(said)
+    assert new + known == 14
+    assert 1 <= known < 14
+    (record,) = out.rglob("*.jsonl")
+    assert str(record) in said
+    assert {p.name for p in made.folder.iterdir()} == {"CMakeLists.txt", "helper.cpp", "templates", "cache", "compiler"}
+
+    said = made.cmake() + made.make_all()
+    assert measured(said) == (0, 14)
+    run(made.command("record", tmp_path / "exported", "--library", "tiny"), env=made.environment())
+    assert (tmp_path / "exported" / record.relative_to(out)).read_bytes() == record.read_bytes()

@@ -1,0 +1,87 @@
+"""What is refused of a planned library before anything is measured, and what the command line makes of a project."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from compiled_project import GENERIC, project
+
+from aot_tune.cli import tune_command
+from aot_tune.cli.main import main
+from aot_tune.pipeline.tune_records import TuneOrder, tune_records
+from aot_tune.plan.library_plan import Request, make_plan, write_plan
+from aot_tune.support.errors import BuildError, DatabaseError
+
+
+def planned(folder: Path, name: str = "ops", **options: str) -> Path:
+    templates = folder / "templates"
+    if not templates.is_dir():
+        project(folder, 'Kernel("some", "twice/some.cpp.j2", parameters=(K,))', some=GENERIC)
+    given = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), **options}
+    request = Request(
+        name=name, prefix="mine", header="mine.h", templates=(str(templates),), operators=("twice",), options=given
+    )
+    plan = folder / "build" / "aot_tune" / name
+    write_plan(plan, *make_plan(request, os.environ))
+    return plan
+
+
+def test_a_named_target_without_a_device_is_refused(tmp_path: Path) -> None:
+    plan = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2;hip-gfx942")
+    with pytest.raises(BuildError, match="no device for hip-gfx942") as caught:
+        tune_records(plan, TuneOrder(out=str(tmp_path / "out"), named=True))
+    assert "--targets" in caught.value.fix
+    plan = planned(tmp_path, AOT_TUNE_TARGETS="hip-gfx942")
+    with pytest.raises(BuildError, match="no device for hip-gfx942"):  # whoever named it
+        tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
+
+
+def test_a_folder_that_takes_no_records_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    plan = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2")
+    (tmp_path / "out").write_text("")
+    with pytest.raises(DatabaseError, match="is not a folder"):
+        tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
+    assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A project of two libraries; what is asked of the processes that tune them."""
+    plans, asked = [planned(tmp_path, "one", AOT_TUNE_BUDGET="100"), planned(tmp_path, "two")], list[list[str]]()
+    monkeypatch.setattr(tune_command, "source_folder", lambda given: given)
+    monkeypatch.setattr(tune_command, "configure_project", lambda *_: plans)
+    monkeypatch.setattr(tune_command, "run_planned", lambda arguments, _: asked.append(list(arguments)) or 0)
+    monkeypatch.chdir(tmp_path)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--operators", "twise"], "no operator 'twise'\n  fix: did you mean 'twice'?"),
+        (["--library", "on"], "no library 'on'\n  fix: did you mean 'one'?"),
+    ],
+)
+def test_unknown_names_are_refused(
+    two: list[list[str]], capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    assert main(["tune", *given]) == 1
+    assert said in capsys.readouterr().err
+    assert not two
+
+
+def test_libraries_are_tuned_one_by_one_into_the_folder_of_the_project(
+    two: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "--operators", "twice"]) == 0
+    assert [a[a.index("--out") + 1] for a in two] == [str(tmp_path / "tuning")] * 2
+    assert all("--operator=twice" in a and "--named" not in a for a in two)
+    assert "DATABASE tuning in aot_tune_add_library(two)" in capsys.readouterr().err
+    two.clear()
+    assert main(["tune", "--library", "one", "--targets", "cpu", "--out", "there", "--budget", "100"]) == 0
+    ((*_, named, seconds),) = two
+    assert named == "--named"
+    assert 90 < float(seconds.removeprefix("--seconds=")) <= 100
+    assert str(tmp_path / "there") in two[0]

@@ -1,0 +1,230 @@
+"""Caches of others that are only read: what they have is taken, and whatever is wrong with them is told and no more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
+from aot_tune.compile.cache import entry as entry_module
+from aot_tune.database import MeasurementStore, begin
+from aot_tune.database import measurement_store as store_module
+from aot_tune.spec import problem
+from aot_tune.support.cache_tiers import CacheTier, open_tiers
+from aot_tune.support.errors import OptionError
+from aot_tune.support.storage import cache_location
+
+TARGET = target_by_name("cpu-x86-64")
+MEASURED = Measurement(
+    candidate="c1", code="o1", problem=problem(M=16), device="dev", policy="pol", status="ok", screen=(10.5, 11.25)
+)
+
+
+@pytest.fixture
+def chain(counting_compiler):
+    return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
+
+
+@pytest.fixture
+def there(tmp_path: Path, chain, make_rendered) -> Path:
+    """A cache with one object and one measurement, last read before it was written."""
+    folder = tmp_path / "there"
+    ObjectCache(folder, chain).get(make_rendered(1), TARGET)
+    put(MeasurementStore(folder), MEASURED)
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, ns=(10**9, path.stat().st_mtime_ns))
+    return folder
+
+
+def put(store: MeasurementStore, one: Measurement) -> None:
+    store.operator("gemm", contract="con", device="dev", policy="pol").put(one)
+
+
+def find(store: MeasurementStore, m: int = 16) -> Measurement | None:
+    return store.operator("gemm", contract="con", device="dev", policy="pol").find("c1", "o1", problem(M=m))
+
+
+def as_it_is(folder: Path) -> dict[str, tuple[int, ...]]:
+    """All that a folder holds, with modes, sizes and times, those of access too."""
+    found = {}
+    for path in (folder, *sorted(folder.rglob("*"))):
+        status = path.lstat()
+        found[str(path)] = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_atime_ns, status.st_ctime_ns)
+    return found
+
+
+def opened(*folders: Path, trusted: bool = False) -> tuple[tuple[CacheTier, ...], list[str]]:
+    told: list[str] = []
+    return open_tiers(folders, trusted=trusted, log=told.append), told
+
+
+def test_what_a_tier_has_is_taken_and_the_rest_is_made_here(
+    there: Path, tmp_path: Path, chain, counting_compiler, make_rendered
+) -> None:
+    (tier,), told = opened(there)
+    before, runs = as_it_is(there), counting_compiler[1]()
+    cache = ObjectCache(tmp_path / "own", chain, tiers=(tier,))
+    found = cache.get(make_rendered(1), TARGET)
+    assert found.cached
+    assert Path(found.path).is_relative_to(tmp_path / "own")  # the tier may go at any time
+    assert entry_module.file_digest(found.path) == found.digest
+    assert counting_compiler[1]() == runs
+    assert not cache.get(make_rendered(2), TARGET).cached
+    assert ObjectCache(tmp_path / "own", chain).get(make_rendered(1), TARGET).cached
+    assert counting_compiler[1]() == runs + 1
+
+    store = MeasurementStore(tmp_path / "own", tiers=(tier,))
+    assert store.knew_any
+    assert find(store) == MEASURED
+    assert find(store, m=17) is None
+    put(store, msgspec.structs.replace(MEASURED, problem=problem(M=17)))
+    assert find(MeasurementStore(tmp_path / "own"), m=17) is not None
+    assert find(MeasurementStore(tmp_path / "own")) is None
+    assert {name: store.file_digest(name) for name in store.used} == store.used  # a build may be taken as a whole
+    cache.close()
+    assert as_it_is(there) == before
+    assert tier.summary() == f"cache tier {there} served 1 object, 1 result"
+    assert not told
+
+
+def test_the_first_tier_that_has_it_serves(there: Path, tmp_path: Path, chain, make_rendered) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    tiers, told = opened(empty, there, there)
+    assert [t.path for t in tiers] == [empty, there]
+    assert ObjectCache(tmp_path / "own", chain, tiers=tiers).get(make_rendered(1), TARGET).cached
+    assert [t.summary() for t in tiers] == [
+        f"cache tier {empty} served 0 objects, 0 results",
+        f"cache tier {there} served 1 object, 0 results",
+    ]
+    assert not told
+
+
+@pytest.mark.parametrize("mode", ["ro", None])
+def test_an_own_cache_that_takes_nothing_is_no_hindrance(
+    there: Path, tmp_path: Path, chain, make_rendered, mode: str | None
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    tiers, _ = opened(there)
+    cache = ObjectCache(own if mode else None, chain, mode=mode or "off", tiers=tiers)
+    found = cache.get(make_rendered(1), TARGET)
+    assert found.cached
+    assert Path(found.path).is_file()
+    assert find(MeasurementStore(own if mode else None, mode=mode or "off", tiers=tiers)) == MEASURED
+    assert not list(own.iterdir())
+
+
+def test_nothing_is_taken_where_all_is_to_be_made_anew(there: Path, tmp_path: Path, chain, make_rendered) -> None:
+    tiers, _ = opened(there)
+    assert not ObjectCache(tmp_path / "own", chain, mode="fresh", tiers=tiers).get(make_rendered(1), TARGET).cached
+    assert find(MeasurementStore(tmp_path / "own", mode="fresh", tiers=tiers)) is None
+    begun = begin(cache_location({"AOT_TUNE_CACHE_DIR": str(tmp_path / "own")}), "any")
+    assert begun is not None
+    assert find(MeasurementStore(tmp_path / "own", begun=begun, tiers=tiers)) is None
+    begun.leave()
+
+
+def is_gone(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def is_a_file(folder: Path) -> None:
+    is_gone(folder)
+    folder.write_text("")
+
+
+def others_may_write(folder: Path) -> None:
+    folder.chmod(0o777)
+
+
+def is_corrupt(folder: Path) -> None:
+    for path in [*folder.rglob("object.o"), *(folder / "measurements").rglob("*.json")]:
+        path.write_bytes(path.read_bytes()[:-3])
+
+
+def has_links(folder: Path) -> None:
+    for path in [*folder.rglob("object.o"), *(folder / "measurements").rglob("*.json")]:
+        path.rename(path.with_suffix(".moved"))
+        path.symlink_to(path.with_suffix(".moved"))
+
+
+def has_entries_of_others(folder: Path) -> None:
+    for path in folder.rglob("*.*"):
+        path.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (is_gone, "NOT used: No such file or directory"),
+        (is_a_file, "NOT used: Not a directory"),
+        (others_may_write, "NOT used: "),
+        (is_corrupt, "its object is not the one that was stored; others like it are not told"),
+        (has_links, "object.o cannot be read: "),
+        (has_entries_of_others, "may be written by others"),
+    ],
+)
+def test_a_fault_is_told_once_and_costs_its_hits_alone(
+    there: Path, tmp_path: Path, chain, make_rendered, fault: Callable[[Path], None], said: str
+) -> None:
+    fault(there)
+    (tier,), told = opened(there)
+    cache, store = (
+        ObjectCache(tmp_path / "own", chain, tiers=(tier,)),
+        MeasurementStore(tmp_path / "own", tiers=(tier,)),
+    )
+    assert not cache.get(make_rendered(1), TARGET).cached
+    assert find(store) is None
+    assert len(told) == 1
+    assert told[0].startswith(f"cache tier {there}: ")
+    assert said in told[0]
+    usable = "NOT used" not in said
+    end = "served 0 objects, 0 results; 2 entries passed over" if usable else "served nothing: it cannot be used"
+    assert tier.summary() == f"cache tier {there} {end}"
+
+
+def test_a_tier_of_another_version_is_told(
+    there: Path, tmp_path: Path, chain, make_rendered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys have other names: it would but seem to be empty."""
+    monkeypatch.setattr(entry_module, "SCHEMA", 99)
+    monkeypatch.setattr("aot_tune.compile.cache.object_cache.SCHEMA", 99)
+    monkeypatch.setattr(store_module, "SCHEMA", 98)
+    before = as_it_is(there)
+    (tier,), told = opened(there)
+    cache, store = (
+        ObjectCache(tmp_path / "own", chain, tiers=(tier,)),
+        MeasurementStore(tmp_path / "own", tiers=(tier,)),
+    )
+    assert not cache.get(make_rendered(1), TARGET).cached
+    assert find(store) is None
+    assert told == [
+        f"cache tier {there}: its objects are of another version: schema 3, and this one reads 99",
+        f"cache tier {there}: its measurements are of another version: schema 2, and this one reads 98",
+    ]
+    assert as_it_is(there) == before
+
+
+def test_who_owns_a_named_tier_may_own_what_it_holds(
+    there: Path, chain, make_rendered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: there.stat().st_uid + 1)
+    tiers, told = opened(there)
+    assert find(MeasurementStore(None, tiers=tiers)) == MEASURED
+    assert not told
+
+
+def test_tiers_are_named_by_whole_paths() -> None:
+    named = {"AOT_TUNE_CACHE_TIERS": " /a; /b c ;", "HOME": "/home/me"}
+    assert cache_location(named).tiers == (Path("/a"), Path("/b c"))
+    assert cache_location({"AOT_TUNE_CACHE_TIERS": "/a"}).tiers == (Path("/a"),)  # without a home
+    for mode in ("off", "fresh"):
+        assert cache_location({**named, "AOT_TUNE_CACHE": mode}).tiers == ()
+    with pytest.raises(OptionError, match="AOT_TUNE_CACHE_TIERS has 'b', no absolute path"):
+        cache_location({"AOT_TUNE_CACHE_TIERS": "/a;b", "HOME": "/home/me"})
