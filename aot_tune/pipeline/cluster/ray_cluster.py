@@ -22,6 +22,8 @@ _ANSWER_SECONDS = 120.0
 _KNOCK_SECONDS = 10.0
 _FREE_SECONDS = 30.0
 """A device that another job of the cluster has for longer is done without."""
+_SHOWN = 200
+"""Characters of what Ray says of an error."""
 _RETRIES = 5
 """A compile whose node or process dies is done again, elsewhere if need be, so many times."""
 _LOOK = 1.0
@@ -87,7 +89,7 @@ class RayCluster:
             ray.shutdown()
             raise BuildError(
                 f"AOT_TUNE_EXECUTOR=ray: no Ray cluster can be reached by RAY_ADDRESS={self._address}",
-                why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+                why=" ".join(str(error).split())[:_SHOWN] or type(error).__name__,
                 fix="run the build on a node of the cluster (`ray start --address=HEAD:6379` makes this machine one), "
                 "and set RAY_ADDRESS to that of its head, such as 10.0.0.1:6379, where it is a node of several",
             ) from error
@@ -271,4 +273,4 @@ def _node(told: Mapping[str, Any]) -> ClusterNode:
 
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1][:300]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[-1][:_SHOWN]}" if lines else type(error).__name__
