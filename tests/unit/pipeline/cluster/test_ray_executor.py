@@ -202,3 +202,18 @@ def test_a_build_needs_cpus_to_compile_on_and_tells_of_models_that_it_does_not_m
     executor = World(node("a", 1, gpus=2), node("b", gpus=1), gpus=others).executor(lines.append)
     executor.agree(cast(Any, plan), cast(Any, paths), [])
     assert lines[-1] == "NOTE cuda-sm_90a is measured on H100 alone, and not on H200"
+
+
+def test_each_model_has_its_turn_where_records_of_all_are_wanted() -> None:
+    others = (*MIXED, ("b", gpu("H200", 90, "GPU-4"), HOPPER))
+    executor = World(node("a", gpus=2), node("b", gpus=2), gpus=others).executor()
+    parts = [
+        ([d.unit for d in part.devices(1, ["cuda"])], targets)
+        for part, targets in executor.parts(("cpu-x86-64", "cuda-sm_80", "cuda-sm_90a"))
+    ]
+    assert parts == [
+        (["GPU-1", "GPU-2", "GPU-3"], ("cpu-x86-64", "cuda-sm_80", "cuda-sm_90a")),
+        (["GPU-4"], ("cuda-sm_90a",)),
+    ]
+    nothing = World(node("a", 1)).executor().parts(("cpu-x86-64",))
+    assert [(part.devices(1, ["cuda"]), targets) for part, targets in nothing] == [([], ("cpu-x86-64",))]
