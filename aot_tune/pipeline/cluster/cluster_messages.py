@@ -34,6 +34,7 @@ __all__ = [
     "SentError",
     "SurveyCall",
     "decode",
+    "decode_call",
     "encode",
     "sent_options",
     "taken_options",
@@ -238,6 +239,16 @@ def decode(data: bytes, kind: type[T]) -> T:
         msgspec.MsgspecError: where it is none of that kind.
     """
     return msgspec.msgpack.decode(data, type=kind)
+
+
+def decode_call(data: bytes) -> BenchCall:
+    """Read what a bench is asked.
+
+    Raises:
+        msgspec.MsgspecError: where it is nothing of that kind.
+    """
+    call: BenchCall = msgspec.msgpack.decode(data, type=BenchCall)
+    return call
 
 
 def sent_options(options: CompileOptions) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     ScreenCall,
     SentError,
     decode,
+    decode_call,
     encode,
 )
 from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
@@ -114,7 +115,7 @@ class DeviceHost:
         try:
             if self._open is None:
                 raise WorkerError("no bench was begun on the device")
-            return encode(self._open.answer(decode(request, BenchCall), objects))  # type: ignore[arg-type]
+            return encode(self._open.answer(decode_call(request), objects))
         except AotTuneError as error:
             referring = 0.0 if self._open is None else self._open.bench.referring
             return encode(BenchAnswer(referring=referring, error=SentError.of(error)))

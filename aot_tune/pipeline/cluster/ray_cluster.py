@@ -52,6 +52,11 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     accelerator: str = ""
 
     @property
+    def gpu(self) -> str:
+        """One of its GPUs, for messages."""
+        return f"a GPU ({self.accelerator})" if self.accelerator else "a GPU"
+
+    @property
     def shown(self) -> str:
         """For messages."""
         return f"node {self.name} ({self.id[:8]})"
@@ -175,10 +180,10 @@ class RayCluster:
                 one.facts = bytes(ray.get(ref, timeout=0))
                 held.append(one)
             except ray.exceptions.GetTimeoutError:
-                log(f"a GPU of {one.node.shown} is done without: other jobs of the cluster have it")
+                log(f"{one.node.gpu} of {one.node.shown} is done without: other jobs of the cluster have it")
                 one.release()
             except ray.exceptions.RayError as error:
-                log(f"a GPU of {one.node.shown} is done without: {_last_line(error)}")
+                log(f"{one.node.gpu} of {one.node.shown} is done without: {_last_line(error)}")
         return held
 
     def put(self, data: bytes) -> Any:
@@ -215,9 +220,9 @@ class RayDevice:
                 self._tell(log)
             return answer
         except ray.exceptions.RayError as error:
-            raise WorkerError(
-                f"the process of {self.node.shown} that had the device is gone", why=_last_line(error)
-            ) from error
+            failed = isinstance(error, ray.exceptions.RayTaskError)
+            what = f"{self.node.shown} failed in {method!r}" if failed else f"{self.node.shown} or its process is gone"
+            raise WorkerError(what, why=_last_line(error)) from error
 
     def _tell(self, log: Callable[[str], None]) -> None:
         for line in self._ray.get(self.actor.lines.remote()):

@@ -40,6 +40,9 @@ from aot_tune.support.errors import BuildError, Mistakes, ToolchainError, Worker
 
 __all__ = ["RayExecutor", "ray_executor"]
 
+_STORED = 256
+"""Linked objects in the cluster's store at a time: those of large kernels have megabytes."""
+
 
 @contextmanager
 def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = None) -> Iterator[RayExecutor]:
@@ -72,7 +75,7 @@ class RayExecutor:
         for held in cluster.hold_devices([n for n in nodes if n.gpus and wanted], log):
             facts = decode(held.facts, GpuFacts)
             if facts.device is None:
-                log(f"a GPU of {held.node.shown} is done without: {facts.error}")
+                log(f"{held.node.gpu} of {held.node.shown} is done without: {facts.error}")
             if facts.device is None or (targets is not None and not set(targets).intersection(facts.targets)):
                 held.release()
                 continue
@@ -255,8 +258,12 @@ class RayExecutor:
         return RemoteBench(device, begin, self._hosts[device.unit], self._put, self._log, findings)
 
     def _put(self, path: Path) -> Any:
-        """A linked object in the cluster's store, once for all devices, as long as this lives."""
+        """A linked object in the cluster's store, once for all devices, while it is one of the last that were used."""
         with self._lock:
-            if path not in self._sent:
-                self._sent[path] = self._cluster.put(path.read_bytes())
-            return self._sent[path]
+            sent = self._sent.pop(path, None)
+            if sent is None:
+                sent = self._cluster.put(path.read_bytes())
+            self._sent[path] = sent
+            if len(self._sent) > _STORED:
+                del self._sent[next(iter(self._sent))]
+            return sent
