@@ -120,7 +120,7 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_EXECUTOR",
         "local",
         "`ray` compiles on the nodes of a Ray cluster that runs already, and measures on their GPUs; see "
-        "[docs/clusters.md](docs/clusters.md)",
+        "[clusters.md](../clusters.md)",
         ("local", "ray"),
     ),
     Option(

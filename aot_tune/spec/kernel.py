@@ -85,7 +85,7 @@ class Kernel:
         worthwhile: over the same facts: problems on which it is tried at all.
         pins: boolean parameter to the dims that are compiled in as constants when it is true.
         generic: accepts every legal call on its backend's devices in its dtypes; has one config, is built for the
-            baseline target of its backend. A Triton function may be several codes, see docs/triton.md.
+            baseline target of its backend. A Triton function may be several codes, see docs/triton-variants.md.
         order: configs to try first, best guess first; each gives some or all of the parameters.
         follows: dtype to the dtype that it resembles, `{"f16": "bf16"}`: a config is tried in the first only if it was
             among the best in the second somewhere, and on a problem only if it was not far from the best on the one

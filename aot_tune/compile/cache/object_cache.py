@@ -63,10 +63,11 @@ _FULL = ("no space left", "disk quota exceeded")
 
 
 class CacheCounters(msgspec.Struct):
-    """What a cache did: compiler runs (`compiled`), objects that are `unkept` and will be made again, and entries
-    that were `damaged` and replaced."""
+    """What a cache did: compiler runs (`compiled`), objects that were `copied` from a tier, objects that are `unkept`
+    and will be made again, and entries that were `damaged` and replaced."""
 
     compiled: int = 0
+    copied: int = 0
     unkept: int = 0
     damaged: int = 0
 
@@ -194,7 +195,8 @@ class ObjectCache:
 
     def close(self) -> None:
         """Bound the size of the cache and remove what was not kept."""
-        if self._root is not None and self._mode in ("rw", "fresh") and self.counters.compiled:
+        grown = self.counters.compiled or self.counters.copied
+        if self._root is not None and self._mode in ("rw", "fresh") and grown:
             prune(self._root)
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -286,6 +288,8 @@ class ObjectCache:
                 if elsewhere is not None:
                     copy_entry(temporary, elsewhere)
                     _publish(temporary, folder, root / TEMPORARIES)
+                    with self._count:
+                        self.counters.copied += 1
                     return _object(elsewhere.stored, key, folder / OBJECT, cached=True)
                 outcome, stored = self._compile(temporary, rendered, target)
                 if not temporary.is_dir():  # somebody removed the cache
@@ -325,10 +329,9 @@ class ObjectCache:
         return made
 
     def _run_compiler(self, out: Path, rendered: Rendered, target: Target) -> CompileOutcome:
-        given = rendered.source, target, out, self.timeout, rendered.compile
-        return (
-            self.toolchain.compile(*given) if self.elsewhere is None else self.elsewhere.compile(self.toolchain, *given)
-        )
+        chain, other = self.toolchain, self.elsewhere
+        run = chain.compile if other is None else functools.partial(other.compile, chain)
+        return run(rendered.source, target, out, self.timeout, rendered.compile)
 
     def _compile(self, folder: Path, rendered: Rendered, target: Target) -> tuple[CompileOutcome, Stored]:
         path, began = folder / OBJECT, time.time_ns()

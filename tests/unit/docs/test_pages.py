@@ -12,8 +12,11 @@ DOCS = ROOT / "docs"
 WRITTEN = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "benchmarks").glob("*.md")),
     *(p for p in sorted(DOCS.rglob("*.md")) if "reference" not in p.parts),
 ]
+LONGEST, LIMITS = 12_000, {"README.md": 9_000, "CONTRIBUTING.md": 6_000}
+"""Bytes of a page: what is longer is read by nobody, and is split by topic."""
 SHOWN = [
     (page, path, code)
     for page in WRITTEN
@@ -43,6 +46,12 @@ def test_code_is_that_of_the_examples(page: Path, path: str, code: str) -> None:
 
 def test_tutorials_show_code() -> None:
     assert {page.name for page, _, _ in SHOWN} >= {"change-a-kernel.md", "triton-kernel.md", "cuda-kernel.md"}
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name)
+def test_no_page_is_too_long(page: Path) -> None:
+    most = LIMITS.get(name(page), LONGEST)
+    assert page.stat().st_size <= most, "split it by topic; a reader looks for one thing"
 
 
 @pytest.mark.parametrize("page", [*WRITTEN, *sorted((DOCS / "reference").glob("*.md"))], ids=name)

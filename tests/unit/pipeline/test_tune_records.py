@@ -10,6 +10,9 @@ from compiled_project import GENERIC, project
 
 from aot_tune.cli import tune_command
 from aot_tune.cli.main import main
+from aot_tune.pipeline import tune_records as tune_module
+from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune_records import TuneOrder, tune_records
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
 from aot_tune.support.errors import BuildError, DatabaseError
@@ -44,6 +47,22 @@ def test_a_folder_that_takes_no_records_is_told_before_anything_is_measured(tmp_
     with pytest.raises(DatabaseError, match="is not a folder"):
         tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
     assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+def test_an_operator_that_fails_is_told_when_the_others_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2")
+
+    def tuned(session: Session) -> dict[str, list[Evidence]]:
+        session.failures.add("twice", BuildError("operator 'twice': its generic kernel fails"))
+        return {"twice": []}
+
+    monkeypatch.setattr(tune_module, "tune_plan", tuned)
+    assert main(["tune-planned", "--directory", str(plan), "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr()
+    assert "aot-tune: operator 'twice': its generic kernel fails" in said.err
+    assert "done in " in said.out
 
 
 @pytest.fixture

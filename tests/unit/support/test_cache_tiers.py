@@ -77,6 +77,7 @@ def test_what_a_tier_has_is_taken_and_the_rest_is_made_here(
     assert not cache.get(make_rendered(2), TARGET).cached
     assert ObjectCache(tmp_path / "own", chain).get(make_rendered(1), TARGET).cached
     assert counting_compiler[1]() == runs + 1
+    assert (cache.counters.compiled, cache.counters.copied) == (1, 1)
 
     store = MeasurementStore(tmp_path / "own", tiers=(tier,))
     assert store.knew_any
@@ -87,6 +88,7 @@ def test_what_a_tier_has_is_taken_and_the_rest_is_made_here(
     assert find(MeasurementStore(tmp_path / "own")) is None
     assert {name: store.file_digest(name) for name in store.used} == store.used  # a build may be taken as a whole
     cache.close()
+    assert (tmp_path / "own" / "pruned").exists()  # what was copied counts in its size
     assert as_it_is(there) == before
     assert tier.summary() == f"cache tier {there} served 1 object, 1 result"
     assert not told

@@ -95,7 +95,7 @@ class Engine(Protocol):
         """Clear an error that a failed launch left behind."""
 
     def use_streams(self, count: int) -> None:
-        """Launch kernels on so many other streams, as programs do; see docs/measuring.md, "Streams"."""
+        """Launch kernels on so many other streams, as programs do; see docs/measuring-gpu.md, "Streams"."""
 
     def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
         """Calls to play together; those of a `framework` may allocate.

@@ -1,4 +1,4 @@
-"""docs/kernels.md: its operator with formulas is one, and its reference gives what the page says."""
+"""docs/formulas.md: its operator is one, and its reference gives what the page says."""
 
 from __future__ import annotations
 
@@ -15,13 +15,8 @@ from aot_tune.spec import Operator, elementwise, problem
 from aot_tune.spec.fragment_programs import bind_fragments
 from aot_tune.spec.load_operators import load_operator
 
-TEXT = (ROOT / "docs" / "kernels.md").read_text()
-
-
-def quoted(head: str) -> list[str]:
-    """The Python of a section."""
-    section = TEXT.partition(f"\n## {head}\n")[2].partition("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+TEXT = (ROOT / "docs" / "formulas.md").read_text()
+OPERATOR, CALLS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 @pytest.fixture
@@ -29,7 +24,7 @@ def op(tmp_path: Path) -> Operator:
     """The operator of the page."""
     folder = tmp_path / "mixture"
     folder.mkdir()
-    (folder / "operator.py").write_text(quoted("Formulas of your own")[0])
+    (folder / "operator.py").write_text(OPERATOR)
     return load_operator(folder)
 
 
@@ -46,13 +41,12 @@ def test_the_operator_of_the_page(op: Operator) -> None:
 
 
 def test_what_functions_of_triton_are_passed(op: Operator) -> None:
-    calls = re.findall(r"(\w+)\(acc, q\[:, None\], k\[None, :\], (.*)\)", quoted("Formulas of your own")[1])
+    calls = re.findall(r"(\w+)\(acc, q\[:, None\], k\[None, :\], (.*)\)", CALLS)
     assert [name for name, _ in calls] == ["score", "epilogue"]
     for name, given in calls:
         assert sorted(re.findall(r"(\w+)=", given)) == sorted(parameters_of(fragment_data(op, name)))
 
 
 def test_every_function_is_on_the_page() -> None:
-    section = TEXT.partition("\n## Formulas of your own\n")[2].partition("\n## ")[0]
     for name in elementwise.__all__:
-        assert re.search(rf"\b{name}\b", section) or name == "absolute", name  # which `abs` is
+        assert re.search(rf"\b{name}\b", TEXT) or name == "absolute", name  # which `abs` is
