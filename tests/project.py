@@ -187,13 +187,13 @@ def start(argv: Sequence[object], env: Mapping[str, str]) -> subprocess.Popen[st
         )
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """Read a process's lines until one holds `words`."""
+def read_until(process: subprocess.Popen[str], *words: str) -> str:
+    """Read a process's lines until one holds any of `words`."""
     assert process.stdout is not None
     text = ""
     for line in process.stdout:
         text += line
-        if words in line:
+        if any(one in line for one in words):
             return text
     raise AssertionError(f"it ended with {process.wait()} without {words!r}:\n{text}")
 

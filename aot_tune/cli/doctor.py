@@ -34,7 +34,7 @@ def examine(*, verbose: bool = False) -> int:
     """
     from aot_tune.bench.devices.cpu import usable_cores
     from aot_tune.compile import families_of, native_targets, parallel_compiles, toolchain_for, toolchains
-    from aot_tune.plan.library_plan import devices
+    from aot_tune.plan.machines import devices
     from aot_tune.spec.load_operators import bundled_templates, load_operators
     from aot_tune.support.kernel_features import features
 

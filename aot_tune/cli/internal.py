@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,11 @@ def _configure(given: argparse.Namespace) -> int:
             libraries=tuple(given.library),
         ),
     )
-    plan, paths, files = make_plan(request, os.environ)
+    from aot_tune.pipeline.choose_executor import reach_cluster
+
+    with ExitStack() as stack:
+        log = partial(print, flush=True)
+        plan, paths, files = make_plan(request, os.environ, lambda: stack.enter_context(reach_cluster(log)))
     write_plan(Path(given.directory), plan, paths, files)
     note_configured(Path(given.directory))
     for line in (*plan.summary(), *paths.compilers):

@@ -59,6 +59,10 @@ def add_commands(commands: Any) -> None:
     tune.add_argument("--effort", default="", metavar="EFFORT", help="as AOT_TUNE_EFFORT, such as quick or thorough")
     tune.add_argument("--filter", default="", metavar="PATTERN", help="as AOT_TUNE_FILTER, such as 'gemm/*'")
     tune.add_argument("--again", action="store_true", help="measure again what is known, as AOT_TUNE_MODE=tune")
+    tune.add_argument(
+        "--executor", default="", metavar="NAME",
+        help="as AOT_TUNE_EXECUTOR: `ray` tunes on the devices of a Ray cluster, all of its models in one run",
+    )  # fmt: skip
     tune.add_argument("--jobs", default="", metavar="COUNT", help="as AOT_TUNE_JOBS")
     tune.add_argument("--cache", default="", metavar="MODE", help="as AOT_TUNE_CACHE")
     tune.add_argument("--cache-dir", default="", metavar="DIR", help="as AOT_TUNE_CACHE_DIR")
@@ -92,6 +96,7 @@ def _tune(given: argparse.Namespace) -> int:
         "AOT_TUNE_BUDGET": given.budget,
         "AOT_TUNE_EFFORT": given.effort,
         "AOT_TUNE_FILTER": given.filter,
+        "AOT_TUNE_EXECUTOR": given.executor,
         "AOT_TUNE_JOBS": given.jobs,
         "AOT_TUNE_CACHE": given.cache,
         "AOT_TUNE_CACHE_DIR": given.cache_dir and _absolute(given.cache_dir),

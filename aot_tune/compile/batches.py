@@ -94,6 +94,7 @@ class _Compilers:
         for batch in batches:
             batch.cache.toolchain.identity()  # a missing compiler is one error, before anything is compiled
         self.then = then
+        self._elsewhere = {id(e): e for b in batches if (e := b.cache.elsewhere) is not None}
         most = max((b.jobs.count for b in batches), default=1)
         self._room = Room(most, min((b.jobs.free for b in batches if b.jobs.free is not None), default=None))
         self._pools = {b.cache.toolchain.name: ThreadPoolExecutor(b.jobs.count) for b in batches}
@@ -123,6 +124,8 @@ class _Compilers:
             for pool in pools:
                 pool.shutdown(wait=False, cancel_futures=True)
             kill_running()
+            for machines in self._elsewhere.values():
+                machines.end_compiles()
         for pool in pools:
             pool.shutdown(wait=True)
 

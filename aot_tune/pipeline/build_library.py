@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verify_shipped
@@ -28,6 +29,7 @@ from aot_tune.report import Report, format_report
 from aot_tune.search import Budget
 from aot_tune.support.errors import BuildError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
+from aot_tune.support.progress import Progress
 from aot_tune.support.wall_clock import note_tuned, spent_before
 
 __all__ = ["build", "shown_again"]
@@ -41,7 +43,11 @@ def build(directory: Path) -> None:
     """
     plan, paths = read_plan(directory)
     budget = Budget(plan.options.budget, spent=spent_before(directory))
-    with opened_session(plan, paths, budget) as session:
+    progress = Progress()
+    with (
+        executor_of(plan, progress.line) as executor,
+        opened_session(plan, paths, budget, progress, executor) as session,
+    ):
         with begun_or_resumed(session) as run:
             repeats = Repeats(session, paths)
             report = None if plan.options.keep else repeats.take(directory)  # whose texts are not at hand

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -34,21 +33,22 @@ from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, databas
 from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
+from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
 from aot_tune.pipeline.pending import PendingWork
 from aot_tune.plan.eight_bit_targets import generic_dtypes
-from aot_tune.plan.library_plan import Paths, Plan, devices
+from aot_tune.plan.library_plan import Paths, Plan
+from aot_tune.plan.machines import devices
 from aot_tune.plan.options import effort_limit
 from aot_tune.plan.wanted_targets import is_run_by
 from aot_tune.render import Renderer, candidates_for, generic_candidates, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
-from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.errors import BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
-from aot_tune.triton.read_declarations import with_declarations
 
 __all__ = ["LoadedOperator", "Session"]
 
@@ -61,35 +61,29 @@ _STEP = 16
 budget ends it: the most promising ones are measured by then."""
 
 
-@dataclass(frozen=True)
-class LoadedOperator:
-    """An operator and the folder that it came from."""
-
-    folder: Path
-    operator: Operator
-
-
 class Session:
     """A build's working state; close it to prune and release the caches.
 
     `budget` is that of the whole build, `turn` that of the target which is being tuned. `tuned` is when the last one
     was, by the clock of `progress`; None where nothing was measured. `older` is the target, if any, for older CPUs.
-    It `links` a library in the end, unless it is for records alone.
+    It `links` a library in the end, unless it is for records alone. `executor` has machines beside this one, where a
+    build has such.
     """
 
     def __init__(
-        self, plan: Plan, paths: Paths, progress: Progress, budget: Budget | None = None, *, links: bool = True
+        self,
+        plan: Plan,
+        paths: Paths,
+        progress: Progress,
+        budget: Budget | None = None,
+        *,
+        links: bool = True,
+        executor: Executor | None = None,
     ) -> None:
         self.plan, self.options, self.progress, self.links = plan, plan.options, progress, links
+        self.executor = executor
         roots = [Path(p) for p in paths.templates]
-        self.operators = {
-            n: LoadedOperator(f, op)
-            for n, (f, op) in load_operators(roots, plan.operators, plan.options.exclude_backends).items()
-        }
-        for name, loaded in self.operators.items():
-            stated = plan.workload.stated_for(loaded.operator, plan.families)
-            known = with_declarations(stated, plan.inspections, plan.families)
-            self.operators[name] = LoadedOperator(loaded.folder, known)
+        self.operators = stated_operators(plan, roots)
         self.renderer = Renderer(roots, paths.compile.by_backend())
         self.environment = _environment(plan, paths)
         self.location = cache_location(self.environment)
@@ -109,7 +103,8 @@ class Session:
         self.failures = Failures(progress.line)
         self.tuned: float | None = None
         self.threads = plan.options.threads or usable_cores()
-        self.devices = list(devices(self.threads, plan.families))
+        here = devices if executor is None else executor.devices
+        self.devices = list(here(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
         self.older = target_by_name(plan.older) if plan.older else None
         self.baselines = [target_by_name(n) for n in plan.baselines]
@@ -118,7 +113,7 @@ class Session:
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self.load = CompilerLoad(self.jobs_of("cxx").count)
         self._generic: dict[str, Entry] = {}
-        self._native = {t.name for t in native_targets()}
+        self._native = {t.name for t in (native_targets() if executor is None else executor.native())}
 
     @cached_property
     def databases(self) -> list[OperatorDatabase]:
@@ -178,15 +173,21 @@ class Session:
         return policy_for(family, Policy())
 
     def jobs_of(self, backend: str) -> Jobs:
-        """How many compilers of a backend run at a time, and why."""
+        """How many compilers of a backend run at a time on this machine, and why."""
         memory = toolchain_for(backend, self.environment).memory_per_job()
         return parallel_compiles(self.environment, memory=memory)
+
+    def compilers_of(self, backend: str) -> Jobs:
+        """How many compilers of a backend run at a time for candidates, and why."""
+        if self.executor is None:
+            return self.jobs_of(backend)
+        return self.executor.jobs(toolchain_for(backend, self.environment), self.options.jobs)
 
     def cache(self, backend: str) -> ObjectCache:
         """The object cache of a backend."""
         if backend not in self._caches:
             chain = toolchain_for(backend, self.environment)
-            self._caches[backend] = ObjectCache.at(self.location, chain, self.tiers)
+            self._caches[backend] = ObjectCache.at(self.location, chain, self.tiers, self.executor)
         return self._caches[backend]
 
     def device_for(self, target: Target) -> Device | None:
@@ -345,13 +346,13 @@ class Session:
         backends = sorted({e.candidate.backend for e in waiting})
         compile_batches(
             [
-                Batch(self.cache(b), [e.rendered for e in waiting if e.candidate.backend == b], self.jobs_of(b))
+                Batch(self.cache(b), [e.rendered for e in waiting if e.candidate.backend == b], self.compilers_of(b))
                 for b in backends
             ],
             show,
             after,
         )
-        if backends == ["cxx"]:  # others keep processes, or wait for memory
+        if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory, run elsewhere
             self.load.add(children_seconds() - spent, walls)
 
     def toolchain_text(self, entry: Entry) -> str:

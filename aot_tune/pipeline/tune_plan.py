@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aot_tune.database import Begun, begin, forget
+from aot_tune.pipeline.choose_executor import agree
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.measuring.verify_variants import verified_beside
 from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
@@ -21,18 +23,28 @@ __all__ = ["TuningRun", "begun_or_resumed", "opened_session", "tune_plan"]
 
 
 @contextmanager
-def opened_session(plan: Plan, paths: Paths, budget: Budget, *, links: bool = True) -> Iterator[Session]:
+def opened_session(
+    plan: Plan,
+    paths: Paths,
+    budget: Budget,
+    progress: Progress,
+    executor: Executor | None = None,
+    *,
+    links: bool = True,
+) -> Iterator[Session]:
     """A session for a plan, closed in the end; lines tell what it will use. Without `links` nothing follows the tuning.
 
     Raises:
-        AotTuneError: for a cache that the user named and that cannot be used.
+        AotTuneError: for a cache that the user named and that cannot be used, or machines of the `executor` that are
+            not fit for the plan.
     """
-    progress = Progress()
     for line in (*plan.summary(), *paths.compilers):
         progress.line(line)
-    session = Session(plan, paths, progress, budget, links=links)
+    session = Session(plan, paths, progress, budget, links=links, executor=executor)
     try:
-        reasons = dict.fromkeys(session.jobs_of(backend).reason for backend in plan.toolchains)
+        if executor is not None:
+            agree(session, executor, paths)
+        reasons = dict.fromkeys(session.compilers_of(backend).reason for backend in plan.toolchains)
         progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
         yield session
     finally:

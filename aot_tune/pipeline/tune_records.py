@@ -8,19 +8,23 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench.devices.cpu import usable_cores
-from aot_tune.compile import native_targets, target_by_name
+from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase
+from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.evidence import Evidence, share_among_targets
+from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.records.export_records import write_records
 from aot_tune.pipeline.records.record_folder import check_record_folder
 from aot_tune.pipeline.records.record_writer import databases_of
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
-from aot_tune.plan.library_plan import Plan, devices, read_plan
+from aot_tune.plan.library_plan import Paths, Plan, read_plan
+from aot_tune.plan.machines import Machines, ThisMachine
 from aot_tune.plan.wanted_targets import is_run_by
 from aot_tune.search import Budget
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError, BuildError
+from aot_tune.support.progress import Progress
 
 __all__ = ["TuneOrder", "TunedRecords", "tune_records"]
 
@@ -56,11 +60,29 @@ def tune_records(directory: Path, order: TuneOrder) -> TunedRecords:
         DatabaseError: when the records cannot be written, which is checked before anything is measured.
     """
     plan, paths = read_plan(directory)
-    plan, away = _narrowed(plan, order)
-    with opened_session(plan, paths, Budget(plan.options.budget), links=False) as session:
+    progress = Progress()
+    with executor_of(plan, progress.line) as executor:
+        plan, away = _narrowed(plan, order, executor or ThisMachine())
         if away:
-            session.progress.line(f"NOTE no device for {', '.join(away)} on this machine: not tuned here")
-        out = Path(order.out)
+            progress.line(f"NOTE no device for {', '.join(away)} {_where(plan)}: not tuned")
+        parts = [(None, plan.targets)] if executor is None else executor.parts(plan.targets)
+        budget, found = Budget(plan.options.budget), list[TunedRecords]()
+        for number, (machines, targets) in enumerate(parts):
+            part = msgspec.structs.replace(plan, targets=targets, older=plan.older if plan.older in targets else "")
+            found.append(_tuned(part, paths, Path(order.out), budget.part(len(parts) - number), progress, machines))
+    errors = [one.error for one in found if one.error is not None]
+    return TunedRecords(
+        files={path: database for one in found for path, database in one.files.items()},
+        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+        error=errors[0] if errors else None,
+    )
+
+
+def _tuned(
+    plan: Plan, paths: Paths, out: Path, budget: Budget, progress: Progress, machines: Executor | None
+) -> TunedRecords:
+    """Tune a plan for one model of devices for each target."""
+    with opened_session(plan, paths, budget, progress, machines, links=False) as session:
         check_record_folder(out, session.devices, plan.operators)
         session.progress.line(f"records go to {out}")
         with begun_or_resumed(session) as run:
@@ -94,16 +116,20 @@ def _written(session: Session, known: Mapping[str, Sequence[Evidence]], out: Pat
     return write_records(out, databases_of(session, known), operators)
 
 
-def _narrowed(plan: Plan, order: TuneOrder) -> tuple[Plan, list[str]]:
+def _where(plan: Plan) -> str:
+    return "on this machine" if plan.options.executor == "local" else "in the cluster"
+
+
+def _narrowed(plan: Plan, order: TuneOrder, machines: Machines) -> tuple[Plan, list[str]]:
     """The plan for what was asked for and has a device here, and the targets that have none."""
     operators = tuple(o for o in plan.operators if not order.operators or o in order.operators)
-    here = devices(plan.options.threads or usable_cores(), plan.families)
-    native, baselines = {t.name for t in native_targets()}, [target_by_name(b) for b in plan.baselines]
+    here = machines.devices(plan.options.threads or usable_cores(), plan.families)
+    native, baselines = {t.name for t in machines.native()}, [target_by_name(b) for b in plan.baselines]
     targets = {n: any(is_run_by(d, target_by_name(n), native, baselines) for d in here) for n in plan.targets}
     away = [name for name, runs in targets.items() if not runs]
     if away and (order.named or len(away) == len(targets)):
         raise BuildError(
-            f"no device for {', '.join(away)} on this machine",
+            f"no device for {', '.join(away)} {_where(plan)}",
             why=f"to tune is to measure, and here {'is' if len(here) == 1 else 'are'} "
             f"{'; '.join(d.name for d in here)}, for {', '.join(sorted(native))}",
             fix="run the command on a machine with such a device, or name other targets with --targets; "

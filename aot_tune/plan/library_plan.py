@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import caution_of
-from aot_tune.bench.devices.family import devices as devices_of
-from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import families_of, generic_targets, native_targets, toolchain_for
+from aot_tune.compile import families_of, generic_targets, toolchain_for
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.check_templates import Sources, read_and_render
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
 from aot_tune.plan.eight_bit_targets import eight_bit_baselines
 from aot_tune.plan.input_files import digest_of_inputs, input_files
+from aot_tune.plan.machines import Machines, ThisMachine
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
     check_answers,
@@ -32,7 +31,6 @@ from aot_tune.plan.preflight import (
     check_filter,
     check_kernels,
     check_machine,
-    check_measuring,
     check_memory,
     idle_kernels,
     unchecked,
@@ -48,7 +46,7 @@ from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
 from aot_tune.triton.read_declarations import Inspections
 
-__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
+__all__ = ["Paths", "Plan", "Request", "make_plan", "read_plan", "write_plan"]
 
 _UNMEASURED = ("generic", "compile")
 """Modes in which nothing is chosen by measurements, new or recorded."""
@@ -113,6 +111,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             f"devices {'; '.join(self.devices)}",
             *(f"workload {line}" for line in self.workload.told()),
             f"budget {budget}, effort {options.effort}",
+            *([f"executor {options.executor}"] if options.executor != "local" else []),
             *(["handlers for XLA's FFI"] if options.xla_ffi else []),
             *([f"without kernels of {', '.join(options.exclude_backends)}"] if options.exclude_backends else []),
             *(f"note: {note}" for note in self.notes),
@@ -140,8 +139,12 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     cxx: str = ""
 
 
-def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, Paths, list[Path]]:
+def make_plan(
+    request: Request, environment: Mapping[str, str], cluster: Callable[[], Machines] | None = None
+) -> tuple[Plan, Paths, list[Path]]:
     """Check a request whole and return the plan, its paths, and the files that it depends on.
+
+    `cluster` reaches the one that AOT_TUNE_EXECUTOR asks for; without it, this machine is all that there is.
 
     Raises:
         AotTuneError: for all that is wrong with declarations and templates, or the first other thing that is wrong,
@@ -176,8 +179,10 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         mistakes,
     )
     check_devices(options.device if options.mode not in _UNMEASURED else (), databases)
+    machines = ThisMachine() if cluster is None or options.executor == "local" else cluster()
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
-    wanted, older = apart(options, deciding(databases, options.device), may_measure=may_measure)
+    deciders = deciding(databases, options.device)
+    wanted, older = apart(options, deciders, may_measure=may_measure, best=machines.best())
     targets = wanted if options.mode != "generic" else []
     baselines = (*generic_targets(wanted), *eight_bit_baselines(operators.values(), wanted))
     families = sorted({t.family for t in (*baselines, *wanted)})
@@ -193,9 +198,9 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     linked = linked_libraries(operators, request.compile, toolchains, environment)
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
-    found = devices(options.threads or usable_cores(), families)
+    found = machines.devices(options.threads or usable_cores(), families)
     if may_measure and options.mode in ("auto", "tune"):
-        notes += check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
+        notes += machines.check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
         check_memory(operators.values(), options.filter, targets, found, workload.places)
     notes += [*workload.notes, *workload.plan.notes(operators, families)]
     notes += idle_kernels(operators.values(), targets)
@@ -292,12 +297,6 @@ def _check_environment(options: Options, environment: Mapping[str, str]) -> None
 def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:
     found = {k.backend for op in operators for k in op.kernels}
     return sorted(b for b in found if families_of(toolchain_for(b)) & set(families))
-
-
-def devices(threads: int, families: Sequence[str]) -> list[Device]:
-    """The devices of this machine of the families that are asked for; `threads` are those of the CPU."""
-    here = {t.family for t in native_targets()}
-    return [d for family in sorted(here.intersection(families)) for d in devices_of(family, threads)]
 
 
 def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:

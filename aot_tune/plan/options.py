@@ -117,6 +117,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("AOT_TUNE_THREADS", "", "threads that CPU candidates and baselines may use; empty is all usable cores"),
     Option(
+        "AOT_TUNE_EXECUTOR",
+        "local",
+        "`ray` compiles on the nodes of a Ray cluster that runs already, and measures on their GPUs; see "
+        "[clusters.md](../clusters.md)",
+        ("local", "ray"),
+    ),
+    Option(
         "AOT_TUNE_STRICT",
         "0",
         "1 makes replay fail where an object is not bit-equal to the recorded one, for a GPU where its device code is "
@@ -209,6 +216,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     older_cpus: int = 0
     keep: str = ""
     xla_ffi: str = ""
+    executor: str = "local"
 
     @property
     def replays(self) -> bool:
@@ -254,6 +262,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         max_bytes=_count("AOT_TUNE_MAX_BYTES", values["AOT_TUNE_MAX_BYTES"], most=2**40),
         workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
         keep=_folder("AOT_TUNE_KEEP", values["AOT_TUNE_KEEP"]),
+        executor=values["AOT_TUNE_EXECUTOR"],
         xla_ffi=_headers("AOT_TUNE_XLA_FFI", values["AOT_TUNE_XLA_FFI"]),
         older_cpus=_count("AOT_TUNE_OLDER_CPUS", values["AOT_TUNE_OLDER_CPUS"], least=0) or 0,
     )

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import large_checks
 from aot_tune.bench.protocol.measurement_records import Device, Policy
-from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
+from aot_tune.compile import families_of, toolchain_for, toolchains
 from aot_tune.compile.cuda.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.plan.workload_files import is_served
@@ -61,17 +61,17 @@ def check_epoch(environment: Mapping[str, str]) -> None:
         )
 
 
-def check_measuring(targets: Sequence[Target], toolkit: str, environment: Mapping[str, str]) -> list[str]:
-    """Check GPU, driver and torch for the CUDA targets that have a device here; returns warnings.
+def check_measuring(targets: Sequence[Target], toolkit: str, environment: Mapping[str, str] | None) -> list[str]:
+    """Check GPU, driver and torch for targets that have a device here, as far as they are CUDA's; returns warnings.
 
     Args:
         toolkit: version of nvcc.
+        environment: what makes GPUs visible; None is this process's.
 
     Raises:
         ToolchainError: when candidates could not be measured, with the remedy.
     """
-    native = {t.name for t in native_targets()}
-    if not any(t.family == "cuda" and t.name in native for t in targets):
+    if not any(t.family == "cuda" for t in targets):
         return []
     warning = check_ready(toolkit, visible_devices(environment))
     return [warning] if warning else []

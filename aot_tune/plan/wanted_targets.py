@@ -12,7 +12,7 @@ from aot_tune.plan.options import Options
 from aot_tune.spec import Target
 from aot_tune.support.errors import BuildError, OptionError
 
-__all__ = ["Wanted", "apart", "in_order", "is_run_by", "targets_for", "targets_named"]
+__all__ = ["Wanted", "apart", "best_here", "in_order", "is_run_by", "targets_for", "targets_named"]
 
 _OLDER, _BESIDE = "cpu-x86-64-v3", 4
 """What is tuned for older CPUs beside the target of a CPU of that level or above."""
@@ -25,8 +25,10 @@ class Wanted(NamedTuple):
     older: Target | None
 
 
-def targets_for(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
-    """The targets that the options ask for."""
+def targets_for(
+    options: Options, recorded: Sequence[OperatorDatabase], best: Sequence[Target] | None = None
+) -> list[Target]:
+    """The targets that the options ask for; the `best` of devices are of this machine's where they are not given."""
     if options.mode == "replay" and not recorded:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
@@ -39,7 +41,7 @@ def targets_for(options: Options, recorded: Sequence[OperatorDatabase]) -> list[
         return [target_by_name(n) for n in names]
     found: list[Target] = []
     for name in options.targets:
-        for target in targets_named(name):
+        for target in targets_named(name, best):
             if target not in found:
                 found.append(target)
     return in_order(found)
@@ -50,13 +52,19 @@ def in_order(targets: Iterable[Target]) -> list[Target]:
     return sorted(targets, key=lambda t: (t.family, t.level, t.name))
 
 
-def apart(options: Options, recorded: Sequence[OperatorDatabase], *, may_measure: bool) -> Wanted:
+def apart(
+    options: Options,
+    recorded: Sequence[OperatorDatabase],
+    *,
+    may_measure: bool,
+    best: Sequence[Target] | None = None,
+) -> Wanted:
     """The targets that the options ask for, with that for older CPUs apart, or added where it is to be tuned too.
 
     It goes with `native` alone: who names targets gets these, and all of them whole. A build that measures nothing has
     it where records do.
     """
-    targets = targets_for(options, recorded)
+    targets = targets_for(options, recorded, best)
     newest = max((t.level for t in targets if t.on_host), default=0)
     if options.targets != ("native",) or options.mode in ("generic", "compile") or newest < _BESIDE:
         return Wanted(targets, None)
@@ -65,17 +73,26 @@ def apart(options: Options, recorded: Sequence[OperatorDatabase], *, may_measure
     return Wanted([t for t in targets if t != older], older if options.older_cpus and there else None)
 
 
-def targets_named(name: str) -> list[Target]:
-    """The targets that a name stands for: `native` for the best of each family that is here, a family for its best."""
-    best = {t.family: t for t in native_targets()}  # by level: the last of a family is its best
+def best_here() -> list[Target]:
+    """The best target of each family that this machine has devices of."""
+    return list({t.family: t for t in native_targets()}.values())  # by level: the last of a family is its best
+
+
+def targets_named(name: str, best: Sequence[Target] | None = None) -> list[Target]:
+    """The targets that a name stands for: `native` for the `best` of all devices, a family for those of its devices.
+
+    Without `best` they are this machine's, one of a family.
+    """
+    here = best_here() if best is None else best
     if name == "native":
-        return list(best.values())
-    if name in best:
-        return [best[name]]
+        return list(here)
+    if own := [t for t in here if t.family == name]:
+        return own
     of_family = [t.name for chain in toolchains().values() for t in chain.targets() if t.family == name]
     if of_family:
+        where = "this machine" if best is None else "neither this machine nor the cluster"
         raise OptionError(
-            f"AOT_TUNE_TARGETS={name!r}: this machine has no device of that family",
+            f"AOT_TUNE_TARGETS={name!r}: {where} has {'no' if best is None else 'a'} device of that family",
             fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
         )
     return [target_by_name(name)]

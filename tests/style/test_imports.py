@@ -29,6 +29,7 @@ ROOMS = {
     "pipeline.compiling": set(),
     "pipeline.records": {"pipeline.prune"},
     "pipeline.measuring": {"pipeline.prune", "pipeline.records"},
+    "pipeline.cluster": {"pipeline.measuring"},
     "pipeline.scheduling": {"pipeline.prune", "pipeline.records", "pipeline.measuring"},
     "pipeline.shipping": {"pipeline.prune", "pipeline.records", "pipeline.measuring", "pipeline.scheduling"},
 }

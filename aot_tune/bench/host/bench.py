@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +101,12 @@ class Bench:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.context.pool.__exit__(kind, error, trace)
+
+    def interrupt(self) -> None:
+        """Kill the workers, from another thread: what they were asked for ends with them."""
+        for worker in self.pool.workers():
+            with contextlib.suppress(OSError):
+                os.killpg(worker.pid, signal.SIGKILL)
 
     def prepare(self, operator_folder: Path, operator: Operator, on: Problem | Check) -> Prepared:
         """Compute reference results and tolerances of a problem, or of a check, once.

@@ -70,6 +70,16 @@ class Once(Generic[T]):
         with self._lock:
             return name in self._made
 
+    def made(self, name: str) -> T | None:
+        """The value of that name, if it is made."""
+        with self._lock:
+            return self._made.get(name)
+
+    def put(self, name: str, value: T) -> None:
+        """It was made elsewhere."""
+        with self._lock:
+            self._made.setdefault(name, value)
+
     def making(self, name: str) -> bool:
         """Whether somebody makes it now."""
         with self._lock:

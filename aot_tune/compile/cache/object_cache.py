@@ -32,6 +32,7 @@ from aot_tune.compile.cache.entry import (
 )
 from aot_tune.compile.cache.evict import prune
 from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.elsewhere import CompilersElsewhere
 from aot_tune.compile.object_records import CompileOutcome, Object
 from aot_tune.compile.toolchain import Toolchain
 from aot_tune.render import Rendered
@@ -82,6 +83,7 @@ class ObjectCache:
         required: a root that cannot be used is an error; else it is one warning, and nothing is kept.
         timeout: seconds that one compiler run may take.
         scratch: folder for objects that are not kept; by default a temporary one that lives as long as the cache.
+        elsewhere: compilers of other machines, which are run in place of the toolchain's own.
         tiers: caches that are asked, in this order, for what is not in this one; what they have is copied.
 
     Raises:
@@ -98,9 +100,11 @@ class ObjectCache:
         required: bool = True,
         timeout: float = 240.0,
         scratch: Path | None = None,
+        elsewhere: CompilersElsewhere | None = None,
         tiers: Sequence[CacheTier] = (),
     ) -> None:
         self.toolchain, self.timeout, self.counters = toolchain, timeout, CacheCounters()
+        self.elsewhere = elsewhere
         self._trusted, self._mode = trusted, mode
         self._root = None if mode == "off" else root
         self._tiers = () if mode == "fresh" else tuple(tiers)
@@ -119,12 +123,18 @@ class ObjectCache:
             tier.check_schema("objects", 2, RECORD, SCHEMA)
 
     @classmethod
-    def at(cls, location: CacheLocation, toolchain: Toolchain, tiers: Sequence[CacheTier] = ()) -> ObjectCache:
+    def at(
+        cls,
+        location: CacheLocation,
+        toolchain: Toolchain,
+        tiers: Sequence[CacheTier] = (),
+        elsewhere: CompilersElsewhere | None = None,
+    ) -> ObjectCache:
         """The cache at a place that `cache_location` found; says so once when nothing is kept."""
         if location.message:
             _log.warning("%s", location.message)
-        trusted, required = location.trusted, location.required
-        return cls(location.root, toolchain, mode=location.mode, trusted=trusted, required=required, tiers=tiers)
+        root, mode, trusted, required = location.root, location.mode, location.trusted, location.required
+        return cls(root, toolchain, mode=mode, trusted=trusted, required=required, tiers=tiers, elsewhere=elsewhere)
 
     @property
     def root(self) -> Path | None:
@@ -318,11 +328,16 @@ class ObjectCache:
             self._kept[key] = msgspec.structs.replace(made, cached=True)
         return made
 
+    def _run_compiler(self, out: Path, rendered: Rendered, target: Target) -> CompileOutcome:
+        chain, other = self.toolchain, self.elsewhere
+        run = chain.compile if other is None else functools.partial(other.compile, chain)
+        return run(rendered.source, target, out, self.timeout, rendered.compile)
+
     def _compile(self, folder: Path, rendered: Rendered, target: Target) -> tuple[CompileOutcome, Stored]:
         path, began = folder / OBJECT, time.time_ns()
-        outcome = self.toolchain.compile(rendered.source, target, path, self.timeout, rendered.compile)
+        outcome = self._run_compiler(path, rendered, target)
         if _changed_since(began, map(self.toolchain.locate, outcome.includes)):  # nobody knows which one was read
-            outcome = self.toolchain.compile(rendered.source, target, path, self.timeout, rendered.compile)
+            outcome = self._run_compiler(path, rendered, target)
         good = outcome.status == "ok"
         with self._count:
             self.counters.compiled += 1

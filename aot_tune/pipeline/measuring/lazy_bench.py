@@ -3,64 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import signal
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-
-from filelock import FileLock, Timeout
 
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.executor import MeasuringBench
 from aot_tune.pipeline.measuring.bench_files import BenchFiles
+from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
-from aot_tune.support.errors import BuildError, ToolchainError, WorkerError
+from aot_tune.support.errors import ToolchainError, WorkerError
 
-__all__ = ["LazyBench", "device_lock"]
-
-
-@contextmanager
-def device_lock(device: Device, log: Callable[[str], None], budget: Budget | None) -> Iterator[None]:
-    """Keeps this user's other builds from measuring on the device at the same time.
-
-    Raises:
-        WorkerError: when another build measures until a budget ends.
-    """
-    shared = Path("/tmp")  # noqa: S108 - TMPDIR may differ between builds that must not measure together
-    folder = (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / f"aot_tune-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    if not folder.is_dir() or folder.is_symlink() or folder.lstat().st_uid != os.getuid():
-        raise BuildError(f"{folder} is not a folder of yours", why="builds lock the device there", fix="remove it")
-    one = hashlib.sha256(device.unit.encode()).hexdigest() if device.unit else device.digest
-    lock = FileLock(folder / f"{device.family}-{one[:16]}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        if budget is None or budget.left > 0:
-            log(f"waiting: another build measures on {device.name}")
-        _wait(lock, device, budget)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _wait(lock: FileLock, device: Device, budget: Budget | None) -> None:
-    limit = -1.0 if budget is None or budget.seconds is None else budget.left
-    try:
-        lock.acquire(timeout=limit)
-    except Timeout:
-        raise WorkerError(
-            f"{device.name} is not free", why="another build measured on it until the budget's end"
-        ) from None
+__all__ = ["LazyBench"]
 
 
 class LazyBench:
@@ -83,7 +42,7 @@ class LazyBench:
         self.session, self.device, self._budget, self._exclusive = session, device, budget, exclusive
         self._stack = ExitStack()
         self.shared = shared or self._stack.enter_context(BenchFiles(session))
-        self._bench: Bench | None = None
+        self._bench: MeasuringBench | None = None
 
     def __enter__(self) -> LazyBench:
         return self
@@ -94,7 +53,7 @@ class LazyBench:
         self._stack.__exit__(kind, error, trace)
         self._bench = None
 
-    def get(self) -> Bench:
+    def get(self) -> MeasuringBench:
         """The bench, started at first use.
 
         Raises:
@@ -108,24 +67,34 @@ class LazyBench:
             with contextlib.suppress(WorkerError):
                 self._start(Budget(0.0))
 
-    def _start(self, patience: Budget | None) -> Bench:
+    def _start(self, patience: Budget | None) -> MeasuringBench:
         with ExitStack() as stack:  # a bench that does not start must not keep the device from the next attempt
-            if self._exclusive:
-                stack.enter_context(device_lock(self.device, self.session.progress.line, patience))
-            bench = stack.enter_context(
-                Bench(
-                    self.device,
-                    self.session.policy_of(self.device.family),
-                    scratch=self.shared.own_folder(),
-                    threads=self.session.threads,
-                    log=self.session.progress.line,
-                    findings=self.shared.findings,
-                    waits=self._exclusive,
+            executor = self.session.executor
+            if executor is not None and executor.has(self.device):
+                policy = self.session.policy_of(self.device.family)
+                findings = self.shared.findings
+                there = executor.bench(
+                    self.device, policy, self.session.threads, patience, findings, exclusive=self._exclusive
                 )
-            )
+                bench = stack.enter_context(there)
+            else:
+                if self._exclusive:
+                    stack.enter_context(device_lock(self.device, self.session.progress.line, patience))
+                bench = stack.enter_context(self._here())
             self._stack.enter_context(stack.pop_all())
         self._bench = bench
         return bench
+
+    def _here(self) -> AbstractContextManager[MeasuringBench]:
+        return Bench(
+            self.device,
+            self.session.policy_of(self.device.family),
+            scratch=self.shared.own_folder(),
+            threads=self.session.threads,
+            log=self.session.progress.line,
+            findings=self.shared.findings,
+            waits=self._exclusive,
+        )
 
     @property
     def referring(self) -> float:
@@ -135,9 +104,8 @@ class LazyBench:
     def interrupt(self) -> None:
         """Kill the workers, from another thread: what they were asked for ends with them."""
         bench = self._bench  # which may end meanwhile
-        for worker in bench.pool.workers() if bench is not None else ():
-            with contextlib.suppress(OSError):
-                os.killpg(worker.pid, signal.SIGKILL)
+        if bench is not None:
+            bench.interrupt()
 
     def choose(self, folder: Path, entries: Sequence[Entry]) -> int:
         """Which of an operator's candidates to try next: the first that no other bench has begun to check.

@@ -43,11 +43,12 @@ _VARIABLES = (
 )
 """Prefixes of variables, beside those that reach compilers. What they do to a build shows elsewhere in the key, as far
 as it is known; a build under another value is an ordinary one."""
-_FREE_OPTIONS = ("budget", "cache", "cache_dir", "cache_tiers", "jobs", "mode")
+_FREE_OPTIONS = ("budget", "cache", "cache_dir", "cache_tiers", "executor", "jobs", "mode")
 """Options that say how a build comes to its files, and nothing of what they are when it is not cut short. The mode is
 one: only `auto` takes a build's files, and only `auto` and `tune` leave theirs."""
 _FREE_VARIABLES = (
-    *(f"AOT_TUNE_{name}" for name in ("BUDGET", "CACHE", "CACHE_DIR", "CACHE_TIERS", "JOBS", "MODE", "TRUST_CACHE")),
+    *(f"AOT_TUNE_{name}" for name in ("BUDGET", "CACHE", "CACHE_DIR", "CACHE_TIERS")),
+    *(f"AOT_TUNE_{name}" for name in ("EXECUTOR", "JOBS", "MODE", "TRUST_CACHE")),
     "AOT_TUNE_WORKLOAD",  # what its files say is in the plan
     "AOT_TUNE_IMPORT_PATH",  # folders of an isolated build: their contents count, not their names
     "CUDA_CACHE_PATH",

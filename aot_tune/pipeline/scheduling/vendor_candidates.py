@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import families_of, toolchain_for
-from aot_tune.compile.diagnostics import first_error
 from aot_tune.database import OperatorDatabase, load_database
 from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.measuring.vendor_process import Products, VendorAnswer, VendorQuestion, ask_vendor
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, candidate_for
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import AotTuneError
-from aot_tune.support.run_program import run
-from aot_tune.support.storage import scratch_folder
 
-__all__ = ["Products", "Vendors", "vendor_entries", "worth_trying"]
+__all__ = ["Vendors", "vendor_entries", "worth_trying"]
 
 ProblemConfig = tuple[Problem, dict[str, ConfigValue]]
 
-_SECONDS = 180.0
 _PROCESSES, _PER_PROCESS = 12, 4
 """At most so many processes ask at a time, each of so many problems or more: it computes for 0.14 s for one, and takes
 a second or two to begin."""
@@ -44,19 +38,6 @@ are tried.
 """
 _HEURISTIC_SHARE = 0.6
 """Of the algorithms drawn for a problem, so many are the first of the library's own list; the rest is enumerated."""
-
-
-class Products(msgspec.Struct, frozen=True):
-    """What a library says of one product: algorithms, what each is estimated to cost, how many are of its own list."""
-
-    configs: list[dict[str, int]]
-    costs: list[float]
-    heuristics: int
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    version: int
-    products: list[Products]
 
 
 class Vendors:
@@ -173,11 +154,11 @@ def ask_library(
     with ThreadPoolExecutor(count) as pool:
         told = list(pool.map(partial(_ask_process, session, kernel, device), parts))
     for i, part in enumerate(parts) if count > 1 else ():
-        if isinstance(told[i], str):  # a device may be set to take one process at a time
+        if told[i].error:  # a device may be set to take one process at a time
             told[i] = _ask_process(session, kernel, device, part)
-    answers = [one for one in told if isinstance(one, _Answer)]
+    answers = [one for one in told if not one.error]
     if len(answers) < count:
-        reason = next(one for one in told if isinstance(one, str))
+        reason = next(one.error for one in told if one.error)
         session.progress.line(f"{kernel.backend}: its algorithms are not tried one by one: {reason}")
         return []
     found = [answers[i % count].products[i // count] for i in range(len(products))]
@@ -190,19 +171,17 @@ def ask_library(
 
 def _ask_process(
     session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]
-) -> _Answer | str:
-    """What the library says of products in one process; or why it says nothing."""
-    module, limit = f"aot_tune.vendor.{kernel.backend}", _PER_PROBLEM[session.options.effort][0] + 16
-    with scratch_folder() as name:
-        folder = Path(name)
-        (folder / "in.json").write_bytes(msgspec.json.encode(products))
-        argv = [sys.executable, "-m", module, "--problems", "in.json", "--out", "out.json"]
-        argv += ["--limit", str(limit), "--checks", "8000"]
-        path = os.pathsep.join(p for p in sys.path if p)
-        environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": device.unit}
-        done = run(argv, folder=folder, environ=environ, timeout=_SECONDS)
-        try:
-            answer = msgspec.json.decode((folder / "out.json").read_bytes(), type=_Answer)
-        except (OSError, msgspec.MsgspecError) as error:
-            return first_error(done.output) if done.output else str(error)
-    return answer if len(answer.products) == len(products) else "its answer is not of all problems"
+) -> VendorAnswer:
+    """What the library says of products in one process, on the machine that has the device."""
+    question = VendorQuestion(
+        backend=kernel.backend,
+        products=msgspec.json.encode(products),
+        limit=_PER_PROBLEM[session.options.effort][0] + 16,
+    )
+    executor = session.executor
+    if executor is not None and executor.has(device):
+        answer = executor.ask_vendor(question, device)
+    else:
+        answer = ask_vendor(question, device.unit)
+    complete = answer.error or len(answer.products) == len(products)
+    return answer if complete else VendorAnswer(error="its answer is not of all problems")

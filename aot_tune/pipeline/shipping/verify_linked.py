@@ -20,6 +20,7 @@ from typing import NoReturn
 import msgspec
 
 from aot_tune.bench.devices.family import family
+from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.odd_problems import oddest_checks
 from aot_tune.bench.host.verify_in_library import verify_linked
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, digest_of
@@ -222,6 +223,8 @@ def _refuse(directory: Path, library: Path, failed: Sequence[str], count: int) -
 
 def _run(session: Session, library: Path, lazy: LazyBench, one: _Shipped) -> Measurement:
     loaded, bench = session.operators[one.operator], lazy.get()
+    if not isinstance(bench, Bench):
+        raise WorkerError("a library is verified on devices of the machine that it is linked on, and on no others")
     prepared = [bench.prepare(loaded.folder, loaded.operator, check) for check in one.checks]
     function = f"{session.plan.prefix}_{one.operator}"
     return verify_linked(bench.context, library, function, f"{one.operator}:{one.variant}", prepared)

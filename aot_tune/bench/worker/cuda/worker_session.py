@@ -49,8 +49,8 @@ _HOST_BYTES = 4 << 30
 
 
 def make_session(policy: Policy, role: Role, device: Device) -> CudaSession:
-    """The session of a worker on a GPU; on the host's own memory and clock for the unit `host`, which tests have."""
-    return CudaSession(policy, role, device, HostEngine if device.unit == "host" else GpuEngine)
+    """The session of a worker on a GPU; on the host's own memory and clock for units `host`, which tests have."""
+    return CudaSession(policy, role, device, HostEngine if device.unit.startswith("host") else GpuEngine)
 
 
 _SHARES: dict[Role, float] = {"candidate": 0.55, "framework": 0.33}

@@ -10,6 +10,7 @@ import pytest
 from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.measuring import lazy_bench as benching
+from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
@@ -19,11 +20,11 @@ from aot_tune.support.errors import WorkerError
 def test_a_device_that_another_build_has_is_waited_for_until_the_budget_ends() -> None:
     device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this test alone"})
     lines: list[str] = []
-    with benching.device_lock(device, lines.append, None):
-        with pytest.raises(WorkerError, match="not free"), benching.device_lock(device, lines.append, Budget(0.1)):
+    with device_lock(device, lines.append, None):
+        with pytest.raises(WorkerError, match="not free"), device_lock(device, lines.append, Budget(0.1)):
             raise AssertionError
         assert lines == ["waiting: another build measures on CPU"]
-    with benching.device_lock(device, lines.append, Budget(0.0)):
+    with device_lock(device, lines.append, Budget(0.0)):
         assert len(lines) == 1
 
 
@@ -54,6 +55,7 @@ def lazy_bench(monkeypatch: pytest.MonkeyPatch, lines: list[str], patience: floa
         threads=1,
         turn=Budget(None),
         checks=Checks(),
+        executor=None,
     )
     device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this other test"})
     return LazyBench(cast(Session, session), device, Budget(patience))
@@ -76,7 +78,7 @@ def test_workers_that_cannot_be_started_early_are_at_first_use(monkeypatch: pyte
     with lazy_bench(monkeypatch, lines, patience=60.0) as bench:
         bench.start()
         assert bench._bench is None
-        with benching.device_lock(bench.device, lines.append, None):
+        with device_lock(bench.device, lines.append, None):
             bench.start()  # does not wait for another build
             assert (bench._bench, Fickle.starts, lines) == (None, 1, [])
         bench.start()

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from pipelines import FAST, GENERIC, LOADED, ONE, OPERATOR, SMALL, TWO, StillBench, evidence, measured, measurer
 
+from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
 from aot_tune.database.database_records import rounded
 from aot_tune.pipeline.evidence import Entry
@@ -61,13 +62,23 @@ def test_a_budget_that_is_extended_ends_later() -> None:
     assert stopped[0] >= 0.6
 
 
+class Held(Bench):
+    """A bench that has workers, and nothing else."""
+
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
+
+    @property
+    def pool(self) -> Any:
+        return SimpleNamespace(workers=lambda: [SimpleNamespace(pid=p) for p in self._pids])
+
+
 def test_interrupting_a_bench_kills_its_workers() -> None:
     device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
     bench = LazyBench(cast(Session, SimpleNamespace()), device)
     bench.interrupt()  # nothing runs yet
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
-        workers = [SimpleNamespace(pid=process.pid)]
-        bench._bench = cast(Any, SimpleNamespace(pool=SimpleNamespace(workers=lambda: workers)))
+        bench._bench = Held(process.pid)
         bench.interrupt()
         assert process.wait(10) == -signal.SIGKILL
     bench.interrupt()  # the worker is gone
@@ -75,7 +86,7 @@ def test_interrupting_a_bench_kills_its_workers() -> None:
 
 def test_a_bench_may_end_while_it_is_interrupted() -> None:
     """The thread that ends what runs at the end of a budget must outlive that a device is left out."""
-    reads = [SimpleNamespace(pool=SimpleNamespace(workers=list)), None]
+    reads = [Held(), None]
 
     class Ending(LazyBench):
         _bench = cast(Any, property(lambda _: reads.pop(0), lambda *_: None))

@@ -13,6 +13,7 @@ from cublaslt_stand_in import build_stub
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Jobs
+from aot_tune.pipeline.measuring import vendor_process
 from aot_tune.pipeline.scheduling import vendor_candidates as vendors
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Kernel, Target, problem
@@ -47,14 +48,15 @@ class World:
             options["environ"] = {**options["environ"], "LD_LIBRARY_PATH": str(libraries(number))}
             return real(argv, **options)
 
-        monkeypatch.setattr(vendors, "run", run)
+        monkeypatch.setattr(vendor_process, "run", run)
         self.session = SimpleNamespace(
             options=SimpleNamespace(effort="default"),
             progress=SimpleNamespace(now=lambda: 0.0, line=self.lines.append),
             jobs_of=lambda _: Jobs(count=cores, reason=""),
+            executor=None,
         )
 
-    def ask(self, products: list[dict[str, int]]) -> list[vendors.Products]:
+    def ask(self, products: list[dict[str, int]]) -> list[vendor_process.Products]:
         return vendors.ask_library(cast(Session, self.session), KERNEL, DEVICE, products)
 
 
@@ -99,18 +101,18 @@ def test_configs_are_in_the_order_of_records(monkeypatch: pytest.MonkeyPatch, st
 def test_what_is_estimated_to_take_the_longest_is_not_tried() -> None:
     """Of the first of the library's list and the first that were enumerated; those that are left keep their order."""
     configs = [{"ALGO": i} for i in range(12)]
-    products = vendors.Products(configs, [1, 9, 2, 3, 0, 8, 4, 5, 0, 0, 0, 0], 5)
+    products = vendor_process.Products(configs, [1, 9, 2, 3, 0, 8, 4, 5, 0, 0, 0, 0], 5)
     assert [c["ALGO"] for c in vendors.worth_trying(products, 5, 5)] == [0, 1, 2, 5, 6]  # 3 of 5 are the library's
     assert [c["ALGO"] for c in vendors.worth_trying(products, 5, 3)] == [0, 2, 6]
     assert [c["ALGO"] for c in vendors.worth_trying(products, 100, 100)] == list(range(12))
-    assert vendors.worth_trying(vendors.Products([], [], 0), 16, 12) == []
+    assert vendors.worth_trying(vendor_process.Products([], [], 0), 16, 12) == []
 
 
 @pytest.mark.parametrize(("dtype", "tried"), [("f32", 16), ("bf16", 12), ("f16", 12)])
 def test_of_floats_all_that_are_drawn_are_tried(monkeypatch: pytest.MonkeyPatch, dtype: str, tried: int) -> None:
     """The estimate is of 16 bits."""
     world = World(monkeypatch, 1)
-    listed = vendors.Products([{"ALGO": i} for i in range(32)], [float(-i) for i in range(32)], 16)
+    listed = vendor_process.Products([{"ALGO": i} for i in range(32)], [float(-i) for i in range(32)], 16)
     monkeypatch.setattr(vendors, "recorded_configs", lambda *_: iter(()))
     monkeypatch.setattr(vendors, "ask_library", lambda *_: [listed])
     world.session.options.mode = "tune"

@@ -1,0 +1,1 @@
+"""A build's compiles and measurements on the nodes of a cluster that runs Ray already."""

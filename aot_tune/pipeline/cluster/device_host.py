@@ -1,0 +1,204 @@
+"""One device of a node for as long as a build holds it: the process that a cluster starts for it, and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+from aot_tune.bench.devices.family import family
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.findings import Findings
+from aot_tune.bench.host.runner import Entrant
+from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.messages import Checked
+from aot_tune.compile import native_targets
+from aot_tune.pipeline.cluster.cluster_messages import (
+    Begin,
+    BenchAnswer,
+    BenchCall,
+    GpuFacts,
+    PrepareCall,
+    RaceCall,
+    ScreenCall,
+    SentError,
+    decode,
+    decode_call,
+    encode,
+)
+from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
+from aot_tune.pipeline.measuring.device_lock import device_lock
+from aot_tune.pipeline.measuring.vendor_process import VendorQuestion, ask_vendor
+from aot_tune.plan.machines import device_families
+from aot_tune.plan.preflight import check_measuring
+from aot_tune.search import Budget
+from aot_tune.support.errors import AotTuneError, WorkerError
+from aot_tune.support.storage import check_loadable, scratch_folder
+
+__all__ = ["DeviceHost"]
+
+
+class DeviceHost:
+    """A node's device, with the bench that a build has begun on it.
+
+    Methods may be called from several threads. What they take and return is bytes: records of `cluster_messages`.
+    A bench belongs to one thread, whose end would end its workers: that is this object's own.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._lock = threading.Lock()
+        self._lines: list[str] = []
+        self._open: _OpenBench | None = None
+
+    def facts(self) -> bytes:
+        """`GpuFacts`."""
+        return self._thread.submit(lambda: encode(_device_facts())).result()
+
+    def check(self, targets: Sequence[str], toolkit: str) -> bytes:
+        """Whether what is compiled for targets by a toolkit can be measured here: an error, or warnings as lines."""
+        try:
+            for line in check_measuring([t for t in native_targets() if t.name in targets], toolkit, None):
+                self._log(line)
+        except AotTuneError as error:
+            return encode(BenchAnswer(error=SentError.of(error)))
+        return encode(BenchAnswer())
+
+    def begin(self, order: bytes) -> bytes:
+        """Begin a bench, as a `Begin` says."""
+        return self._thread.submit(self._begin, decode(order, Begin)).result()
+
+    def call(self, request: bytes, *objects: bytes) -> bytes:
+        """Carry out a `BenchCall`; `objects` are the linked ones of its candidates, in their order."""
+        return self._thread.submit(self._call, request, objects).result()
+
+    def ask_vendor(self, question: bytes) -> bytes:
+        """Answer a `VendorQuestion` about the device."""
+        unit = self._open.bench.device.unit if self._open is not None else os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return encode(ask_vendor(decode(question, VendorQuestion), unit))
+
+    def end(self) -> None:
+        """End the bench, if there is one."""
+        self._thread.submit(self._end).result()
+
+    def interrupt(self) -> None:
+        """Kill what the bench is busy with."""
+        if (bench := self._open) is not None:  # it may end meanwhile
+            bench.bench.interrupt()
+
+    def lines(self) -> list[str]:
+        """What was to be said since this was last asked."""
+        with self._lock:
+            found, self._lines = self._lines, []
+        return found
+
+    def _log(self, line: str) -> None:
+        with self._lock:
+            self._lines.append(line)
+
+    def _begin(self, order: Begin) -> bytes:
+        try:
+            self._end()
+            found = _device_facts()
+            if found.device is None:
+                raise WorkerError("the device is gone", why=found.error)
+            self._open = _OpenBench(found.device, order, self._log)
+        except AotTuneError as error:
+            return encode(BenchAnswer(error=SentError.of(error)))
+        return encode(BenchAnswer())
+
+    def _call(self, request: bytes, objects: Sequence[bytes]) -> bytes:
+        try:
+            if self._open is None:
+                raise WorkerError("no bench was begun on the device")
+            return encode(self._open.answer(decode_call(request), objects))
+        except AotTuneError as error:
+            referring = 0.0 if self._open is None else self._open.bench.referring
+            return encode(BenchAnswer(referring=referring, error=SentError.of(error)))
+
+    def _end(self) -> None:
+        bench, self._open = self._open, None
+        if bench is not None:
+            bench.close()
+
+
+class _OpenBench:
+    """A bench with the operators of a build and a folder of its own."""
+
+    def __init__(self, device: Device, order: Begin, log: Callable[[str], None]) -> None:
+        self._operators: dict[str, LoadedOperator] = stated_operators(order.plan, [Path(r) for r in order.roots])
+        with ExitStack() as stack:
+            self._folder = Path(stack.enter_context(scratch_folder())).resolve()
+            check_loadable(self._folder)  # else every candidate would fail, and that be remembered of it
+            if order.exclusive:
+                stack.enter_context(
+                    device_lock(device, log, None if order.patience is None else Budget(order.patience))
+                )
+            self.bench = stack.enter_context(
+                Bench(
+                    device,
+                    order.policy,
+                    scratch=self._folder / "bench",
+                    threads=order.threads,
+                    log=log,
+                    waits=order.exclusive,
+                )
+            )
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """End the workers, give the device free, remove the files."""
+        self._stack.close()
+
+    def answer(self, call: BenchCall, objects: Sequence[bytes]) -> BenchAnswer:
+        """Carry out a call."""
+        with self.bench.alone() if call.alone else contextlib.nullcontext():
+            if isinstance(call, PrepareCall):
+                loaded = self._operators[call.operator]
+                prepared = self.bench.prepare(loaded.folder, loaded.operator, call.on)
+                return BenchAnswer(prepared=prepared, referring=self.bench.referring)
+            sent = [call.entrant] if isinstance(call, ScreenCall) else call.entrants
+            for one, data in zip(sent, objects, strict=True):
+                self._keep(one.file, data)
+            entrants = [one.entrant(self._folder) for one in sent]
+            if isinstance(call, ScreenCall):
+                return self._screen(call, entrants[0])
+            if isinstance(call, RaceCall):
+                found = self.bench.race(call.prepared, entrants)
+            else:
+                loaded = self._operators[call.operator]
+                found = self.bench.survey(loaded.folder, loaded.operator, call.problem, entrants)
+        return BenchAnswer(measurements=found, referring=self.bench.referring)
+
+    def _screen(self, call: ScreenCall, entrant: Entrant) -> BenchAnswer:
+        suite = Findings.suite(call.prepared.operator_folder, entrant.code, entrant.requires)
+        verdicts = self.bench.findings.verdicts
+        if call.verdict is not None:
+            verdicts.put(suite, call.verdict)
+        if call.timed:
+            found = self.bench.screen(call.prepared, entrant, call.best_ns, call.tune_checks)
+        else:
+            found = self.bench.verify(call.prepared, entrant, call.tune_checks)
+        verdict = verdicts.made(suite)
+        known = verdict if isinstance(verdict, Checked) else None
+        return BenchAnswer(measurements=[found], referring=self.bench.referring, verdict=known)
+
+    def _keep(self, name: str, data: bytes) -> None:
+        """Write a linked object, once; workers find it by its name, which is of its contents."""
+        path = self._folder / name
+        if not path.exists():
+            path.write_bytes(data)
+
+
+def _device_facts() -> GpuFacts:
+    """The device that the cluster has given to this process; of several the first."""
+    targets = [t for t in native_targets() if not t.on_host]
+    for name in device_families(targets):
+        for device in family(name).devices(1):
+            own = [t for t in targets if t.family == name]
+            return GpuFacts(device=device, targets=tuple(t.name for t in own))
+    return GpuFacts(error="the process that was given a GPU by the cluster sees none")

@@ -1,0 +1,269 @@
+"""A build on a Ray cluster: which of its nodes are fit for it, their compilers, their devices."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from aot_tune.bench.host.findings import Findings
+from aot_tune.bench.protocol.measurement_records import Device, Policy
+from aot_tune.compile import CompileOutcome, Jobs, Toolchain, native_targets, target_by_name
+from aot_tune.compile.cache.entry import file_digest
+from aot_tune.pipeline.cluster.cluster_messages import (
+    Begin,
+    BenchAnswer,
+    CompileOrder,
+    GpuFacts,
+    MadeObject,
+    NodeFacts,
+    NodeQuestion,
+    decode,
+    encode,
+    sent_options,
+)
+from aot_tune.pipeline.cluster.fit_nodes import check_node
+from aot_tune.pipeline.cluster.node_tasks import choosing, node_facts
+from aot_tune.pipeline.cluster.ray_cluster import ClusterNode, CompilesEndedError, RayCluster, RayDevice
+from aot_tune.pipeline.cluster.remote_bench import RemoteBench
+from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuestion
+from aot_tune.plan.library_plan import Paths, Plan
+from aot_tune.plan.machines import devices
+from aot_tune.plan.wanted_targets import best_here, in_order
+from aot_tune.search import Budget
+from aot_tune.spec import CompileOptions, Target
+from aot_tune.support.errors import BuildError, Mistakes, ToolchainError, WorkerError
+
+__all__ = ["RayExecutor", "ray_executor"]
+
+_STORED = 256
+"""Linked objects in the cluster's store at a time: those of large kernels have megabytes."""
+
+
+@contextmanager
+def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = None) -> Iterator[RayExecutor]:
+    """The cluster that RAY_ADDRESS names, or that this machine is a node of, for the length of the block.
+
+    Devices that run none of `targets` are left to others; without them, all are held.
+
+    Raises:
+        BuildError: when there is none, or its nodes have another version of this package.
+    """
+    with RayCluster(os.environ.get("RAY_ADDRESS") or "auto") as cluster:
+        yield RayExecutor(cluster, log, targets)
+
+
+class RayExecutor:
+    """See `Executor`. CPUs are measured on the build's own machine, GPUs wherever the cluster has them."""
+
+    def __init__(self, cluster: RayCluster, log: Callable[[str], None], targets: Collection[str] | None) -> None:
+        self._cluster, self._log = cluster, log
+        self._plan: Plan | None = None
+        self._roots: tuple[str, ...] = ()
+        self._environ: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._sent: dict[Path, Any] = {}
+        nodes = cluster.nodes()
+        self._check(nodes, NodeQuestion())
+        self._hosts: dict[str, RayDevice] = {}
+        self._facts: list[tuple[Device, tuple[str, ...]]] = []
+        wanted = targets is None or any(not target_by_name(t).on_host for t in targets)
+        for held in cluster.hold_devices([n for n in nodes if n.gpus and wanted], log):
+            facts = decode(held.facts, GpuFacts)
+            if facts.device is None:
+                log(f"{held.node.gpu} of {held.node.shown} is done without: {facts.error}")
+            if facts.device is None or (targets is not None and not set(targets).intersection(facts.targets)):
+                held.release()
+                continue
+            self._hosts[facts.device.unit] = held
+            self._facts.append((facts.device, facts.targets))
+        cpus = sum(n.cpus for n in nodes)
+        log(f"Ray cluster at {cluster.address}: {len(nodes)} node{'s' * (len(nodes) != 1)}, {cpus} CPUs")
+        for device, _ in self._facts:
+            log(f"device {device.name} {device.unit} on {self._hosts[device.unit].node.shown}")
+
+    def chooses(self, environ: Mapping[str, str]) -> None:
+        """Have nodes take the compilers that variables choose."""
+        self._environ = choosing(environ)
+
+    def agree(self, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
+        """See that all nodes compile as this machine does, and have the project's files as it does.
+
+        Raises:
+            BuildError: naming the nodes that do not, and what to do; or the target that no device runs.
+        """
+        self._plan, self._roots = plan, paths.templates
+        self.chooses({**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates)})
+        nodes = self._cluster.nodes()
+        if not any(n.cpus for n in nodes):
+            raise BuildError(
+                "no node of the Ray cluster has CPUs to compile on",
+                why="their owner gave Ray none",
+                fix="start a node with `ray start --num-cpus=N`",
+            )
+        question = NodeQuestion(
+            backends=tuple(plan.toolchains),
+            targets=tuple(dict.fromkeys((*plan.targets, *plan.baselines))),
+            environ=self._environ,
+            files=tuple(str(f) for f in files),
+        )
+        self._check(nodes, question)
+        for target in plan.targets:
+            models = {d.digest: d.name for d, names in self._facts if target in names}
+            if len(models) > 1:
+                first, *others = models.values()
+                self._log(f"NOTE {target} is measured on {first} alone, and not on {', '.join(others)}")
+
+    def _check(self, nodes: Sequence[ClusterNode], question: NodeQuestion) -> None:
+        here, mistakes = node_facts(question), Mistakes()
+        for name, answer in self._cluster.ask_nodes(encode(question), nodes).items():
+            node = next(n for n in nodes if n.id == name)
+            if isinstance(answer, str) and node.id not in {n.id for n in self._cluster.nodes()}:
+                continue  # it died meanwhile, and takes no part
+            with mistakes.gather():
+                check_node(node, answer if isinstance(answer, str) else decode(answer, NodeFacts), here)
+        mistakes.tell()
+
+    def best(self) -> list[Target]:
+        """See `Machines`: that of this machine's CPU, and that of each GPU."""
+        found = {t.name: t for t in best_here() if t.on_host}
+        for _, names in self._facts:
+            last = in_order(map(target_by_name, names))[-1]
+            found[last.name] = last
+        return in_order(found.values())
+
+    def parts(self, targets: Sequence[str]) -> list[tuple[RayExecutor, tuple[str, ...]]]:
+        """See `Executor`."""
+        models = {t: list(dict.fromkeys(d.digest for d, names in self._facts if t in names)) for t in targets}
+        found = []
+        for turn in range(max(map(len, models.values()), default=0) or 1):
+            part = copy.copy(self)
+            digests = {own[turn] for own in models.values() if len(own) > turn}
+            part._facts = [f for f in self._facts if f[0].digest in digests]
+            found.append((part, tuple(t for t, own in models.items() if len(own) > turn or not (own or turn))))
+        return found
+
+    def native(self) -> list[Target]:
+        """See `Machines`."""
+        names = {t for _, targets in self._facts for t in targets}
+        found = {t.name: t for t in (*(t for t in native_targets() if t.on_host), *map(target_by_name, sorted(names)))}
+        return in_order(found.values())
+
+    def devices(self, threads: int, families: Sequence[str]) -> list[Device]:
+        """See `Machines`: this machine's CPU, the nodes' GPUs."""
+        host = {t.family for t in native_targets() if t.on_host}
+        return [
+            *devices(threads, [f for f in families if f in host]),
+            *(device for device, _ in self._facts if device.family in families),
+        ]
+
+    def check_measuring(
+        self,
+        targets: Sequence[Target],
+        toolkit: str,
+        environment: Mapping[str, str],  # noqa: ARG002 - each node has its own
+    ) -> list[str]:
+        """See `Machines`; warnings are lines of the log."""
+        for device, own in self._facts:
+            if names := [t.name for t in targets if t.name in own]:
+                host = self._hosts[device.unit]
+                answer = decode(host.ask("check", names, toolkit, log=self._log), BenchAnswer)
+                if answer.error is not None:
+                    raise answer.error.error(host.node.shown)
+        return []
+
+    def jobs(self, toolchain: Toolchain, limit: int | None) -> Jobs:
+        """See `Executor`: what the nodes' CPUs and memory allow, as Ray was told."""
+        nodes = [n for n in self._cluster.nodes() if n.cpus]
+        memory = self._memory(toolchain, nodes)
+        count = sum(min(n.cpus, n.memory // memory if memory else n.cpus) for n in nodes)
+        count = max(1, min(count, limit or count))
+        where = f"on {len(nodes)} node{'s' * (len(nodes) != 1)} of the Ray cluster"
+        return Jobs(count=count, reason=f"{count} compilers at a time {where}", memory=memory)
+
+    def _memory(self, toolchain: Toolchain, nodes: Sequence[ClusterNode]) -> int:
+        """Bytes to ask for: no more than some node has, which would be waited for in vain."""
+        return min(toolchain.memory_per_job(), max((n.memory for n in nodes), default=0))
+
+    def compile(
+        self, toolchain: Toolchain, source: str, target: Target, out: Path, timeout: float, options: CompileOptions
+    ) -> CompileOutcome:
+        """See `CompilersElsewhere`."""
+        order = CompileOrder(
+            backend=toolchain.name,
+            source=source,
+            target=target.name,
+            timeout=timeout,
+            options=sent_options(options),
+            environ=self._environ,
+        )
+        memory = self._memory(toolchain, [n for n in self._cluster.nodes() if n.cpus])
+        try:
+            reply = decode(self._cluster.compile(encode(order), memory), MadeObject)
+        except CompilesEndedError as error:
+            return CompileOutcome(status="compile-failed", log=f"error: {error.text}", lasting=False)
+        if reply.error is not None or reply.outcome is None:
+            raise ToolchainError("a node did not compile") if reply.error is None else reply.error.error(reply.node)
+        for name, digest in reply.includes.items():
+            if file_digest(toolchain.locate(name)) != digest:
+                raise ToolchainError(
+                    f"{name} on node {reply.node} is not what it is on this machine",
+                    why="a source includes it, and the object's key would name another file than was read",
+                    fix="have the same headers on all nodes: one image, or one file system",
+                )
+        for name, data in reply.files.items():
+            (out.parent / name).write_bytes(data)
+        return reply.outcome
+
+    def end_compiles(self) -> None:
+        """See `CompilersElsewhere`."""
+        self._cluster.end_compiles()
+
+    def has(self, device: Device) -> bool:
+        """See `Executor`."""
+        return device.unit in self._hosts
+
+    def ask_vendor(self, question: VendorQuestion, device: Device) -> VendorAnswer:
+        """See `Executor`."""
+        try:
+            return decode(self._hosts[device.unit].ask("ask_vendor", encode(question), log=self._log), VendorAnswer)
+        except WorkerError as error:
+            return VendorAnswer(error=error.what)
+
+    def bench(
+        self,
+        device: Device,
+        policy: Policy,
+        threads: int,
+        patience: Budget | None,
+        findings: Findings,
+        *,
+        exclusive: bool,
+    ) -> AbstractContextManager[RemoteBench]:
+        """See `Executor`."""
+        if self._plan is None:
+            raise BuildError("the cluster was not asked whether it agrees with the build")
+        begin = Begin(
+            plan=self._plan,
+            roots=self._roots,
+            policy=policy,
+            threads=threads,
+            exclusive=exclusive,
+            patience=None if patience is None or patience.seconds is None else patience.left,
+        )
+        return RemoteBench(device, begin, self._hosts[device.unit], self._put, self._log, findings)
+
+    def _put(self, path: Path) -> Any:
+        """A linked object in the cluster's store, once for all devices, while it is one of the last that were used."""
+        with self._lock:
+            sent = self._sent.pop(path, None)
+            if sent is None:
+                sent = self._cluster.put(path.read_bytes())
+            self._sent[path] = sent
+            if len(self._sent) > _STORED:
+                del self._sent[next(iter(self._sent))]
+            return sent

@@ -1,0 +1,56 @@
+"""The lock of a device, which builds of one user on one machine hold in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.search import Budget
+from aot_tune.support.errors import BuildError, WorkerError
+
+__all__ = ["device_lock"]
+
+
+@contextmanager
+def device_lock(device: Device, log: Callable[[str], None], budget: Budget | None) -> Iterator[None]:
+    """Keeps this user's other builds from measuring on the device at the same time.
+
+    Raises:
+        WorkerError: when another build measures until a budget ends.
+    """
+    shared = Path("/tmp")  # noqa: S108 - TMPDIR may differ between builds that must not measure together
+    folder = (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / f"aot_tune-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not folder.is_dir() or folder.is_symlink() or folder.lstat().st_uid != os.getuid():
+        raise BuildError(f"{folder} is not a folder of yours", why="builds lock the device there", fix="remove it")
+    one = hashlib.sha256(device.unit.encode()).hexdigest() if device.unit else device.digest
+    lock = FileLock(folder / f"{device.family}-{one[:16]}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if budget is None or budget.left > 0:
+            log(f"waiting: another build measures on {device.name}")
+        _wait(lock, device, budget)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _wait(lock: FileLock, device: Device, budget: Budget | None) -> None:
+    limit = -1.0 if budget is None or budget.seconds is None else budget.left
+    try:
+        lock.acquire(timeout=limit)
+    except Timeout:
+        raise WorkerError(
+            f"{device.name} is not free", why="another build measured on it until the budget's end"
+        ) from None

@@ -1,0 +1,157 @@
+"""A build on a Ray cluster of this machine: two models of a stub GPU on three nodes, a driver and a node that die."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import run
+from project import Project, descendants, read_until
+from ray_clusters import NODE_PATH, add_node, ray_cluster, with_gpu_kernels
+
+from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
+from aot_tune.database import OperatorDatabase, load_databases
+from aot_tune.render import Renderer, candidate_for
+from aot_tune.spec.load_operators import load_operators
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH: the stub GPU's kernels are nvcc's"),
+]
+A, B, LATE_B = "Stub A|90|host-a", "Stub B|80|host-b", "Stub B|80|host-late-b"
+WORKER = "aot_tune.bench.worker"
+SLOW_COMPILER = """#!/bin/sh
+case "$*" in *candidate.cpp*-o*) echo begun >> {log}; sleep 3;; esac
+exec g++ "$@"
+"""
+
+
+def benches() -> list[int]:
+    """Processes of benches below this one."""
+    return [pid for pid, command in descendants(os.getpid()).items() if WORKER in command]
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
+    begun = time.monotonic()
+    while not what():
+        assert time.monotonic() - begun < seconds
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Its head has a GPU of model A."""
+    pytest.importorskip("ray", reason="no ray: install aot_tune[ray]")
+    pytest.importorskip("torch", reason="no torch: references of a GPU are its")
+    with ray_cluster() as made:
+        add_node(made, 1, A)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def project(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project.make(tmp_path_factory.mktemp("clusters") / "project", AOT_TUNE_TARGETS="cuda")
+    made.env |= {"AOT_TUNE_EXECUTOR": "ray", "RAY_ADDRESS": cluster.address}
+    return with_gpu_kernels(made)
+
+
+def agreeing(project: Project) -> tuple[subprocess.Popen[str], str]:
+    """A build whose two devices of a model agree, and what it said; the host's clock, which they have, may be noisy."""
+    for _ in range(3):
+        build = project.start()
+        said = read_until(build, " on a probe", " for the same probe")
+        if "2 devices agree" in said:
+            return build, said
+        os.killpg(build.pid, signal.SIGKILL)
+        build.wait()
+    raise AssertionError(said)
+
+
+def records(project: Project) -> dict[str, OperatorDatabase]:
+    """What the last build measured, by the device's name."""
+    folder = project.folder / "exported"
+    shutil.rmtree(folder, ignore_errors=True)
+    run(project.command("record", "--library", "tiny", folder), env=project.environment())
+    return {d.device.name: d for d in load_databases(folder)}
+
+
+def known(database: OperatorDatabase) -> Any:
+    """All that a record says, but for times."""
+    measured = {(m.candidate, m.problem.id, m.code, m.status, m.final is None) for m in database.measurements}
+    return database.device, database.toolchains, database.policy_digest, database.candidates, measured
+
+
+def test_two_models_are_tuned_in_one_run_though_a_driver_and_a_node_die(cluster: Any, project: Project) -> None:
+    add_node(cluster, 1, B)
+    dying = add_node(cluster, 1, LATE_B)
+    assert "targets cuda-sm_80, cuda-sm_90a\n" in project.configure()  # of each model its best
+
+    killed = project.start()
+    read_until(killed, "NVML is not here")  # a bench has begun on a node
+    wait_for(lambda: bool(benches()))
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    wait_for(lambda: not benches())
+
+    build, said = agreeing(project)
+    cluster.remove_node(dying, allow_graceful=False)
+    said += build.communicate(timeout=200)[0]
+    assert build.returncode == 0, said
+    assert "LOST Stub B host-late-b: node " in said, said
+    found, winners = records(project), set(project.winners())
+    assert set(found) == {"Stub A", "Stub B"}
+    for database in found.values():
+        assert {m.problem.id for m in database.measurements} == {"N=20000", "N=60000"}
+
+    # The same choices as on one host, whose GPU is of the same model.
+    project.env |= {"AOT_TUNE_EXECUTOR": "local", "AOT_TUNE_MODE": "tune", "STUB_GPU": A, "CUDA_VISIBLE_DEVICES": "0"}
+    project.env["PYTHONPATH"] = NODE_PATH
+    assert "targets cuda-sm_90a\n" in project.configure(build="local")
+    assert "Ray" not in project.build("local")
+    assert known(records(project)["Stub A"]) == known(found["Stub A"])
+    assert set(project.winners("local")) < winners
+
+
+def test_a_compile_whose_node_dies_is_done_again_elsewhere(cluster: Any, project: Project, tmp_path: Path) -> None:
+    from aot_tune.pipeline.cluster.ray_cluster import RayCluster
+    from aot_tune.pipeline.cluster.ray_executor import RayExecutor
+
+    log, compiler = tmp_path / "begun", tmp_path / "slow-g++"
+    compiler.write_text(SLOW_COMPILER.format(log=log))
+    compiler.chmod(0o755)
+    environ = {**os.environ, "CXX": str(compiler)}
+    target, chain = target_by_name("cpu-x86-64"), toolchain_for("cxx", environ)
+    _, operator = load_operators([project.templates])["twice"]
+    rendered = [
+        Renderer([project.templates]).render(
+            operator, candidate_for(operator, operator.kernel("loop"), c, target), target
+        )
+        for c in operator.kernel("loop").configs(target.facts)
+    ]
+    dying = add_node(cluster, 1)
+    with RayCluster(cluster.address) as ray, ThreadPoolExecutor(3) as threads:
+        executor = RayExecutor(ray, print, targets=())
+        executor.chooses(environ)
+        cache = ObjectCache(tmp_path / "cache", chain, elsewhere=executor)
+        made = [threads.submit(cache.get, r, target) for r in rendered[:3]]
+        wait_for(lambda: log.is_file() and log.read_text().count("begun") == 3)  # one on each node
+        cluster.remove_node(dying, allow_graceful=False)
+        assert [one.result().status for one in made] == ["ok"] * 3
+        assert log.read_text().count("begun") == 4
+
+        ended = threads.submit(cache.get, rendered[3], target)  # and one that the build itself ends
+        wait_for(lambda: log.read_text().count("begun") == 5)
+        executor.end_compiles()
+        assert ended.result().status == "compile-failed"
+        assert cache.find(rendered[3], target) is None
+        wait_for(lambda: not any("slow-g++" in command for command in descendants(os.getpid()).values()))
+    here = ObjectCache(tmp_path / "other", chain)
+    assert here.get(rendered[0], target).digest == made[0].result().digest

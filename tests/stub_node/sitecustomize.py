@@ -1,0 +1,61 @@
+"""Python imports this as it starts on the nodes of these tests: a node with STUB_GPU has a GPU that is the host.
+
+STUB_GPU is `name|capability|unit`. Processes that Ray has given no GPU see none, as with a driver.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+_PATCHED = "aot_tune.compile.cuda.visible_gpus"
+
+
+class _StubDriver(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Has the module that asks the driver answer for it."""
+
+    def __init__(self) -> None:
+        self._loader: importlib.abc.Loader | None = None
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != _PATCHED:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        assert self._loader is not None
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        assert self._loader is not None
+        self._loader.exec_module(module)
+        name, capability, unit = os.environ["STUB_GPU"].split("|")
+        gpu = module.CudaDevice(
+            ordinal=0,
+            name=name,
+            uuid=unit,
+            capability=int(capability),
+            sm_count=1,
+            l2_bytes=1 << 16,
+            memory_bytes=1 << 30,
+            shared_bytes=1 << 16,
+        )
+        found = module.DeviceQuery(devices=(gpu,), driver=13000, driver_text="580.1")
+        module.query_with = lambda asked: found if dict(asked).get("CUDA_VISIBLE_DEVICES") else module.DeviceQuery()
+        module.check_torch = lambda _built_for, _driver: None  # a torch of the CPU will do
+
+
+if os.environ.get("STUB_GPU"):
+    sys.meta_path.insert(0, _StubDriver())
