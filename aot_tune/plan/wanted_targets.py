@@ -76,7 +76,7 @@ def targets_named(name: str) -> list[Target]:
     if of_family:
         raise OptionError(
             f"AOT_TUNE_TARGETS={name!r}: this machine has no device of that family",
-            fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
+            fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` shows what is here",
         )
     return [target_by_name(name)]
 

@@ -13,7 +13,7 @@ import pytest
 from environments import environment, run
 from project import Project
 
-TAKEN = "every input is that of the build of "
+TAKEN = "all inputs are those of the build of "
 OWN = {"tuned", "plan.json", "paths.json", "plan.cmake", "clock.json", "headers.d"}
 """Files in the folder of a build that are not what it makes."""
 
