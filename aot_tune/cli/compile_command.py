@@ -16,9 +16,11 @@ def add_commands(commands: Any) -> None:
     every = commands.add_parser(
         "compile",
         help="render and compile every candidate; needs no device",
-        description="Render and compile every candidate of the operators for the targets, and say by kernel what fits, "
-        "spills and fails. A config of each Triton kernel runs in Triton's interpreter. The exit status is 1 where a "
-        "kernel has no candidate that compiles.",
+        description="Render and compile every candidate of the operators for the targets. For each kernel the table "
+        "shows "
+        "what fits, what spills and what fails. One config of each Triton kernel runs in Triton's interpreter. The "
+        "exit "
+        "status is 1 if a kernel has no candidate that compiles.",
     )
     every.add_argument("operators", nargs="*", metavar="OPERATOR", help="default: all below the template roots")
     every.add_argument(
@@ -40,8 +42,8 @@ def add_commands(commands: Any) -> None:
     every.add_argument("--cache", default="", choices=("rw", "ro", "fresh", "off"), help="as AOT_TUNE_CACHE")
     every.add_argument("--cache-dir", default="", metavar="DIR", help="as AOT_TUNE_CACHE_DIR")
     add_source_options(every)
-    every.add_argument("--strict", action="store_true", help="exit status 1 where anything fails, or a result is wrong")
-    every.add_argument("--json", action="store_true", help="print what came of each kernel as JSON")
+    every.add_argument("--strict", action="store_true", help="exit status 1 if anything fails, or a result is wrong")
+    every.add_argument("--json", action="store_true", help="print the result of each kernel as JSON")
     every.set_defaults(run=_compile)
 
 

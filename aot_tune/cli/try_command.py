@@ -15,12 +15,15 @@ def add_commands(commands: Any) -> None:
     """Add the command to the parser."""
     one = commands.add_parser(
         "try",
-        help="one candidate again, by itself",
-        description="Compile, verify and time one candidate; a build prints this command beside each that failed.",
+        help="run one candidate again, by itself",
+        description="Compile, verify and time one candidate. A build prints this command for each candidate that "
+        "failed.",
     )
     one.add_argument("operator", metavar="OPERATOR")
     one.add_argument("candidate", metavar="CANDIDATE", help="its name in reports, such as packed_3fa2b1c9")
-    one.add_argument("--problem", default="", help="such as 'M=16 N=4096 K=4096 +bias'; default: all that it serves")
+    one.add_argument(
+        "--problem", default="", help="such as 'M=16 N=4096 K=4096 +bias'; default: all problems that it serves"
+    )
     one.add_argument("--target", default="", help="what it is compiled for; default: the best of this machine")
     one.add_argument(
         "--templates",

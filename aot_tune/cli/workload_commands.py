@@ -20,7 +20,7 @@ from aot_tune.workloads.workload_records import CountedProblem, decode_workload,
 __all__ = ["add_commands"]
 
 _EXAMPLE = """\
-a line of such a file is a problem and how much it counts, of a trace also how it was called:
+each line of a file is a problem and how much it counts; a trace also says how it was called:
   {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}, "weight": 2}
 
   aot-tune workload merge traces/*.jsonl -o workload.jsonl
@@ -51,9 +51,9 @@ def add_commands(commands: Any) -> None:
 def _add_merge(subcommands: Any) -> None:
     merge = subcommands.add_parser(
         "merge",
-        help="one workload file of many, or of traces",
-        description="Add up the lines of traces and workload files: the calls of a problem become its weight. What "
-        "counts most comes first.",
+        help="make one workload file from several, or from traces",
+        description="Add up the lines of traces and workload files. The calls of a problem become its weight. The "
+        "heaviest problem comes first.",
     )
     _add_files(merge, "traces and workload files")
     _add_output(merge)
@@ -64,12 +64,16 @@ def _add_merge(subcommands: Any) -> None:
 def _add_show(subcommands: Any) -> None:
     show = subcommands.add_parser(
         "show",
-        help="what is called how often",
-        description="Print a table for each operator: how often each problem is called, and what share of it while a "
-        "graph was captured. What is called most comes first; a weight counts as so many calls.",
+        help="show which problems are called, and how often",
+        description="Print a table for each operator. It shows how often each problem is called, and the share of "
+        "these "
+        "calls that were made while a graph was captured. The most frequent problem comes first. A weight counts as "
+        "that many calls.",
     )
     _add_files(show, "traces and workload files")
-    show.add_argument("--top", type=_positive, metavar="N", help="only the N problems of each operator called most")
+    show.add_argument(
+        "--top", type=_positive, metavar="N", help="show only the N most frequent problems of each operator"
+    )
     _add_templates(show)
     show.set_defaults(run=_show)
 
@@ -77,9 +81,9 @@ def _add_show(subcommands: Any) -> None:
 def _add_coverage(subcommands: Any) -> None:
     coverage = subcommands.add_parser(
         "coverage",
-        help="how much of it a build measured",
-        description="Say how many of the calls of traces a build measured (`is_tuned`), and how much of their time. "
-        "The time of other calls is an estimate.",
+        help="show how much of a workload a build has measured",
+        description="Compare traces with a library. The table shows which share of the calls its build measured "
+        "(`is_tuned`), and which share of their time. The time of other calls is an estimate.",
     )
     _add_files(coverage, "traces and workload files")
     where = coverage.add_mutually_exclusive_group()
@@ -106,10 +110,11 @@ def _add_coverage(subcommands: Any) -> None:
 def _add_from_torch(subcommands: Any) -> None:
     torch = subcommands.add_parser(
         "from-torch",
-        help="of a torch.profiler trace, or of operator inputs",
-        description="Make a workload file of the calls of ATen operators that torch wrote down: a Chrome trace of "
-        "torch.profiler with record_shapes=True, or a file of operator inputs as torch's benchmarks and TritonBench "
-        "keep them. A problem weighs as often as it was called. What no bundled operator computes is told.",
+        help="make a workload file from a torch.profiler trace, or from operator inputs",
+        description="Make a workload file from the calls of ATen operators that torch recorded. The input is a Chrome "
+        "trace of torch.profiler with record_shapes=True, or a file of operator inputs, as in torch's benchmarks and "
+        "TritonBench. The weight of a problem is the number of its calls. The command lists the calls that no bundled "
+        "operator computes.",
     )
     _add_files(torch, "traces, .json or .json.gz, and files of operator inputs, .json or .txt")
     _add_output(torch)
@@ -119,9 +124,10 @@ def _add_from_torch(subcommands: Any) -> None:
 def _add_from_tunableop(subcommands: Any) -> None:
     tunableop = subcommands.add_parser(
         "from-tunableop",
-        help="of PyTorch TunableOp's CSV files",
-        description="Make a workload file of the products in CSV files of PyTorch's TunableOp, tuned or recorded to be "
-        "tuned. Each weighs 1, as the files do not say how often it was called.",
+        help="make a workload file from CSV files of PyTorch's TunableOp",
+        description="Make a workload file from the products in CSV files of PyTorch's TunableOp, tuned or untuned. "
+        "Each "
+        "product weighs 1, because the files do not say how often it was called.",
     )
     _add_files(tunableop, "such as tunableop_results0.csv or tunableop_untuned0.csv")
     _add_output(tunableop)
@@ -131,11 +137,13 @@ def _add_from_tunableop(subcommands: Any) -> None:
 def _add_from_model(subcommands: Any) -> None:
     model = subcommands.add_parser(
         "from-model",
-        help="of a decoder's config.json",
-        description="Make a workload file of what a decoder computes, of its config.json as Hugging Face keeps it: for "
-        "each number of tokens the products (qkv, o, gate and up in one, down, lm_head), norms, silu_mul and attention "
-        "of a forward pass, each weighing as often as it is called. Layers are attention and a gated perceptron or "
-        "experts, each behind an RMS norm, as in Llama, Mistral, Qwen and Mixtral.",
+        help="make a workload file from a decoder's config.json",
+        description="Make a workload file from the config.json of a decoder, in the form of Hugging Face. For each "
+        "number "
+        "of tokens it has what a forward pass computes: the products (qkv, o, gate and up in one, down, lm_head), "
+        "norms, silu_mul and attention. The weight of a problem is the number of its calls. The layers must be "
+        "attention "
+        "and a gated perceptron or experts, each behind an RMS norm, as in Llama, Mistral, Qwen and Mixtral.",
     )
     model.add_argument("config", type=Path, metavar="CONFIG", help="a config.json")
     model.add_argument(
@@ -153,7 +161,7 @@ def _add_from_model(subcommands: Any) -> None:
         type=_natural,
         default=0,
         metavar="N",
-        help="tokens before these that attention sees, as when one token is made behind N others; default: none",
+        help="tokens that attention sees before these, as when one token is made behind N others; default: none",
     )
     model.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="", help="default: the config's torch_dtype")
     _add_output(model)
@@ -175,8 +183,8 @@ def _add_templates(parser: Any) -> None:
         default=[],
         type=Path,
         metavar="DIR",
-        help="template root whose operators the files name, as TEMPLATES of aot_tune_add_library; may be repeated; "
-        "default: the bundled operators",
+        help="template root with the operators that the files name, as TEMPLATES of aot_tune_add_library; may be "
+        "repeated; default: the bundled operators",
     )
 
 
@@ -209,8 +217,8 @@ def _read(files: Sequence[Path], mistakes: Mistakes) -> list[CountedProblem]:
             found += decode_workload(_bytes(file), str(file), mistakes)
     if not found and not mistakes:
         raise SpecError(
-            f"{', '.join(map(str, files))}: no problem is in there",
-            why="a trace is empty where nothing of the library was called",
+            f"{', '.join(map(str, files))}: no problem is in these files",
+            why="a trace is empty if the program called no operator of the library",
             fix="run the program with AOT_TUNE_TRACE again, or name other files",
         )
     return found
@@ -324,8 +332,8 @@ def _mapped(given: argparse.Namespace, read: Callable[[Path, MappedCalls], None]
         print(line, file=sys.stderr)
     if not calls.problems:
         raise SpecError(
-            f"{', '.join(map(str, given.files))}: no call in there is one of a bundled operator",
-            fix="name files in which products, norms, softmax or attention of f32, bf16 or f16 are called",
+            f"{', '.join(map(str, given.files))}: none of the calls is one of a bundled operator",
+            fix="name files with calls of products, norms, softmax or attention in f32, bf16 or f16",
         )
     _write(add_up(calls.problems), given.output)
     return 0

@@ -70,7 +70,7 @@ def binutils(
         if where is None:
             raise ToolchainError(
                 f"no {name} found",
-                why="objects are made ready to be linked with it",
+                why="a build needs it to prepare objects for the link",
                 fix="install GNU binutils",
             )
         found[name] = where

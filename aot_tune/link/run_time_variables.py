@@ -18,28 +18,29 @@ class RunTimeVariable:
 RUN_TIME_VARIABLES = (
     RunTimeVariable(
         "AOT_TUNE_FORCE",
-        "variants or kernels that calls must use, such as `cuda_rows,gemm:cublaslt`. Where the forced variant refuses "
-        "a call, or its vendor's library is missing, the call fails",
+        "variants or kernels that calls must use, such as `cuda_rows,gemm:cublaslt`. A call fails if the forced "
+        "variant "
+        "refuses it, or if the vendor's library is missing",
     ),
     RunTimeVariable(
         "AOT_TUNE_EXCLUDE",
         "variants or kernels that calls never use, such as `cublaslt*,softmax:rows*` (`*` is any characters). The next "
-        "in rank serves instead. The generic variant always stays, and `AOT_TUNE_FORCE` wins",
+        "best variant serves instead. The generic variant always stays, and `AOT_TUNE_FORCE` wins",
     ),
     RunTimeVariable(
         "AOT_TUNE_OVERRIDE",
-        "a file of rules, such as `gemm: 16<=M<=64, N=4096, T=bf16 -> cublaslt`: what serves an operator's calls "
-        "within ranges of dims ([overrides.md](../overrides.md)). A bad line is an error of every call",
+        "a file of rules, such as `gemm: 16<=M<=64, N=4096, T=bf16 -> cublaslt`: which variant serves an "
+        "operator's calls within ranges of dims ([overrides.md](../overrides.md)). If a line is bad, every call fails",
     ),
     RunTimeVariable(
         "AOT_TUNE_WARN",
-        "`unseen`: one line on stderr for each operator, at its first call that is unlike all that was measured "
+        "`unseen`: one line on stderr for each operator, at the first call that is unlike all that was measured "
         "([dispatch.md](../dispatch.md))",
     ),
     RunTimeVariable(
         "AOT_TUNE_TRACE",
         "a file in which the library counts its calls, as problems; `%p` is the number of the process "
-        "([tracing.md](../tracing.md)). A file that cannot be written is no error: one line on stderr says so",
+        "([tracing.md](../tracing.md)). If the file cannot be written, calls go on, and one line on stderr says so",
     ),
     RunTimeVariable(
         "AOT_TUNE_KERNEL_DIR",
@@ -47,7 +48,7 @@ RUN_TIME_VARIABLES = (
     ),
     RunTimeVariable(
         "AOT_TUNE_CPU_LEVEL",
-        "1 to 6, or `v1`, `v2`, `v3`, `v4`, `v4-bf16`, `v4-amx`: act as if the CPU had no more than that level "
+        "1 to 6, or `v1`, `v2`, `v3`, `v4`, `v4-bf16`, `v4-amx`: act as if the CPU had at most that level "
         "([targets.md](../targets.md))",
     ),
 )

@@ -83,8 +83,8 @@ def try_candidate(
         if device is None:
             raise BuildError(
                 f"there is no device for {wanted.name} here",
-                why="a candidate runs where what it is compiled for runs",
-                fix="try it on such a machine; `aot-tune doctor` tells what is here",
+                why="a candidate runs only on a device that it is compiled for",
+                fix="try it on such a machine; `aot-tune doctor` shows what is here",
             )
         return compiled and _run(session, loaded, wanted, device, entry, problem)
     finally:

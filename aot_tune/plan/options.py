@@ -41,81 +41,100 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_MODE",
         "auto",
-        "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again, or goes on "
-        "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `replay-or-generic` "
-        "replays what holds of the database, and tells in a `NOTE` what gets the generic variant "
-        "([tuning-elsewhere.md](../tuning-elsewhere.md)); `generic` does not tune; "
-        "`compile` compiles every candidate, needs no device, and goes on as `generic` "
+        "`auto` uses recorded measurements of this device and measures the rest. `tune` measures again, or goes on "
+        "with a `tune` that did not end. `replay` uses the database only and fails on a miss. `replay-or-generic` "
+        "replays the records that still hold. What they lack gets the generic variant, and a `NOTE` lists it "
+        "([tuning-elsewhere.md](../tuning-elsewhere.md)). `generic` does not tune. "
+        "`compile` compiles every candidate without a device, and goes on as `generic` "
         "([compiling.md](../compiling.md))",
         ("auto", "tune", "replay", TOLERANT, "generic", "compile"),
     ),
     Option(
         "AOT_TUNE_TARGETS",
         "native",
-        "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`; `native` is the best of what "
-        "this machine has, CPU and GPU (`cpu` or `cuda` alone: of that family), and where records are replayed all of "
-        "the database",
+        "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`. `native` is the best that this "
+        "machine has, CPU and GPU. `cpu` or `cuda` is the best of that family alone. If records "
+        "are replayed, `native` is all targets of the database",
     ),
     Option(
         "AOT_TUNE_OLDER_CPUS",
         "40",
-        "seconds at most that a build takes longer for variants that older CPUs run, `cpu-x86-64-v3`, where this "
-        "machine's CPU has AVX-512 and `AOT_TUNE_TARGETS` is `native`; 0 for none; see "
-        "[targets.md](../targets.md)",
+        "seconds that a build may take longer to make variants for older CPUs, `cpu-x86-64-v3`. It makes them if this "
+        "machine's CPU has AVX-512 and `AOT_TUNE_TARGETS` is `native`. 0 makes none ([targets.md](../targets.md))",
     ),
-    Option("AOT_TUNE_BUDGET", "", "seconds for the whole build, link included; empty is no limit, then effort decides"),
+    Option(
+        "AOT_TUNE_BUDGET",
+        "",
+        "seconds for the whole build, link included. Empty is no limit: the effort decides",
+    ),
     Option(
         "AOT_TUNE_EFFORT",
         "default",
-        "how many configs of each kernel are tried: `quick` 4, `default` its author's guesses and at least 8, "
-        "`thorough` 100 that a search picks step by step, `exhaustive` all",
+        "how many configs of each kernel are tried. `quick`: 4. `default`: its author's guesses, and at least 8. "
+        "`thorough`: 100, which a search picks step by step. `exhaustive`: all",
         ("quick", "default", "thorough", "exhaustive"),
     ),
     Option(
         "AOT_TUNE_SURVEY",
         "",
-        "shapes of each kind of calls that what won is timed on beside the workload, so that other calls get the right "
-        "variant too: a number, 0 for none; empty is 0 for the effort `quick`, 200 within 90 s for `default`, else 800",
+        "how many shapes of each kind of calls to survey: the best candidates are timed on them, so that calls beside "
+        "the workload get the right variant too. 0 is none. Empty is 0 for the effort `quick`, 200 within 90 s for "
+        "`default`, else 800",
     ),
     Option(
         "AOT_TUNE_MAX_REGRET",
         "",
-        "mean time over the best that may be given up for fewer variants, such as 0.02; empty is 0.01 over workload "
-        "and survey, 0.005 over the workload without a survey",
+        "mean regret that a build may accept to keep fewer variants, such as 0.02. Empty is 0.01 over workload and "
+        "survey, or 0.005 over the workload if there is no survey",
     ),
     Option(
         "AOT_TUNE_MAX_VARIANTS",
         "",
-        "variants kept of each kind of calls at most, whatever regret is left; generic ones, a vendor's own choice and "
-        "its algorithms for single problems do not count; empty is 12 with a survey, else no limit",
+        "how many variants of each kind of calls are kept at most, whatever regret is left. Generic variants, a "
+        "vendor's own choice and its algorithms for single problems do not count. Empty is 12 with a survey, else no "
+        "limit",
     ),
-    Option("AOT_TUNE_MAX_BYTES", "", "bytes of code of the variants of each kind of calls at most; empty is no limit"),
+    Option(
+        "AOT_TUNE_MAX_BYTES",
+        "",
+        "bytes of code that the variants of each kind of calls may have. Empty is no limit",
+    ),
     Option(
         "AOT_TUNE_CACHE",
         "rw",
-        "object cache and measurement store: `rw`, `ro` (read only), `fresh` (write, never read), `off`",
+        "how the object cache and the measurement store are used: `rw`, `ro` (read only), `fresh` (write, never "
+        "read), `off`",
         ("rw", "ro", "fresh", "off"),
     ),
     Option(
         "AOT_TUNE_KEEP",
         "",
-        "folder that gets the source and the compiled text of the variants that are kept: PTX, TTGIR, and SASS where "
-        "the toolkit has `cuobjdump`; assembly of CPU variants; see [compiling.md](../compiling.md)",
+        "folder for the source and the compiled text of the variants that are kept. For GPUs that is PTX, TTGIR, and "
+        "SASS if the toolkit has `cuobjdump`. For CPUs it is assembly ([compiling.md](../compiling.md))",
     ),
-    Option("AOT_TUNE_CACHE_DIR", "", "where they are; empty is `$XDG_CACHE_HOME/aot_tune`, else `~/.cache/aot_tune`"),
+    Option(
+        "AOT_TUNE_CACHE_DIR",
+        "",
+        "folder of the object cache and the measurement store. Empty is `$XDG_CACHE_HOME/aot_tune`, else "
+        "`~/.cache/aot_tune`",
+    ),
     Option(
         "AOT_TUNE_CACHE_TIERS",
         "",
-        "folders of other caches, such as a mounted volume, separated by `;`: what the cache lacks is looked up there, "
-        "in this order; nothing is written to them; see [tuning-elsewhere.md](../tuning-elsewhere.md#caches-of-others)",
+        "folders of other caches, such as a mounted volume, separated by `;`. What the cache lacks is looked up there, in "
+        "this order. Nothing is written to them ([tuning-elsewhere.md](../tuning-elsewhere.md#caches-of-others))",
     ),
     Option(
         "AOT_TUNE_JOBS",
         "",
-        "compilers that run at once; empty asks `CMAKE_BUILD_PARALLEL_LEVEL`, `MAX_JOBS`, "
+        "how many compilers run at once. Empty takes `CMAKE_BUILD_PARALLEL_LEVEL`, then `MAX_JOBS`, "
         "then the cores and memory of the machine",
     ),
-    Option("AOT_TUNE_THREADS", "", "threads that CPU candidates and baselines may use; empty is all usable cores"),
+    Option(
+        "AOT_TUNE_THREADS",
+        "",
+        "how many threads CPU candidates and baselines may use. Empty is all usable cores",
+    ),
     Option(
         "AOT_TUNE_EXECUTOR",
         "local",
@@ -126,49 +145,49 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_STRICT",
         "0",
-        "1 makes replay fail where an object is not bit-equal to the recorded one, for a GPU where its device code is "
-        "not; and the mode `compile` where any candidate fails",
+        "1 makes a replay fail if an object is not bit-equal to the recorded one. For a GPU its device code counts. 1 "
+        "also makes the mode `compile` fail if any candidate fails",
         ("0", "1"),
     ),
     Option(
         "AOT_TUNE_NO_SURVIVOR",
         "fail",
-        "when every candidate of an operator fails: `fail` the build, or ship its `generic` variant alone; `leave-out` "
-        "does that too, and builds the library without an operator whose generic variant fails",
+        "what to do if every candidate of an operator fails. `fail` fails the build. `generic` ships the operator's "
+        "generic variant alone. `leave-out` does that too, and leaves out an operator whose generic variant fails",
         ("fail", "generic", "leave-out"),
     ),
     Option(
         "AOT_TUNE_FILTER",
         "*",
-        "shell pattern of `operator/kernel` names to tune, such as `gemm/*`; an operator of which it names none is "
-        "not measured, and its generic variant serves",
+        "shell pattern of `operator/kernel` names to tune, such as `gemm/*`. An operator without such a kernel is not "
+        "measured, and its generic variant serves",
     ),
     Option(
         "AOT_TUNE_EXCLUDE_BACKENDS",
         "",
-        "backends whose kernels the library does without, separated by `;`, such as `cublaslt`: they are neither tuned "
-        "nor replayed, and what serves is chosen among the others",
+        "backends to leave out of the library, separated by `;`, such as `cublaslt`. Their kernels are neither tuned "
+        "nor replayed. The build chooses among the others",
     ),
     Option(
         "AOT_TUNE_DEVICE",
         "",
-        "whose records decide for targets that are not measured: devices such as `NVIDIA H200`, or folders of records, "
-        "separated by `;`, with `*` for any characters; empty takes those of a device that is here or like it, else "
-        "the first folder by name",
+        "whose records decide for targets that are not measured. Name devices, such as `NVIDIA H200`, or folders of "
+        "records, separated by `;`. `*` is any characters. Empty takes the records of a device that is here or like "
+        "it, else the first folder by name",
     ),
     Option(
         "AOT_TUNE_WORKLOAD",
         "",
-        "files with the problems worth tuning, JSON lines with weights, separated by `;`: `FILE` in place of the "
-        "declared problems of the operators that it names, `+FILE` beside them; see "
-        "[workload-files.md](../workload-files.md)",
+        "files with the problems worth tuning, separated by `;`. They are JSON lines with weights. `FILE` replaces the "
+        "declared problems of the operators that it names. `+FILE` is added to them "
+        "([workload-files.md](../workload-files.md))",
     ),
     Option(
         "AOT_TUNE_XLA_FFI",
         "0",
-        "1 makes the library export handlers of XLA's FFI, for calls from JAX, with the headers of the `jaxlib` that "
-        "the build's Python has; a folder is that of the headers, as `jax.ffi.include_dir()` says; see "
-        "[jax.md](../jax.md)",
+        "1 makes the library export handlers of XLA's FFI, for calls from JAX. It uses the headers of the `jaxlib` of "
+        "the build's Python. For other headers, give their folder, as `jax.ffi.include_dir()` returns it "
+        "([jax.md](../jax.md))",
     ),
 )
 
@@ -301,7 +320,8 @@ def _headers(name: str, value: str) -> str:
     if not os.path.isabs(value):  # noqa: PTH117 - as above
         raise OptionError(
             f"{name}={value!r} is neither 0, 1 nor an absolute path",
-            fix=f"write {name}=1 for the headers of the build's jaxlib, or the folder that jax.ffi.include_dir() tells",
+            fix=f"write {name}=1 for the headers of the build's jaxlib, or the folder that jax.ffi.include_dir() "
+            f"returns",
         )
     return value
 

@@ -93,7 +93,7 @@ def targets_named(name: str, best: Sequence[Target] | None = None) -> list[Targe
         where = "this machine" if best is None else "neither this machine nor the cluster"
         raise OptionError(
             f"AOT_TUNE_TARGETS={name!r}: {where} has {'no' if best is None else 'a'} device of that family",
-            fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
+            fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` shows what is here",
         )
     return [target_by_name(name)]
 

@@ -108,7 +108,7 @@ class Renderer:
             if not hooks.opened(f"kernel_signature_{function}"):
                 raise RenderError(
                     f"{kernel.template}: it has no kernel_signature({function!r})",
-                    why="the library calls it of every candidate",
+                    why="the library calls this function of every candidate",
                     fix=f"write {{{{ kernel_signature({function!r}) }}}} and its body"
                     + (", or {{ no_workspace() }} for a kernel that needs none" if function == "workspace" else ""),
                 )
@@ -117,7 +117,7 @@ class Renderer:
             raise RenderError(
                 f"{kernel.template}: it has no scratch()",
                 why=f"kernel {operator.name}/{kernel.name} declares scratch memory between its stages",
-                fix="add {{ scratch() }} to what `workspace` tells, or leave scratch= out",
+                fix="add {{ scratch() }} to the bytes that `workspace` returns, or leave scratch= out",
             )
         return _rendered(operator, candidate, target, text, options=options)
 

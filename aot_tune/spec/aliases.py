@@ -28,7 +28,7 @@ def check_aliases(op: OperatorFields, where: str) -> None:
             if not same or tensor.dtype_name != other.dtype_name:
                 raise SpecError(
                     f"{where}: tensor {tensor.name!r} may alias {name!r}, which has another shape or dtype",
-                    why="the memory of one is that of the other, element by element",
+                    why="both use the same memory, element by element",
                     fix="declare both alike, or leave may_alias out",
                 )
 
@@ -46,8 +46,8 @@ def check_layouts(op: OperatorFields, where: str) -> None:
             )
         if tensors[tensor.layout_of].rank != tensor.rank:
             raise SpecError(
-                f"{where}: tensor {tensor.name!r} has {tensor.rank} axes, and {tensor.layout_of!r}, whose layout it "
-                f"has, {tensors[tensor.layout_of].rank}",
+                f"{where}: tensor {tensor.name!r} has {tensor.rank} axes and the layout of {tensor.layout_of!r}, "
+                f"which has {tensors[tensor.layout_of].rank} axes",
                 fix="leave layout_of out",
             )
 

@@ -172,8 +172,8 @@ def _check_dims(op: OperatorFields, where: str) -> None:
         if name not in bound:
             raise SpecError(
                 f"{where}: dim {name!r} is bound by no tensor and no scalar",
-                why="a call learns each dim from the shape of a tensor that is always passed, or from an integer; "
-                f"of {name} * 2 and {name} + 1 it is solved, of {name} // 2 it cannot be",
+                why="a call learns each dim from the shape of a tensor that is always passed, or from an integer. "
+                f"It can be computed from an extent of {name} * 2 or {name} + 1, but not from {name} // 2",
                 fix=f'give a tensor an axis of extent {name}, declare Scalar("n", "i64", binds="{name}"), or remove it',
             )
     _check_scalars(op, where)
@@ -217,15 +217,15 @@ def _check_exact(op: OperatorFields, where: str) -> None:
         return
     if not isinstance(op.exact, IntegerSums) or not all(isinstance(e, Expr) for e in op.exact.requires):
         raise SpecError(
-            f"{where}: exact is no IntegerSums, or what that requires is no expression",
+            f"{where}: exact is not an IntegerSums, or its `requires` are not expressions",
             fix='write exact=IntegerSums(K, thinned="b"), with requires=(attribute("activation") == 0,)',
         )
     thinned = next((t for t in op.inputs if t.name == op.exact.thinned), None)
     if thinned is None or not _may_be_thinned(thinned):
         raise SpecError(
-            f"{where}: exact thins {op.exact.thinned!r} out, which is no input of normal or uniform values that is "
-            "always present",
-            why="elements of a factor of each product are set to 0 where a sum has too many terms",
+            f"{where}: exact thins out {op.exact.thinned!r}, which is not an input that is always present and has "
+            "normal or uniform values",
+            why="if a sum has too many terms, elements of this factor are set to 0",
             fix=did_you_mean(op.exact.thinned, [t.name for t in op.inputs if _may_be_thinned(t)]),
         )
     _check_facts(op.exact.terms, set(op.dims), f"{where}: exact: terms")

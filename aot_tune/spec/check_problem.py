@@ -125,18 +125,18 @@ def _check_strides(tensor: Tensor, strides: tuple[int, ...], where: str) -> None
     if tensor.inout and 0 in strides:
         raise SpecError(
             f"{where}: {tensor.name!r} has a stride of 0",
-            why="elements that are one cannot be read and written each",
+            why="its elements lie in one place, and cannot be read and written one by one",
             fix="give that axis another stride",
         )
     if isinstance(tensor.values, Drawn) and 0 in strides and not tensor.output:
         raise SpecError(
             f"{where}: {tensor.name!r} has stride 0 on an axis, and values by a function",
-            why="elements that it draws apart would be one",
+            why="elements that the function draws would lie in one place",
             fix="give that axis another stride",
         )
     if isinstance(tensor.values, ROWWISE) and strides[-1] == 0 and not tensor.output:
         raise SpecError(
             f"{where}: {tensor.name!r} has stride 0 on its last axis",
-            why=f"all elements of a row are one: no {type(tensor.values).__name__}",
+            why=f"all elements of a row lie in one place, and cannot be {type(tensor.values).__name__}",
             fix="give that axis another stride",
         )

@@ -97,7 +97,7 @@ def _number(kernel: Kernel, name: str, config: Config) -> int:
     if isinstance(value, float) and not value.is_integer():
         raise SpecError(
             f"kernel {kernel.name!r}: a guard or size uses the parameter {name!r}, which is {value}",
-            why="guards and sizes are of whole numbers",
+            why="guards and sizes are computed in whole numbers",
             fix="use another parameter there, or whole values",
         )
     if not isinstance(value, str):
@@ -106,7 +106,7 @@ def _number(kernel: Kernel, name: str, config: Config) -> int:
     if value not in values:
         raise SpecError(
             f"kernel {kernel.name!r}: a guard compares the parameter {name!r}, which is the text {value!r}",
-            fix=f"declare Parameter({name!r}, ...) of the kernel: of a text, guards see its index there",
+            fix=f"declare Parameter({name!r}, ...) in the kernel. A guard sees a text as its index in that list",
         )
     return values.index(value)
 

@@ -97,13 +97,13 @@ def load_operator(folder: Path) -> Operator:
         raise SpecError(
             f"{path} does not end within {limited_code.SECONDS:g} s",
             why=_place(error, folder),
-            fix="declare the operator and no more: values, workloads and kernels that take long are files beside it",
+            fix="declare only the operator. Put what takes long into files beside it: values, workloads, kernels",
         ) from None
     except MemoryError as error:
         raise SpecError(
             f"{path} wants more than {limited_code.MEMORY >> 30} GiB of memory",
             why=_place(error, folder),
-            fix="declare the operator and no more; values may come from_file",
+            fix="declare only the operator. Values may come from_file",
         ) from None
     except SpecError as error:
         mistakes = Mistakes()

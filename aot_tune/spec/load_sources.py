@@ -184,7 +184,7 @@ def _declared(
         f"{where}: there is no function {function.name!r} in {function.path}",
         why="a function is looked for in the file and in headers that it includes in quotes",
         fix=did_you_mean(function.name, known)
-        or "name one of the file; of a function that a macro makes, list the arguments in order as a tuple",
+        or "name a function of the file. If a macro makes the function, list its arguments in order, as a tuple",
     )
 
 
@@ -318,9 +318,10 @@ def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: st
         seen = sorted({w for f in functions for w in f.seen})
         raise SpecError(
             f"{where}: {places} never uses the macro {one.name!r}",
-            why="a parameter of the kernel is a macro of its name; neither the file nor the headers beside it name it, "
-            "and no expression of the launch uses it",
-            fix=_near(one.name, seen) or "leave the parameter out; a macro of a header in <> is named in `macros`",
+            why="each parameter of the kernel becomes a macro. This one is in neither the file nor the headers beside "
+            "it, and no expression of the launch uses it",
+            fix=_near(one.name, seen)
+            or "leave the parameter out. If a header in <> uses the macro, name it in `macros`",
         )
 
 

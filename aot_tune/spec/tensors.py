@@ -133,7 +133,7 @@ def _check_in_place(name: str, *, output: bool, inout: bool, may_alias: Sequence
     if output and inout:
         raise SpecError(
             f"tensor {name!r} is declared with output=True and with inout=True",
-            why="an output is never read, and made where it is not passed",
+            why="an output is never read, and is made if it is not passed",
             fix="leave output=True out for a tensor that is read and written",
         )
     if may_alias and not output:
@@ -177,7 +177,8 @@ class Scalar:
             self._check_binds()
         if self.other is not None and self.other == self.sample:
             raise SpecError(
-                f"scalar {self.name!r}: `other` is what it is verified with anyway", fix="name another value"
+                f"scalar {self.name!r}: `other` is the value that it is verified with in any case",
+                fix="name another value",
             )
 
     def _check_binds(self) -> None:
@@ -188,7 +189,7 @@ class Scalar:
             raise SpecError(
                 f"{where}, and has `other` or a negative default",
                 why="it is verified with the extents of each problem",
-                fix="leave `other` out, and give no default or one that is an extent",
+                fix="leave `other` out. Give no default, or a default that can be an extent",
             )
 
     @property

@@ -63,9 +63,9 @@ class _Tracer:
             deciding.reset(token)
         if len(met) < len(decisions):
             raise SpecError(
-                f"{self.what} decides otherwise when it is run again",
+                f"{self.what} decides differently when it runs again",
                 why="it is run once for each outcome of its conditions, with the same arguments",
-                fix="have it keep nothing from one run to the next: no cache, no counter",
+                fix="let it keep nothing from one run to the next: no cache, no counter",
             )
         if len(met) == len(decisions):
             for condition in met:
@@ -81,7 +81,7 @@ class _Tracer:
     def _too_many(self) -> SpecError:
         return SpecError(
             f"{self.what} has more than {_MOST} paths",
-            why="it decides by what is known only at a call",
+            why="its conditions depend on what is known only at a call",
             fix="write it with minimum, maximum, next_power_of_2 and where",
         )
 
@@ -97,7 +97,7 @@ class _Tracer:
             if number is not None:
                 raise SpecError(
                     f"{self.what} has {value.key()}, where {number.key()} is a number",
-                    why="`&` and `|` join conditions of a call, they know no bits",
+                    why="`&` and `|` join conditions of a call. They do not work on bits",
                     fix="use // and %: `n // 64 * 64` for `n & ~63`, `n % 16` for `n & 15`",
                 )
         for arg in value.args:

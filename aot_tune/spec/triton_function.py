@@ -211,9 +211,9 @@ def _check_not_mixed(where: str, given: Expr) -> None:
     of_target = {f for f in facts if f.startswith("target.")}
     if of_target and facts - of_target:
         raise SpecError(
-            f"{where} is {given.key()[:80]}: of the target and of the call",
-            why="what is known of a target is compiled in, and dispatch decides by the call alone",
-            fix="pass two arguments, or have a kernel for each target by `constraints`",
+            f"{where} is {given.key()[:80]}: it mixes facts of the target and of the call",
+            why="facts of a target are compiled in, and dispatch knows only facts of the call",
+            fix="pass two arguments, or declare a kernel for each target by `constraints`",
         )
 
 

@@ -249,7 +249,7 @@ class _Reading:
                 raise SpecError(
                     f"{what}: {tensor.name!r} has the extent {extent.key()} where the index {one.value} has "
                     f"{known.key()}",
-                    fix=f"take another axis, or say by a formula which element it is: index({one.value!r}) // 2",
+                    fix=f"take another axis, or give the element by a formula, such as index({one.value!r}) // 2",
                 )
         dtypes = scope.operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))
         kind = scope.type_of(dtypes, f"tensor {tensor.name!r}")

@@ -45,7 +45,8 @@ def check_backward(operators: tuple[OperatorSignature, ...], backward: Mapping[s
         if changed:
             raise TorchError(
                 f"operator {name!r} can have no backward",
-                why=f"it writes to {changed[0]!r}, which its caller passes: the values to derive by would be gone",
+                why=f"it writes to {changed[0]!r}, which its caller passes: the values that a gradient needs would be "
+                f"gone",
                 fix="wrap it into a torch.autograd.Function that keeps what it needs",
             )
 
@@ -96,8 +97,9 @@ def refuse_transforms(module: ModuleType, op: OperatorSignature, defined: str, l
 
     def refuse(*_arguments: Any, **_named: Any) -> Any:
         raise module.CallError(
-            f"{op.name}: it was called below a transform of torch.func (grad, vjp, jvp, vmap, functionalize), which it "
-            "has no rule for; call it outside of them; torch.autograd takes the backward= of aot_tune.torch.register()"
+            f"{op.name}: it was called inside a transform of torch.func (grad, vjp, jvp, vmap, functionalize). It has "
+            f"no "
+            "rule for these. Call it outside of them. For torch.autograd pass backward= to aot_tune.torch.register()"
         )
 
     library.impl(defined, refuse, "FuncTorchDynamicLayerFrontMode")  # type: ignore[no-untyped-call]

@@ -155,7 +155,7 @@ def _define(
     if "self" in [*(s.name for s in op.scalars), *(a.name for a in op.attributes), *(t.name for t in op.outputs)]:
         raise TorchError(
             f"torch takes no operator {namespace}::{op.name}",
-            why="an argument that is passed by name is called 'self', which torch's own functions are called with",
+            why="one of its arguments is passed by name and is called 'self'. torch uses that name itself",
             fix="rename it",
         )
     schema = schema_of(op, overload)

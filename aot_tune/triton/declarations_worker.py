@@ -72,7 +72,8 @@ def _check_configs(request: FunctionRequest, configs: list[dict[str, Any]], name
                 raise SpecError(
                     f"kernel {request.name!r}: a config of {request.function} has {name!r}, which is no argument",
                     why=f"launch options that configs may set are {', '.join((*OPTIONS, *AMD_OPTIONS))}",
-                    fix="declare `parameters` of the kernel; launch_pdl and cooperative are said of TritonFunction",
+                    fix="declare `parameters` of the kernel. launch_pdl and cooperative are arguments of "
+                    "TritonFunction",
                 )
             if name == "ir_override" or not isinstance(value, (bool, int, str)):
                 raise SpecError(

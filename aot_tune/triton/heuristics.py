@@ -87,7 +87,8 @@ def _traced(compute: Callable[[Any], Any], arguments: KernelArguments, what: str
     except KeyError as error:
         raise SpecError(
             f"{what} reads the argument {error}, which is not passed",
-            why="it sees what a call passes, no defaults, and values of configs only below @triton.autotune",
+            why="a heuristic sees what a call passes, but no defaults. It sees values of configs only below "
+            "@triton.autotune",
             fix=f"name {error} in `arguments` of TritonFunction",
         ) from error
     except SpecError as error:
@@ -133,8 +134,9 @@ def _check(
         said = expr.evaluate(facts)
         if int(truth) != said:
             raise SpecError(
-                f"{what} gives {truth!r} and its expression {expr.key()} {said} for {dict(facts)}",
-                why="it uses an operator that means something else for expressions, or reads more than the call",
+                f"{what} gives {truth!r}, and its expression {expr.key()} gives {said}, for {dict(facts)}",
+                why="it uses an operator that means something else for expressions, or it reads something beside the "
+                "call",
                 fix=_REMEDY,
             )
     return kinds == {bool}
@@ -233,7 +235,7 @@ def _pruned(tuner: Any, values: dict[str, Any], constexprs: set[str], what: str)
     raise SpecError(
         f"{what} fails: {type(problem).__name__}: {problem}",
         why="pruners are called with shapes, strides, dtypes and integers of the workload's problems",
-        fix="say pruners=False of TritonFunction, which tries all configs, or declare `parameters` and `constraints`",
+        fix="set pruners=False in TritonFunction to try all configs, or declare `parameters` and `constraints`",
     ) from problem
 
 

@@ -36,8 +36,8 @@ def load(reference: str, roots: Sequence[str]) -> object:
             why="Triton functions are read without a GPU, in a process of their own",
             fix=f"install {error.name}"
             if missing and isinstance(error, ModuleNotFoundError)
-            else "see whether it needs a device, or a variable of the environment: a file of your own below the "
-            "templates can set one, and import the function",
+            else "check whether it needs a device or an environment variable. A file of your own below the templates "
+            "can set the variable, and then import the function",
         ) from error
     try:
         return operator.attrgetter(name)(module)

@@ -109,9 +109,9 @@ def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Dec
     if inspection.hooks and not function.hooks_declared:
         raise BuildError(
             f"{where} has configs with a pre_hook, or an autotuner with a hook of its own",
-            why="it is Python that would run in front of each launch; a library has none at run time",
+            why="a hook is Python that would run in front of each launch, and a library has no Python at run time",
             fix="declare what it does: a descriptor's block_shape by Descriptor(block=...), outputs set to 0 by "
-            "reset_to_zero; then say hooks_declared=True",
+            "reset_to_zero. Then set hooks_declared=True",
         )
     inputs = {t.name for t in operator.tensors if not t.written}
     for argument in inspection.restore_value:

@@ -81,7 +81,7 @@ def find_library(path: Path | None, module: str) -> Path:
             return place
     raise BuildError(
         f"there is no {' and '.join(_FILES)} at {path or places[0]}",
-        why="they say what was measured for a library, and are left beside it by its build",
+        why="these files say what was measured for a library. Its build leaves them beside it",
         fix="name the folder where its build left them, such as build/aot_tune/my_kernels, with --library",
     )
 

@@ -50,7 +50,7 @@ def _check_shares(sizes: DecoderSizes, parallel: int) -> None:
         fits = [str(n) for n in range(1, sizes.heads + 1) if _fit(sizes, n)]
         raise SpecError(
             f"{sizes.name}: {parallel} devices cannot share {' and '.join(bad)}",
-            why="each has as many heads, columns of a perceptron and words as any other",
+            why="each device must get an equal share of the heads, the perceptron's columns and the words",
             fix=f"choose --tp among {', '.join(fits)}",
         )
 

@@ -56,7 +56,7 @@ def map_tunableop(text: str, name: str, calls: MappedCalls) -> None:
             raise SpecError(
                 f"{name}:{number}: {','.join(row)[:80]!r} is no line of TunableOp's results",
                 why="lines begin with Validator, or with the name of an operation, such as GemmTunableOp_float_NT",
-                fix="name a file that PYTORCH_TUNABLEOP_FILENAME named, such as tunableop_results0.csv",
+                fix="name a file that TunableOp wrote (PYTORCH_TUNABLEOP_FILENAME), such as tunableop_results0.csv",
             )
         kind, dtype = operation.groups()
         if kind == "ScaledGemm" or dtype not in _DTYPES:

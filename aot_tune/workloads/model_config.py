@@ -93,7 +93,7 @@ def _size(stated: Mapping[str, Any], field: str, name: str, default: int | None 
         near = did_you_mean(field, stated)
         raise SpecError(
             f"{name}: it has no {field}",
-            why="sizes of products follow from it; no other name of it is read",
+            why="the sizes of products depend on it, and no other name is read",
             fix=f'add "{field}": NUMBER to the file' + (f", or rename what is there: {near}" if "mean" in near else ""),
         )
     if type(value) is not int or value < 1:

@@ -350,7 +350,7 @@ def test_configure_tells_all_mistakes_of_all_declarations(project: Project) -> N
     assert len(told) == 5
     for wanted in (
         "operator 'twice': tolerance names 'z', which is no output",
-        "operator 'twice': exact is no IntegerSums",
+        "operator 'twice': exact is not an IntegerSums",
         "operator 'twice': kernel 'loop'",
         "unfinished/operator.py fails: SyntaxError",
         "of_nothing/loop.cpp.j2:",

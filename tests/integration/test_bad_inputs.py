@@ -107,7 +107,7 @@ def test_a_file_without_lines(project: Project, file: Path) -> None:
     file.touch()
     assert f"aot-tune: {file}:1: the workload's file has no problem\n  why: it is empty" in configured(project, file)
     for said in (workload(project, "merge", file), coverage(project, file)):
-        assert f"aot-tune: {file}: no problem is in there\n  why: a trace is empty where nothing " in said
+        assert f"aot-tune: {file}: no problem is in these files\n  why: a trace is empty where nothing " in said
         assert "fix: run the program with AOT_TUNE_TRACE again, or name other files" in said
 
 
@@ -137,7 +137,7 @@ def test_a_model_without_a_size(project: Project, tmp_path: Path) -> None:
     config.write_text(json.dumps({"hidden_size": 64, "num_attention_heads": 4, "torch_dtype": "bfloat16"}))
     command = project.command("workload", "from-model", config, "--tokens", "1")
     said = run(command, env=project.environment(), status=1)
-    assert f"aot-tune: {config}: it has no intermediate_size\n  why: sizes of products follow from it" in said
+    assert f"aot-tune: {config}: it has no intermediate_size\n  why: the sizes of products depend on it" in said
     assert 'fix: add "intermediate_size": NUMBER to the file' in said
 
 

@@ -132,7 +132,7 @@ def test_the_source_of_an_author_may_be_read_only(
     before = tree_digest(folder)
     again = replace(workshop, out=tmp_path).build(folder, "out", read_only=True)
     assert again.measured == 0
-    assert "every input is that of the build of " in again.log  # wherever the folder is
+    assert "all inputs are those of the build of " in again.log  # wherever the folder is
     assert tree_digest(folder) == before
     del example
 
@@ -196,7 +196,7 @@ def test_a_build_folder_that_is_kept_is_not_tuned_again(
     again = replace(workshop, out=tmp_path, options=options, env=env)
     assert "measurements made" in again.build(author, "first").log
     compiler.clear()
-    assert "every input is that of the build of" in again.build(author, "second").log
+    assert "all inputs are those of the build of" in again.build(author, "second").log
     assert compiler.candidates() == 0
     template = author / "templates" / "affine" / "affine.cpp.j2"
     template.write_text(template.read_text().replace("return 0;", "volatile int none = 0; return none;"))

@@ -14,7 +14,7 @@ from environments import environment, run
 from project import Project
 from record_texts import rewrite
 
-TAKEN = "every input is that of the build of "
+TAKEN = "all inputs are those of the build of "
 OWN = {"tuned", "plan.json", "paths.json", "plan.cmake", "clock.json", "headers.d"}
 """Files in the folder of a build that are not what it makes."""
 

@@ -118,7 +118,7 @@ def check_driver(toolkit: str, driver: int) -> str:
     if have[0] < major:
         raise ToolchainError(
             f"the NVIDIA driver is older than the toolkit: {what}",
-            why="a driver runs nothing that a toolkit of a later major version makes",
+            why="a driver cannot run code from a toolkit of a later major version",
             fix=f"update the driver to one of CUDA {major}.{minor} or later, or point NVCC or CUDA_HOME to a toolkit "
             f"of CUDA {have[0]}",
         )
@@ -145,7 +145,7 @@ def check_torch(built_for: str | None, driver: int) -> None:
     if driver and driver // 1000 < major:
         raise ToolchainError(
             f"torch is built for CUDA {built_for}, but the driver supports CUDA {driver // 1000}.{driver % 1000 // 10}",
-            why="a driver runs nothing that is built for a later major version of CUDA",
+            why="a driver cannot run code for a later major version of CUDA",
             fix=f"update the driver, or install a torch built for CUDA {driver // 1000}",
         )
 

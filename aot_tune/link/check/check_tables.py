@@ -89,8 +89,10 @@ def _check_generics(family: str, table: OperatorTable, where: str) -> None:
                 raise ManifestError(
                     f"{where} has {len(generics)} generic variants for {place}{text}: {generics}",
                     why=unanswered or "one variant must answer every legal call",
-                    fix="link exactly one variant with generic=True per dtypes and family of devices, or architecture "
-                    "where code is for one alone, or one for each combination of optional tensors and attributes",
+                    fix="link exactly one variant with generic=True for each choice of dtypes and each family of "
+                    "devices. "
+                    "Where code runs on one architecture alone, link one for each architecture. There may also be one "
+                    "for each combination of optional tensors and attributes",
                 )
 
 
@@ -105,7 +107,7 @@ def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> 
             )
     if variant.generic and not all(map(is_of_combination, variant.requires)):
         raise ManifestError(
-            f"{where}: generic variant {variant.name!r} has guards beside those of optional tensors and attributes",
+            f"{where}: generic variant {variant.name!r} has guards on other facts than optional tensors and attributes",
             fix="remove them",
         )
     for guard in variant.requires:

@@ -152,13 +152,13 @@ def _checked_object(where: str, variant: LinkedVariant, data: bytes) -> _Object:
     if foreign:
         raise ManifestError(
             f"{where}: its object defines the global symbol {foreign[0]!r}",
-            why="the linker would let another target's variant call it, with instructions that a device may lack",
+            why="another target's variant could then call it, and a device may lack its instructions",
             fix="put the template's helpers into an unnamed namespace, or make them static",
         )
     if initialisers > allowed:
         raise ManifestError(
             f"{where}: its object has code that runs when the library is loaded",
-            why="it is compiled for a target that the device may not be",
+            why="the code is compiled for one target, and the device may be another",
             fix="initialise the template's globals with constants",
         )
     return _Object(Member(f"{variant.symbol}.o", data, wanted), symbols.used)

@@ -83,7 +83,9 @@ class JobQueue(Generic[T]):
                 self.work(bench)
         except WorkerError as error:
             if not self.ended:
-                bench.session.progress.line(f"{bench.device.name}: one bench less verifies: {error}")
+                bench.session.progress.line(
+                    f"{bench.device.name}: one of the benches that verify was lost; the others go on: {error}"
+                )
 
     def _next(self) -> int | None:
         with self._lock:

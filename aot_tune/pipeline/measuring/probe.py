@@ -49,7 +49,7 @@ def check_agreement(session: Session, pool: DevicePool, pairs: Sequence[tuple[Lo
         return
     times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
     if not times:
-        session.progress.line(f"NOTE {len(pool.members)} devices are taken for equal: no probe ran on any of them")
+        session.progress.line(f"NOTE no probe ran on any of the {len(pool.members)} devices: they are taken for equal")
         return
     ratios = deviations(times)
     for i, bench in reversed(list(enumerate(pool.benches))):

@@ -240,7 +240,7 @@ def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, ent
         raise BuildError(
             f"operator {operator.name!r}: its {kind} fails on '{problem.id}'",
             why=f"{found.status}: {found.reason}",
-            fix=f"{'build again when the machine is less busy, else ' * (found.status == 'timeout')}mend the kernel; "
+            fix=f"{'build again when the machine is less busy, else ' * (found.status == 'timeout')}mend the kernel: "
             "nothing that fails is shipped. "
             f"To try again: {again(operator, entry, entry.candidate.target, found.problem)}",
         )

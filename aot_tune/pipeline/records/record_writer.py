@@ -59,7 +59,8 @@ def compile_kept(
     rebuilt = sum(e.rebuilt for e in shipped)
     if rebuilt:
         session.progress.line(
-            f"{rebuilt} of {len(shipped)} variants are rebuilt: compiler or flags here are not the recorded ones"
+            f"{rebuilt} of {len(shipped)} variants are rebuilt: the compiler or its flags here differ from the "
+            f"recorded ones"
         )
 
 
@@ -69,7 +70,7 @@ def other_code(session: Session, entry: Entry) -> DatabaseError:
     return DatabaseError(
         f"{entry.candidate.operator}: {entry.candidate.label} compiles to another {what} than the recorded one",
         why=f"recorded {entry.recorded[:12]}, here {entry.code[:12]} by {session.toolchain_text(entry)}",
-        fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or not strict",
+        fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or set AOT_TUNE_STRICT=0",
     )
 
 
@@ -152,7 +153,7 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
         return digest
     except OSError as error:
         raise DatabaseError(
-            f"cannot write {folder}: {error.strerror}", fix="free disk space, or AOT_TUNE_CACHE=off"
+            f"cannot write {folder}: {error.strerror}", fix="free disk space, or set AOT_TUNE_CACHE=off"
         ) from error
 
 

@@ -43,8 +43,9 @@ def _no_kernel(session: Session, operator: Operator, candidate: Candidate, datab
     if candidate.backend not in session.plan.toolchains:
         return DatabaseError(
             what,
-            why=f"the record of {database.device.slug} needs {candidate.backend}, which this build does without",
-            fix=f"install what it needs (the build's notes say what), or AOT_TUNE_EXCLUDE_BACKENDS={candidate.backend}",
+            why=f"the record of {database.device.slug} needs {candidate.backend}, which this build does not have",
+            fix=f"install what it needs (the build's notes say what), or set "
+            f"AOT_TUNE_EXCLUDE_BACKENDS={candidate.backend}",
         )
     return DatabaseError(
         what,
@@ -87,8 +88,8 @@ def rendered_again(
         found[record.id] = Entry.of(operator, rendered, recorded=record.code)
     if gone:
         session.progress.line(
-            f"{operator.name}: {gone} recorded candidates for {target.name} are no configs of their kernels any more: "
-            "they are not linked"
+            f"{operator.name}: {gone} recorded candidates for {target.name} have configs that their kernels no longer "
+            "have: they are not linked"
         )
     for generic in session.generic_entries(operator, target):
         found.setdefault(generic.candidate.id, generic)

@@ -133,7 +133,7 @@ class Repeats:
         self._mark(folder)
         self._includes = {backend: list(names) for backend, names in kept.includes.items()}
         self._session.progress.line(
-            f"every input is that of the build of {kept.date}, whose files these are: "
+            f"all inputs are those of the build of {kept.date}, and its files are used again: "
             "nothing compiled or chosen, 0 measurements made"
         )
         return report

@@ -216,7 +216,7 @@ def _refuse(directory: Path, library: Path, failed: Sequence[str], count: int) -
     raise BuildError(
         f"{library.name}: {least}{len(failed)} of {count} variants fail inside the library",
         why="\n       ".join(failed),
-        fix="build again from an empty build folder; if it stays, what calls the variants is at fault. "
+        fix="build again from an empty build folder; if it fails again, the code that calls the variants is at fault. "
         f"To try again: {shlex.join(again)}",
     )
 

@@ -110,10 +110,10 @@ def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...
             )
     for name in sorted(_config_names(kernel, inspection) & set(function.arguments)):
         raise SpecError(
-            f"operator {operator.name!r}: kernel {kernel.name!r}: {function.function!r}: argument {name!r} is given, "
-            "and configs have it, too",
-            why="the grid would be computed with a config's value, and the code compiled with the argument's",
-            fix=f"leave it out of the arguments; for one value of it write listed=table('{name} ...', (...))",
+            f"operator {operator.name!r}: kernel {kernel.name!r}: {function.function!r}: argument {name!r} is "
+            "in `arguments` and in the configs",
+            why="the grid would use the config's value, and the code the argument's",
+            fix=f"leave it out of the arguments. For one value of it write listed=table('{name} ...', (...))",
         )
     return tuple(_argument(operator, kernel, function, inspection, p) for p in inspection.parameters)
 

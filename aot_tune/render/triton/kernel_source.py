@@ -314,7 +314,7 @@ def _zeroed(
         if one is None or not (written or one.argument.buffer is not None):
             raise RenderError(
                 f"{what}: reset_to_zero names {name!r}, which is no output or buffer that the kernel is passed",
-                why="inputs are not changed, and what an inout tensor holds is the kernel's to read",
+                why="inputs are not changed, and the kernel reads what an inout tensor holds",
                 fix="name a kernel argument that is an output, or make it a Buffer",
             )
         if one not in found and one.type != "constexpr":

@@ -166,7 +166,7 @@ def _no_device(kernel: Kernel, expr: Expr | None, what: str) -> None:
     if of_device(expr):
         raise SpecError(
             f'kernel {kernel.name!r}: {what} depends on the device, by device("multiprocessors")',
-            why="what is compiled in is decided by dispatch, which knows dims, strides and alignments",
+            why="dispatch would have to choose the value, and it knows only dims, strides and alignments",
             fix="have the function take it as an ordinary argument, use it in the grid, or make it a parameter",
         )
 

@@ -71,7 +71,7 @@ def test_all_mistakes_of_all_files_are_told(files: list[str], tmp_path: Path, ca
     assert f"3. {bad}:2: unknown operator 'gem'\n  why: there are " in said
     bad.write_text("")
     assert main(["workload", "show", str(bad)]) == 1
-    assert f"{bad}: no problem is in there" in capsys.readouterr().err
+    assert f"{bad}: no problem is in these files" in capsys.readouterr().err
 
 
 def test_calls_without_elements_alone_are_no_workload(tmp_path: Path, capsys: Told) -> None:
@@ -141,7 +141,7 @@ def test_from_torch(tmp_path: Path, capsys: Told) -> None:
     assert main(["workload", "from-torch", str(log)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"{log}: no call in there is one of a bundled operator" in said.err
+    assert f"{log}: none of the calls is one of a bundled operator" in said.err
 
 
 def test_from_model(tmp_path: Path, capsys: Told) -> None:

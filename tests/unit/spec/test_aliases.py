@@ -131,5 +131,5 @@ def test_the_layout_is_that_of_an_input_with_as_many_axes() -> None:
     assert "gate" in error.value.fix
     with pytest.raises(SpecError, match="which is no input that is always passed"):
         operator(GATE, Tensor("x", (M, N), optional=True), Tensor("out", (M, N), output=True, layout_of="x"))
-    with pytest.raises(SpecError, match="'out' has 1 axes, and 'gate', whose layout it has, 2"):
+    with pytest.raises(SpecError, match="'out' has 1 axes and the layout of 'gate', which has 2 axes"):
         operator(GATE, Tensor("out", (M,), output=True, layout_of="gate"))

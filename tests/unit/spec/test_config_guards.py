@@ -118,6 +118,6 @@ def test_configs_of_a_triton_function_are_known_when_it_is_read() -> None:
 
 def test_a_guard_over_fractions_is_told() -> None:
     bad = Kernel("k", "k.j2", parameters=(Parameter("SCALE", (0.5, 2.0)),), requires=(N % parameter("SCALE") == 0,))
-    told = r"uses the parameter 'SCALE', which is 0\.5\n  why: guards and sizes are of whole numbers"
+    told = r"uses the parameter 'SCALE', which is 0\.5\n  why: guards and sizes are computed in whole numbers"
     with pytest.raises(SpecError, match=told):
         operator(bad)

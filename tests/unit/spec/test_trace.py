@@ -124,7 +124,7 @@ def test_a_function_that_keeps_something_between_runs_is_an_error() -> None:
             seen.append(bool(M > 3))
         return int(seen[0])
 
-    with pytest.raises(SpecError, match="it decides otherwise when it is run again"):
+    with pytest.raises(SpecError, match="it decides differently when it runs again"):
         trace(function, "it")
 
 

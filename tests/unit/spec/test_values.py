@@ -87,17 +87,17 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: operator(probabilities(), "T", dtypes={"T": ("f16", "i8")}), "i8 has no fractions"),
     (
         lambda: operator(exact=IntegerSums(N, thinned="v")),
-        "(?s)exact thins 'v' out, which is no input.*use one of: w, x",
+        "(?s)exact thins out 'v', which is not an input.*use one of: w, x",
     ),
-    (lambda: operator(exact=IntegerSums(N, thinned="y")), "exact thins 'y' out"),
+    (lambda: operator(exact=IntegerSums(N, thinned="y")), "exact thins out 'y'"),
     (
         lambda: operator(permutation(), exact=IntegerSums(N, thinned="x")),
-        "(?s)exact thins 'x' out.*fix: use one of: w\\Z",
+        "(?s)exact thins out 'x'.*fix: use one of: w\\Z",
     ),
     (lambda: operator(exact=IntegerSums(dim("Q"), thinned="w")), "exact: terms uses 'Q', which is not bound"),
     (lambda: operator(exact=IntegerSums(N, "w", (attribute("a") == 0,))), "exact: requires uses 'attribute.a'"),
-    (lambda: operator(exact=IntegerSums(N, "w", (True,))), "exact is no IntegerSums"),  # type: ignore[arg-type]
-    (lambda: operator(exact=True), r"exact is no IntegerSums.*\n  fix: write exact=IntegerSums\("),
+    (lambda: operator(exact=IntegerSums(N, "w", (True,))), "exact is not an IntegerSums"),  # type: ignore[arg-type]
+    (lambda: operator(exact=True), r"exact is not an IntegerSums.*\n  fix: write exact=IntegerSums\("),
     (lambda: operator(deterministic=1), "deterministic 1 is no boolean"),
 ]
 

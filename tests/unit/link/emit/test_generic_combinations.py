@@ -111,5 +111,7 @@ def test_what_is_not_legal_needs_none(tmp_path: Path) -> None:
 
 
 def test_other_guards_are_none_of_a_generic_variant(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="generic variant 'plain_m' has guards beside those of optional tensors"):
+    with pytest.raises(
+        ManifestError, match="generic variant 'plain_m' has guards on other facts than optional tensors"
+    ):
         check(tmp_path, operator(), (generic(tmp_path, "plain_m", 1, dim("N") % 2 == 0),))

@@ -302,7 +302,7 @@ def test_a_record_loses_triton_functions_that_are_for_no_target_any_more(monkeyp
     ("toolchains", "why", "fix"),
     [
         ({"nvcc": {}, "triton": {}}, "templates that have one", "tune again and record"),
-        ({"nvcc": {}}, "needs triton, which this build does without", "AOT_TUNE_EXCLUDE_BACKENDS=triton"),
+        ({"nvcc": {}}, "needs triton, which this build does not have", "AOT_TUNE_EXCLUDE_BACKENDS=triton"),
     ],
     ids=["it is gone", "its backend is not here"],
 )

@@ -304,7 +304,7 @@ def test_what_cannot_be_passed_is_refused_with_a_remedy(arguments: Any, text: An
 def test_what_is_of_the_target_and_of_the_call_is_refused_where_it_is_declared(place: str) -> None:
     mixed = where(target_fact("wgmma"), tl.N, 1)
     with pytest.raises(
-        SpecError, match=r"'scale.py:scale_kernel': 'num_warps' is .*: of the target and of the call"
+        SpecError, match=r"'scale.py:scale_kernel': 'num_warps' is .*: it mixes facts of the target and of the call"
     ) as e:
         function(**{place: {"num_warps": mixed}})
     assert e.value.fix

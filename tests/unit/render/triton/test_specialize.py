@@ -205,7 +205,9 @@ def test_an_argument_that_configs_have_too_is_refused() -> None:
     """As the JIT does: its grid would be of one value, and its code of the other."""
     configs = ({"BLOCK": 64, "num_warps": 4},)
     op = operator(ARGUMENTS, Declarations(parameters=INSPECTION.parameters, configs=configs, digest="2" * 64))
-    with pytest.raises(SpecError, match=r"(?s)argument 'BLOCK' is given, and configs have it.*listed=table\('BLOCK"):
+    with pytest.raises(
+        SpecError, match=r"(?s)argument 'BLOCK' is in `arguments` and in the configs.*listed=table\('BLOCK"
+    ):
         bind(op, op.kernel("rows"), SM90.name)
 
 
