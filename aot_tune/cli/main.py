@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from aot_tune import __version__
 from aot_tune.cli import compile_command as every
+from aot_tune.cli import export_command as export
+from aot_tune.cli import init_command as begin
 from aot_tune.cli import internal, records_commands
-from aot_tune.cli import last_build_commands as last_build
 from aot_tune.cli import look_commands as inspect
+from aot_tune.cli import report_command as reports
 from aot_tune.cli import try_command as attempt
 from aot_tune.cli import tune_command as tuning
 from aot_tune.cli import workload_commands as workload
@@ -31,8 +33,10 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--cmake-dir", action="store_true", help="print the folder of aot_tuneConfig.cmake and exit")
     parser.add_argument("--include-dir", action="store_true", help="print the folder of the C headers and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    begin.add_commands(commands)
     inspect.add_commands(commands)
-    last_build.add_commands(commands)
+    reports.add_commands(commands)
+    export.add_commands(commands)
     records_commands.add_commands(commands)
     attempt.add_commands(commands)
     every.add_commands(commands)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aot_tune.cli.last_build_commands import print_records
+from aot_tune.cli.export_command import print_records
 from aot_tune.plan.configure_project import configure_project, source_folder
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean

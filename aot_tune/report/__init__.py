@@ -14,27 +14,42 @@ from aot_tune.report.policy_words import policy_lines
 from aot_tune.report.read_report import read_report
 from aot_tune.report.report_records import (
     NOT_TRIED,
+    SCHEMA,
     CandidateRow,
+    DispatchMap,
     DroppedCandidate,
     OperatorReport,
     ProblemRow,
+    RaceRunner,
+    RegretCurve,
     Report,
+    SpentOf,
+    SurveyPoint,
     SurveyRow,
+    TimeSpent,
     VariantRow,
 )
-from aot_tune.report.table import columns, format_report, format_time
+from aot_tune.report.report_words import format_time
+from aot_tune.report.table import columns, format_report
 
 __all__ = [
     "NOT_TRIED",
+    "SCHEMA",
     "CandidateRow",
     "CompiledKernel",
+    "DispatchMap",
     "DroppedCandidate",
     "FailureKind",
     "Interpreted",
     "OperatorReport",
     "ProblemRow",
+    "RaceRunner",
+    "RegretCurve",
     "Report",
+    "SpentOf",
+    "SurveyPoint",
     "SurveyRow",
+    "TimeSpent",
     "VariantRow",
     "code_resources",
     "columns",

@@ -14,6 +14,8 @@ from places import ROOT
 
 from aot_tune.cli import doctor
 from aot_tune.cli import look_commands as inspect
+from aot_tune.cli.examination import Examination, cache_lines, examination_lines
+from aot_tune.cli.explanation import Explanation
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation
@@ -75,6 +77,12 @@ def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys
         told["variant"] = name
         assert main(["explain", "gemm", "M=16", "--module", "a_library"]) == 0
         assert capsys.readouterr().out.splitlines()[6:] == said
+    told["variant"], told["tuned"], told["workspace"] = "rows_1", True, 64
+    assert main(["explain", "gemm", "M=16", "--module", "a_library", "--json"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out, type=Explanation)
+    assert (found.operator, found.nearest, found.tuned, found.workspace) == ("gemm", "M=1", True, 64)
+    assert (found.code["registers"], found.roofline and found.roofline.share) == (40, 0.71)
+    assert found.expected == ("one takes 1 us", "two takes 2 us")
     for layout in ("b:10", "x:(8192,1)", "x@4"):
         assert main(["explain", "gemm", "M=16", layout, "--module", "a_library"]) == 1
         assert "fix: leave it out: calls stated here are row-major" in capsys.readouterr().err
@@ -154,6 +162,19 @@ def test_a_parent_that_ignores_the_ends_of_children_hides_none() -> None:
     assert "answer  " in done.stdout
 
 
+def test_doctor_as_json_is_what_it_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AOT_TUNE_CACHE_DIR", str(tmp_path / "cache"))
+    status = main(["doctor", "--json"])
+    found = msgspec.json.decode(capsys.readouterr().out, type=Examination)
+    assert found.schema == 1
+    assert (status, found.cache.folder) == (int(found.problems > 0), str(tmp_path / "cache"))
+    assert any(c.backend == "cxx" and c.identity["version"] == c.version for c in found.compilers if not c.trouble)
+    assert main(["doctor"]) == status
+    assert capsys.readouterr().out.splitlines()[-1] == list(examination_lines(found, verbose=False))[-1]
+
+
 def test_doctor_names_the_options_that_it_does_not_look_at() -> None:
     heeded = {"AOT_TUNE_CACHE_DIR": "/cache", "AOT_TUNE_JOBS": "2", "AOT_TUNE_MODE": "", "HOME": "/"}
     assert doctor.option_lines(heeded) == []
@@ -163,25 +184,25 @@ def test_doctor_names_the_options_that_it_does_not_look_at() -> None:
     assert "AOT_TUNE_TARGETS" in said
 
 
-def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path) -> None:
     shared, file = tmp_path / "shared", tmp_path / "file"
     shared.mkdir()
     shared.chmod(0o777)
     file.touch()
 
     def told(root: Path, **about: bool) -> tuple[int, str]:
-        problems = doctor.cache_problems(CacheLocation(root=root, mode="rw", **about))
-        return problems, capsys.readouterr().out
+        found = doctor.examine_cache(CacheLocation(root=root, mode="rw", **about))
+        return int(found.trouble is not None and found.trouble.stops), "\n".join(cache_lines(found))
 
     problems, said = told(shared, required=True)
     assert problems == 1
     assert "may be written by others (mode 0777)" in said
     assert "fix: chmod go-w" in said
-    assert told(shared, required=True, trusted=True) == (0, f"cache      {shared} (rw)\n")
+    assert told(shared, required=True, trusted=True) == (0, f"cache      {shared} (rw)")
     problems, said = told(file / "aot_tune")
     assert problems == 0
     assert f"the cache folder '{file}/aot_tune' is not a folder" in said
-    assert said.endswith("(a build goes on without it)\n")
+    assert said.endswith("(a build goes on without it)")
     assert told(tmp_path / "new" / "aot_tune", required=True)[0] == 0
     assert not (tmp_path / "new").exists()
 
