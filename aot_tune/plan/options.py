@@ -121,8 +121,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_CACHE_TIERS",
         "",
-        "folders of other caches, such as a mounted volume, separated by `;`. What the cache lacks is looked up there, in "
-        "this order. Nothing is written to them ([tuning-elsewhere.md](../tuning-elsewhere.md#caches-of-others))",
+        "folders of other caches, such as a mounted volume, separated by `;`. What the cache lacks is looked up there, "
+        "in this order. Nothing is written to them ([tuning-elsewhere.md](../tuning-elsewhere.md#caches-of-others))",
     ),
     Option(
         "AOT_TUNE_JOBS",
