@@ -41,6 +41,16 @@ def test_a_named_target_without_a_device_is_refused(tmp_path: Path) -> None:
         tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
 
 
+def test_a_target_of_the_project_without_a_device_is_left_out_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, tuned = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2;hip-gfx942"), list[str]()
+    monkeypatch.setattr(tune_module, "tune_plan", lambda session: tuned.extend(t.name for t in session.targets) or {})
+    assert not tune_records(plan, TuneOrder(out=str(tmp_path / "out"))).files
+    assert tuned == ["cpu-x86-64-v2"]
+    assert "NOTE no device for hip-gfx942 on this machine: not tuned" in capsys.readouterr().out
+
+
 def test_a_folder_that_takes_no_records_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     plan = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2")
     (tmp_path / "out").write_text("")
