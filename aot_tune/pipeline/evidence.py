@@ -136,7 +136,7 @@ class Evidence:
 
     def nothing_survived(self) -> None:
         """Every candidate but the generic one failed: whatever else was remarked, that is what the report says."""
-        self.note = "no candidate survived; the generic variant is all there is"
+        self.note = "no candidate survived: only the generic variant is there"
 
     def try_too(self, entries: Iterable[Entry]) -> bool:
         """Take in the entries of candidates that it does not have; whether there were any."""

@@ -271,7 +271,9 @@ class Race:
         if not self._probes:
             return
         if not any(self._clocks) and any(r.status == "ok" for r in runners):
-            self._context.remarks.log("the clock of multiprocessors cannot be probed: what NVML tells of it has to do")
+            self._context.remarks.log(
+                "the clock of multiprocessors cannot be probed: NVML is asked for the clock instead"
+            )
         rounds = len(self._clocks)
         for _ in range(math.ceil(self._policy.on_gpu.repeats * rounds)):
             if len(self._steady(0)) >= rounds:

@@ -210,10 +210,10 @@ def test_regret_on_surveyed_shapes_is_told_with_where_it_is_worst() -> None:
 @pytest.mark.parametrize(
     ("count", "not_judged", "said"),
     [
-        (4, 0, ", on other shapes unknown (4 could be left out of learning, it takes 5)\n"),
-        (7, 3, ", on other shapes unknown (4 could be left out of learning, it takes 5)\n"),
+        (4, 0, ", unknown on other shapes (only 4 could be left out of learning, 5 are needed)\n"),
+        (7, 3, ", unknown on other shapes (only 4 could be left out of learning, 5 are needed)\n"),
         (5, 0, ", 5.0 % on shapes left out of learning\n"),
-        (7, 2, ", 5.0 % on shapes left out of learning (without 2 of 7: what is picked was never timed there)\n"),
+        (7, 2, ", 5.0 % on shapes left out of learning (without 2 of 7: the choice was never timed there)\n"),
     ],
 )
 def test_regret_on_other_shapes_is_told_where_there_were_enough(count: int, not_judged: int, said: str) -> None:
@@ -258,7 +258,7 @@ def test_without_words_the_policy_is_named(tmp_path: Path) -> None:
     ("statuses", "said"),
     [
         ({"ok": 9}, "tried 9 (9 ok), kept 3"),
-        ({"ok": 9, "crashed": 1, "not-tried": 2}, "tried 10 (1 crashed, 9 ok) and not 2 more, kept 3"),
+        ({"ok": 9, "crashed": 1, "not-tried": 2}, "tried 10 (1 crashed, 9 ok), 2 more not tried, kept 3"),
         ({"not-tried": 1}, "tried none of 1, kept 3"),
         ({}, "tried 0 (nothing), kept 3"),
     ],
