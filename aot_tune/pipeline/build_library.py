@@ -100,14 +100,16 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     chosen: dict[str, list[Chosen]] = {}
     for name, found in evidence.items():
         share_among_targets(found)
-        with session.failures.of(name):
+        with session.failures.of(name), session.spent.stage("choosing variants"):
             stand_in(session, found)
             generics[name] = _generics(session, name, found)
             chosen[name] = [choose(session, e) for e in found]
     before = session.progress.now()
-    compile_kept(session, chosen, generics)
+    with session.spent.stage("compiling what is kept"):
+        compile_kept(session, chosen, generics)
     tuned += session.progress.now() - before  # a replay compiles here: no part of the link, though it may take minutes
-    chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
+    with session.spent.stage("checking what is kept"):
+        chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
     _without_failed(session)
     checks = plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - tuned

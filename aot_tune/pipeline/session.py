@@ -37,6 +37,7 @@ from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
 from aot_tune.pipeline.pending import PendingWork
+from aot_tune.pipeline.spent_time import SpentTime
 from aot_tune.plan.eight_bit_targets import generic_dtypes
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.machines import devices
@@ -98,6 +99,7 @@ class Session:
         self.budget = budget or Budget(plan.options.budget)
         self.turn = self.budget
         self.pending = PendingWork(progress, self.budget)
+        self.spent = SpentTime()
         self._kept = 0.0
         self.checks = Checks()
         self.failures = Failures(progress.line)
@@ -327,6 +329,7 @@ class Session:
             first = by_candidate[p.candidate][0]
             if not p.object.cached:
                 walls.append(p.object.seconds)
+                self.spent.add("compilers", first.candidate.backend, p.object.seconds, first.candidate.target)
             self.pending.compiled(self.operators[first.candidate.operator].operator, first)
             if what:
                 self.progress.count(f"{what}: compiled", p.done, p.total, since=start, most=self.budget.left)

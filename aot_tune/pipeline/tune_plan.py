@@ -59,9 +59,10 @@ def tune_plan(session: Session) -> dict[str, list[Evidence]]:
     this machine's devices, it is decided here.
     """
     began = session.progress.now()
-    with verified_beside(session):
+    with verified_beside(session), session.spent.stage("compiling and measuring"):
         evidence = tune(session)
-    survey_all(session, evidence, session.progress.now() - began)
+    with session.spent.stage("survey"):
+        survey_all(session, evidence, session.progress.now() - began)
     return evidence
 
 

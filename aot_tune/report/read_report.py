@@ -6,23 +6,37 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.report.report_records import Report
+from aot_tune.report.report_records import SCHEMA, Report
 from aot_tune.support.errors import BuildError
 
 __all__ = ["read_report"]
+
+
+class _Version(msgspec.Struct):
+    """What is read first: reports had no version before they had 2."""
+
+    schema: int = 1
 
 
 def read_report(path: Path) -> Report:
     """Read a report.
 
     Raises:
-        BuildError: when the file is missing or not a report of this version.
+        BuildError: when the file is missing, is no report, or is one of another version.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
+        text = path.read_bytes()
     except OSError as error:
         raise BuildError(f"{path} cannot be read", why=str(error), fix="name the report.json of a build") from error
+    try:
+        found = msgspec.json.decode(text, type=_Version).schema
+        if found != SCHEMA:
+            raise BuildError(
+                f"{path} is a report of another version",
+                why=f"it has version {found}, this aot_tune reads version {SCHEMA}",
+                fix="read it with the aot_tune that built the library, or "
+                + ("update this one" if found > SCHEMA else "build the library again"),
+            )
+        return msgspec.json.decode(text, type=Report)
     except msgspec.DecodeError as error:
-        raise BuildError(
-            f"{path} is not a report of this version", why=str(error), fix="build the library again"
-        ) from error
+        raise BuildError(f"{path} is not a report", why=str(error), fix="name the report.json of a build") from error

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 __all__ = [
     "NOT_TRIED",
+    "SCHEMA",
     "CandidateRow",
+    "DispatchMap",
     "DroppedCandidate",
     "OperatorReport",
     "ProblemRow",
+    "RegretCurve",
     "Report",
+    "Runner",
+    "SpentOf",
+    "SurveyPoint",
     "SurveyRow",
+    "TimeSpent",
     "VariantRow",
 ]
 
+SCHEMA = 2
+"""The version of these records: raised when a field changes its meaning or a reader needs one that was not there."""
+
 NOT_TRIED = "not-tried"
 """The status of candidates that there was no reason to try, or no time."""
+
+
+class Runner(msgspec.Struct, frozen=True, kw_only=True):
+    """What took part in a race on a problem, or was timed beside it.
+
+    `whose` says whether it is a kernel of the library, a vendor's library called as a variant, or a baseline. `ns` is
+    the median of its `samples`, `low` and `high` are their quartiles (least and most of fewer than four), what a round
+    did to all runners taken out. It was `raced`, or else has the few samples of a screen.
+    """
+
+    name: str
+    whose: Literal["kernel", "vendor", "baseline"]
+    ns: float
+    low: float
+    high: float
+    samples: int
+    raced: bool
 
 
 class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +59,9 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     `remark` is what is to be said of the winner's times, `others` how many processes that were not ours used the device
     meanwhile. `weight` is how much the problem counts. `roofline` is the least time by the device's peaks over the
     winner's, None where these are not known, and `bound` whether memory or computing takes that long, empty where they
-    do not tell.
+    do not tell. `kind` is the kind of calls it belongs to, as `T=bf16`, `dims` are its extents. `runners` are what
+    raced on it, the fastest first, and the variant that dispatch picks. `held_out` is the regret of a decision that was
+    learned without the problem, None where that is not known.
     """
 
     problem: str
@@ -50,6 +81,10 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     roofline: float | None = None
     bound: str = ""
+    kind: str = ""
+    dims: dict[str, int] = {}
+    runners: tuple[Runner, ...] = ()
+    held_out: float | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -83,6 +118,7 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     varies: bool = False
     resources: dict[str, int] = {}
     roofline: float | None = None
+    kernel: str = ""
 
 
 class CandidateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,12 +150,27 @@ class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     again: str = ""
 
 
+class SurveyPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A surveyed shape: the fastest there and its time, what dispatch picks, and the regret of that.
+
+    `regret` is None where what is picked was not timed there. From a shape that is `held_out` nothing was learned.
+    """
+
+    problem: str
+    kind: str
+    dims: dict[str, int]
+    best: str
+    ns: float
+    picked: str
+    regret: float | None
+    held_out: bool
+
+
 class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
     """What dispatch gives up on shapes that were surveyed and not learned from, against the best that was timed there.
 
     Regrets are time over best time, less 1: the mean, that which 95 % of the shapes do not exceed, and the worst, with
-    its problem. `curves` are by kind of calls the mean regret over workload and survey with the first of the kept
-    variants alone, with the first two, and so on.
+    its problem. `points` are all shapes that were surveyed.
     """
 
     shapes: int
@@ -128,7 +179,35 @@ class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
     p95: float
     worst: float
     where: str
-    curves: dict[str, tuple[float, ...]] = {}
+    points: tuple[SurveyPoint, ...] = ()
+
+
+class DispatchMap(msgspec.Struct, frozen=True, kw_only=True):
+    """What dispatch picks for calls of a kind over two dims, all others of which are `at` an extent.
+
+    `picks[j][i]` is the place in `variants` of what serves the call with extent `xs[i]` of dim `x` and `ys[j]` of dim
+    `y`, -1 where there is no such call. Operators of one dim have an empty `y` and one row.
+    """
+
+    kind: str
+    x: str
+    y: str
+    at: dict[str, int]
+    xs: tuple[int, ...]
+    ys: tuple[int, ...]
+    variants: tuple[str, ...]
+    picks: tuple[tuple[int, ...], ...]
+
+
+class RegretCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """What variants are worth to a kind of calls: `regret[i]` is the mean regret with the first i + 1 of `variants`.
+
+    It is over the workload and, where there is one, the survey.
+    """
+
+    kind: str
+    variants: tuple[str, ...]
+    regret: tuple[float, ...]
 
 
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +217,8 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     `held_out_regret` is a mean over the problems that could be judged; it leaves out `not_held_out` others, on which
     what is picked was never timed. `weighted_regret` is the mean in which problems count by their weights; None where
     these do not differ. `candidates` are those that were timed, the nearest to the roofline first, the best 40 at most;
-    `roofline_of` names what their shares are of.
+    `roofline_of` names what their shares are of. `curves` and `maps` are by kind of calls. `seconds` are what its
+    measurements took on their devices, whenever they were made, by phase; records do not keep them.
     """
 
     operator: str
@@ -156,13 +236,30 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     survey: SurveyRow | None = None
     candidates: tuple[CandidateRow, ...] = ()
     roofline_of: str = ""
+    curves: tuple[RegretCurve, ...] = ()
+    maps: tuple[DispatchMap, ...] = ()
+    seconds: dict[str, float] = {}
+
+
+SpentOf = Literal["clock", "compilers", "device"]
+"""Whose seconds they are: of the clock on the wall, of compilers on all cores together, of all devices together."""
+
+
+class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of a build that went into something, for a target or, without one, for all of it."""
+
+    of: SpentOf
+    what: str
+    seconds: float
+    target: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole build; `notes` are lines that nobody should miss.
 
     `policy` names the measurement policies, `measuring` says what each is: lines of which the first names it.
-    `workload` has a line for each file that states one.
+    `workload` has a line for each file that states one. `spent` is where the time of a build that measured went, empty
+    for others: what measures nothing is the same every time.
     """
 
     library: str
@@ -175,3 +272,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     measuring: tuple[tuple[str, ...], ...] = ()
     workload: tuple[str, ...] = ()
+    spent: tuple[TimeSpent, ...] = ()
+    schema: int = SCHEMA

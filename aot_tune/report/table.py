@@ -130,9 +130,10 @@ def _tried(one: OperatorReport) -> str:
 def _curves(one: OperatorReport) -> list[str]:
     """What each variant that is kept is good for: the regret with the first, the first two, and so on."""
     found = []
-    for kind, curve in one.survey.curves.items() if one.survey is not None else ():
-        percents = ", ".join(f"{100 * regret:.1f}" for regret in curve)
-        found.append(f"  mean regret with 1, 2, ... variants{f' of {kind}' if kind else ''}: {percents} %")
+    for curve in one.curves if one.survey is not None else ():
+        percents = ", ".join(f"{100 * regret:.1f}" for regret in curve.regret)
+        of = f" of {curve.kind}" if curve.kind else ""
+        found.append(f"  mean regret with 1, 2, ... variants{of}: {percents} %")
     return found
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from aot_tune.select.choose_variants import PRESELECTED, preselect, scouts
 from aot_tune.select.decide import Survey
-from aot_tune.select.selection import REGRET_LIMIT, SURVEYED, ChoiceLimits, of_enough_shapes, picked, ranked, select
+from aot_tune.select.selection import (
+    REGRET_LIMIT,
+    SURVEYED,
+    ChoiceLimits,
+    all_picked,
+    of_enough_shapes,
+    picked,
+    ranked,
+    select,
+)
 from aot_tune.select.selection_records import Costs, Expectation, Judged, Node, Selection
 from aot_tune.select.terms import Term, Terms, terms_of
 from aot_tune.select.time_model import TimeModel, Tree
@@ -25,6 +34,7 @@ __all__ = [
     "Terms",
     "TimeModel",
     "Tree",
+    "all_picked",
     "of_enough_shapes",
     "picked",
     "preselect",

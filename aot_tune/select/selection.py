@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from aot_tune.select.tree import learn, rank
 from aot_tune.spec import Facts
 from aot_tune.spec.survey_shapes import Kind
 
-__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "of_enough_shapes", "picked", "ranked", "select"]
+__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "all_picked", "of_enough_shapes", "picked", "ranked", "select"]
 
 REGRET_LIMIT = 0.005
 """Mean regret over the workload that is given up for fewer variants, where there is no survey."""
@@ -97,6 +98,7 @@ def select(
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
     curves = {kind: regret_by_number(by_kind[kind], own) for kind, own in chosen.items()}
+    order = {kind: tuple(own) for kind, own in chosen.items()}
     kept += _ahead(rows, kept, bound)
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
@@ -118,6 +120,7 @@ def select(
             expected=tuple(expected),
             judged=judge(expected, survey, serves),
             curves=curves,
+            order=order,
         )
     likely = _Likely(alike or {}, facts, serves)
     nodes = learn(likely.beside(rows), facts, kept)
@@ -128,6 +131,7 @@ def select(
         held_out=_held_out(rows, facts, kept, serves, likely),
         exact=exact,
         curves=curves,
+        order=order,
     )
 
 
@@ -142,6 +146,25 @@ def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[s
 def picked(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> str | None:
     """The first of them; None where none serves."""
     return next(_tried(selection, problem, facts, serves), None)
+
+
+def all_picked(
+    selection: Selection,
+    calls: Mapping[str, Facts],
+    serves: Callable[[str, Facts], bool],
+    worth: Callable[[str, Facts], bool],
+) -> dict[str, str | None]:
+    """What `picked` says of many calls by their problems' ids, where no time is expected of what is not `worth` it."""
+    likely = likeliest(selection.expected, calls, lambda c, f: serves(c, f) and worth(c, f))
+    found: dict[str, str | None] = {}
+    for name, facts in calls.items():
+        tried = itertools.chain(
+            (c for c in selection.exact.get(name, ()) if serves(c, facts)),
+            likely[name],
+            (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if serves(c, facts)),
+        )
+        found[name] = next(tried, None)
+    return found
 
 
 def _tried(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> Iterator[str]:

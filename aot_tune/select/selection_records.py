@@ -91,3 +91,4 @@ class Selection:
     expected: tuple[Expectation, ...] = ()
     judged: Judged | None = None
     curves: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)
+    order: Mapping[tuple[tuple[str, int], ...], tuple[str, ...]] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from aot_tune.spec.expr import all_of
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import Problem
 
-__all__ = ["Kind", "kind_of", "survey_shapes"]
+__all__ = ["Kind", "kind_of", "range_of", "survey_shapes"]
 
 Kind = tuple[tuple[str, int], ...]
 """Facts of calls that have their own variants, with their values."""
@@ -52,7 +52,7 @@ def _drawn(
     operator: Operator, kind: Kind, problems: Sequence[Problem], weights: Mapping[str, float], count: int
 ) -> tuple[Problem, ...]:
     draw = random.Random(f"{operator.name} {' '.join(f'{name}={value}' for name, value in kind)}")
-    ranges = {d: _range(operator, d, problems) for d in operator.dims}
+    ranges = {d: range_of(operator, d, problems) for d in operator.dims}
     most_flops = _LARGER * max(operator.flops.evaluate(operator.facts(p)) for p in problems)
     most_bytes = _LARGER * max(operator.compulsory_bytes(p) for p in problems)
     shares = [weights.get(p.id, 1.0) for p in problems]
@@ -76,7 +76,8 @@ def _drawn(
     return tuple(found.values())
 
 
-def _range(operator: Operator, dim: str, problems: Sequence[Problem]) -> tuple[int, int]:
+def range_of(operator: Operator, dim: str, problems: Sequence[Problem]) -> tuple[int, int]:
+    """The least and the largest extent that are drawn of a dim, around some problems."""
     if dim in operator.ranges:
         return operator.ranges[dim]
     extents = [max(p.dims[dim], 1) for p in problems]

@@ -118,6 +118,8 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
         known_before = pool.reused + recorded
         session.progress.line(f"{target.name}: {pool.measured} measurements made, {known_before} known from before")
         if pool.measured:
+            for what, seconds in pool.spent.items():
+                session.spent.add("device", what, seconds, target.name)
             spent = [f"{what} {seconds:.0f} s" for what, seconds in pool.spent.items() if seconds >= 0.5]
             session.progress.line(
                 f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"

@@ -201,6 +201,7 @@ def finish(
         measuring=measuring,
         workload=tuple(session.plan.workload.told()),
         operators=tuple(reports),
+        spent=session.spent.rows(),
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),

@@ -12,9 +12,12 @@ from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measur
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
+from aot_tune.pipeline.shipping.dispatch_maps import curves_of, kind_text, maps_of, points_of
+from aot_tune.pipeline.shipping.race_rows import runners_on
 from aot_tune.pipeline.shipping.resource_rows import Rooflines, candidate_rows, resources_of
 from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, SurveyRow, VariantRow
-from aot_tune.select import Selection, picked
+from aot_tune.select import picked
+from aot_tune.spec.survey_shapes import kind_of
 
 __all__ = ["failures_of", "generic_only", "paired_ratio", "tell", "weighted_mean"]
 
@@ -51,6 +54,7 @@ def tell(one: Chosen, generics: Sequence[Entry], known: Mapping[str, Device]) ->
                 varies=any(m.bitwise is False for m in _measurements_of(evidence, e)),
                 resources=resources_of(e),
                 roofline=best.share if (best := rooflines.best_of(e.candidate.id)) is not None else None,
+                kernel=e.candidate.kernel,
             )
             for e in kept
         ),
@@ -60,14 +64,27 @@ def tell(one: Chosen, generics: Sequence[Entry], known: Mapping[str, Device]) ->
         held_out_regret=statistics.fmean(held_out) if held_out else None,
         not_held_out=len(regrets) - len(held_out),
         note=evidence.note,
-        survey=_survey(evidence, selection),
+        survey=_survey(one),
         candidates=candidate_rows(evidence, rooflines),
         roofline_of=rooflines.of,
+        curves=curves_of(one),
+        maps=maps_of(one),
+        seconds=_seconds(evidence),
     )
 
 
-def _survey(evidence: Evidence, selection: Selection) -> SurveyRow | None:
-    judged = selection.judged
+def _seconds(evidence: Evidence) -> dict[str, float]:
+    """What measurements took by phase, the most first; those of a record do not tell."""
+    found: dict[str, float] = {}
+    for row in evidence.measurements.values():
+        for measured in row.values():
+            for phase, seconds in measured.phases.items():
+                found[phase] = found.get(phase, 0.0) + seconds
+    return {phase: round(s, 2) for phase, s in sorted(found.items(), key=lambda p: (-p[1], p[0])) if s >= 0.01}
+
+
+def _survey(one: Chosen) -> SurveyRow | None:
+    judged = one.selection.judged
     if judged is None:
         return None
     worst, where = judged.worst
@@ -78,15 +95,8 @@ def _survey(evidence: Evidence, selection: Selection) -> SurveyRow | None:
         p95=judged.percentile(0.95),
         worst=worst,
         where=where,
-        curves={_kind_text(evidence, kind): curve for kind, curve in selection.curves.items()},
+        points=points_of(one),
     )
-
-
-def _kind_text(evidence: Evidence, kind: Sequence[tuple[str, int]]) -> str:
-    """A kind of calls as people write it: `T=bf16 math=ieee`."""
-    choices = {f"dtype.{v}": names for v, names in evidence.operator.dtypes.items()}
-    choices |= {f"attribute.{a.name}": a.choices for a in evidence.operator.attributes}
-    return " ".join(f"{fact.partition('.')[2]}={choices[fact][value]}" for fact, value in kind)
 
 
 def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Rooflines) -> ProblemRow:
@@ -98,6 +108,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
     best = min(times, key=lambda c: (times[c], c))
     first = picked(one.selection, problem_id, facts, partial(serves, evidence))
     name = variant_name(evidence.entries[first]) if first else "generic"
+    held_out = one.selection.held_out.get(problem_id)
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
     ns, raw = times[best], evidence.measurements[problem_id][best]
     share = rooflines.on(problem_id, best)
@@ -121,6 +132,10 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
         weight=evidence.operator.weight(problem),
         roofline=share[0] if share is not None else None,
         bound=share[1].bound if share is not None else "",
+        kind=kind_text(evidence.operator, kind_of(evidence.operator, facts)),
+        dims=dict(problem.dims),
+        runners=runners_on(evidence, problem_id, () if first is None else (first,)),
+        held_out=None if held_out is None else round(held_out, 5),
     )
 
 
@@ -187,6 +202,7 @@ def generic_only(operator: str, generic: Entry) -> OperatorReport:
         wins=0,
         rebuilt=False,
         resources=resources_of(generic),
+        kernel=generic.candidate.kernel,
     )
     return OperatorReport(
         operator=operator,

@@ -21,6 +21,7 @@ from aot_tune.report import (
     DroppedCandidate,
     OperatorReport,
     ProblemRow,
+    RegretCurve,
     Report,
     SurveyRow,
     VariantRow,
@@ -181,9 +182,12 @@ def test_reports_of_builds_before_can_be_read(tmp_path: Path) -> None:
 
 
 def test_regret_on_surveyed_shapes_is_told_with_where_it_is_worst() -> None:
-    curves = {"T=bf16": (0.3, 0.021), "": (0.5,)}
-    survey = SurveyRow(shapes=40, learned_from=160, mean=0.021, p95=0.1, worst=0.5, where="M=3 N=5 K=7", curves=curves)
-    one = msgspec.structs.replace(REPORT.operators[0], survey=survey)
+    curves = (
+        RegretCurve(kind="T=bf16", variants=("a", "b"), regret=(0.3, 0.021)),
+        RegretCurve(kind="", variants=("c",), regret=(0.5,)),
+    )
+    survey = SurveyRow(shapes=40, learned_from=160, mean=0.021, p95=0.1, worst=0.5, where="M=3 N=5 K=7")
+    one = msgspec.structs.replace(REPORT.operators[0], survey=survey, curves=curves)
     told = format_report(msgspec.structs.replace(REPORT, operators=(one,)))
     assert ", 2.1 % on 40 surveyed shapes left out of learning (95 % of them within 10.0 %; worst 50.0 % on" in told
     assert "'M=3 N=5 K=7')" in told

@@ -1,0 +1,59 @@
+"""What a report says of races: all that took part in one, with its times and their spread."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
+from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.naming import variant_name
+from aot_tune.report import Runner
+
+__all__ = ["runners_on"]
+
+_MOST = 6
+"""Candidates of a problem on which nothing raced, beside the baselines."""
+
+
+def runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) -> tuple[Runner, ...]:
+    """What raced on a problem and the candidates named `beside`, the fastest first; the best by screens without a race.
+
+    A time that a candidate had before it failed elsewhere is none: it is out.
+    """
+    row = evidence.row(problem)
+    timed = {c: m for c, m in row.items() if m.ns is not None and (is_baseline(c) or _is_in(evidence, c))}
+    raced = {c for c, m in timed.items() if m.final}
+    if all(map(is_baseline, raced)):
+        ours = sorted((c for c in timed if not is_baseline(c)), key=lambda c: (timed[c].ns or 0.0, c))
+        raced.update(ours[:_MOST])
+    shown = {c for c in timed if c in raced or c in set(beside) or is_baseline(c)}
+    found = [_runner(evidence, c, timed[c]) for c in sorted(shown)]
+    return tuple(sorted(found, key=lambda r: (r.ns, r.name)))
+
+
+def _is_in(evidence: Evidence, candidate: str) -> bool:
+    return candidate in evidence.entries and not evidence.failed(candidate)
+
+
+def _runner(evidence: Evidence, candidate: str, measured: Measurement) -> Runner:
+    samples = measured.final or measured.screen
+    low, high = _quartiles(samples)
+    entry = evidence.entries.get(candidate)
+    vendors = entry is not None and evidence.is_vendors(entry)
+    return Runner(
+        name=candidate.removeprefix(BASELINE) if entry is None else variant_name(entry),
+        whose="baseline" if entry is None else "vendor" if vendors else "kernel",
+        ns=round(statistics.median(samples), 2),
+        low=low,
+        high=high,
+        samples=len(samples),
+        raced=bool(measured.final),
+    )
+
+
+def _quartiles(samples: Sequence[float]) -> tuple[float, float]:
+    if len(samples) < 4:
+        return round(min(samples), 2), round(max(samples), 2)
+    low, _, high = statistics.quantiles(samples, n=4)
+    return round(low, 2), round(high, 2)

@@ -1,0 +1,192 @@
+"""What the charts of a report's page are drawn from: plain data, short enough to lie in the page as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from aot_tune.report.report_records import DispatchMap, OperatorReport, Report, TimeSpent, VariantRow
+
+__all__ = ["Bar", "ChartedMap", "ChartedPoint", "ChartedProblem", "ChartedRunner", "OperatorCharts", "charts_of"]
+
+
+class ChartedRunner(msgspec.Struct, frozen=True, array_like=True):
+    """One runner of a race: its place in `names`, times in ns, samples, whether it raced."""
+
+    name: int
+    ns: float
+    low: float
+    high: float
+    samples: int
+    raced: bool
+
+
+class ChartedProblem(msgspec.Struct, frozen=True, array_like=True):
+    """One problem: its place in `kinds`, its extents in the order of `dims`, places of what is picked and what won."""
+
+    problem: str
+    kind: int
+    extents: tuple[int, ...]
+    picked: int
+    winner: int
+    regret: float
+    held_out: float | None
+    runners: tuple[ChartedRunner, ...]
+
+
+class ChartedPoint(msgspec.Struct, frozen=True, array_like=True):
+    """One surveyed shape, as `SurveyPoint` has it."""
+
+    problem: str
+    kind: int
+    extents: tuple[int, ...]
+    best: int
+    picked: int
+    ns: float
+    regret: float | None
+    held_out: bool
+
+
+class ChartedMap(msgspec.Struct, frozen=True):
+    """A map of dispatch, as `DispatchMap` has it, with places in `names`."""
+
+    kind: int
+    x: str
+    y: str
+    at: dict[str, int]
+    xs: tuple[int, ...]
+    ys: tuple[int, ...]
+    picks: tuple[tuple[int, ...], ...]
+
+
+class ChartedCurve(msgspec.Struct, frozen=True):
+    """Regret by number of variants, as `RegretCurve` has it, with places in `names`."""
+
+    kind: int
+    variants: tuple[int, ...]
+    regret: tuple[float, ...]
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A labelled amount: bytes or seconds, of so many things."""
+
+    label: str
+    amount: float
+    count: int = 1
+
+
+class OperatorCharts(msgspec.Struct, frozen=True):
+    """All that the charts of an operator on a target show.
+
+    `names` are variants, candidates and baselines, `whose` says of each what it is ("" where no race tells).
+    """
+
+    dims: tuple[str, ...]
+    kinds: tuple[str, ...]
+    names: tuple[str, ...]
+    whose: tuple[str, ...]
+    problems: tuple[ChartedProblem, ...]
+    curves: tuple[ChartedCurve, ...]
+    maps: tuple[ChartedMap, ...]
+    points: tuple[ChartedPoint, ...]
+    sizes: tuple[Bar, ...]
+    seconds: tuple[Bar, ...]
+
+
+class _Places:
+    """Gives each text a number, in the order of their coming."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def charts_of(one: OperatorReport) -> OperatorCharts:
+    """The charts of an operator."""
+    names, kinds = _Places(), _Places()
+    for curve in one.curves:
+        kinds(curve.kind)
+    dims = tuple(dict.fromkeys(d for row in one.problems for d in row.dims))
+    points = one.survey.points if one.survey is not None else ()
+    whose = {r.name: r.whose for row in one.problems for r in row.runners}
+    problems = tuple(
+        ChartedProblem(
+            row.problem,
+            kinds(row.kind),
+            tuple(row.dims.get(d, 0) for d in dims),
+            names(row.picked),
+            names(row.winner),
+            row.regret,
+            row.held_out,
+            tuple(ChartedRunner(names(r.name), r.ns, r.low, r.high, r.samples, r.raced) for r in row.runners),
+        )
+        for row in one.problems
+    )
+    charted = OperatorCharts(
+        dims=dims,
+        kinds=(),
+        names=(),
+        whose=(),
+        problems=problems,
+        curves=tuple(ChartedCurve(kinds(c.kind), tuple(map(names, c.variants)), c.regret) for c in one.curves),
+        maps=tuple(_map(m, kinds, names) for m in one.maps),
+        points=tuple(
+            ChartedPoint(
+                p.problem,
+                kinds(p.kind),
+                tuple(p.dims.get(d, 0) for d in dims),
+                names(p.best),
+                names(p.picked),
+                p.ns,
+                p.regret,
+                p.held_out,
+            )
+            for p in points
+        ),
+        sizes=tuple(size_bars(one.variants)),
+        seconds=tuple(Bar(phase, seconds) for phase, seconds in one.seconds.items()),
+    )
+    return msgspec.structs.replace(
+        charted,
+        kinds=tuple(kinds.numbers),
+        names=tuple(names.numbers),
+        whose=tuple(whose.get(n, "") for n in names.numbers),
+    )
+
+
+def _map(one: DispatchMap, kinds: _Places, names: _Places) -> ChartedMap:
+    places = [*map(names, one.variants), -1]
+    picks = tuple(tuple(places[p] for p in row) for row in one.picks)
+    return ChartedMap(kinds(one.kind), one.x, one.y, one.at, one.xs, one.ys, picks)
+
+
+def size_bars(variants: Iterable[VariantRow]) -> list[Bar]:
+    """Bytes of the code of each kernel's variants, the most first; those whose size is not known are left out."""
+    found: dict[str, list[int]] = {}
+    for row in variants:
+        if row.bytes:
+            found.setdefault(row.kernel or row.label.split()[0], []).append(row.bytes)
+    bars = [Bar(kernel, sum(sizes), len(sizes)) for kernel, sizes in found.items()]
+    return sorted(bars, key=lambda b: (-b.amount, b.label))
+
+
+def time_bars(spent: Iterable[TimeSpent], of: str) -> list[Bar]:
+    """Where the seconds of one kind went, the most first."""
+    found = [row for row in spent if row.of == of]
+    bars = [Bar(f"{row.what} for {row.target}" if row.target else row.what, row.seconds) for row in found]
+    return sorted(bars, key=lambda b: (-b.amount, b.label))
+
+
+def mean_speedup(one: OperatorReport) -> float | None:
+    """The geometric mean of how many times faster winners are than the fastest baseline; None without baselines."""
+    logs = [math.log(row.speedup) for row in one.problems if row.speedup]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
+
+
+def code_bytes(report: Report) -> int:
+    """Bytes of all variants, each once: those that serve several targets are in the report of each."""
+    return sum({(o.operator, v.name): v.bytes for o in report.operators for v in o.variants}.values())
