@@ -67,6 +67,7 @@ class ChartedCurve(msgspec.Struct, frozen=True):
     kind: int
     variants: tuple[int, ...]
     regret: tuple[float, ...]
+    served: tuple[float, ...]
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -132,7 +133,9 @@ def charts_of(one: OperatorReport) -> OperatorCharts:
         names=(),
         whose=(),
         problems=problems,
-        curves=tuple(ChartedCurve(kinds(c.kind), tuple(map(names, c.variants)), c.regret) for c in one.curves),
+        curves=tuple(
+            ChartedCurve(kinds(c.kind), tuple(map(names, c.variants)), c.regret, c.served) for c in one.curves
+        ),
         maps=tuple(_map(m, kinds, names) for m in one.maps),
         points=tuple(
             ChartedPoint(

@@ -202,12 +202,14 @@ class DispatchMap(msgspec.Struct, frozen=True, kw_only=True):
 class RegretCurve(msgspec.Struct, frozen=True, kw_only=True):
     """What variants are worth to a kind of calls: `regret[i]` is the mean regret with the first i + 1 of `variants`.
 
-    It is over the workload and, where there is one, the survey.
+    It is over the workload and, where there is one, the survey; over that share of their calls, `served[i]`, that these
+    variants serve.
     """
 
     kind: str
     variants: tuple[str, ...]
     regret: tuple[float, ...]
+    served: tuple[float, ...]
 
 
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):

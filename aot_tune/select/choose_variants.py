@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from aot_tune.select.selection_records import Costs
 
-__all__ = ["PRESELECTED", "choose_variants", "preselect", "regret_by_number", "scouts"]
+__all__ = ["PRESELECTED", "choose_variants", "preselect", "regret_by_number", "scouts", "served_by_number"]
 
 PRESELECTED = 24
 """Candidates that are surveyed for each kind of calls, at most."""
@@ -116,6 +116,12 @@ def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
         unserved, total = state.total()
         found.append(math.expm1(total / max(len(state.regrets) - unserved, 1)))
     return tuple(found)
+
+
+def served_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
+    """The share of problems that the first of the kept alone serves, the first two together, and so on."""
+    rows = [row for row in costs.values() if row]
+    return tuple(sum(not row.keys().isdisjoint(kept[: n + 1]) for row in rows) / len(rows) for n in range(len(kept)))
 
 
 class _State:

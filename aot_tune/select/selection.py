@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from aot_tune.select.choose_variants import choose_variants, regret_by_number
+from aot_tune.select.choose_variants import choose_variants, regret_by_number, served_by_number
 from aot_tune.select.decide import Survey, expect, judge, likeliest
 from aot_tune.select.selection_records import Costs, Node, Selection
 from aot_tune.select.tree import learn, rank
@@ -98,6 +98,7 @@ def select(
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
     curves = {kind: regret_by_number(by_kind[kind], own) for kind, own in chosen.items()}
+    served = {kind: served_by_number(by_kind[kind], own) for kind, own in chosen.items()}
     order = {kind: tuple(own) for kind, own in chosen.items()}
     kept += _ahead(rows, kept, bound)
     measured = {c for row in rows.values() for c in row}
@@ -121,6 +122,7 @@ def select(
             judged=judge(expected, survey, serves),
             curves=curves,
             order=order,
+            served=served,
         )
     likely = _Likely(alike or {}, facts, serves)
     nodes = learn(likely.beside(rows), facts, kept)
@@ -132,6 +134,7 @@ def select(
         exact=exact,
         curves=curves,
         order=order,
+        served=served,
     )
 
 

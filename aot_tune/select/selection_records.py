@@ -80,7 +80,8 @@ class Selection:
     (empty for a single problem, and with a survey, whose own judgement is `judged`). Problems of `regret` that are not
     in `held_out` could not be judged: what the tree picks was never timed there, or nothing that is kept was timed on
     any of the others. `curves` tell for each kind of calls the mean regret over workload and survey with the first of
-    its variants alone, with the first two, and so on.
+    its variants alone, with the first two, and so on; `order` has these variants, and `served` the
+    share of problems that they serve at all.
     """
 
     kept: tuple[str, ...]
@@ -92,3 +93,4 @@ class Selection:
     judged: Judged | None = None
     curves: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)
     order: Mapping[tuple[tuple[str, int], ...], tuple[str, ...]] = field(default_factory=dict)
+    served: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)

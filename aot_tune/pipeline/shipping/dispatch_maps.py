@@ -45,6 +45,7 @@ def curves_of(one: Chosen) -> tuple[RegretCurve, ...]:
             kind=kind_text(evidence.operator, kind),
             variants=tuple(_name(evidence, c) for c in selection.order.get(kind, ())[: len(curve)]),
             regret=tuple(round(regret, 5) for regret in curve),
+            served=tuple(round(share, 5) for share in selection.served.get(kind, ())),
         )
         for kind, curve in selection.curves.items()
     )
@@ -89,13 +90,16 @@ def maps_of(one: Chosen) -> tuple[DispatchMap, ...]:
     for problem in one.evidence.workload:
         if problem.id in one.costs:
             kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
+    varied = {kind: list(problems) for kind, problems in kinds.items()}
+    for problem in one.evidence.surveyed.problems.values():
+        varied.get(kind_of(operator, operator.facts(problem)), []).append(problem)
     return tuple(
-        _map(one, kind, problems, pair) for kind, problems in sorted(kinds.items()) for pair in _pairs(problems)
+        _map(one, kind, problems, pair) for kind, problems in sorted(kinds.items()) for pair in _pairs(varied[kind])
     )
 
 
 def _pairs(problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """The dims of maps, as x and y; y is empty where one dim alone varies."""
+    """The dims of maps, as x and y; y is empty where one dim alone varies among problems and surveyed shapes."""
     spans = {d: _span([p.dims[d] for p in problems]) for d in problems[0].dims}
     varying = sorted((d for d, span in spans.items() if span > 1), key=lambda d: -spans[d])[:_DIMS]
     ordered = [d for d in problems[0].dims if d in varying]

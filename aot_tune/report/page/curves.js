@@ -42,11 +42,14 @@ function drawCurves(parent, data, width) {
   for (const curve of curves) {
     const group = make("g", { style: `color: var(--k${curve.kind % 6})`, "data-curve": curve.kind }, svg);
     const place = (regret) => y(Math.max(regret, FLOOR));
-    make("path", { d: curve.regret.map((r, i) => `${i ? "L" : "M"}${x(i + 1).toFixed(1)} ${place(r).toFixed(1)}`).join(""), class: "line" }, group);
+    curve.regret.slice(1).forEach((regret, i) => {
+      const partly = curve.served[i] < 1 ? " partly" : "";
+      make("line", { x1: x(i + 1), y1: place(curve.regret[i]), x2: x(i + 2), y2: place(regret), class: "line" + partly }, group);
+    });
     curve.regret.forEach((regret, i) => {
-      const dot = make("circle", { cx: x(i + 1), cy: place(regret), r: 3.5, class: "dot", "data-regret": regret }, group);
+      const dot = make("circle", { cx: x(i + 1), cy: place(regret), r: 3.5, class: curve.served[i] < 1 ? "dot partly" : "dot", "data-regret": regret }, group);
       const added = i < curve.variants.length ? `\n${i ? "added" : "first"}: ${data.names[curve.variants[i]]}` : "";
-      tell(dot, `${data.kinds[curve.kind] || "all calls"}\n${i + 1} kept: ${percent(regret, 2)} mean regret${added}`);
+      tell(dot, `${data.kinds[curve.kind] || "all calls"}\n${i + 1} kept: ${percent(regret, 2)} mean regret${curve.served[i] < 1 ? ` on the ${percent(curve.served[i], 0)} of calls that they serve` : ""}${added}`);
     });
   }
 }

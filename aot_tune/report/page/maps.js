@@ -47,7 +47,7 @@ class DispatchMaps {
         option.selected = kind === this.kind;
       }
       select.addEventListener("change", () => { this.kind = Number(select.value); this.pair = 0; this.redraw(); });
-    }
+    } else if (this.data.kinds[this.kind]) html("b", {}, row, this.data.kinds[this.kind]);
     if (this.own.length > 1) {
       const select = html("select", { "aria-label": "Dims" }, row);
       this.own.forEach((map, i) => {
@@ -98,9 +98,9 @@ class DispatchMaps {
         tell(cell, `${map.x} ${span}${map.y ? `, ${map.y} ${map.ys[j]}` : ""}\n${row[i] < 0 ? "no such call" : this.data.names[row[i]]}`);
       }
     });
-    this.letters(svg, map, xs, ys, order);
     this.axes(svg, map, xs, ys, { left, right, bottom, height });
     this.points(svg, map, xs, ys);
+    this.letters(svg, map, xs, ys, order);
   }
 
   axes(svg, map, xs, ys, { left, right, bottom, height }) {
@@ -109,18 +109,17 @@ class DispatchMaps {
       for (let n = 1; n <= to; n *= 2) if (n >= from) found.push(n);
       return [...found.filter((_, i) => i % 4 === 0), ...found.filter((_, i) => i % 2 === 0), ...found];
     };
-    const text = (dim) => `${dim}${Object.keys(map.at).length ? "" : ""}`;
     for (const tick of apart([...new Set(ticks(map.xs[0], map.xs[map.xs.length - 1]))], xs.scale, 36)) {
       make("line", { x1: xs.scale(tick), x2: xs.scale(tick), y1: bottom, y2: bottom + 4, class: "axis" }, svg);
       make("text", { x: xs.scale(tick), y: bottom + 16, "text-anchor": "middle" }, svg, extent(tick));
     }
-    make("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle", class: "ink" }, svg, text(map.x));
+    make("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle", class: "ink" }, svg, map.x);
     if (!map.y) return;
     for (const tick of apart([...new Set(ticks(map.ys[0], map.ys[map.ys.length - 1]))], ys.scale, 18)) {
       make("line", { x1: left - 4, x2: left, y1: ys.scale(tick), y2: ys.scale(tick), class: "axis" }, svg);
       make("text", { x: left - 7, y: ys.scale(tick) + 4, "text-anchor": "end" }, svg, extent(tick));
     }
-    make("text", { transform: `translate(11 ${(bottom + 8) / 2}) rotate(-90)`, "text-anchor": "middle", class: "ink" }, svg, text(map.y));
+    make("text", { transform: `translate(11 ${(bottom + 8) / 2}) rotate(-90)`, "text-anchor": "middle", class: "ink" }, svg, map.y);
   }
 
   // A letter in the widest run of each variant's largest row.

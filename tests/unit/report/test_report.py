@@ -183,8 +183,8 @@ def test_reports_of_builds_before_can_be_read(tmp_path: Path) -> None:
 
 def test_regret_on_surveyed_shapes_is_told_with_where_it_is_worst() -> None:
     curves = (
-        RegretCurve(kind="T=bf16", variants=("a", "b"), regret=(0.3, 0.021)),
-        RegretCurve(kind="", variants=("c",), regret=(0.5,)),
+        RegretCurve(kind="T=bf16", variants=("a", "b"), regret=(0.3, 0.021), served=(0.5, 1.0)),
+        RegretCurve(kind="", variants=("c",), regret=(0.5,), served=(1.0,)),
     )
     survey = SurveyRow(shapes=40, learned_from=160, mean=0.021, p95=0.1, worst=0.5, where="M=3 N=5 K=7")
     one = msgspec.structs.replace(REPORT.operators[0], survey=survey, curves=curves)
