@@ -8,12 +8,14 @@ import json
 import re
 from typing import Any
 
+import msgspec
+
+from aot_tune.cli.explanation import explanation_lines, explanation_of
 from aot_tune.plan.options import markdown_table
-from aot_tune.report import format_resources
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "print_json"]
 
 
 def add_commands(commands: Any) -> None:
@@ -38,6 +40,7 @@ def add_commands(commands: Any) -> None:
         default=BUNDLED_MODULE,
         help="Python module of the library, such as my_kernels.ops; default: %(default)s",
     )
+    explain.add_argument("--json", action="store_true", help="print it as JSON, see docs/report.md")
     explain.set_defaults(run=_explain)
 
     doctor = commands.add_parser(
@@ -46,6 +49,7 @@ def add_commands(commands: Any) -> None:
     doctor.add_argument(
         "--verbose", action="store_true", help="also all that identifies compilers and devices, as records hold it"
     )
+    doctor.add_argument("--json", action="store_true", help="print all of it as JSON, see docs/report.md")
     doctor.set_defaults(run=_doctor)
 
     options = commands.add_parser("options", help="the options of a build", description="Print the table of options.")
@@ -72,33 +76,17 @@ def _explain(given: argparse.Namespace) -> int:
         told = ops.explain(given.operator, **stated)
     except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         raise BuildError(str(error)) from error
-    for key in _TOLD:
-        if key in told:  # a call without elements has no variant, and few variants have a note
-            print(f"{key:<9} {told[key]}")
-    for key in ("tensors", "expected", "path", "rejected"):
-        for line in told.get(key, ()):
-            print(f"{key.removesuffix('s'):<9} {line}")
-    for line in _code_lines(_manifest(given.module, ops), given.operator, str(told.get("variant", ""))):
-        print(line)
+    found = explanation_of(told, _manifest(given.module, ops))
+    if given.json:
+        print_json(found)
+    else:
+        print("\n".join(explanation_lines(found)))
     return 0
 
 
-def _code_lines(manifest: dict[str, Any], operator: str, variant: str) -> list[str]:
-    """What the manifest says of a variant's code, and how near to the roofline it came when it was measured."""
-    variants = next((one.get("variants", ()) for one in manifest["operators"] if one["name"] == operator), ())
-    known: dict[str, Any] = next((v for v in variants if v["name"] == variant), {})
-    code, best = format_resources(known.get("resources", {})), known.get("roofline")
-    lines = [f"{'code':<9} {code}"] if code else []
-    if best:
-        share = f"{100 * best['share']:.0f} % by {best['of']}, on '{best['problem']}'"
-        lines.append(f"{'roofline':<9} {share} at best")
-    return lines
-
-
-_TOLD = (
-    *("operator", "device", "threads", "processors", "table", "tuned", "nearest", "override"),
-    *("variant", "kernel", "target", "object", "workspace", "note", "why"),
-)
+def print_json(value: msgspec.Struct) -> None:
+    """Print a record as JSON that people can read, too."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
 
 
 def _stated(given: argparse.Namespace) -> dict[str, object]:
@@ -176,5 +164,11 @@ def _options(_: argparse.Namespace) -> int:
 
 def _doctor(given: argparse.Namespace) -> int:
     from aot_tune.cli.doctor import examine
+    from aot_tune.cli.examination import examination_lines
 
-    return examine(verbose=given.verbose)
+    found = examine()
+    if given.json:
+        print_json(found)
+    else:
+        print("\n".join(examination_lines(found, verbose=given.verbose)))
+    return 1 if found.problems else 0

@@ -13,6 +13,7 @@ from aot_tune.cli import compile_command as every
 from aot_tune.cli import internal, records_commands
 from aot_tune.cli import last_build_commands as last_build
 from aot_tune.cli import look_commands as inspect
+from aot_tune.cli import report_command as reports
 from aot_tune.cli import try_command as attempt
 from aot_tune.cli import tune_command as tuning
 from aot_tune.cli import workload_commands as workload
@@ -32,6 +33,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--include-dir", action="store_true", help="print the folder of the C headers and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     inspect.add_commands(commands)
+    reports.add_commands(commands)
     last_build.add_commands(commands)
     records_commands.add_commands(commands)
     attempt.add_commands(commands)

@@ -29,7 +29,8 @@ from aot_tune.report.report_records import (
     TimeSpent,
     VariantRow,
 )
-from aot_tune.report.table import columns, format_report, format_time
+from aot_tune.report.report_words import format_time
+from aot_tune.report.table import columns, format_report
 
 __all__ = [
     "NOT_TRIED",

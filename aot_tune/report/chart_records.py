@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import msgspec
 
 from aot_tune.report.report_records import DispatchMap, OperatorReport, Report, TimeSpent, VariantRow
 
-__all__ = ["Bar", "ChartedMap", "ChartedPoint", "ChartedProblem", "ChartedRunner", "OperatorCharts", "charts_of"]
+__all__ = [
+    "Bar",
+    "ChartedCurve",
+    "ChartedMap",
+    "ChartedPoint",
+    "ChartedProblem",
+    "ChartedRunner",
+    "OperatorCharts",
+    "charts_of",
+    "code_bytes",
+    "size_bars",
+    "time_bars",
+]
 
 
 class ChartedRunner(msgspec.Struct, frozen=True, array_like=True):
@@ -182,12 +193,6 @@ def time_bars(spent: Iterable[TimeSpent], of: str) -> list[Bar]:
     found = [row for row in spent if row.of == of]
     bars = [Bar(f"{row.what} for {row.target}" if row.target else row.what, row.seconds) for row in found]
     return sorted(bars, key=lambda b: (-b.amount, b.label))
-
-
-def mean_speedup(one: OperatorReport) -> float | None:
-    """The geometric mean of how many times faster winners are than the fastest baseline; None without baselines."""
-    logs = [math.log(row.speedup) for row in one.problems if row.speedup]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def code_bytes(report: Report) -> int:

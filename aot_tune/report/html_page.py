@@ -11,10 +11,10 @@ from pathlib import Path
 import jinja2
 import msgspec
 
-from aot_tune.report.chart_records import Bar, OperatorCharts, charts_of, code_bytes, mean_speedup, time_bars
+from aot_tune.report.chart_records import Bar, OperatorCharts, charts_of, code_bytes, time_bars
 from aot_tune.report.code_resources import format_resources
 from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report, SurveyPoint
-from aot_tune.report.table import format_time
+from aot_tune.report.report_words import format_time
 
 __all__ = ["html_page"]
 
@@ -37,7 +37,6 @@ class _Section:
     id: str
     one: OperatorReport
     charts: OperatorCharts
-    speedup: float | None
     worst: Sequence[SurveyPoint]
     bytes: int
 
@@ -87,7 +86,6 @@ def _section(one: OperatorReport) -> _Section:
         id=re.sub(r"[^A-Za-z0-9_-]", "-", f"{one.operator}-{one.target}"),
         one=one,
         charts=charts_of(one),
-        speedup=mean_speedup(one),
         worst=worst[:_WORST],
         bytes=sum(row.bytes for row in one.variants),
     )

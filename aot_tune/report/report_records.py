@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -241,6 +242,12 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     curves: tuple[RegretCurve, ...] = ()
     maps: tuple[DispatchMap, ...] = ()
     seconds: dict[str, float] = {}
+
+    @property
+    def speedup(self) -> float | None:
+        """The geometric mean of how many times faster winners are than the fastest baseline; None without baselines."""
+        logs = [math.log(row.speedup) for row in self.problems if row.speedup]
+        return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 SpentOf = Literal["clock", "compilers", "device"]

@@ -7,20 +7,18 @@ import textwrap
 from collections.abc import Sequence
 
 from aot_tune.report.code_resources import format_resources
-from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.report_records import OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.report_words import (
+    curve_lines,
+    format_time,
+    on_others_text,
+    percent_text,
+    remark_lines,
+    speedup_text,
+    tried_text,
+)
 
-__all__ = ["columns", "format_report", "format_time"]
-
-_ENOUGH = 5
-"""A mean over fewer problems says nothing of others: leaving out one of two says how unlike they are."""
-
-
-def format_time(ns: float) -> str:
-    """A time in the unit that leaves one to four digits before the point."""
-    for unit, size in (("ns", 1.0), ("us", 1e3), ("ms", 1e6)):
-        if ns < 1000 * size:
-            return f"{ns / size:.{0 if unit == 'ns' else 2}f} {unit}"
-    return f"{ns / 1e9:.2f} s"
+__all__ = ["columns", "format_report"]
 
 
 def format_report(report: Report, *, operators: Sequence[str] = (), failures: int = 5, candidates: bool = False) -> str:
@@ -52,19 +50,20 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
 
 
 def _operator(one: OperatorReport, failures: int) -> list[str]:
-    lines = [f"{one.operator} on {one.target}: {_tried(one)}, kept {len(one.variants)}"]
+    lines = [f"{one.operator} on {one.target}: {tried_text(one)}, kept {len(one.variants)}"]
     if one.note:
         lines.append(f"  NOTE {one.note}")
     if one.problems:
         lines += ["  " + line for line in _problems(one)]
-        mean = f"{_percent(one.mean_regret)} in the mean"
+        regret = percent_text(one.mean_regret)
+        mean = f"{regret} in the mean"
         if one.weighted_regret is not None:
-            mean = f"{_percent(one.weighted_regret)} in the mean by weight, {_percent(one.mean_regret)} without weights"
-        text = f"  regret of dispatch: {mean}" + _on_others(one)
-        curves = _curves(one)
-        speedup = _mean_speedup(one.problems)
+            mean = f"{percent_text(one.weighted_regret)} in the mean by weight, {regret} without weights"
+        text = f"  regret of dispatch: {mean}" + on_others_text(one)
+        curves = curve_lines(one)
+        speedup = one.speedup
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
-        lines += [*curves, *_remarks(one.problems)]
+        lines += [*curves, *remark_lines(one.problems)]
     if one.roofline_of:
         lines.append(f"  roofline: shares are of {one.roofline_of}")
     for variant in one.variants:
@@ -118,89 +117,25 @@ def _problems(one: OperatorReport) -> list[str]:
     return columns(rows)
 
 
-def _tried(one: OperatorReport) -> str:
-    """How many candidates were tried and what came of them, and how many there was no reason or time to try."""
-    left = one.statuses.get(NOT_TRIED, 0)
-    if left and left == one.tried:
-        return f"tried none of {left}"
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n and status != NOT_TRIED)
-    return f"tried {one.tried - left} ({counts or 'nothing'})" + (f" and not {left} more" if left else "")
-
-
-def _curves(one: OperatorReport) -> list[str]:
-    """What each variant that is kept is good for: the regret with the first, the first two, and so on."""
-    found = []
-    for curve in one.curves if one.survey is not None else ():
-        percents = ", ".join(f"{100 * regret:.1f}" for regret in curve.regret)
-        of = f" of {curve.kind}" if curve.kind else ""
-        found.append(f"  mean regret with 1, 2, ... variants{of}: {percents} %")
-    return found
-
-
-def _remarks(rows: Sequence[ProblemRow]) -> list[str]:
-    """What is to be said of times, once for all problems of which it is to be said."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if row.remark:
-            found.setdefault(row.remark, []).append(row.problem)
-    return [
-        f"  NOTE {first}{f' and {len(more)} more' if more else ''}: {remark}"
-        for remark, (first, *more) in found.items()
-    ]
-
-
-def _on_others(one: OperatorReport) -> str:
-    """What dispatch costs on shapes that it did not learn from, where there are enough of them to say so."""
-    if one.survey is not None:
-        return (
-            f", {_percent(one.survey.mean)} on {one.survey.shapes} surveyed shapes left out of learning "
-            f"(95 % of them within {_percent(one.survey.p95)}; worst {_percent(one.survey.worst)} on "
-            f"'{one.survey.where}')"
-        )
-    if one.held_out_regret is None:
-        return ""
-    judged = len(one.problems) - one.not_held_out
-    if judged < _ENOUGH:
-        return f", on other shapes unknown ({judged} could be left out of learning, it takes {_ENOUGH})"
-    without = f" (without {one.not_held_out} of {len(one.problems)}: what is picked was never timed there)"
-    return f", {_percent(one.held_out_regret)} on shapes left out of learning" + without * bool(one.not_held_out)
-
-
 def _problem(row: ProblemRow) -> tuple[str, ...]:
     name, theirs = row.baseline or ("-", math.nan)
     return (
         row.problem,
         row.winner + (" (tie)" if row.tie else ""),
         format_time(row.ns),
-        _percent(row.spread),
-        _percent(row.noise),
+        percent_text(row.spread),
+        percent_text(row.noise),
         f"{row.flops / row.ns:.1f} GFLOP/s {row.bytes / row.ns:.1f} GB/s",
-        "-" if row.roofline is None else f"{_percent(row.roofline)} {row.bound}".rstrip(),
+        "-" if row.roofline is None else f"{percent_text(row.roofline)} {row.bound}".rstrip(),
         name,
         "-" if math.isnan(theirs) else format_time(theirs),
-        _speedup(row),
-        "=" if row.picked == row.winner else f"{row.picked} (+{_percent(row.regret)})",
+        speedup_text(row),
+        "=" if row.picked == row.winner else f"{row.picked} (+{percent_text(row.regret)})",
     )
-
-
-def _speedup(row: ProblemRow) -> str:
-    if row.speedup is None:
-        return "-"
-    error = row.paired[1] if row.paired is not None else 0.0
-    return f"{row.speedup:.2f}" + (f" ± {error:.2f}" if error >= 0.005 else "")
-
-
-def _mean_speedup(rows: Sequence[ProblemRow]) -> float | None:
-    logs = [math.log(row.speedup) for row in rows if row.speedup]
-    return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 118, initial_indent="          ", subsequent_indent="            ")
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

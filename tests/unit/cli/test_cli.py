@@ -14,6 +14,7 @@ from places import ROOT
 
 from aot_tune.cli import doctor
 from aot_tune.cli import look_commands as inspect
+from aot_tune.cli.examination import cache_lines
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation
@@ -163,25 +164,25 @@ def test_doctor_names_the_options_that_it_does_not_look_at() -> None:
     assert "AOT_TUNE_TARGETS" in said
 
 
-def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path) -> None:
     shared, file = tmp_path / "shared", tmp_path / "file"
     shared.mkdir()
     shared.chmod(0o777)
     file.touch()
 
     def told(root: Path, **about: bool) -> tuple[int, str]:
-        problems = doctor.cache_problems(CacheLocation(root=root, mode="rw", **about))
-        return problems, capsys.readouterr().out
+        found = doctor.examine_cache(CacheLocation(root=root, mode="rw", **about))
+        return int(found.trouble is not None and found.trouble.stops), "\n".join(cache_lines(found))
 
     problems, said = told(shared, required=True)
     assert problems == 1
     assert "may be written by others (mode 0777)" in said
     assert "fix: chmod go-w" in said
-    assert told(shared, required=True, trusted=True) == (0, f"cache      {shared} (rw)\n")
+    assert told(shared, required=True, trusted=True) == (0, f"cache      {shared} (rw)")
     problems, said = told(file / "aot_tune")
     assert problems == 0
     assert f"the cache folder '{file}/aot_tune' is not a folder" in said
-    assert said.endswith("(a build goes on without it)\n")
+    assert said.endswith("(a build goes on without it)")
     assert told(tmp_path / "new" / "aot_tune", required=True)[0] == 0
     assert not (tmp_path / "new").exists()
 

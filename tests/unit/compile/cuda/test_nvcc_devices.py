@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.cli import doctor
+from aot_tune.cli.examination import gpu_lines
 from aot_tune.compile.cuda import visible_gpus as cuda_devices
 from aot_tune.compile.cuda.nvcc import NvccToolchain
 from aot_tune.compile.cuda.visible_gpus import (
@@ -289,24 +290,31 @@ def test_the_installed_torch_is_not_imported(tmp_path: Path, monkeypatch: pytest
 
 
 def test_doctor_shows_the_gpu_and_counts_what_bars_a_build(
-    ask: Callable[..., DeviceQuery], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., DeviceQuery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def use_torch(found: tuple[str, str] | None) -> None:
         for module in (doctor, cuda_devices):
             monkeypatch.setattr(module, "installed_torch", lambda: found)
 
+    def told(query: DeviceQuery) -> tuple[int, str]:
+        found = doctor.examine_gpus(query)
+        return sum(one.stops for one in found.troubles), "\n".join(gpu_lines(found))
+
     use_torch(("2.9.1+cu130", "13.0"))
-    assert doctor.cuda_problems(ask("NVIDIA H200|90|3|3", nvml=True)) == 1
-    said = capsys.readouterr().out
+    problems, said = told(ask("NVIDIA H200|90|3|3", nvml=True))
+    assert problems == 1
     assert "driver     580.95.05, supports CUDA 13.0" in said
     assert "sm_90, 132 SMs, 140 GiB, L2 50 MiB, compute mode exclusive" in said
     assert "torch      2.9.1+cu130, built for CUDA 13.0" in said
     assert "problem    GPU 0" in said
     use_torch(("2.9.1+cu140", "14.0"))
-    assert doctor.cuda_problems(ask(H200)) == 1
-    assert "torch is built for CUDA 14.0" in capsys.readouterr().out
+    problems, said = told(ask(H200))
+    assert problems == 1
+    assert "torch is built for CUDA 14.0" in said
     use_torch(None)
-    assert doctor.cuda_problems(ask(H200)) == 1
-    assert "torch is not installed" in capsys.readouterr().out
-    assert doctor.cuda_problems(ask(H200, INIT=803)) == 0
-    assert "gpu        none: the driver's library is of another version" in capsys.readouterr().out
+    problems, said = told(ask(H200))
+    assert problems == 1
+    assert "torch is not installed" in said
+    problems, said = told(ask(H200, INIT=803))
+    assert problems == 0
+    assert "gpu        none: the driver's library is of another version" in said

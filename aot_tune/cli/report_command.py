@@ -1,0 +1,115 @@
+"""The command `aot-tune report`: on a terminal, as text, as JSON, as a page."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aot_tune.cli.look_commands import print_json
+from aot_tune.report import Report, format_report, read_report
+from aot_tune.support.errors import BuildError, OptionError, did_you_mean
+from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
+
+__all__ = ["add_commands"]
+
+_ALL = 1_000_000
+_FEW = 5
+"""Failures of an operator that are listed unless all are asked for."""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command to the parser."""
+    report = commands.add_parser(
+        "report",
+        help="why each kernel won",
+        description="Show why each kernel of a built library won. On a terminal it fits its width; elsewhere, and with "
+        "--wide, every line is whole.",
+    )
+    report.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these operators")
+    where = report.add_mutually_exclusive_group()
+    where.add_argument(
+        "--module",
+        default=BUNDLED_MODULE,
+        help="Python module of the library, such as my_kernels.ops; its report.json is installed beside it; "
+        "default: %(default)s",
+    )
+    where.add_argument("--file", type=Path, help="a report.json, as a build leaves in build/aot_tune/<library>/")
+    report.add_argument("--failures", action="store_true", help="list all candidates that were dropped")
+    report.add_argument(
+        "--candidates", action="store_true", help="list the candidates that were timed, with what their code takes"
+    )
+    form = report.add_mutually_exclusive_group()
+    form.add_argument("--wide", action="store_true", help="all columns, also on a terminal that is too narrow for them")
+    form.add_argument("--json", action="store_true", help="print the report as JSON, see docs/report.md")
+    form.add_argument(
+        "--html",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="write the report as one HTML file with charts; by default <library>-report.html, - for standard output",
+    )
+    report.set_defaults(run=_report)
+
+
+def _report(given: argparse.Namespace) -> int:
+    report = read_report(given.file or installed_report(given.module))
+    known = {one.operator for one in report.operators}
+    for name in given.operators:
+        if name not in known:
+            raise BuildError(f"the report has no operator {name!r}", fix=did_you_mean(name, known))
+    shown = tuple(r for r in report.operators if not given.operators or r.operator in given.operators)
+    report = msgspec.structs.replace(report, operators=shown)
+    if given.html is not None:
+        _write_page(report, given.html)
+        return 0
+    if given.json:
+        print_json(report)
+        return 0
+    failures = _ALL if given.failures else _FEW
+    if sys.stdout.isatty() and not given.wide:
+        from aot_tune.cli.terminal_report import show_report
+
+        show_report(report, failures=failures, candidates=given.candidates)
+    else:
+        print(format_report(report, failures=failures, candidates=given.candidates), end="")
+    return 0
+
+
+def _write_page(report: Report, name: str) -> None:
+    """Write the page, or nothing: what a file held stays where the page cannot be written.
+
+    Raises:
+        OptionError: when the name is not that of a page.
+        BuildError: when the file cannot be written.
+    """
+    from aot_tune.report.html_page import html_page
+
+    if name == "-":
+        print(html_page(report))
+        return
+    path = Path(name or f"{report.library}-report.html")
+    if path.suffix not in (".html", ".htm"):
+        raise OptionError(
+            f"--html {name!r} is not the name of an HTML file",
+            fix="write operators before --html, and a FILE that ends in .html behind it",
+        )
+    text = html_page(report)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise BuildError(
+            f"{path} cannot be written",
+            why=error.strerror or str(error),
+            fix="name a file in a folder that exists and that you may write to",
+        ) from error
+    print(f"{path}: {len(text.encode()) / 1e6:.1f} MB, open it in a browser")

@@ -1,0 +1,209 @@
+"""The report on a terminal: as wide as that is, with colour where there is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from aot_tune.report import OperatorReport, ProblemRow, Report, format_resources, format_time
+from aot_tune.report.report_words import (
+    curve_lines,
+    on_others_text,
+    percent_text,
+    remark_lines,
+    speedup_text,
+    tried_text,
+)
+
+__all__ = ["show_report"]
+
+_NARROW, _ROOMY, _WIDE = 60, 100, 130
+"""Columns below which tables are lists, and from which they have more columns."""
+_COSTS = 0.0005
+"""Regret from which it is told, where there is little room, that dispatch picks another than the winner."""
+_GOOD, _BAD, _NOTE, _QUIET, _NAME = "green", "red", "yellow", "dim", "cyan"
+
+
+def show_report(report: Report, *, failures: int, candidates: bool, console: Console | None = None) -> None:
+    """Print a report, at most so many failures of each operator; `console` is the terminal by default.
+
+    With NO_COLOR, or TERM=dumb, nothing but text is written.
+    """
+    out = console or Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
+    for part in _parts(report, failures, candidates, out.width):
+        out.print(part, soft_wrap=False)
+
+
+def _parts(report: Report, failures: int, candidates: bool, width: int) -> Iterator[RenderableType]:
+    yield _facts(report)
+    for note in report.notes:
+        yield _hanging("NOTE", Text(note), _NOTE)
+    if len(report.operators) > 1:
+        yield ""
+        yield _overview(report.operators, width)
+    for one in report.operators:
+        yield ""
+        yield Rule(Text(f"{one.operator} on {one.target}", "bold"), align="left", style=_QUIET)
+        yield from _operator(one, failures, candidates, width)
+    yield ""
+    yield Text("`--wide` has all columns, `--html` writes a page with charts.", _QUIET)
+
+
+def _facts(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style=_QUIET, no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("library", Text(report.library, "bold"))
+    table.add_row("mode", report.mode)
+    table.add_row("targets", ", ".join(report.targets) or "none: generic variants only")
+    for device in report.devices:
+        table.add_row("device", Text(device))
+    for line in report.workload:
+        table.add_row("workload", Text(line))
+    if any(one.tried for one in report.operators):
+        for name, *_ in report.measuring or ((report.policy,),):
+            table.add_row("policy", Text(name))
+    return table
+
+
+def _overview(operators: Sequence[OperatorReport], width: int) -> RenderableType:
+    narrow = width < _NARROW
+    table = _table("operator", *(() if narrow else ("target",)))
+    for head in ("problems", *(() if narrow else ("kept",)), "x", "regret", *(() if narrow else ("held out",))):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in operators:
+        held = one.survey.mean if one.survey is not None else one.held_out_regret
+        named = [Text(one.operator, _NAME)] if narrow else [Text(one.operator, _NAME), Text(one.target)]
+        cells: list[RenderableType] = [
+            *named,
+            str(len(one.problems)),
+            *(() if narrow else (str(len(one.variants)),)),
+            _ratio(one.speedup, "-" if one.speedup is None else f"{one.speedup:.2f}"),
+            percent_text(one.mean_regret) if one.problems else "-",
+            *(() if narrow else ("-" if held is None else percent_text(held),)),
+        ]
+        table.add_row(*cells)
+    return table
+
+
+def _operator(one: OperatorReport, failures: int, candidates: bool, width: int) -> Iterator[RenderableType]:
+    yield Text(f"{tried_text(one)}, kept {len(one.variants)}")
+    if one.note:
+        yield _hanging("NOTE", Text(one.note), _NOTE)
+    if one.problems:
+        yield _listed(one.problems) if width < _NARROW else _problems(one, width)
+        mean = one.mean_regret if one.weighted_regret is None else one.weighted_regret
+        weight = "" if one.weighted_regret is None else " by weight"
+        yield Text(f"regret of dispatch: {percent_text(mean)} in the mean{weight}{on_others_text(one)}")
+        if one.speedup:
+            yield Text.assemble(_ratio(one.speedup, f"{one.speedup:.2f}"), " x the baseline in the geometric mean")
+        yield from (Text(line.strip()) for line in curve_lines(one))
+        yield from (Text(line.strip(), _NOTE) for line in remark_lines(one.problems))
+    if one.roofline_of:
+        yield Text(f"roofline: shares are of {one.roofline_of}", _QUIET)
+    yield from _kept(one)
+    if candidates:
+        yield from _candidates(one)
+    yield from _failures(one, failures)
+
+
+def _problems(one: OperatorReport, width: int) -> Table:
+    """The problems as a table, with more columns on a wider terminal."""
+    roomy, wide, weighed = width >= _ROOMY, width >= _WIDE, one.weighted_regret is not None
+    table = _table("problem")
+    for head in (*(("weight",) if weighed else ()), "time", *(("spread",) if roomy else ()), "x", "roof"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for head in (*(("baseline",) if wide else ()), "winner", *(("dispatch",) if roomy else ())):
+        table.add_column(head, overflow="fold")
+    for row in one.problems:
+        other = "" if row.picked == row.winner else f"{row.picked} +{percent_text(row.regret)}"
+        winner = row.winner + (" (tie)" if row.tie else "")
+        if not roomy and row.regret >= _COSTS:
+            winner += f"\n> {other}"
+        baseline, theirs = row.baseline or ("-", 0.0)
+        table.add_row(
+            Text(row.problem),
+            *((f"{row.weight:g}",) if weighed else ()),
+            format_time(row.ns),
+            *((percent_text(row.spread),) if roomy else ()),
+            _ratio(row.speedup, speedup_text(row) if roomy else speedup_text(row).split(" ")[0]),
+            "-" if row.roofline is None else f"{100 * row.roofline:.0f} %",
+            *((Text(f"{baseline} {format_time(theirs) if theirs else ''}".rstrip()),) if wide else ()),
+            Text(winner, _NAME),
+            *((Text(other or "="),) if roomy else ()),
+        )
+    return table
+
+
+def _listed(rows: Sequence[ProblemRow]) -> Group:
+    """The problems one below the other, for a terminal that has no room for a table."""
+    lines: list[RenderableType] = []
+    for row in rows:
+        lines.append(Text(row.problem))
+        told = Text.assemble(format_time(row.ns), "  ")
+        if row.speedup is not None and row.baseline is not None:
+            told.append_text(_ratio(row.speedup, f"{row.speedup:.2f}")).append(f" x {row.baseline[0]}")
+        lines += [Padding(told, (0, 0, 0, 2)), Padding(Text(row.winner, _NAME), (0, 0, 0, 2))]
+        if row.regret >= _COSTS:
+            lines.append(Padding(Text(f"> {row.picked} +{percent_text(row.regret)}"), (0, 0, 0, 2)))
+    return Group(*lines)
+
+
+def _kept(one: OperatorReport) -> Iterator[RenderableType]:
+    for row in one.variants:
+        facts = [f"{row.bytes} bytes", f"{row.wins} problem{'s' * (row.wins != 1)}"]
+        facts += [format_resources(row.resources)] if row.resources else []
+        facts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
+        facts += ["rebuilt by another compiler than the record's"] if row.rebuilt else []
+        facts += ["results vary between runs"] if row.varies else []
+        told = Text.assemble((row.name, _NAME), f": {row.label} ", (f"({'; '.join(filter(None, facts))})", _QUIET))
+        yield _hanging("kept", told)
+
+
+def _candidates(one: OperatorReport) -> Iterator[RenderableType]:
+    for row in one.candidates:
+        best = "" if row.roofline is None else f"; {100 * row.roofline:.0f} % of the roofline on {row.where}"
+        code = format_resources(row.resources) or "not compiled here"
+        times = f"{row.problems} problem{'s' * (row.problems != 1)}"
+        told = Text.assemble((row.name, _NAME), f": {row.label} ", (f"({times}; {code}{best})", _QUIET))
+        yield _hanging("timed", told)
+
+
+def _failures(one: OperatorReport, most: int) -> Iterator[RenderableType]:
+    for failure in one.failures[:most]:
+        times = f" on {failure.count} problems" if failure.count > 1 else ""
+        told = Text.assemble(f"{failure.candidate}: ", (failure.status, _BAD), f"{times}: {failure.reason}")
+        yield _hanging("dropped", told, _BAD)
+        if failure.again:
+            yield _hanging("again", Text(failure.again))
+    if len(one.failures) > most:
+        yield Text(f"and {len(one.failures) - most} more dropped; `--failures` lists them")
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=_QUIET)
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    return table
+
+
+def _hanging(word: str, text: Text, style: str = _QUIET) -> Table:
+    """A word, and a text beside it that stays there on every line."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(style=style, no_wrap=True, min_width=7)
+    table.add_column(overflow="fold")
+    table.add_row(word, text)
+    return table
+
+
+def _ratio(value: float | None, text: str) -> Text:
+    """A speedup, in the colour of its side of 1."""
+    if value is None:
+        return Text("-")
+    return Text(text, _GOOD if value >= 1.005 else _BAD if value < 0.995 else "")

@@ -1,0 +1,89 @@
+"""What a report says in words and numbers, the same wherever it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow
+
+__all__ = [
+    "curve_lines",
+    "format_time",
+    "on_others_text",
+    "percent_text",
+    "remark_lines",
+    "speedup_text",
+    "tried_text",
+]
+
+_ENOUGH = 5
+"""A mean over fewer problems says nothing of others: leaving out one of two says how unlike they are."""
+
+
+def format_time(ns: float) -> str:
+    """A time in the unit that leaves one to four digits before the point."""
+    for unit, size in (("ns", 1.0), ("us", 1e3), ("ms", 1e6)):
+        if ns < 1000 * size:
+            return f"{ns / size:.{0 if unit == 'ns' else 2}f} {unit}"
+    return f"{ns / 1e9:.2f} s"
+
+
+def tried_text(one: OperatorReport) -> str:
+    """How many candidates were tried and what came of them, and how many there was no reason or time to try."""
+    left = one.statuses.get(NOT_TRIED, 0)
+    if left and left == one.tried:
+        return f"tried none of {left}"
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n and status != NOT_TRIED)
+    return f"tried {one.tried - left} ({counts or 'nothing'})" + (f" and not {left} more" if left else "")
+
+
+def curve_lines(one: OperatorReport) -> list[str]:
+    """What each variant that is kept is good for: the regret with the first, the first two, and so on."""
+    found = []
+    for curve in one.curves if one.survey is not None else ():
+        percents = ", ".join(f"{100 * regret:.1f}" for regret in curve.regret)
+        of = f" of {curve.kind}" if curve.kind else ""
+        found.append(f"  mean regret with 1, 2, ... variants{of}: {percents} %")
+    return found
+
+
+def remark_lines(rows: Sequence[ProblemRow]) -> list[str]:
+    """What is to be said of times, once for all problems of which it is to be said."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.remark:
+            found.setdefault(row.remark, []).append(row.problem)
+    return [
+        f"  NOTE {first}{f' and {len(more)} more' if more else ''}: {remark}"
+        for remark, (first, *more) in found.items()
+    ]
+
+
+def on_others_text(one: OperatorReport) -> str:
+    """What dispatch costs on shapes that it did not learn from, where there are enough of them to say so."""
+    if one.survey is not None:
+        return (
+            f", {percent_text(one.survey.mean)} on {one.survey.shapes} surveyed shapes left out of learning "
+            f"(95 % of them within {percent_text(one.survey.p95)}; worst {percent_text(one.survey.worst)} on "
+            f"'{one.survey.where}')"
+        )
+    if one.held_out_regret is None:
+        return ""
+    judged = len(one.problems) - one.not_held_out
+    if judged < _ENOUGH:
+        return f", on other shapes unknown ({judged} could be left out of learning, it takes {_ENOUGH})"
+    without = f" (without {one.not_held_out} of {len(one.problems)}: what is picked was never timed there)"
+    return f", {percent_text(one.held_out_regret)} on shapes left out of learning" + without * bool(one.not_held_out)
+
+
+def speedup_text(row: ProblemRow) -> str:
+    """How many times faster a winner is than the fastest baseline, with the standard error where it shows."""
+    if row.speedup is None:
+        return "-"
+    error = row.paired[1] if row.paired is not None else 0.0
+    return f"{row.speedup:.2f}" + (f" ± {error:.2f}" if error >= 0.005 else "")
+
+
+def percent_text(fraction: float) -> str:
+    """A share in percent."""
+    return f"{100 * fraction:.1f} %"
