@@ -1,0 +1,155 @@
+"""`aot-tune report`: how it fits a terminal, what it writes as a page, and what it says of bad input."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import msgspec
+import pytest
+from places import ROOT
+from whole_report import PRODUCT, REPORT
+
+from aot_tune.cli.main import main
+from aot_tune.report import Report, format_report
+from aot_tune.report.html_page import html_page
+
+ESCAPE = "\x1b["
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "report.json"
+    file.write_bytes(msgspec.json.encode(REPORT))
+    return file
+
+
+def on_terminal(path: Path, columns: int, *arguments: str, **env: str) -> str:
+    """What `aot-tune report` writes on a terminal of so many columns."""
+    outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE")
+    }
+    argv = [sys.executable, "-m", "aot_tune.cli.main", "report", "--file", str(path), *arguments]
+    environment = {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **env}
+    with subprocess.Popen(argv, stdin=inner, stdout=inner, env=environment) as process:
+        os.close(inner)
+        told = b""
+        while True:
+            try:
+                part = os.read(outer, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            told += part
+        assert process.wait(60) == 0
+    os.close(outer)
+    return told.decode().replace("\r\n", "\n")
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 140])
+def test_it_fits_the_terminal(path: Path, columns: int) -> None:
+    told = on_terminal(path, columns, "--candidates")
+    assert ESCAPE in told
+    lines = plain(told).splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(" ".join(lines).split())
+    for row in PRODUCT.problems:
+        assert row.problem in words
+    for what in ("rows_2", "1.25", "4.10 ms", "SIGSEGV", "aot-tune try", "regret of dispatch", "5.0 % on 3 surveyed"):
+        assert what in words, what
+
+
+def test_a_wider_terminal_has_more_columns(path: Path) -> None:
+    heads = [
+        set(next(x for x in plain(on_terminal(path, n)).splitlines() if x.startswith("problem ")).split())
+        for n in (80, 100, 140)
+    ]
+    assert heads[0] < heads[1] < heads[2]
+    assert "dispatch" in heads[1]
+    assert "baseline" in heads[2]
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_no_colour_where_none_is_wanted(path: Path, env: dict[str, str]) -> None:
+    told = on_terminal(path, 80, **env)
+    assert ESCAPE not in told
+    assert "M=4096 N=64 T=bf16" in told
+
+
+def test_wide_is_what_a_pipe_gets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--file", str(path)]) == 0
+    piped = capsys.readouterr().out
+    assert piped == format_report(REPORT)
+    assert on_terminal(path, 80, "--wide") == piped
+
+
+def test_a_page_is_written_whole_or_not_at_all(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "--file", str(path), "--html"]) == 0
+    assert "ops-report.html" in capsys.readouterr().out
+    assert Path("ops-report.html").read_text(encoding="utf-8") == html_page(REPORT)
+    assert main(["report", "product", "--file", str(path), "--html", "one.html"]) == 0
+    one = msgspec.structs.replace(REPORT, operators=(PRODUCT,))
+    assert Path("one.html").read_text(encoding="utf-8") == html_page(one)
+    capsys.readouterr()
+    assert main(["report", "--file", str(path), "--html", "-"]) == 0
+    assert capsys.readouterr().out == html_page(REPORT) + "\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one.html", "ops-report.html", "report.json"]
+
+
+def test_a_page_that_cannot_be_written(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder.html").mkdir()
+    for name in ("absent/page.html", "report.json/page.html", "folder.html"):
+        assert main(["report", "--file", str(path), "--html", str(tmp_path / name)]) == 1
+        said = capsys.readouterr().err
+        assert f"{tmp_path / name} cannot be written\n  why: " in said
+        assert "fix: name a file in a folder that exists and that you may write to" in said
+    assert main(["report", "--file", str(path), "--html", "product"]) == 1
+    assert "fix: write operators before --html" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.html", "report.json"]
+
+
+def test_json_is_the_report(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "product", "--file", str(path), "--json"]) == 0
+    text = capsys.readouterr().out
+    assert json.loads(text)["schema"] == 2
+    assert msgspec.json.decode(text, type=Report) == msgspec.structs.replace(REPORT, operators=(PRODUCT,))
+
+
+def test_a_report_of_another_version(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_bytes(msgspec.json.encode({**msgspec.to_builtins(REPORT), "schema": 3}))
+    assert main(["report", "--file", str(path), "--html"]) == 1
+    said = capsys.readouterr().err
+    assert "is a report of another version\n  why: it has version 3" in said
+    assert "fix: read it with the aot_tune that built the library, or update this one" in said
+
+
+def test_rich_is_not_imported_by_what_does_not_draw() -> None:
+    code = "import sys; from aot_tune.cli import main; main.main(['options']); print('rich' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.splitlines()[-1] == "False"

@@ -1,0 +1,166 @@
+"""The report's page: what its tables and charts hold, that it loads nothing, and that it draws in a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from whole_report import HOSTILE, PRODUCT, REPORT, UNTUNED, Page, point, row
+
+from aot_tune.report import OperatorReport
+from aot_tune.report.chart_records import OperatorCharts
+from aot_tune.report.html_page import html_page
+
+PAGE = Page.of(html_page(REPORT))
+HERE = "product-cuda-sm_90a"
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def charts_in(page: Page, one: OperatorReport) -> OperatorCharts:
+    return msgspec.convert(page.data[f"{one.operator}-{one.target}"], OperatorCharts)
+
+
+def column(page: Page, table: str, head: str, section: str = HERE) -> list[str]:
+    heads, *rows = page.tables[section, table]
+    return [cells[heads.index(head)] for cells in rows]
+
+
+def test_it_loads_nothing_and_runs_nothing_but_its_own() -> None:
+    assert PAGE.loads == []
+    assert PAGE.scripts == 1
+    whole = html_page(REPORT)
+    assert "default-src 'none'" in whole
+    assert not re.search(r"@import|url\(|\bfetch\(|XMLHttpRequest|innerHTML|\beval\(", whole)
+    assert HOSTILE not in whole
+    assert HOSTILE in PAGE.text
+
+
+def test_each_operator_has_a_table_of_its_problems() -> None:
+    assert column(PAGE, "races", "Problem") == [r.problem for r in PRODUCT.problems]
+    assert column(PAGE, "races", "Time") == ["1.00 us", "16.00 us", "16.00 us", "4.10 ms"]
+    assert column(PAGE, "races", "\N{MULTIPLICATION SIGN} baseline") == ["1.25 ± 0.02"] * 4
+    assert column(PAGE, "races", "Spread") == ["2.1 %"] * 4
+    assert column(PAGE, "races", "Roofline") == ["71 % memory"] * 4
+    assert column(PAGE, "races", "Winner") == ["rows_1 tie", "rows_1", "rows_1", "rows_1"]
+    assert column(PAGE, "races", "Dispatch") == ["rows_2 +3.1 %", "=", "rows_2 +3.1 %", "rows_2 +3.1 %"]
+    assert ("untuned-cpu-x86-64", "races") not in PAGE.tables
+    weighed = msgspec.structs.replace(PRODUCT, weighted_regret=0.02)
+    page = Page.of(html_page(msgspec.structs.replace(REPORT, operators=(weighed,))))
+    assert column(page, "races", "Weight") == ["1"] * 4
+
+
+def test_the_other_tables_are_as_the_records() -> None:
+    assert column(PAGE, "operators", "Operator", "overview") == ["product", "untuned"]
+    assert column(PAGE, "operators", "Tried", "overview") == ["7", "0"]
+    assert column(PAGE, "operators", "Held out", "overview") == ["5.0 %", "\N{EN DASH}"]
+    assert column(PAGE, "variants", "Variant") == [v.name for v in PRODUCT.variants]
+    assert column(PAGE, "variants", "Code") == ["7.0 kB", "3.0 kB", "500 B"]
+    assert column(PAGE, "variants", "Variant", "untuned-cpu-x86-64") == [v.name for v in UNTUNED.variants]
+    assert column(PAGE, "failures", "Status") == ["crashed", "compile-failed"]
+    first, second = column(PAGE, "failures", "Reason and command")
+    assert first == f"{PRODUCT.failures[0].reason}{PRODUCT.failures[0].again}copy"
+    assert second == PRODUCT.failures[1].reason
+    assert column(PAGE, "candidates", "On") == ["M=16 N=64 T=f32"]
+    assert column(PAGE, "worst", "Shape") == ["M=3 N=77 T=f32", "M=7 N=77 T=bf16"]
+
+
+def test_data_of_the_charts_is_that_of_the_records() -> None:
+    charts = charts_in(PAGE, PRODUCT)
+    name, kind = charts.names.__getitem__, charts.kinds.__getitem__
+    assert dict(zip(charts.names, charts.whose, strict=True))["torch.product"] == "baseline"
+    for drawn, known in zip(charts.problems, PRODUCT.problems, strict=True):
+        assert (drawn.problem, kind(drawn.kind)) == (known.problem, known.kind)
+        assert dict(zip(charts.dims, drawn.extents, strict=True)) == known.dims
+        assert (name(drawn.picked), name(drawn.winner), drawn.regret) == (known.picked, known.winner, known.regret)
+        assert drawn.held_out == known.held_out
+        runners = [(name(r.name), r.ns, r.low, r.high, r.samples, r.raced) for r in drawn.runners]
+        assert runners == [(r.name, r.ns, r.low, r.high, r.samples, r.raced) for r in known.runners]
+    for curve, known_curve in zip(charts.curves, PRODUCT.curves, strict=True):
+        assert (kind(curve.kind), tuple(map(name, curve.variants))) == (known_curve.kind, known_curve.variants)
+        assert (curve.regret, curve.served) == (known_curve.regret, known_curve.served)
+    for drawn_map, known_map in zip(charts.maps, PRODUCT.maps, strict=True):
+        assert (drawn_map.x, drawn_map.y, drawn_map.xs, drawn_map.ys) == ("N", "M", known_map.xs, known_map.ys)
+        drawn_names = [[name(p) if p >= 0 else "" for p in picks] for picks in drawn_map.picks]
+        assert drawn_names == [[known_map.variants[p] if p >= 0 else "" for p in picks] for picks in known_map.picks]
+    assert PRODUCT.survey is not None
+    for drawn_point, known_point in zip(charts.points, PRODUCT.survey.points, strict=True):
+        assert (drawn_point.problem, drawn_point.regret) == (known_point.problem, known_point.regret)
+        assert (name(drawn_point.best), name(drawn_point.picked)) == (known_point.best, known_point.picked)
+        assert (drawn_point.ns, drawn_point.held_out) == (known_point.ns, known_point.held_out)
+    assert [(b.label, b.amount, b.count) for b in charts.sizes] == [("rows", 10000, 2), ("generic", 500, 1)]
+    assert {b.label: b.amount for b in charts.seconds} == PRODUCT.seconds
+    spent = [(title, bar["label"], bar["amount"]) for title, bars in PAGE.data["spent"].items() for bar in bars]
+    assert spent == [
+        ("On the clock", "compiling and measuring", 70.0),
+        ("Compilers, all cores together", "nvcc for cuda-sm_90a", 55.5),
+        ("Measuring, all devices together", "race for cuda-sm_90a", 12.5),
+    ]
+
+
+def test_charts_stand_where_there_is_something_to_draw() -> None:
+    drawn = {chart for section, chart in PAGE.charts if section == HERE}
+    assert drawn == {"curves", "held", "map", "sizes", "seconds"}
+    assert {chart for section, chart in PAGE.charts if section == "untuned-cpu-x86-64"} == {"sizes"}
+    still = Page.of(html_page(msgspec.structs.replace(REPORT, spent=())))
+    assert "This build measured nothing" in still.text
+    assert "spent" not in still.data
+
+
+def test_a_page_of_some_operators() -> None:
+    page = Page.of(html_page(REPORT, ["untuned"]))
+    assert column(page, "operators", "Operator", "overview") == ["untuned"]
+    assert "product-cuda-sm_90a" not in page.data
+
+
+def test_a_page_of_many_problems_is_small() -> None:
+    """As many problems, runners and surveyed shapes as a build of all bundled operators has for a GPU."""
+    rows = tuple(row(m, "bf16") for m in range(1, 81))
+    points = tuple(point(m, "f32", 0.01 * (m % 7), held_out=m % 5 == 0) for m in range(1000))
+    assert PRODUCT.survey is not None
+    survey = msgspec.structs.replace(PRODUCT.survey, points=points)
+    many = tuple(
+        msgspec.structs.replace(PRODUCT, operator=f"product{i}", problems=rows, survey=survey) for i in range(7)
+    )
+    assert len(html_page(msgspec.structs.replace(REPORT, operators=many)).encode()) < 3_000_000
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium to draw the page with")
+def test_a_browser_draws_what_the_data_says(tmp_path: Path) -> None:
+    """Sorted by time, filtered to one dtype, and with its first row opened."""
+    act = """<script>
+      addEventListener("error", (event) => document.body.dataset.error = event.message);
+      addEventListener("load", () => {
+        const table = document.querySelector("table.races");
+        [...table.tHead.rows[0].cells].find((head) => head.textContent === "Time").click();
+        [...table.tHead.rows[0].cells].find((head) => head.textContent === "Time").click();
+        const filter = table.closest(".table").querySelector(".filter");
+        filter.value = "BF16";
+        filter.dispatchEvent(new Event("input"));
+        [...table.tBodies[0].rows].find((row) => !row.hidden).click();
+        for (const chart of document.querySelectorAll(".chart")) drawChart(chart);
+      });
+    </script></body>"""
+    path = tmp_path / "report.html"
+    path.write_text(html_page(REPORT).replace("</body>", act), encoding="utf-8")
+    argv = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,3000"]
+    argv += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom", path.as_uri()]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+    dom = done.stdout
+    assert "data-error" not in dom
+    body = dom[dom.index('data-table="races"') : dom.index("Regret by number of variants")]
+    shown = re.findall(
+        r'<tr data-i="(\d)"((?: hidden="")?)', re.sub(r' (?:data-tie|data-other|tabindex|class)="[^"]*"', "", body)
+    )
+    assert shown == [("3", ""), ("1", ' hidden=""'), ("2", ""), ("0", ' hidden=""')]
+    (detail,) = re.findall(r'<tr class="detail">.*?</table>', body, re.DOTALL)
+    assert re.findall(r'<td class="name">([^<]*)</td>', detail) == [
+        "rows_1", "rows_2 (dispatch picks it)", "vendor_1", "torch.product"
+    ]  # fmt: skip
+    regrets = [float(r) for r in re.findall(r'class="dot[^"]*" data-regret="([^"]*)"', dom)]
+    assert regrets == [3.5, 0.02, 0.2, 0.0, 0.12, 0.03]  # of the curves, then what is over none of the held-out shapes
+    assert sum(map(int, re.findall(r'data-cells="(\d+)"', dom))) == 6
+    assert len(re.findall(r'<circle [^>]*class="point"', dom)) == 2 + 3  # held-out shapes of the kind, and the legend's
