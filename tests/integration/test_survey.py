@@ -80,6 +80,16 @@ def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Projec
     assert 10 <= survey["shapes"] <= 35
     assert 0 <= survey["mean"] <= survey["p95"] <= survey["worst"]
     assert survey["mean"] < 0.15, "one variant is up to four times slower than the other"
+    aside = [p["regret"] for p in survey["points"] if p["held_out"]]
+    assert len(survey["points"]) == 100
+    assert len(aside) == survey["shapes"]
+    assert max(aside) == pytest.approx(survey["worst"], abs=1e-4)
+    (curve,) = one["curves"]
+    assert len(curve["regret"]) == len(curve["variants"]) == len(curve["served"]) > 1
+    (shown,) = one["maps"]
+    picks = [shown["variants"][p] for row in shown["picks"] for p in row]
+    assert picks[0] != picks[-1], "what is best for small calls is not best for large ones"
+    assert one["seconds"]["bench"] > 0
     said = run(project.command("report", "--file", project.folder / "build" / "report.json"), env=project.environment())
     assert f"on '{survey['where']}'" in said
 

@@ -154,6 +154,9 @@ def test_report(venv: Venv) -> None:
     wrong = venv.run("aot-tune", "report", "--file", "/nowhere/report.json", status=1)
     assert "/nowhere/report.json" in wrong
     assert "fix:" in wrong
+    page = venv.run("aot-tune", "report", "softmax", "--html", "-")
+    assert page.startswith("<!DOCTYPE html>")
+    assert '<script type="application/json" data-for="softmax-' in page
 
 
 def test_explain(venv: Venv, ops: object) -> None:
@@ -163,6 +166,10 @@ def test_explain(venv: Venv, ops: object) -> None:
         assert re.search(rf"^{key} +\S", said, re.MULTILINE), key
     assert "gemm" in venv.run("aot-tune", "explain", "gem", "M=1", status=1)
     assert "2 of 3 dims" in venv.run("aot-tune", "explain", "gemm", "M=1", "N=64", status=1)
+    told = json.loads(venv.run("aot-tune", "explain", "gemm", "M=1", "N=64", "K=64", "--json"))
+    assert (told["operator"], told["dims"]) == ("gemm", {"M": 1, "N": 64, "K": 64})
+    assert told["variant"] in said
+    assert told["workspace"] >= 0
     assert "dim 'M' is 'one'" in venv.run("aot-tune", "explain", "gemm", "M=one", status=1)
 
 
@@ -180,6 +187,8 @@ def test_doctor(venv: Venv, tmp_path: Path, cache: Path) -> None:
     whole = venv.run("aot-tune", "doctor", "--verbose", AOT_TUNE_CACHE_DIR=str(cache))
     assert "cc1plus" in whole
     assert "cc1plus" not in said
+    found = json.loads(venv.run("aot-tune", "doctor", "--json", AOT_TUNE_CACHE_DIR=str(cache)))
+    assert (found["problems"], found["cache"]["folder"]) == (0, str(cache))
     without = run(
         [venv.folder / "bin" / "aot-tune", "doctor"], env={"PATH": str(tmp_path), "HOME": str(tmp_path)}, status=1
     )

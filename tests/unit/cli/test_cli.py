@@ -14,7 +14,8 @@ from places import ROOT
 
 from aot_tune.cli import doctor
 from aot_tune.cli import look_commands as inspect
-from aot_tune.cli.examination import cache_lines
+from aot_tune.cli.examination import Examination, cache_lines, examination_lines
+from aot_tune.cli.explanation import Explanation
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation
@@ -76,6 +77,12 @@ def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys
         told["variant"] = name
         assert main(["explain", "gemm", "M=16", "--module", "a_library"]) == 0
         assert capsys.readouterr().out.splitlines()[6:] == said
+    told["variant"], told["tuned"], told["workspace"] = "rows_1", True, 64
+    assert main(["explain", "gemm", "M=16", "--module", "a_library", "--json"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out, type=Explanation)
+    assert (found.operator, found.nearest, found.tuned, found.workspace) == ("gemm", "M=1", True, 64)
+    assert (found.code["registers"], found.roofline and found.roofline.share) == (40, 0.71)
+    assert found.expected == ("one takes 1 us", "two takes 2 us")
     for layout in ("b:10", "x:(8192,1)", "x@4"):
         assert main(["explain", "gemm", "M=16", layout, "--module", "a_library"]) == 1
         assert "fix: leave it out: calls stated here are row-major" in capsys.readouterr().err
@@ -153,6 +160,19 @@ def test_a_parent_that_ignores_the_ends_of_children_hides_none() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert "No child processes" not in done.stdout + done.stderr
     assert "answer  " in done.stdout
+
+
+def test_doctor_as_json_is_what_it_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AOT_TUNE_CACHE_DIR", str(tmp_path / "cache"))
+    status = main(["doctor", "--json"])
+    found = msgspec.json.decode(capsys.readouterr().out, type=Examination)
+    assert found.schema == 1
+    assert (status, found.cache.folder) == (int(found.problems > 0), str(tmp_path / "cache"))
+    assert any(c.backend == "cxx" and c.identity["version"] == c.version for c in found.compilers if not c.trouble)
+    assert main(["doctor"]) == status
+    assert capsys.readouterr().out.splitlines()[-1] == list(examination_lines(found, verbose=False))[-1]
 
 
 def test_doctor_names_the_options_that_it_does_not_look_at() -> None:
