@@ -15,9 +15,9 @@ __all__ = [
     "DroppedCandidate",
     "OperatorReport",
     "ProblemRow",
+    "RaceRunner",
     "RegretCurve",
     "Report",
-    "Runner",
     "SpentOf",
     "SurveyPoint",
     "SurveyRow",
@@ -32,7 +32,7 @@ NOT_TRIED = "not-tried"
 """The status of candidates that there was no reason to try, or no time."""
 
 
-class Runner(msgspec.Struct, frozen=True, kw_only=True):
+class RaceRunner(msgspec.Struct, frozen=True, kw_only=True):
     """What took part in a race on a problem, or was timed beside it.
 
     `whose` says whether it is a kernel of the library, a vendor's library called as a variant, or a baseline. `ns` is
@@ -84,7 +84,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     bound: str = ""
     kind: str = ""
     dims: dict[str, int] = {}
-    runners: tuple[Runner, ...] = ()
+    runners: tuple[RaceRunner, ...] = ()
     held_out: float | None = None
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.naming import variant_name
-from aot_tune.report import Runner
+from aot_tune.report import RaceRunner
 
 __all__ = ["runners_on"]
 
@@ -16,7 +16,7 @@ _MOST = 6
 """Candidates of a problem on which nothing raced, beside the baselines."""
 
 
-def runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) -> tuple[Runner, ...]:
+def runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) -> tuple[RaceRunner, ...]:
     """What raced on a problem and the candidates named `beside`, the fastest first; the best by screens without a race.
 
     A time that a candidate had before it failed elsewhere is none: it is out.
@@ -36,12 +36,12 @@ def _is_in(evidence: Evidence, candidate: str) -> bool:
     return candidate in evidence.entries and not evidence.failed(candidate)
 
 
-def _runner(evidence: Evidence, candidate: str, measured: Measurement) -> Runner:
+def _runner(evidence: Evidence, candidate: str, measured: Measurement) -> RaceRunner:
     samples = measured.final or measured.screen
     low, high = _quartiles(samples)
     entry = evidence.entries.get(candidate)
     vendors = entry is not None and evidence.is_vendors(entry)
-    return Runner(
+    return RaceRunner(
         name=candidate.removeprefix(BASELINE) if entry is None else variant_name(entry),
         whose="baseline" if entry is None else "vendor" if vendors else "kernel",
         ns=round(statistics.median(samples), 2),

@@ -133,7 +133,7 @@ class DispatchMaps {
         while (up + 1 < map.picks.length && map.picks[up + 1][mid] === row[i]) up++;
         while (down > 0 && map.picks[down - 1][mid] === row[i]) down--;
         const wide = xs.edges[next] - xs.edges[i], tall = ys.edges[down] - ys.edges[up + 1];
-        const room = Math.min(wide, tall) * 4 + wide;
+        const room = Math.min(wide, 2 * tall) + 0.01 * wide;
         if (row[i] >= 0 && wide > 13 && tall > 13 && room > ((best.get(row[i]) || {}).room || 0)) {
           best.set(row[i], { room, x: (xs.edges[i] + xs.edges[next]) / 2, y: (ys.edges[down] + ys.edges[up + 1]) / 2 });
         }

@@ -13,9 +13,9 @@ from aot_tune.report import (
     DroppedCandidate,
     OperatorReport,
     ProblemRow,
+    RaceRunner,
     RegretCurve,
     Report,
-    Runner,
     SurveyPoint,
     SurveyRow,
     TimeSpent,
@@ -25,8 +25,10 @@ from aot_tune.report import (
 HOSTILE = "</script><script>alert('1 & 2')</script>"
 
 
-def runner(name: str, whose: Any, ns: float, *, raced: bool = True) -> Runner:
-    return Runner(name=name, whose=whose, ns=ns, low=0.99 * ns, high=1.02 * ns, samples=13 if raced else 2, raced=raced)
+def runner(name: str, whose: Any, ns: float, *, raced: bool = True) -> RaceRunner:
+    return RaceRunner(
+        name=name, whose=whose, ns=ns, low=0.99 * ns, high=1.02 * ns, samples=13 if raced else 2, raced=raced
+    )
 
 
 def row(m: int, dtype: str, *, picked: str = "rows_2", held_out: float | None = 0.0) -> ProblemRow:
