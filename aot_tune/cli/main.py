@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from aot_tune import __version__
 from aot_tune.cli import compile_command as every
+from aot_tune.cli import init_command as begin
 from aot_tune.cli import internal, records_commands
 from aot_tune.cli import last_build_commands as last_build
 from aot_tune.cli import look_commands as inspect
@@ -32,6 +33,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--cmake-dir", action="store_true", help="print the folder of aot_tuneConfig.cmake and exit")
     parser.add_argument("--include-dir", action="store_true", help="print the folder of the C headers and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    begin.add_commands(commands)
     inspect.add_commands(commands)
     reports.add_commands(commands)
     last_build.add_commands(commands)

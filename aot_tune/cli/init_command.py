@@ -1,0 +1,106 @@
+"""The command `aot-tune init`: a new project of a few files that builds and tests itself."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from aot_tune.support.errors import BuildError, OptionError
+
+__all__ = ["add_commands", "project_files"]
+
+_TEMPLATES = Path(__file__).parent / "project"
+_PLACES = {
+    "pyproject.toml": "pyproject.toml",
+    "CMakeLists.txt": "CMakeLists.txt",
+    "README.md": "README.md",
+    "operator.py": "templates/axpy/operator.py",
+    "axpy.cpp.j2": "templates/axpy/axpy.cpp.j2",
+    "test_axpy.py": "tests/test_axpy.py",
+}
+"""Files of every project: the template's name, without its suffix, and where it goes."""
+_BESIDE = {
+    "plain": {},
+    "cuda": {"axpy.cu": "csrc/axpy.cu"},
+    "triton": {"kernels.py": "templates/kernels.py"},
+}
+_TAKEN = frozenset(("all", "aot_tune", "clean", "help", "install", "numpy", "package", "test", "triton"))
+"""Names of CMake's own targets, and of modules that the project imports."""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command to the parser."""
+    init = commands.add_parser(
+        "init",
+        help="a new project with one operator",
+        description="Make a folder NAME with a project of one operator, out = a * x + y, that builds, tests itself and "
+        "makes a wheel at once, without a GPU.",
+    )
+    init.add_argument("name", metavar="NAME", help="the package's name, and that of its folder: a Python identifier")
+    kind = init.add_mutually_exclusive_group()
+    kind.add_argument("--cuda", action="store_const", const="cuda", dest="kind", help="with a CUDA kernel beside")
+    kind.add_argument("--triton", action="store_const", const="triton", dest="kind", help="with a Triton kernel beside")
+    init.set_defaults(run=_init, kind="plain")
+
+
+def _init(given: argparse.Namespace) -> int:
+    files = project_files(given.name, given.kind)
+    folder = Path(given.name)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BuildError(
+                f"{folder} is there and not an empty folder",
+                why="what is in it is not overwritten",
+                fix="take another name, or run this elsewhere",
+            )
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BuildError(
+            f"{error.filename} cannot be made", why=error.strerror or str(error), fix="run this where you may write"
+        ) from error
+    for name in files:
+        print(folder / name)
+    print(f"\ncd {folder}\npip install --no-build-isolation -v .\npython -m pytest tests")
+    return 0
+
+
+def project_files(name: str, kind: str = "plain") -> dict[str, str]:
+    """The text of each file of a new project, by its path.
+
+    Args:
+        name: of the package.
+        kind: plain, cuda or triton.
+
+    Raises:
+        OptionError: when the name cannot be that of a package, a CMake target and a C prefix alike.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
+        fix = "use letters, digits and _, a letter first, such as my_kernels; no keyword of Python"
+        raise OptionError(f"{name!r} is no name for a package", fix=fix)
+    if name in _TAKEN:
+        raise OptionError(f"{name!r} is taken", why="by CMake, or by what the project imports", fix="take another name")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - what is written is no HTML
+        variable_start_string="[[",
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        comment_start_string="[#",
+        comment_end_string="#]",
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    places = {**_PLACES, **_BESIDE[kind]}
+    return {
+        place: environment.get_template(f"{file}.txt").render(name=name, kind=kind) for file, place in places.items()
+    }

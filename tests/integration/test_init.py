@@ -1,0 +1,40 @@
+"""A project that `aot-tune init` made builds a wheel at once, and passes its own tests."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from environments import ROOT, environment, run
+
+CONFIG = f'include("{ROOT}/cmake/aot_tune_add_library.cmake")\n'
+"""Stands in for the config of an installed aot_tune: the source tree's functions."""
+
+
+@pytest.mark.slow
+def test_a_new_project_builds_and_tests_itself(tmp_path: Path) -> None:
+    env = environment(PYTHONPATH=str(ROOT), AOT_TUNE_CACHE_DIR=str(tmp_path / "cache"), AOT_TUNE_SURVEY="0")
+    said = run([sys.executable, "-m", "aot_tune.cli.main", "init", "my_kernels"], env=env, cwd=tmp_path)
+    project = tmp_path / "my_kernels"
+    made = sorted(p for p in project.rglob("*") if p.is_file())
+    assert len(made) <= 7
+    assert all(str(p.relative_to(tmp_path)) in said for p in made)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "aot_tuneConfig.cmake").write_text(CONFIG)
+    argv: list[object] = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--no-index"]
+    argv += ["-C", f"cmake.define.aot_tune_DIR={tmp_path / 'config'}", "-w", tmp_path / "dist", project]
+    log = run(argv, env=env)
+    assert "measurements made" in log
+    (wheel,) = (tmp_path / "dist").glob("my_kernels-0.1.0-cp310-abi3-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    env["PYTHONPATH"] = str(tmp_path / "installed")
+    told = run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", project / "tests"], env=env, cwd=tmp_path
+    )
+    assert "13 passed" in told
+    env["PYTHONPATH"] = f"{ROOT}:{tmp_path / 'installed'}"
+    report = [sys.executable, "-m", "aot_tune.cli.main", "report", "--module", "my_kernels.ops"]
+    assert "axpy on cpu-" in run(report, env=env, cwd=tmp_path)

@@ -1,0 +1,85 @@
+"""`aot-tune init`: what it writes, and what it refuses to write over or under which names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from aot_tune.cli.init_command import project_files
+from aot_tune.cli.main import main
+from aot_tune.spec.load_operators import load_operator
+from aot_tune.support.errors import OptionError
+
+TOOLS = Path(sys.executable).parent
+
+
+@pytest.mark.parametrize(("options", "kernels"), [
+    ((), ["generic", "lanes"]),
+    (("--cuda",), ["generic", "lanes", "cuda_generic", "blocks"]),
+    (("--triton",), ["generic", "lanes", "triton_generic", "blocks"]),
+], ids=str)  # fmt: skip
+def test_projects_are_of_a_few_files_that_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], kernels: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "my_kernels", *options]) == 0
+    project = tmp_path / "my_kernels"
+    files = [p for p in project.rglob("*") if p.is_file()]
+    assert len(files) <= 7
+    said = capsys.readouterr().out
+    assert all(str(p.relative_to(tmp_path)) in said for p in files)
+    operator = load_operator(project / "templates" / "axpy")
+    assert [k.name for k in operator.kernels] == kernels
+    stated = (project / "pyproject.toml").read_text()
+    assert 'name = "my_kernels"\n' in stated
+    assert ('requires = ["aot_tune", "triton' in stated) == ("--triton" in options)
+    whole = "".join(p.read_text() for p in files)
+    assert "[[" not in whole
+    assert "[%" not in whole
+    assert "aot_tune_add_library(my_kernels " in (project / "CMakeLists.txt").read_text()
+    ruff = [TOOLS / "ruff", "format", "--check", "--no-cache", "--config", ROOT / "pyproject.toml", project]
+    subprocess.run(list(map(str, ruff)), check=True, capture_output=True)
+    for path in files:
+        if path.suffix == ".cu":
+            formatted = subprocess.run(
+                [str(TOOLS / "clang-format"), f"--style=file:{ROOT / '.clang-format'}", str(path)],
+                check=True, capture_output=True, text=True,
+            )  # fmt: skip
+            assert formatted.stdout == path.read_text()
+
+
+@pytest.mark.parametrize("name", ["", "7up", "my-kernels", "my.kernels", "my kernels", "class", "für", "../up", "_x"])
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(OptionError, match="is no name for a package") as caught:
+        project_files(name)
+    assert "such as my_kernels" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["aot_tune", "test", "numpy"])
+def test_names_that_are_taken(name: str) -> None:
+    with pytest.raises(OptionError, match="is taken"):
+        project_files(name)
+
+
+def test_nothing_is_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("full", "file"):
+        assert main(["init", name]) == 1
+        said = capsys.readouterr().err
+        assert f"{name} is there and not an empty folder" in said
+        assert "fix: take another name" in said
+    assert [p.name for p in (tmp_path / "full").iterdir()] == ["mine.txt"]
+    assert (tmp_path / "file").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    assert main(["init", "empty"]) == 0
+    assert (tmp_path / "empty" / "pyproject.toml").is_file()
