@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from aot_tune.report.report_records import DispatchMap, OperatorReport, Report, TimeSpent, VariantRow
+from aot_tune.report.report_records import DispatchMap, OperatorReport, Report, SpentOf, TimeSpent, VariantRow
 
 __all__ = [
     "Bar",
@@ -188,11 +188,18 @@ def size_bars(variants: Iterable[VariantRow]) -> list[Bar]:
     return sorted(bars, key=lambda b: (-b.amount, b.label))
 
 
-def time_bars(spent: Iterable[TimeSpent], of: str) -> list[Bar]:
-    """Where the seconds of one kind went, the most first."""
-    found = [row for row in spent if row.of == of]
-    bars = [Bar(f"{row.what} for {row.target}" if row.target else row.what, row.seconds) for row in found]
-    return sorted(bars, key=lambda b: (-b.amount, b.label))
+def time_bars(spent: Iterable[TimeSpent], titles: Mapping[SpentOf, str]) -> dict[str, list[Bar]]:
+    """Where the seconds went, the most first, by title; a target that is the same for all stands in the title."""
+    found = {}
+    for of, title in titles.items():
+        rows = [row for row in spent if row.of == of]
+        targets = {row.target for row in rows}
+        alone = len(targets) == 1
+        bars = [Bar(row.what if alone or not row.target else f"{row.what}, {row.target}", row.seconds) for row in rows]
+        of_all = f", for {rows[0].target}" if alone and rows[0].target else ""
+        if bars:
+            found[title + of_all] = sorted(bars, key=lambda b: (-b.amount, b.label))
+    return found
 
 
 def code_bytes(report: Report) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from aot_tune.report.chart_records import Bar, OperatorCharts, charts_of, code_bytes, time_bars
 from aot_tune.report.code_resources import format_resources
-from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report, SurveyPoint
+from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report, SpentOf, SurveyPoint
 from aot_tune.report.report_words import format_time
 
 __all__ = ["html_page"]
@@ -23,7 +23,7 @@ _STYLES = ("page.css", "tables.css", "charts.css")
 _SCRIPTS = ("svg.js", "tables.js", "races.js", "curves.js", "maps.js", "page.js")
 _WORST = 8
 """Surveyed shapes that are listed, those on which dispatch loses most."""
-_SPENT = {
+_SPENT: dict[SpentOf, str] = {
     "clock": "On the clock",
     "compilers": "Compilers, all cores together",
     "device": "Measuring, all devices together",
@@ -68,11 +68,10 @@ def html_page(report: Report, operators: Sequence[str] = ()) -> str:
         "resources": format_resources,
         "number": _number,
     }
-    bars = {title: time_bars(report.spent, of) for of, title in _SPENT.items()}
     return environment.get_template("page.html.j2").render(
         report=report,
         sections=[_section(one) for one in shown],
-        spent=_json({title: own for title, own in bars.items() if own}),
+        spent=_json(time_bars(report.spent, _SPENT)),
         total=code_bytes(msgspec.structs.replace(report, operators=tuple(shown))),
         style=_files(_STYLES),
         script=_files(_SCRIPTS),

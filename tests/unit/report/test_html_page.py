@@ -96,8 +96,9 @@ def test_data_of_the_charts_is_that_of_the_records() -> None:
     spent = [(title, bar["label"], bar["amount"]) for title, bars in PAGE.data["spent"].items() for bar in bars]
     assert spent == [
         ("On the clock", "compiling and measuring", 70.0),
-        ("Compilers, all cores together", "nvcc for cuda-sm_90a", 55.5),
-        ("Measuring, all devices together", "race for cuda-sm_90a", 12.5),
+        ("Compilers, all cores together", "nvcc, cuda-sm_90a", 55.5),
+        ("Compilers, all cores together", "cxx, cpu-x86-64", 4.5),
+        ("Measuring, all devices together, for cuda-sm_90a", "race", 12.5),
     ]
 
 
@@ -142,6 +143,7 @@ def test_a_browser_draws_what_the_data_says(tmp_path: Path) -> None:
         filter.dispatchEvent(new Event("input"));
         [...table.tBodies[0].rows].find((row) => !row.hidden).click();
         for (const chart of document.querySelectorAll(".chart")) drawChart(chart);
+        document.querySelector(".theme").click();
       });
     </script></body>"""
     path = tmp_path / "report.html"
@@ -151,6 +153,7 @@ def test_a_browser_draws_what_the_data_says(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
     dom = done.stdout
     assert "data-error" not in dom
+    assert 'data-theme="dark"' in dom.partition(">")[2].partition(">")[0]
     body = dom[dom.index('data-table="races"') : dom.index("Regret by number of variants")]
     shown = re.findall(
         r'<tr data-i="(\d)"((?: hidden="")?)', re.sub(r' (?:data-tie|data-other|tabindex|class)="[^"]*"', "", body)

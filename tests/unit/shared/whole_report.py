@@ -172,6 +172,7 @@ REPORT = Report(
     spent=(
         TimeSpent(of="clock", what="compiling and measuring", seconds=70.0),
         TimeSpent(of="compilers", what="nvcc", seconds=55.5, target="cuda-sm_90a"),
+        TimeSpent(of="compilers", what="cxx", seconds=4.5, target="cpu-x86-64"),
         TimeSpent(of="device", what="race", seconds=12.5, target="cuda-sm_90a"),
     ),
 )
