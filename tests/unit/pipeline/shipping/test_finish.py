@@ -12,6 +12,7 @@ from aot_tune.link import SeenCalls
 from aot_tune.pipeline import build_library as pipeline
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.shipping.finish import seen_calls, without_epilogue
+from aot_tune.pipeline.spent_time import SpentTime
 from aot_tune.pipeline.surveyed_times import SurveyedTimes
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
@@ -103,8 +104,12 @@ def test_compiling_what_is_kept_is_no_part_of_the_link(
         tuned=ended,
         operators={},
         turn=None,
+        spent=SpentTime(),
     )
     session.load = SimpleNamespace(granted=1.0)
-    plan, repeats = SimpleNamespace(options=SimpleNamespace(mode=mode)), SimpleNamespace(keep=lambda *_: None)
+    plan, repeats = (
+        SimpleNamespace(options=SimpleNamespace(mode=mode, replays=mode == "replay")),
+        SimpleNamespace(keep=lambda *_: None),
+    )
     pipeline.build_with(cast(Any, session), cast(Any, plan), tmp_path, cast(Any, repeats))
     assert noted == [7.0 if ended is None else 17.0]
