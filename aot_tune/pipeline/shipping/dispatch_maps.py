@@ -55,7 +55,8 @@ def points_of(one: Chosen) -> tuple[SurveyPoint, ...]:
     """The surveyed shapes; what was held out has the regret that dispatch was judged by."""
     evidence, selection = one.evidence, one.selection
     operator, costs = evidence.operator, evidence.surveyed.costs(evidence.failed)
-    problems = {name: evidence.surveyed.problems[name] for name in sorted(costs)}
+    tuned = {p.id for p in evidence.workload if p.id in one.costs}  # a survey times these, too: they are no others
+    problems = {name: evidence.surveyed.problems[name] for name in sorted(costs) if name not in tuned}
     facts = {name: operator.facts(problem) for name, problem in problems.items()}
     picks = _picked(one, facts)
     judged = selection.judged.regret if selection.judged is not None else {}

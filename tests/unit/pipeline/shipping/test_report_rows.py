@@ -81,8 +81,8 @@ def test_a_map_shows_what_each_call_gets() -> None:
 
 def test_surveyed_shapes_say_which_dims_a_map_is_over() -> None:
     found = raced()
-    shapes = [problem(M=1, N=8), problem(M=64, N=4096)]
-    for shape in shapes:
+    shapes = [problem(M=2, N=8), problem(M=64, N=4096)]
+    for shape in (*shapes, ONE):  # which was tuned
         found.surveyed.add(shape, {FAST.candidate.id: 5.0, SMALL.candidate.id: 6.0}, found.entries)
     (one,) = maps_of(chosen(found))
     assert {one.x, one.y} == {"M", "N"}
