@@ -45,17 +45,19 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a worker takes, as a tune of 461 problems on one H100 divides into 7900 screens and 461 races.
 
     That one spent 173 s on races, 81 on samples of screens, 77 on verification, 71 on references, 48 on odd problems.
+    `first` is such that four devices come to 2.6 x what one measures of 72 problems with the build of before 2026-11-28;
+    a machine with four GPUs measured 2.64 x, and 1.75 x on two.
 
     Args:
         start: of a worker, until it answers.
-        first: of an operator's first reference in a worker, and of its first baseline.
+        first: of an operator's first reference in a worker, and of each baseline's first problem there.
         reference, prepare: of a problem; `per_gib` more for each GiB of its tensors, with outputs in f64.
         load, check, verify, screen, turn: a request of that name; a race has 7 to 13 turns of each runner.
         hit: of an object that the cache has, to the moment when it is linked.
     """
 
     start: float = 5.0
-    first: float = 0.4
+    first: float = 1.2
     reference: float = 0.02
     prepare: float = 0.03
     per_gib: float = 0.2

@@ -57,6 +57,7 @@ class PoolJobs:
         self._own: dict[int, deque[_Given]] = {id(m): deque() for m in members}
         self._free: deque[_Given] = deque()
         self._busy: set[int] = set()
+        self._turns = 0
         self._ended = self._done = False
         self._add(jobs)
 
@@ -104,6 +105,7 @@ class PoolJobs:
             member.worked(time.monotonic() - begun)
             with self._changed:
                 self._busy.discard(number)
+                self._turns += 1
                 self._changed.notify_all()
 
     def _gives_up(self, member: Measurer, number: int, jobs: list[Job], error: WorkerError) -> bool:
@@ -132,6 +134,7 @@ class PoolJobs:
                     return turn
                 if self._done and not self._waits():
                     return None
+                turns = self._turns
             if self._asking.acquire(blocking=False):  # else another device is asking
                 try:
                     found = self._more()
@@ -143,6 +146,8 @@ class PoolJobs:
                 with self._changed:
                     if self._add(found):
                         self._changed.notify_all()
+                        continue
+                    if turns != self._turns:  # what ended meanwhile may have brought something to light
                         continue
                     if not self._busy and not self._waits():
                         self._done = True

@@ -171,7 +171,7 @@ def test_a_device_that_has_nothing_left_to_do_takes_what_others_have_not_begun()
 
 
 def test_a_number_of_which_nothing_was_done_stays_whose_it_was() -> None:
-    one, other = (cast(Measurer, SimpleNamespace(ended=False)) for _ in range(2))
+    one, other = (cast(Measurer, SimpleNamespace(ended=False, worked=lambda _seconds: None)) for _ in range(2))
     homes = {0: one}
     PoolJobs([one, other], homes, [(0, lambda _: False), (1, lambda _: False), (2, lambda _: None)]).work(other)
     assert homes == {0: one, 2: other}

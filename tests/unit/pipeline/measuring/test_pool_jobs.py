@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pipelines import pool_of
+from pipelines import pool_of, session_of
 
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.measuring.pool_jobs import Job
+from aot_tune.support.errors import WorkerError
 
 
 def test_a_device_that_has_nothing_left_gets_more_while_another_is_at_work() -> None:
@@ -111,6 +112,29 @@ def test_what_fails_to_find_more_ends_all(fault: BaseException, no_thread_left: 
     with pytest.raises(type(fault)), pool_of(2) as pool:
         pool.each([(0, job)], more)
     assert no_thread_left()
+
+
+def test_a_device_that_waits_for_more_takes_over_what_a_lost_one_was_at() -> None:
+    done, idle = list[tuple[int, str]](), threading.Event()
+    session = session_of(2)
+
+    def first(measurer: Measurer) -> None:
+        if not lost:
+            assert idle.wait(10)
+            lost.append(measurer)
+            raise WorkerError("a worker never answered")
+        done.append((0, measurer.bench.device.unit))
+
+    def more() -> list[tuple[int, Job]]:
+        idle.set()
+        return []
+
+    lost: list[Measurer] = []
+    with pool_of(2, session) as pool:
+        pool.each([(0, first)], more)
+        assert [n for n, _ in done] == [0]
+        assert done[0][1] != lost[0].bench.device.unit
+    assert session.said[0].startswith(f"LOST GPU {lost[0].bench.device.unit}: a worker never answered")
 
 
 def test_it_is_told_how_long_each_device_was_at_work() -> None:
