@@ -177,6 +177,10 @@ inline bool find_stream(decltype(TypeEntry::current_stream) ask, const DLDevice&
 // Takes a tensor's extents and strides over from who lent them, as long as nothing else has run since.
 void copy_layout(DLTensor* tensor, Borrowed* out);
 
+// Has the tensor's pointer be NULL where a subclass of torch's has no memory: torch adds the offset of a view
+// to NULL. It may run Python code.
+void find_memory(PyObject* object, DLTensor* tensor);
+
 // Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
 // cause; false.
 __attribute__((cold)) bool cannot_read(State* state, PyObject* object, const Place& place);
@@ -215,7 +219,7 @@ bool learn_numpy(State* state);
 
 // A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set. Its axes
 // are in memory as those of `layout` are, if that is not NULL.
-PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
+PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const Place& place,
                    const DType& type, int rank, const int64_t* extents, const DLTensor* layout);
 
 // ---- Devices and streams
@@ -223,7 +227,7 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const T
 
 // All false with an exception set.
 bool parse_device(State* state, PyObject* value, DLDevice* device);
-bool parse_stream(State* state, PyObject* value, Stream* stream);
+bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream);
 
 // What to pass as `stream` to __dlpack__ of an object on that device; sets `stream` where it is not known.
 PyObject* stream_argument(State* state, PyObject* object, const DLDevice& device, Stream* stream);

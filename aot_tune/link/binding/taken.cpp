@@ -40,6 +40,10 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
   given[index] = &tensor;
   lent |= uint32_t{1} << index;
   took(tensor);
+  if (torch && !plain) {
+    settle();
+    find_memory(object, &tensor);
+  }
   if (!find_stream(current_stream, tensor.device, &shared.stream))
     return cannot_read(state, object, {&op, op.tensors[index].name});
   if (torch && op.tensors[index].written()) versioned |= uint32_t{1} << index;
@@ -111,7 +115,7 @@ bool CallTensors::is_read_only(State* state, const Operator& op, int index) cons
 }
 
 bool CallTensors::take_given(State* state, const Operator& op, const Parsed& parsed) {
-  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &shared.stream)) return false;
+  if (parsed.stream != nullptr && !parse_stream(state, op.name, parsed.stream, &shared.stream)) return false;
   for (int i = 0; i < op.tensor_count; ++i) {
     if (!take_passed(state, op, i, parsed.tensors[i])) return false;
   }
