@@ -3,7 +3,8 @@
 
     benchmarks/calls.py [--rounds 25] [--count 3000] [--imports 15] [--device cpu] [--json FILE]
 
-Calls with three tensors of one element, of numpy and of torch, outputs passed: by the module's function, and by the C
+Calls with three tensors of three columns (a product's second factor is a square), and of one element, of numpy and of
+torch, outputs passed: by the module's function, and by the C
 function in a loop of C in the same process. Calls through torch.ops beside the module's function, by Python and by the
 shim, are those of torch_ops.py. All take turns, in rounds of changing order; a figure is the median over the rounds of
 differences within one, with their quartiles. The import is timed in fresh processes, from the first statement to the
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import platform
 import random
@@ -38,6 +40,7 @@ import aot_tune.ops
 spent = time.perf_counter_ns() - start
 print(spent / 1e6, [name for name in ("torch", "numpy", "msgspec") if name in sys.modules])
 """
+SIZES = {3: "3 columns", 1: "one element"}
 LIMITS = {"numpy": 350.0, "torch": 450.0, "shim": 1500.0, "import": 5.0}
 """What is wanted at most: ns over C's call, ns over the module's function, ms."""
 
@@ -76,21 +79,22 @@ def beyond_c(rounds: int, count: int) -> list[Figure]:
     """Python's calls over those of C, for arrays of numpy and tensors of torch."""
     with tempfile.TemporaryDirectory() as folder:
         library = str(build_calls(Path(folder), installed()))
-        ways = {framework: Overhead(framework, library, {}) for framework in ("numpy", "torch")}
-        found: dict[tuple[str, str], list[float]] = {}
+        ways = {(f, n): Overhead(f, library, {}, n) for n in SIZES for f in ("numpy", "torch")}
+        found: dict[tuple[str, int, str], list[float]] = {}
         for number in range(rounds + 1):
             order = list(ways)
             random.Random(number).shuffle(order)
-            for framework in order:
-                for kind, spent in ways[framework].measure(count).items():
+            for way in order:
+                for kind, spent in ways[way].measure(count).items():
                     if number > 0:  # the first warms up
-                        found.setdefault((framework, kind), []).append(spent)
+                        found.setdefault((*way, kind), []).append(spent)
     figures = []
-    for name in OPERATORS:
-        figures.append(Figure(f"`{name}` from C", "ns", tuple(found["numpy", f"{name} c"])))
-        for framework in ways:
-            more = differences(found[framework, f"{name} python"], found[framework, f"{name} c"])
-            figures.append(Figure(f"`{name}` with {framework}, more than from C", "ns", more, LIMITS[framework]))
+    for name, columns in itertools.product(OPERATORS, SIZES):
+        what = f"`{name}`, {SIZES[columns]}"
+        figures.append(Figure(f"{what}, from C", "ns", tuple(found["numpy", columns, f"{name} c"])))
+        for framework in ("numpy", "torch"):
+            one, other = (found[framework, columns, f"{name} {kind}"] for kind in ("python", "c"))
+            figures.append(Figure(f"{what}, {framework}: more", "ns", differences(one, other), LIMITS[framework]))
     return figures
 
 

@@ -93,6 +93,8 @@ struct State {
   bool (*inference_mode)();         // or NULL
   PyObject* forward_ad;             // the module, once torch was seen; borrowed
   PyObject* increment_version;      // torch's once it was needed
+  PyObject* increment_all;          // what that comes to with a tuple of tensors, or NULL
+  PyCFunction ask_negated;          // what a plain tensor's method comes to, once it was needed
   uint8_t calls_without_asking;
   PyObject* error;  // base of the three below
   PyObject* type_error;
@@ -199,7 +201,7 @@ void bump_version(State* state, PyObject* object);
 // All: false with an exception set.
 bool check_tangent(State* state, PyObject* object, const Place& place);
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
-bool check_negated(State* state, PyObject* object, const Place& place);
+bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
 
 // A negated view of torch's (the imaginary part of a conjugate) has strides that are all even; others are not
 // asked.

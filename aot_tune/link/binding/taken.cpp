@@ -58,7 +58,7 @@ bool CallTensors::check_flags(State* state, const Operator& op, int index, PyObj
   const TypeEntry type = *find_type(state, object);
   if (shared.forward && !check_tangent(state, object, place)) return false;
   if (shared.gradients == Gradients::kFlags && !check_gradient(state, object, type, place)) return false;
-  return !may_be_negated(*given[index]) || check_negated(state, object, place);
+  return !may_be_negated(*given[index]) || check_negated(state, object, type, place);
 }
 
 bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject* object) {

@@ -65,7 +65,7 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
   if (shared->gradients == Gradients::kUnknown && !find_gradients(state, place, shared)) return false;
   if (shared->forward && !check_tangent(state, object, place)) return false;
   if (shared->gradients == Gradients::kFlags && !check_gradient(state, object, entry, place)) return false;
-  return !may_be_negated(out->tensor) || check_negated(state, object, place);
+  return !may_be_negated(out->tensor) || check_negated(state, object, entry, place);
 }
 
 // "f32, bf16 or f16": what the tensor may have; a new text, or NULL with an exception set.
