@@ -1,4 +1,5 @@
-// Calls of the installed library on tensors of one element, timed from C. Compiled against its header.
+// Calls of the installed library on tensors of one element, or a few, timed from C. Compiled against its
+// header.
 #include <aot_tune/ops.h>
 #include <time.h>
 
@@ -31,7 +32,7 @@ struct Tensor {
   }
 };
 
-Tensor first, second, result;
+Tensor first, second, square, result;
 
 // Mean time of a call in ns; -1 when one fails.
 template <typename Call>
@@ -56,6 +57,12 @@ void* workspace() {
 
 extern "C" {
 
+// From now on tensors have so many columns, at most 4, and second factors as many rows.
+void calls_columns(int64_t columns) {
+  for (Tensor* t : {&first, &second, &square, &result}) t->shape[1] = t->strides[0] = columns;
+  square.shape[0] = columns;
+}
+
 double calls_silu_mul(int64_t count) {
   return time_calls(count,
                     [] { return aot_tune_silu_mul(&first.view, &second.view, &result.view, nullptr); });
@@ -63,7 +70,7 @@ double calls_silu_mul(int64_t count) {
 
 double calls_gemm(int64_t count) {
   return time_calls(count, [] {
-    return aot_tune_gemm(&first.view, &second.view, nullptr, nullptr, &result.view, 0, 0, nullptr);
+    return aot_tune_gemm(&first.view, &square.view, nullptr, nullptr, &result.view, 0, 0, nullptr);
   });
 }
 
@@ -78,7 +85,7 @@ double calls_silu_mul_kernel(void* launch, int64_t count) {
 double calls_gemm_kernel(void* launch, int64_t count) {
   const auto kernel = reinterpret_cast<GemmLaunch>(launch);
   return time_calls(count, [kernel] {
-    return kernel(&first.view, &second.view, nullptr, nullptr, &result.view, 0, 0, workspace(), kWorkspace,
+    return kernel(&first.view, &square.view, nullptr, nullptr, &result.view, 0, 0, workspace(), kWorkspace,
                   nullptr);
   });
 }

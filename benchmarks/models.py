@@ -189,6 +189,7 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
             for _ in ("empty caches", "again"):
                 made = Contender(way, model, options, str(Path(folder) / way.replace(", ", "-")))
                 found[way]["first"].append(made.first)
+                print(f"{model}, {way}: first result after {made.first:.1f} s", file=sys.stderr, flush=True)
                 if len(found[way]["first"]) == 1:
                     made.close()
             found[way]["shown"] = made.shown

@@ -19,21 +19,26 @@ _TREE = (1, 4096, 4096)
 
 
 class Overhead:
-    """Three tensors of one element as a framework has them, and the same calls from C in the same process."""
+    """Three tensors of one element as a framework has them, and the same calls from C in the same process.
 
-    def __init__(self, framework: str, calls: str, kernels: dict[str, dict[str, str] | None]) -> None:
+    With more `columns` (4 at most) they are rows of so many elements, and a second factor is a square.
+    """
+
+    def __init__(self, framework: str, calls: str, kernels: dict[str, dict[str, str] | None], columns: int = 1) -> None:
         from aot_tune import ops
 
         if framework == "torch":
             import torch
 
             torch.set_grad_enabled(False)
-            tensors = [torch.ones(1, 1) for _ in range(3)]
+            ones: Callable[[int, int], Any] = torch.ones
         else:
             import numpy as np
 
-            tensors = [np.ones((1, 1), dtype=np.float32) for _ in range(3)]
-        self.first, self.second, self.out = tensors
+            ones = lambda rows, columns: np.ones((rows, columns), dtype=np.float32)  # noqa: E731
+        self.first, self.out = ones(1, columns), ones(1, columns)
+        self.second = {"silu_mul": ones(1, columns), "gemm": ones(columns, columns)}
+        self.columns = columns
         self.functions: dict[str, Callable[..., Any]] = {name: getattr(ops, name) for name in OPERATORS}
         self.probe = ctypes.CDLL(calls)
         self.kernels = {name: _address(kernel) for name, kernel in kernels.items() if kernel is not None}
@@ -41,16 +46,17 @@ class Overhead:
     def measure(self, count: int) -> dict[str, float]:
         """Mean ns per call of each kind, from one loop each, close together in time."""
         found: dict[str, float] = {}
+        self.probe.calls_columns(ctypes.c_int64(self.columns))
         for name in OPERATORS:
-            found[f"{name} python"] = self._python(self.functions[name], count)
+            found[f"{name} python"] = self._python(self.functions[name], self.second[name], count)
             found[f"{name} c"] = self._c(f"calls_{name}", 4 * count)
             if name in self.kernels:
                 found[f"{name} kernel"] = self._c(f"calls_{name}_kernel", 4 * count, self.kernels[name])
         found["gemm workspace"] = self._c("calls_gemm_workspace", 4 * count, *_TREE)
         return found
 
-    def _python(self, function: Callable[..., Any], count: int) -> float:
-        first, second, out = self.first, self.second, self.out
+    def _python(self, function: Callable[..., Any], second: Any, count: int) -> float:
+        first, out = self.first, self.out
         rounds = itertools.repeat(None, count)
         enabled = gc.isenabled()
         gc.disable()

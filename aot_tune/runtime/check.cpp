@@ -229,9 +229,9 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
     if (given[i] == nullptr || views[i].empty) continue;
     const TensorInfo& info = op.tensors[i];
     const View& view = views[i];
-    if (view.tensor.data == nullptr) {
-      return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no data: its pointer is NULL", op.name,
-                  info.name);
+    if (is_nowhere(view.tensor.data)) {
+      return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no data: its pointer is NULL%s", op.name,
+                  info.name, view.tensor.data == nullptr ? "" : " but for an offset");
     }
     const DLDataType& type = view.tensor.dtype;
     // elements have a power of two of bytes

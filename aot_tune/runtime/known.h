@@ -103,7 +103,7 @@ struct Known {
     Argument& mine = tensors[I];
     if (tensor == nullptr) return Op.tensors[I].optional && mine.tensor.ndim < 0;
     if (bits_of(tensor->device) != bits_of(mine.tensor.device) || kind_of(*tensor) != kind_of(mine.tensor) ||
-        tensor->shape == nullptr || tensor->data == nullptr)
+        tensor->shape == nullptr || is_nowhere(tensor->data))
       return false;
     uint64_t other = 0;
 #pragma GCC unroll 8

@@ -35,6 +35,10 @@ inline bool is_dtype(const DLDataType& given, uint8_t code, uint8_t bits) noexce
   return given.code == code && given.bits == bits && given.lanes == 1;
 }
 
+// Whether a pointer is NULL, but for an offset perhaps, as torch has it of a view whose storage was freed: no
+// allocator gives what lies below 64 KiB.
+inline bool is_nowhere(const void* data) noexcept { return reinterpret_cast<uintptr_t>(data) < 65536; }
+
 inline bool same_device(const DLDevice& a, const DLDevice& b) noexcept {
   return a.device_type == b.device_type && a.device_id == b.device_id;
 }
@@ -141,7 +145,7 @@ bool is_plain_memory(const DLTensor* const* given, const View* views,
   if (given[I] == nullptr) return true;
   const DLTensor& tensor = views[I].tensor;
   const uintptr_t beyond = reinterpret_cast<uintptr_t>(tensor.data) & (tensor.dtype.bits / 8u - 1u);
-  if (tensor.data == nullptr || beyond != 0) return false;
+  if (is_nowhere(tensor.data) || beyond != 0) return false;
   if constexpr (info.output) {
     return is_row_major<info.rank>(views[I]) && (is_apart<Op, I, Others>(given, views) && ...);
   }

@@ -11,6 +11,7 @@ from aot_tune.torch.drop_in.replaced_modules import Replaced
 from aot_tune.torch.registration import Registered, register
 from aot_tune.torch.shim import ShimError, build_shim
 from aot_tune.torch.torch_errors import TorchError
+from aot_tune.torch.torch_versions import UntestedTorchWarning
 
 __all__ = [
     "Backward",
@@ -21,6 +22,7 @@ __all__ = [
     "Replaced",
     "ShimError",
     "TorchError",
+    "UntestedTorchWarning",
     "build_shim",
     "patch",
     "register",

@@ -18,6 +18,7 @@ from aot_tune.torch.fake_calls import FakeCall
 from aot_tune.torch.schemas import schema_of
 from aot_tune.torch.shim import Shim, build_shim, find_shim, load_shim
 from aot_tune.torch.torch_errors import TorchError
+from aot_tune.torch.torch_versions import check_torch
 
 __all__ = ["Registered", "register"]
 
@@ -26,7 +27,12 @@ _TAGS = tuple(
 )
 """Compiled graphs pass tensors with the strides that they had before: variants are tuned for strides."""
 
-_TAKEN = ("aten", "prim", "prims", "quantized", "inductor", "_c10d_functional")
+_TAKEN = (
+    "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test", "aten", "c10d",
+    "debug_mode_ops", "debugprims", "export", "inductor", "inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked",
+    "onednn", "prim", "prims", "profiler", "quantization", "quantized", "rngprims", "sparse", "static_runtime",
+    "symm_mem", "torch",
+)  # fmt: skip
 """Namespaces of torch."""
 
 _KEY = "CompositeExplicitAutograd"
@@ -76,12 +82,14 @@ def register(
     Registering the same module again under the same namespace, with the same functions, changes nothing.
 
     Raises:
-        TorchError: when the module is none of a library, or the namespace or a backward cannot be.
+        TorchError: when the module is none of a library, or of another version's, when the namespace is taken, when a
+            backward cannot be, and when torch is too old. A torch that nobody tested is an `UntestedTorchWarning`.
         ShimError: when the shim is asked for, or there, and does not work.
     """
     operators = read_signatures(module, TorchError)
     namespace = _namespace(module) if namespace is None else namespace
     functions = dict(backward or {})
+    check_torch()
     check_backward(operators, functions)
     with _lock:
         return _register(module, operators, namespace, functions, shim)
@@ -98,19 +106,25 @@ def _register(
         return _again(module, namespace, functions)
     if not namespace.isidentifier() or namespace in _TAKEN:
         raise TorchError(
-            f"{namespace!r} is no namespace for operators", fix="pass namespace=, an identifier of your own"
+            f"{namespace!r} is no namespace for operators",
+            why="torch has it for its own" if namespace in _TAKEN else "it is no identifier",
+            fix="pass namespace=, an identifier of your own",
         )
     loaded = _shim(shim)
     library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
-    for op in operators:
-        for overload in op.overloads():
-            backward_of = functions.get(op.name) if overload.made else None
-            _define(module, library, namespace, op, overload, backward_of, in_python=loaded is None)
-            if loaded is not None:
-                loaded.implement(module, namespace, operators, op, overload, differentiable=backward_of is not None)
+    made_of = [(op, overload, functions.get(op.name) if overload.made else None) for op, overload in _all(operators)]
+    for op, overload, backward in made_of:
+        _define(module, library, namespace, op, overload, backward, in_python=loaded is None)
+    if loaded is not None:  # what it does is for good, so that all are defined before
+        for op, overload, backward in made_of:
+            loaded.implement(module, namespace, operators, op, overload, differentiable=backward is not None)
     made = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
     _registered[namespace] = _Registration(module, functions, made, library)
     return made
+
+
+def _all(operators: tuple[OperatorSignature, ...]) -> list[tuple[OperatorSignature, Overload]]:
+    return [(op, overload) for op in operators for overload in op.overloads()]
 
 
 def _shim(wanted: bool | str | os.PathLike[str] | None) -> Shim | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import shutil
@@ -374,7 +375,7 @@ def test_registering_again(module: Any, registered: Registered) -> None:
     assert register(other, f"{registered.namespace}_other", shim=False).operators == registered.operators
     with pytest.raises(TorchError, match="has the operators of tested_in_torch already"):
         register(other, registered.namespace)
-    for name in ("aten", "a b", ""):
+    for name in ("aten", "mkldnn", "a b", ""):
         with pytest.raises(TorchError, match="is no namespace for operators"):
             register(module, name)
     with pytest.raises(TorchError, match="backward has a function for 'blent'"):
@@ -383,6 +384,37 @@ def test_registering_again(module: Any, registered: Registered) -> None:
         register(module, "own_more", backward={"blend": lambda call, gradient: {}})
     with pytest.raises(TorchError, match=r"registered as 'own_.*' already, without this backward for spread"):
         register(module, registered.namespace, backward={"spread": lambda call, first, second: {}})
+
+
+def test_a_namespace_of_somebody_else(module: Any, registered: Registered) -> None:
+    """Other operators may be there, but none of the same name; then nothing of the library is registered."""
+    name = f"{registered.namespace}_shared"
+    with torch.library._scoped_library(name, "DEF") as theirs:
+        theirs.define("cast(Tensor x) -> Tensor")
+        with pytest.raises(TorchError, match=rf"torch takes no operator {name}::cast\n.*multiple times"):
+            register(module, name, shim=registered.shim)
+        gc.collect()
+        assert not hasattr(getattr(torch.ops, name), "blend")
+    with torch.library._scoped_library(name, "FRAGMENT") as theirs:
+        theirs.define("other(Tensor x) -> Tensor")
+        assert register(module, name, shim=registered.shim).operators == registered.operators
+
+
+def test_a_module_of_another_version(module: Any, request: pytest.FixtureRequest) -> None:
+    """Its tables or its signatures are not those that this version reads: registering it says so."""
+    other = ModuleType("other")
+    vars(other).update({name: value for name, value in vars(module).items() if name != "__tables__"})
+    tables = ctypes.create_string_buffer(4096)  # of another layout
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    capsule = b"aot_tune.tables.1"
+    other.__tables__ = make(ctypes.addressof(tables), capsule, None)  # type: ignore[attr-defined]
+    words = "cannot take own_version::blend: another version of aot_tune built the module"
+    with shim_cache(request.config), pytest.raises(ShimError, match=words):
+        register(other, "own_version", shim=True)
+    other.signatures = lambda: {**module.signatures(), "schema": 2}  # type: ignore[attr-defined]
+    with pytest.raises(TorchError, match="the signatures of tested_in_torch have schema 2, wanted 1"):
+        register(other, "own_version", shim=False)
 
 
 def test_importing_the_module_takes_nothing_along(module: Any) -> None:

@@ -93,6 +93,8 @@ struct State {
   bool (*inference_mode)();         // or NULL
   PyObject* forward_ad;             // the module, once torch was seen; borrowed
   PyObject* increment_version;      // torch's once it was needed
+  PyObject* increment_all;          // what that comes to with a tuple of tensors, or NULL
+  PyCFunction ask_negated;          // what a plain tensor's method comes to, once it was needed
   uint8_t calls_without_asking;
   PyObject* error;  // base of the three below
   PyObject* type_error;
@@ -177,6 +179,10 @@ inline bool find_stream(decltype(TypeEntry::current_stream) ask, const DLDevice&
 // Takes a tensor's extents and strides over from who lent them, as long as nothing else has run since.
 void copy_layout(DLTensor* tensor, Borrowed* out);
 
+// Has the tensor's pointer be NULL where a subclass of torch's has no memory: torch adds the offset of a view
+// to NULL. It may run Python code.
+void find_memory(PyObject* object, DLTensor* tensor);
+
 // Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
 // cause; false.
 __attribute__((cold)) bool cannot_read(State* state, PyObject* object, const Place& place);
@@ -195,7 +201,7 @@ void bump_version(State* state, PyObject* object);
 // All: false with an exception set.
 bool check_tangent(State* state, PyObject* object, const Place& place);
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
-bool check_negated(State* state, PyObject* object, const Place& place);
+bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
 
 // A negated view of torch's (the imaginary part of a conjugate) has strides that are all even; others are not
 // asked.
@@ -215,7 +221,7 @@ bool learn_numpy(State* state);
 
 // A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set. Its axes
 // are in memory as those of `layout` are, if that is not NULL.
-PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
+PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const Place& place,
                    const DType& type, int rank, const int64_t* extents, const DLTensor* layout);
 
 // ---- Devices and streams
@@ -223,7 +229,7 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const T
 
 // All false with an exception set.
 bool parse_device(State* state, PyObject* value, DLDevice* device);
-bool parse_stream(State* state, PyObject* value, Stream* stream);
+bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream);
 
 // What to pass as `stream` to __dlpack__ of an object on that device; sets `stream` where it is not known.
 PyObject* stream_argument(State* state, PyObject* object, const DLDevice& device, Stream* stream);

@@ -89,7 +89,8 @@ PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py
   if (!parse_call<Op>(state, index, arguments, count, keywords, &parsed)) return nullptr;
   if (needs_scalars(Op) && !all_scalars(state, index, parsed)) return nullptr;
   CallTensors tensors(Op.tensor_count);
-  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &tensors.shared.stream)) return nullptr;
+  if (parsed.stream != nullptr && !parse_stream(state, Op.name, parsed.stream, &tensors.shared.stream))
+    return nullptr;
   if (!(tensors.take_passed(state, Op, I, parsed.tensors[I]) && ...)) return nullptr;
   if constexpr (can_fold(Op)) {
     if ((CallTensors::leads(Op.tensors[I], tensors.given[I]) || ...) && !tensors.fold(state, Op))

@@ -238,7 +238,7 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
     const bool leads = tensors->leading >= 0 && op.tensors[i].folds;
     if (leads && !tensors->unfold(state, op, i, &rank, extents)) return false;
     tensors->made[i] =
-        allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i],
+        allocate(state, parsed.tensors[first], tensors->given[first]->device, {&op, op.tensors[i].name},
                  type_of(op, i, tensors->given), rank, extents, tensors->layout_for(op.tensors[i]));
     if (tensors->made[i] == nullptr) return false;
     tensors->owned |= CallTensors::kMade;

@@ -75,7 +75,7 @@ bool torch_stream(State* state, const DLDevice& device, Stream* stream) {
     if (state->current_stream == nullptr) return false;
   }
   PyObject* found = PyObject_CallFunction(state->current_stream, "i", static_cast<int>(device.device_id));
-  const bool read = found != nullptr && parse_stream(state, found, stream);
+  const bool read = found != nullptr && parse_stream(state, "torch.cuda.current_stream", found, stream);
   Py_XDECREF(found);
   return read;
 }
@@ -122,7 +122,7 @@ bool parse_device(State* state, PyObject* value, DLDevice* device) {
   return read;
 }
 
-bool parse_stream(State* state, PyObject* value, Stream* stream) {
+bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream) {
   if (value == Py_None) return true;
   PyObject* number = value;
   if (PyLong_Check(value)) {
@@ -133,8 +133,8 @@ bool parse_stream(State* state, PyObject* value, Stream* stream) {
   if (number == nullptr || !PyLong_Check(number)) {
     Py_XDECREF(number);
     PyErr_Format(state->type_error,
-                 "stream is %R, wanted a number or an object with cuda_stream, ptr or __cuda_stream__",
-                 value);
+                 "%s: stream is %R, wanted a number or an object with cuda_stream, ptr or __cuda_stream__",
+                 who, value);
     return false;
   }
   stream->handle = PyLong_AsVoidPtr(number);

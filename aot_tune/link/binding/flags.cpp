@@ -80,9 +80,9 @@ bool is_traced(State* state) {
 // Whether a level of forward-mode gradients is open, in which tensors may carry tangents.
 bool is_forward(State* state) {
   if (state->forward_ad == nullptr) return false;
-  PyObject* level = PyObject_GetAttr(state->forward_ad, state->words[kWordCurrentLevel]);
+  PyObject* level = PyDict_GetItemWithError(PyModule_GetDict(state->forward_ad),
+                                            state->words[kWordCurrentLevel]);  // borrowed
   const long number = level != nullptr ? PyLong_AsLong(level) : -1;
-  Py_XDECREF(level);
   if (PyErr_Occurred() != nullptr) PyErr_Clear();
   return number >= 0;
 }
@@ -130,16 +130,37 @@ bool find_gradients(State* state, const Place& place, Shared* shared) {
   return false;
 }
 
-void bump_version(State* state, PyObject* object) {
-  if (state->increment_version == nullptr) {
-    PyObject* graph = imported("torch.autograd.graph");
-    state->increment_version =
-        graph != nullptr ? PyObject_GetAttrString(graph, "increment_version") : nullptr;
-    if (state->increment_version == nullptr) {
-      PyErr_Clear();
-      return;
-    }
+namespace {
+
+// torch.autograd.graph's function makes a tuple of a tensor and calls one of C++; a torch may have another
+// one.
+__attribute__((cold)) bool learn_versions(State* state) {
+  PyObject* graph = imported("torch.autograd.graph");
+  state->increment_version = graph != nullptr ? PyObject_GetAttrString(graph, "increment_version") : nullptr;
+  PyObject* bare = imported("torch._C");
+  state->increment_all = bare != nullptr ? PyObject_GetAttrString(bare, "_increment_version") : nullptr;
+  PyErr_Clear();
+  return state->increment_version != nullptr;
+}
+
+// The same as torch.autograd.graph.increment_version(object); NULL with an exception set.
+PyObject* increment_version(State* state, PyObject* object) {
+  if (state->increment_all != nullptr) {
+    PyObject* tensors = PyTuple_Pack(1, object);
+    PyObject* done =
+        tensors != nullptr ? PyObject_CallFunctionObjArgs(state->increment_all, tensors, nullptr) : nullptr;
+    Py_XDECREF(tensors);
+    if (done != nullptr || !PyErr_ExceptionMatches(PyExc_TypeError)) return done;
+    PyErr_Clear();
+    Py_CLEAR(state->increment_all);
   }
+  return PyObject_CallFunctionObjArgs(state->increment_version, object, nullptr);
+}
+
+}  // namespace
+
+void bump_version(State* state, PyObject* object) {
+  if (state->increment_version == nullptr && !learn_versions(state)) return;
   if (state->inference_mode != nullptr && state->inference_mode()) {
     PyObject* own = PyObject_CallMethod(object, "is_inference", nullptr);
     const bool uncounted = own == Py_True;
@@ -147,7 +168,7 @@ void bump_version(State* state, PyObject* object) {
     Py_XDECREF(own);
     if (uncounted) return;  // no backward pass may need it
   }
-  PyObject* done = PyObject_CallFunctionObjArgs(state->increment_version, object, nullptr);
+  PyObject* done = increment_version(state, object);
   if (done == nullptr) PyErr_Clear();  // of a tensor whose versions are not counted
   Py_XDECREF(done);
 }
@@ -183,8 +204,17 @@ bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, cons
 }
 
 // Refuses a tensor whose negative bit is set; false with an exception set.
-bool check_negated(State* state, PyObject* object, const Place& place) {
-  PyObject* negated = PyObject_CallMethodObjArgs(object, state->words[kWordIsNeg], nullptr);
+bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
+  if (entry.plain && state->ask_negated == nullptr) {
+    PyObject* method = PyObject_GetAttr(object, state->words[kWordIsNeg]);
+    if (method != nullptr && PyCFunction_CheckExact(method) && PyCFunction_GetFlags(method) == METH_NOARGS)
+      state->ask_negated = PyCFunction_GetFunction(method);
+    PyErr_Clear();
+    Py_XDECREF(method);
+  }
+  PyObject* negated = entry.plain && state->ask_negated != nullptr
+                          ? state->ask_negated(object, nullptr)
+                          : PyObject_CallMethodObjArgs(object, state->words[kWordIsNeg], nullptr);
   if (negated == nullptr) {
     PyErr_Clear();
     return true;

@@ -129,7 +129,7 @@ PyObject* allocate_array(State* state, const DLDevice& device, const DType& want
 
 }  // namespace
 
-PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
+PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const Place& place,
                    const DType& type, int rank, const int64_t* extents, const DLTensor* layout) {
   const TypeEntry entry = *find_type(state, like);
   int order[kMaxRank];
@@ -148,10 +148,11 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const T
   Py_XDECREF(space);
   Py_DECREF(shape);
   if (result == nullptr && PyErr_Occurred() == nullptr) {
-    PyErr_Format(state->type_error,
-                 "output '%s' cannot be made for arrays of this kind; pass %s=, a tensor of a framework that "
-                 "has its dtype and device",
-                 argument.name, argument.name);
+    PyErr_Format(
+        state->type_error,
+        "%s: output '%s' cannot be made for arrays of this kind; pass %s=, a tensor of a framework that "
+        "has its dtype and device",
+        place.op->name, place.name, place.name);
   }
   return other ? transpose(result, rank, order) : result;
 }

@@ -40,6 +40,10 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
   given[index] = &tensor;
   lent |= uint32_t{1} << index;
   took(tensor);
+  if (torch && !plain) {
+    settle();
+    find_memory(object, &tensor);
+  }
   if (!find_stream(current_stream, tensor.device, &shared.stream))
     return cannot_read(state, object, {&op, op.tensors[index].name});
   if (torch && op.tensors[index].written()) versioned |= uint32_t{1} << index;
@@ -54,7 +58,7 @@ bool CallTensors::check_flags(State* state, const Operator& op, int index, PyObj
   const TypeEntry type = *find_type(state, object);
   if (shared.forward && !check_tangent(state, object, place)) return false;
   if (shared.gradients == Gradients::kFlags && !check_gradient(state, object, type, place)) return false;
-  return !may_be_negated(*given[index]) || check_negated(state, object, place);
+  return !may_be_negated(*given[index]) || check_negated(state, object, type, place);
 }
 
 bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject* object) {
@@ -111,7 +115,7 @@ bool CallTensors::is_read_only(State* state, const Operator& op, int index) cons
 }
 
 bool CallTensors::take_given(State* state, const Operator& op, const Parsed& parsed) {
-  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &shared.stream)) return false;
+  if (parsed.stream != nullptr && !parse_stream(state, op.name, parsed.stream, &shared.stream)) return false;
   for (int i = 0; i < op.tensor_count; ++i) {
     if (!take_passed(state, op, i, parsed.tensors[i])) return false;
   }

@@ -58,13 +58,62 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
     out->copied = (out->managed->flags & kCopied) != 0;
   }
   copy_layout(&out->tensor, out);
+  if (entry.torch && !entry.plain) find_memory(object, &out->tensor);
   if (!find_stream(entry.current_stream, out->tensor.device, &shared->stream))
     return cannot_read(state, object, place);
   if (entry.gradient == nullptr) return true;
   if (shared->gradients == Gradients::kUnknown && !find_gradients(state, place, shared)) return false;
   if (shared->forward && !check_tangent(state, object, place)) return false;
   if (shared->gradients == Gradients::kFlags && !check_gradient(state, object, entry, place)) return false;
-  return !may_be_negated(out->tensor) || check_negated(state, object, place);
+  return !may_be_negated(out->tensor) || check_negated(state, object, entry, place);
+}
+
+// "f32, bf16 or f16": what the tensor may have; a new text, or NULL with an exception set.
+PyObject* dtypes_taken(const Place& place) {
+  const Operator& op = *place.op;
+  int i = 0;
+  while (i < op.tensor_count && op.tensors[i].name != place.name) ++i;
+  if (i == op.tensor_count) return PyUnicode_FromString("numbers");  // a workspace
+  if (op.tensors[i].variable < 0) return PyUnicode_FromString(op.tensors[i].type.name);
+  const DTypeVariable& variable = op.variables[op.tensors[i].variable];
+  PyObject* text = PyUnicode_FromString(variable.choices[0].name);
+  for (int k = 1; text != nullptr && k < variable.count; ++k) {
+    const char* between = k + 1 == variable.count ? " or " : ", ";
+    PyObject* longer = PyUnicode_FromFormat("%U%s%s", text, between, variable.choices[k].name);
+    Py_DECREF(text);
+    text = longer;
+  }
+  return text;
+}
+
+// Raises what is wrong with an array whose elements no kernel reads; false.
+__attribute__((cold)) bool wrong_array(State* state, PyObject* object, const Place& place,
+                                       const ArrayInterface& array, int code) {
+  const char* const op = place.op->name;
+  if (array.ndim > kMaxRank) {
+    PyErr_Format(state->value_error, "%s: tensor '%s' has %d axes, wanted %d at most", op, place.name,
+                 array.ndim, kMaxRank);
+    return false;
+  }
+  if (code >= 0 && (array.flags & kArrayNativeOrder) != 0) {
+    PyErr_Format(state->type_error,
+                 "%s: tensor '%s' has strides that are not whole elements of %d bytes; wanted whole ones, as "
+                 "numpy.ascontiguousarray(%s) has",
+                 op, place.name, array.itemsize, place.name);
+    return false;
+  }
+  PyObject* dtype = PyObject_GetAttr(object, state->words[kWordDtype]);
+  PyObject* wanted = dtype != nullptr ? dtypes_taken(place) : nullptr;
+  if (wanted != nullptr && code < 0) {
+    PyErr_Format(state->type_error, "%s: tensor '%s' has dtype %S, wanted %U", op, place.name, dtype, wanted);
+  } else if (wanted != nullptr) {
+    PyErr_Format(state->type_error,
+                 "%s: tensor '%s' has swapped bytes (dtype %S); wanted %U in the order of this machine", op,
+                 place.name, dtype, wanted);
+  }
+  Py_XDECREF(dtype);
+  Py_XDECREF(wanted);
+  return false;
 }
 
 bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* out) {
@@ -81,10 +130,7 @@ bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* 
                    : kind == 'u' ? kDLUInt
                    : kind == 'b' ? kDLBool
                                  : -1;
-  const char* wrong = array->ndim > kMaxRank                    ? "has too many axes"
-                      : code < 0                                ? "has a dtype that no operator takes"
-                      : (array->flags & kArrayNativeOrder) == 0 ? "has swapped bytes"
-                                                                : nullptr;
+  bool wrong = array->ndim > kMaxRank || code < 0 || (array->flags & kArrayNativeOrder) == 0;
   out->tensor.data = array->data;
   out->tensor.device = {kDLCPU, 0};
   out->tensor.ndim = array->ndim;
@@ -94,16 +140,14 @@ bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* 
   out->tensor.byte_offset = 0;
   out->read_only = (array->flags & kArrayWriteable) == 0;
   const int size = array->itemsize > 0 ? array->itemsize : 1;
-  for (int i = 0; wrong == nullptr && i < array->ndim; ++i) {
+  for (int i = 0; !wrong && i < array->ndim; ++i) {
     out->shape[i] = array->shape[i];
     out->strides[i] = array->strides[i] / size;
-    if (array->strides[i] % size != 0 && array->shape[i] > 1)
-      wrong = "has strides that are not whole elements";
+    wrong = array->strides[i] % size != 0 && array->shape[i] > 1;
   }
+  if (wrong) wrong_array(state, object, place, *array, code);
   Py_DECREF(capsule);  // the array itself is kept alive by the caller
-  if (wrong != nullptr)
-    PyErr_Format(state->type_error, "%s: tensor '%s' %s", place.op->name, place.name, wrong);
-  return wrong == nullptr;
+  return !wrong;
 }
 
 // Where an object of another framework is; the CPU when it does not tell.
@@ -208,6 +252,16 @@ void copy_layout(DLTensor* tensor, Borrowed* out) {
   tensor->strides = out->strides;
 }
 
+void find_memory(PyObject* object, DLTensor* tensor) {
+  PyObject* offset = PyObject_CallMethod(object, "storage_offset", nullptr);
+  const long long elements = offset != nullptr ? PyLong_AsLongLong(offset) : -1;
+  Py_XDECREF(offset);
+  const uint64_t bytes = static_cast<uint64_t>(elements) * (tensor->dtype.bits / 8u);
+  if (PyErr_Occurred() != nullptr || reinterpret_cast<uintptr_t>(tensor->data) == bytes)
+    tensor->data = nullptr;
+  PyErr_Clear();
+}
+
 PyObject* type_told(State* state, PyObject* object) {
   const TypeEntry entry = *find_type(state, object);
   if (entry.plain || entry.kind == Kind::kArrayStruct) return PyUnicode_FromString("");
@@ -229,8 +283,10 @@ bool cannot_read(State* state, PyObject* object, const Place& place) {
       lines != nullptr && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : nullptr;  // borrowed
   PyErr_Clear();
   PyObject* told = type_told(state, object);
-  PyErr_Format(state->value_error, "%s: tensor '%s'%S cannot be read through DLPack: %S", place.op->name,
-               place.name, told != nullptr ? told : Py_None, first != nullptr ? first : Py_None);
+  PyErr_Format(state->value_error,
+               "%s: tensor '%s'%S cannot be read through DLPack, wanted one with strides and memory: %S",
+               place.op->name, place.name, told != nullptr ? told : Py_None,
+               first != nullptr ? first : Py_None);
   Py_XDECREF(told);
   PyObject* new_type = nullptr;
   PyObject* error = nullptr;

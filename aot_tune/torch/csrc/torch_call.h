@@ -133,6 +133,11 @@ inline void Call::check_gradients(int i) const {
   }
 }
 
+// What torch makes of None where a schema wants a tensor.
+inline bool is_undefined(AtenTensorHandle tensor) {
+  return *reinterpret_cast<const void* const*>(tensor) == &AOT_TUNE_UNDEFINED;
+}
+
 inline void Call::view(int i) {
   AtenTensorHandle tensor = tensors[i];
   DLTensor& out = views[i];
@@ -152,7 +157,8 @@ inline void Call::view(int i) {
   const bool read = slot.op->tensors[i].written()
                         ? torch_get_mutable_data_ptr(tensor, const_cast<void**>(&data)) == 0
                         : torch_get_const_data_ptr(tensor, &data) == 0;
-  if (!read) fail(slot.value_error, about(i) + "has no memory of its own that could be read");
+  if (!read && is_undefined(tensor)) fail(slot.type_error, about(i) + "is None; wanted a tensor");
+  if (!read) fail(slot.value_error, about(i) + "has no memory of its own; wanted a tensor that can be read");
   out.data = const_cast<void*>(data);
   out.byte_offset = 0;
   out.ndim = static_cast<int32_t>(rank);

@@ -22,7 +22,7 @@ class Tensor(ctypes.Structure):
 
 
 class Given:
-    """A tensor by numbers; no memory is touched."""
+    """A tensor by numbers; no memory is touched. `data` counts from where memory may be, but for 0, which is NULL."""
 
     def __init__(
         self,
@@ -36,7 +36,9 @@ class Given:
     ) -> None:
         row = ctypes.c_int64 * len(shape)
         steps = row(*strides) if strides is not None else None
-        self.tensor = Tensor(data, (2, device), len(shape), *dtype, lanes, row(*shape), steps, offset)
+        self.tensor = Tensor(
+            data and data + (1 << 20), (2, device), len(shape), *dtype, lanes, row(*shape), steps, offset
+        )
         self.text = f"{data} {shape} {strides} {dtype} {lanes} {device} {offset}"
 
     def __repr__(self) -> str:

@@ -130,7 +130,7 @@ BAD: list[tuple[str, str, str, Callable[[Array, Array], dict[str, object]]]] = [
     ("dtype", "ArgumentTypeError", "'x' has dtype f64, wanted f32", lambda x, w: {"x": x.astype(np.float64)}),
     ("integer", "ArgumentTypeError", "'weight' has dtype i32", lambda x, w: {"weight": w.astype(np.int32)}),
     ("swapped", "ArgumentTypeError", "'x' has swapped bytes", lambda x, w: {"x": x.astype(">f4")}),
-    ("strings", "ArgumentTypeError", "'x' has a dtype that no operator takes", lambda x, w: {"x": x.astype("S4")}),
+    ("strings", "ArgumentTypeError", r"'x' has dtype \|S4, wanted float32", lambda x, w: {"x": x.astype("S4")}),
     ("dims", "ArgumentValueError", "'weight': axis 0 has extent 5, wanted N = 6", lambda x, w: {"weight": w[:5]}),
     ("out dims", "ArgumentValueError", "'out': axis 0 has extent 3, wanted M = 4", lambda x, w: {"out": x[1:].copy()}),
     ("optional dims", "ArgumentValueError", "'residual': axis 1", lambda x, w: {"residual": x[:, :5]}),
@@ -152,6 +152,10 @@ BAD: list[tuple[str, str, str, Callable[[Array, Array], dict[str, object]]]] = [
         "'x' has no data.*; 'x' is of type FakeTensor, which stands for",
         lambda x, w: {"x": fake()},
     ),
+    ("fake view", "ArgumentTypeError", "'x' is of type FakeTensor, which stands for", lambda x, w: {"x": fake(1)}),
+    ("freed", "ArgumentTypeError", "'x' has no data: its pointer is NULL but for an", lambda x, w: {"x": freed()}),
+    ("many axes", "ArgumentValueError", "'x' has 9 axes, wanted 8 at most", lambda x, w: {"x": x[(None,) * 7]}),
+    ("stream", "ArgumentTypeError", "rms_norm: stream is 'fast', wanted a number", lambda x, w: {"stream": "fast"}),
     ("no shape", "ArgumentValueError", "'x' has -1 axes, wanted 2", lambda x, w: {"x": shapeless(x)}),
     ("unknown", "ArgumentTypeError", r"no argument 'z'; it is called as rms_norm\(x, weight", lambda x, w: {"z": 1}),
     ("scalar", "ArgumentTypeError", "'eps' is 'small', wanted a number", lambda x, w: {"eps": "small"}),
@@ -195,9 +199,16 @@ def shapeless(x: Array) -> OnDevice:
     return tensor
 
 
-def fake() -> torch.Tensor:
+def fake(first: int = 0) -> torch.Tensor:
     with FakeTensorMode():
-        return torch.zeros(4, 6)
+        return torch.zeros(4 + first, 6)[first:]
+
+
+def freed() -> torch.Tensor:
+    """A view whose storage was given up: torch says that it lies at its offset."""
+    view = torch.zeros(5, 6)[1:]
+    view.untyped_storage().resize_(0)
+    return view
 
 
 @pytest.mark.parametrize(("name", "kind", "message", "change"), BAD, ids=[b[0] for b in BAD])

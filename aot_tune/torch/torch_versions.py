@@ -1,0 +1,51 @@
+"""Which versions of torch operators were tested with, and what a registration says of others."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import torch
+
+from aot_tune.torch.torch_errors import TorchError
+
+__all__ = ["TESTED", "UntestedTorchWarning", "check_torch"]
+
+TESTED = ("2.13",)
+
+
+class UntestedTorchWarning(UserWarning):
+    """Operators are registered with a version of torch that nobody tested them with."""
+
+
+def check_torch() -> None:
+    """Refuse a torch that lacks what operators are registered by; warn once of one that is not among the tested.
+
+    Raises:
+        TorchError: naming the version and what it lacks.
+    """
+    from torch.fx.experimental import symbolic_shapes
+
+    needed = (
+        (torch.library, "register_fake"),
+        (torch.library, "register_autograd"),
+        (symbolic_shapes, "guard_or_true"),
+    )
+    lacking = [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
+    if lacking:
+        raise TorchError(
+            f"torch {torch.__version__} is too old: it has no {', '.join(lacking)}",
+            fix=f"use torch {TESTED[-1]}; the module's functions take tensors of any torch",
+        )
+    if ".".join(torch.__version__.split(".")[:2]) not in TESTED:
+        _warn(torch.__version__)
+
+
+@cache
+def _warn(version: str) -> None:
+    warnings.warn(
+        f"operators are registered with torch {version}; they were tested with {', '.join(TESTED)} alone: test what "
+        "uses them. warnings.simplefilter('ignore', aot_tune.torch.UntestedTorchWarning) silences this",
+        UntestedTorchWarning,
+        stacklevel=4,
+    )
