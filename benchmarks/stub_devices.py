@@ -45,7 +45,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a worker takes, as a tune of 461 problems on one H100 divides into 7900 screens and 461 races.
 
     That one spent 173 s on races, 81 on samples of screens, 77 on verification, 71 on references, 48 on odd problems.
-    `first` is such that four devices come to 2.6 x what one measures of 72 problems with the build of before 2026-11-28;
+    `first` is such that four devices come to 2.6 x what one measures of 72 problems, with a build of before 2026-11-28;
     a machine with four GPUs measured 2.64 x, and 1.75 x on two.
 
     Args:
