@@ -34,7 +34,7 @@ def tried_text(one: OperatorReport) -> str:
     if left and left == one.tried:
         return f"tried none of {left}"
     counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n and status != NOT_TRIED)
-    return f"tried {one.tried - left} ({counts or 'nothing'})" + (f" and not {left} more" if left else "")
+    return f"tried {one.tried - left} ({counts or 'nothing'})" + (f", {left} more not tried" if left else "")
 
 
 def curve_lines(one: OperatorReport) -> list[str]:
@@ -71,8 +71,8 @@ def on_others_text(one: OperatorReport) -> str:
         return ""
     judged = len(one.problems) - one.not_held_out
     if judged < _ENOUGH:
-        return f", on other shapes unknown ({judged} could be left out of learning, it takes {_ENOUGH})"
-    without = f" (without {one.not_held_out} of {len(one.problems)}: what is picked was never timed there)"
+        return f", unknown on other shapes (only {judged} could be left out of learning, {_ENOUGH} are needed)"
+    without = f" (without {one.not_held_out} of {len(one.problems)}: the choice was never timed there)"
     return f", {percent_text(one.held_out_regret)} on shapes left out of learning" + without * bool(one.not_held_out)
 
 
