@@ -26,6 +26,8 @@ _SHOWN = 200
 """Characters of what Ray says of an error."""
 _RETRIES = 5
 """A compile whose node or process dies is done again, elsewhere if need be, so many times."""
+_WAIT = 30.0
+"""Seconds after which a compile that waits asks whether there is still somebody to do it."""
 _LOOK = 1.0
 """Seconds between two looks at what a device has to say."""
 
@@ -147,6 +149,9 @@ class RayCluster:
             ref = self._compile.options(memory=memory or None).remote(order)
             self._running.add(ref)
         try:
+            while not self._ray.wait([ref], timeout=_WAIT)[0]:
+                if not any(n.cpus for n in self.nodes()):  # Ray would wait for one for ever
+                    raise CompilesEndedError("no node of the cluster has CPUs any more")
             return bytes(self._ray.get(ref))
         except self._ray.exceptions.RayError as error:
             ended = self._ended != before
