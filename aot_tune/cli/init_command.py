@@ -68,7 +68,8 @@ def _init(given: argparse.Namespace) -> int:
         ) from error
     for name in files:
         print(folder / name)
-    print(f"\ncd {folder}\npip install --no-build-isolation -v .\npython -m pytest tests")
+    steps = ("pip install cmake ninja pytest", "pip install --no-build-isolation -v .", "python -m pytest tests")
+    print(f"\ncd {folder}", *steps, sep="\n")
     return 0
 
 

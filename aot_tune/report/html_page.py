@@ -14,7 +14,7 @@ import msgspec
 from aot_tune.report.chart_records import Bar, OperatorCharts, charts_of, code_bytes, time_bars
 from aot_tune.report.code_resources import format_resources
 from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report, SpentOf, SurveyPoint
-from aot_tune.report.report_words import format_time
+from aot_tune.report.report_words import format_time, held_out_of
 
 __all__ = ["html_page"]
 
@@ -67,6 +67,7 @@ def html_page(report: Report, operators: Sequence[str] = ()) -> str:
         "bytes": _bytes,
         "resources": format_resources,
         "number": _number,
+        "held_out": held_out_of,
     }
     return environment.get_template("page.html.j2").render(
         report=report,

@@ -9,13 +9,17 @@ from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow
 __all__ = [
     "curve_lines",
     "format_time",
+    "held_out_of",
     "on_others_text",
     "percent_text",
     "remark_lines",
+    "slower_line",
     "speedup_text",
     "tried_text",
 ]
 
+_SLOWER = 0.95
+"""Below this share of the baseline's speed a winner is called slower."""
 _ENOUGH = 5
 """A mean over fewer problems says nothing of others: leaving out one of two says how unlike they are."""
 
@@ -59,6 +63,14 @@ def remark_lines(rows: Sequence[ProblemRow]) -> list[str]:
     ]
 
 
+def held_out_of(one: OperatorReport) -> float | None:
+    """The mean regret on shapes that dispatch did not learn from; None where too few of them tell anything."""
+    if one.survey is not None:
+        return one.survey.mean
+    judged = len(one.problems) - one.not_held_out
+    return one.held_out_regret if judged >= _ENOUGH else None
+
+
 def on_others_text(one: OperatorReport) -> str:
     """What dispatch costs on shapes that it did not learn from, where there are enough of them to say so."""
     if one.survey is not None:
@@ -74,6 +86,23 @@ def on_others_text(one: OperatorReport) -> str:
         return f", unknown on other shapes (only {judged} could be left out of learning, {_ENOUGH} are needed)"
     without = f" (without {one.not_held_out} of {len(one.problems)}: the choice was never timed there)"
     return f", {percent_text(one.held_out_regret)} on shapes left out of learning" + without * bool(one.not_held_out)
+
+
+def slower_line(one: OperatorReport) -> list[str]:
+    """That the winner is slower than what a caller would use otherwise, beyond doubt, where it is."""
+    slower = [row for row in one.problems if row.speedup is not None and row.speedup * (1 + 2 * _error(row)) < _SLOWER]
+    if not slower:
+        return []
+    worst = min(slower, key=lambda row: row.speedup or 0.0)
+    name = worst.baseline[0] if worst.baseline is not None else "the baseline"
+    many = f"{len(slower)} of {len(one.problems)} problem{'s' * (len(one.problems) != 1)}"
+    most = f"on {worst.problem} {name} takes {worst.speedup:.2f} of the winner's time"
+    return [f"  NOTE slower than the fastest baseline on {many}; {most}"]
+
+
+def _error(row: ProblemRow) -> float:
+    """The standard error of a ratio to the baseline, as a share of it."""
+    return row.paired[1] / row.paired[0] if row.paired is not None and row.paired[0] > 0 else 0.0
 
 
 def speedup_text(row: ProblemRow) -> str:

@@ -14,6 +14,7 @@ from aot_tune.report.report_words import (
     on_others_text,
     percent_text,
     remark_lines,
+    slower_line,
     speedup_text,
     tried_text,
 )
@@ -63,7 +64,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         curves = curve_lines(one)
         speedup = one.speedup
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
-        lines += [*curves, *remark_lines(one.problems)]
+        lines += [*curves, *slower_line(one), *remark_lines(one.problems)]
     if one.roofline_of:
         lines.append(f"  roofline: shares are of {one.roofline_of}")
     for variant in one.variants:
@@ -71,7 +72,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         rebuilt += ", results vary between runs" if variant.varies else ""
         lines.append(
             f"  kept {variant.name}: {variant.label} ({variant.bytes} bytes, "
-            f"{variant.wins} problem{'s' * (variant.wins != 1)}{rebuilt}{_code(variant)})"
+            f"{_use(one, variant)}{rebuilt}{_code(variant)})"
         )
     for failure in one.failures[:failures]:
         times = f" on {failure.count} problems" if failure.count > 1 else ""
@@ -81,6 +82,13 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if len(one.failures) > failures:
         lines.append(f"  and {len(one.failures) - failures} more dropped; `--failures` of `aot-tune report` lists them")
     return lines
+
+
+def _use(one: OperatorReport, row: VariantRow) -> str:
+    """What a variant is kept for."""
+    if row.wins or one.survey is None or row.label.startswith("generic"):
+        return f"{row.wins} problem{'s' * (row.wins != 1)}"
+    return "other shapes"
 
 
 def _code(row: VariantRow) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import zipfile
@@ -88,17 +89,7 @@ def test_what_is_inside(example: Built) -> None:
     }
 
 
-PROGRAM = """
-#include <aot_tune/tensor.hpp>
-#include <my_kernels.h>
-#include <vector>
-int main() {
-  std::vector<float> x(3, 2.0f), y(3);
-  const aot_tune::Tensor in = aot_tune::contiguous(x, {3}), out = aot_tune::contiguous(y, {3});
-  aot_tune::check(my_kernels_affine(in, out, 2.0f, 0.5f, nullptr), my_kernels_last_error);
-  return y[2] == 4.5f ? 0 : 1;
-}
-"""
+PAGE = (ROOT / "docs" / "your-package.md").read_text()
 LISTS = """
 cmake_minimum_required(VERSION 3.25)
 project(program LANGUAGES CXX)
@@ -111,7 +102,9 @@ target_link_libraries(program PRIVATE my_kernels::my_kernels)
 def test_a_program_finds_it_and_its_report_is_read(example: Built, tmp_path: Path) -> None:
     with zipfile.ZipFile(example.wheel) as wheel:
         wheel.extractall(tmp_path)
-    (tmp_path / "main.cpp").write_text(PROGRAM)
+    program = re.search(r"```cpp\n(#include.*?)```", PAGE, re.DOTALL)
+    assert program is not None
+    (tmp_path / "main.cpp").write_text(program[1])
     (tmp_path / "CMakeLists.txt").write_text(LISTS)
     build, package = tmp_path / "build", tmp_path / "my_kernels"
     run(["cmake", "-S", tmp_path, "-B", build, f"-Dmy_kernels_ROOT={package}"], env=environment())

@@ -50,9 +50,12 @@ def tune_older(
             known_here(session, loaded.operator, pool.device, evidence.entries).give(evidence)
     entries = [e for _, evidence in pairs for e in evidence.entries.values() if e.object is None and evidence.lacks(e)]
     session.pending.expect([evidence for _, evidence in pairs], entries)
-    BudgetTuning(session, pool, pairs).run(entries)
+    tuning = BudgetTuning(session, pool, pairs)
+    tuning.run(entries)
+    short = tuning.lacks_time()
     for _, evidence in pairs:
-        evidence.remark(left_undone(evidence, "the time for older CPUs"))
+        if short or evidence.unmeasured():
+            evidence.remark(left_undone(evidence, "the time for older CPUs"))
     session.progress.line(
         f"{target.name}, for older CPUs: {pool.measured - measured} measurements made, {pool.reused - reused} known "
         f"from before, in {session.turn.spent - begun:.0f} s"

@@ -21,6 +21,8 @@ from aot_tune.support.run_program import kill_running
 
 __all__ = ["BudgetTuning"]
 
+_LEAST_GAIN = 1e-12
+"""Less than this is promised by what only the report is the better for."""
 _COMPILING = 0.4
 """Share of the time in which compilers run, as long as there is anything to measure."""
 _PER_JOB = 2
@@ -94,6 +96,10 @@ class BudgetTuning:
             while self._session.turn.allows(1e-9) and (task := self._most_gainful(least=0.0)) is not None:
                 task()
 
+    def lacks_time(self) -> bool:
+        """Whether something is left undone that promises a gain."""
+        return any(gain >= _LEAST_GAIN for place in self._places for gain, _, _ in self._choices(place))
+
     def _stop(self) -> None:
         kill_running()
         self._pool.interrupt()
@@ -143,7 +149,7 @@ class BudgetTuning:
                     self._screen(place, entry)
         self._measurer.verify(e for _, evidence in self._pairs for e in evidence.unserved)
 
-    def _most_gainful(self, least: float = 1e-12) -> Callable[[], None] | None:
+    def _most_gainful(self, least: float = _LEAST_GAIN) -> Callable[[], None] | None:
         """The measurement that promises most per second, of those for which there is time; None when there is none.
 
         It promises `least` or more. Where weights differ, problems are begun in the order of their weights, and then

@@ -40,6 +40,10 @@ from aot_tune.support.errors import NoSurvivorError
 __all__ = ["choose", "disturbed", "finish", "least_assuming", "seen_calls", "without_epilogue"]
 
 
+_REASONS = 20
+"""Reasons of failures that an error tells."""
+
+
 def choose(session: Session, evidence: Evidence) -> Chosen:
     """Select the variants of one operator on one target.
 
@@ -58,7 +62,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
         raise NoSurvivorError(
             f"operator {operator.name!r} on {evidence.target.name}: no candidate survived",
-            why="\n       ".join(_told(f) for f in failures_of(evidence)[:20]),
+            why="\n       ".join(_told(failures_of(evidence))),
             fix="mend the kernels" + (f", or {alone}" if all(works) else ""),
         )
     if not survived:
@@ -157,8 +161,16 @@ def least_assuming(evidence: Evidence) -> dict[str, str]:
     return found
 
 
-def _told(failure: DroppedCandidate) -> str:
-    return f"{failure.candidate}: {failure.status}: {failure.reason}\n         again: {failure.again}"
+def _told(failures: Iterable[DroppedCandidate]) -> list[str]:
+    """The first of those that failed for one reason, with the command that tries it again, and how many more did."""
+    alike: dict[tuple[str, str], list[DroppedCandidate]] = {}
+    for failure in failures:
+        alike.setdefault((failure.status, failure.reason), []).append(failure)
+    told = []
+    for (status, reason), (first, *more) in list(alike.items())[:_REASONS]:
+        others = f" and {len(more)} more" if more else ""
+        told.append(f"{first.candidate}{others}: {status}: {reason}\n         again: {first.again}")
+    return told
 
 
 def finish(

@@ -30,6 +30,7 @@ from aot_tune.report import (
     policy_lines,
     read_report,
 )
+from aot_tune.report.report_words import held_out_of, slower_line
 from aot_tune.spec import problem
 from aot_tune.support.errors import BuildError
 
@@ -364,6 +365,41 @@ def measured(candidate: str, *final: float, race: str = "r") -> Measurement:
         final=final,
         race=race,
     )
+
+
+def timed(name: str, baseline: float) -> ProblemRow:
+    return ProblemRow(
+        problem=name,
+        winner="a_1",
+        ns=200.0,
+        spread=0.0,
+        picked="a_1",
+        regret=0.0,
+        tie=False,
+        baselines={"numpy": baseline},
+        flops=1,
+        bytes=1,
+    )
+
+
+def of_rows(*rows: ProblemRow, **given: Any) -> OperatorReport:
+    fields: dict[str, Any] = {"mean_regret": 0.0, "held_out_regret": None, **given}
+    return OperatorReport(
+        operator="scale", target="cpu", tried=1, statuses={}, problems=rows, variants=(), failures=(), **fields
+    )
+
+
+def test_an_operator_that_is_slower_than_the_baseline_is_told() -> None:
+    slow, close = timed("N=1", 100.0), timed("N=2", 198.0)
+    (said,) = slower_line(of_rows(slow, close))
+    assert said.endswith("on 1 of 2 problems; on N=1 numpy takes 0.50 of the winner's time")
+    assert slower_line(of_rows(close)) == []
+
+
+def test_too_few_shapes_that_were_left_out_tell_nothing() -> None:
+    rows = [timed(f"N={n}", 200.0) for n in range(6)]
+    assert held_out_of(of_rows(*rows, held_out_regret=4.2, not_held_out=2)) is None
+    assert held_out_of(of_rows(*rows, held_out_regret=4.2, not_held_out=1)) == 4.2
 
 
 def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None:
