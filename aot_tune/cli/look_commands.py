@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import re
+import shutil
 from typing import Any
 
 import msgspec
 
 from aot_tune.cli.explanation import explanation_lines, explanation_of
-from aot_tune.plan.options import markdown_table
+from aot_tune.cli.options_text import options_text
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 
@@ -52,7 +54,12 @@ def add_commands(commands: Any) -> None:
     doctor.add_argument("--json", action="store_true", help="print all of it as JSON, see docs/report.md")
     doctor.set_defaults(run=_doctor)
 
-    options = commands.add_parser("options", help="the options of a build", description="Print the table of options.")
+    options = commands.add_parser(
+        "options",
+        help="the options of a build",
+        description="Say what the options of a build and the variables of a library mean, and what is set here.",
+    )
+    options.add_argument("names", nargs="*", metavar="NAME", help="only these, such as BUDGET; default: all")
     options.set_defaults(run=_options)
 
 
@@ -157,8 +164,8 @@ def _operators(name: str, module: Any) -> list[str]:
         ) from error
 
 
-def _options(_: argparse.Namespace) -> int:
-    print(markdown_table())
+def _options(given: argparse.Namespace) -> int:
+    print(options_text(given.names, os.environ, shutil.get_terminal_size().columns))
     return 0
 
 

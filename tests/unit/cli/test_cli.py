@@ -144,10 +144,10 @@ def test_report_of_a_module(
 def test_a_failing_system_call_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError, said: str
 ) -> None:
-    def fail() -> str:
+    def fail(*_: object) -> str:
         raise error
 
-    monkeypatch.setattr(inspect, "markdown_table", fail)
+    monkeypatch.setattr(inspect, "options_text", fail)
     assert main(["options"]) == 1
     assert capsys.readouterr().err == f"aot-tune: {said}\n"
 
