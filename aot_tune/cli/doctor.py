@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from aot_tune.cli.examination import CacheFound, CompilerFound, Examination, GpusFound, Trouble
+from aot_tune.cli.examination import CacheFound, CompilerFound, Examination, GpusFound, ToolFound, Trouble
 from aot_tune.compile.cuda.toolkit import find_cutlass
 from aot_tune.compile.cuda.visible_gpus import DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.plan.options import OPTIONS, misspelt
@@ -19,7 +21,7 @@ from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 if TYPE_CHECKING:
     from aot_tune.compile import Toolchain
 
-__all__ = ["examine", "examine_cache", "examine_gpus", "option_lines"]
+__all__ = ["examine", "examine_cache", "examine_gpus", "examine_tool", "option_lines"]
 
 _VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", re.MULTILINE)
 
@@ -58,7 +60,21 @@ def examine() -> Examination:
         cache=cache,
         options=tuple(option_lines(os.environ)),
         problems=sum(one is not None and one.stops for one in troubles),
+        tools=tuple(examine_tool(name) for name in ("cmake", "ninja")),
     )
+
+
+def examine_tool(name: str) -> ToolFound:
+    """A program on PATH, which tells its version when it is asked for that."""
+    path = shutil.which(name)
+    if path is None:
+        return ToolFound(name=name)
+    try:
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        told = ""
+    version = re.search(r"\d+(\.\d+)+", told)
+    return ToolFound(name=name, version=version[0] if version else "of unknown version", path=path)
 
 
 _HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_CACHE_TIERS", "AOT_TUNE_JOBS")

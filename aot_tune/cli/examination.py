@@ -15,6 +15,7 @@ __all__ = [
     "CompilerFound",
     "Examination",
     "GpusFound",
+    "ToolFound",
     "Trouble",
     "cache_lines",
     "examination_lines",
@@ -41,6 +42,14 @@ class CompilerFound(msgspec.Struct, frozen=True, kw_only=True):
     identity: dict[str, str] = {}
     origin: str = ""
     trouble: Trouble | None = None
+
+
+class ToolFound(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that a build without isolation needs on PATH: its version and where it is; both empty without it."""
+
+    name: str
+    version: str = ""
+    path: str = ""
 
 
 class GpusFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,14 +103,19 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheFound
     options: tuple[str, ...]
     problems: int
+    tools: tuple[ToolFound, ...] = ()
     schema: int = 1
 
 
 def examination_lines(found: Examination, *, verbose: bool) -> Iterator[str]:
     """An examination as people read it; `verbose` has all that identifies compilers and devices."""
     yield f"python     {found.python} at {found.executable}"
+    for tool in found.tools:
+        missing = f"not on PATH: `pip install {tool.name}`, or let pip build in isolation"
+        yield f"{tool.name:<10} {f'{tool.version} at {tool.path}' if tool.path else missing}"
     for compiler in found.compilers:
-        yield f"compiler   {compiler.backend}: {_compiler(compiler, verbose)}"
+        name = f"{compiler.backend}, whose calls g++ compiles" if compiler.backend == "cublaslt" else compiler.backend
+        yield f"compiler   {name}: {_compiler(compiler, verbose)}"
     yield from gpu_lines(found.gpus)
     yield f"targets    {', '.join(found.targets) or 'none'}"
     yield from (f"           {line}" for line in found.left_out)

@@ -26,18 +26,21 @@ def options_text(names: Sequence[str], environment: Mapping[str, str], width: in
     Raises:
         OptionError: for a name that is none.
     """
-    known = {one.name: one for one in (*OPTIONS, *RUN_TIME_VARIABLES)}
+    parts = (
+        ("Options of a build", [(o.name, f"  (default: {o.default or 'empty'})", o.help) for o in OPTIONS]),
+        ("Variables that a library reads", [(v.name, "", v.help) for v in RUN_TIME_VARIABLES]),
+    )
+    known = [name for _, entries in parts for name, *_ in entries]
     wanted = [_full(name) for name in names]
     for name in wanted:
         if name not in known:
             raise OptionError(f"there is no option {name!r}", fix=did_you_mean(name, known))
     lines: list[str] = []
-    for title, own in (("Options of a build", OPTIONS), ("Variables that a library reads", RUN_TIME_VARIABLES)):
-        shown = [one for one in own if not wanted or one.name in wanted]
-        if shown and not wanted:
-            lines += [title, ""]
-        for one in shown:
-            lines += [*_entry(one.name, getattr(one, "default", None), one.help, environment, max(width, _LEAST)), ""]
+    for title, entries in parts:
+        lines += [title, ""] if not wanted else []
+        for name, default, meaning in entries:
+            if not wanted or name in wanted:
+                lines += [f"{name}{default}", *_told(name, meaning, environment, max(width, _LEAST)), ""]
     return "\n".join(lines[:-1])
 
 
@@ -46,11 +49,10 @@ def _full(name: str) -> str:
     return upper if upper.startswith("AOT_TUNE_") else f"AOT_TUNE_{upper}"
 
 
-def _entry(name: str, default: str | None, help_text: str, environment: Mapping[str, str], width: int) -> Iterator[str]:
-    yield name if default is None else f"{name}  (default: {default or 'empty'})"
+def _told(name: str, meaning: str, environment: Mapping[str, str], width: int) -> Iterator[str]:
     if value := environment.get(name):
         yield f"  now {value!r}, from the environment"
-    words = _LINK.sub(r"docs/\1", help_text)
+    words = _LINK.sub(r"docs/\1", meaning)
     yield from textwrap.wrap(
         words, width, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )

@@ -14,7 +14,7 @@ from places import ROOT
 
 from aot_tune.cli import doctor
 from aot_tune.cli import look_commands as inspect
-from aot_tune.cli.examination import Examination, cache_lines, examination_lines
+from aot_tune.cli.examination import Examination, ToolFound, cache_lines, examination_lines
 from aot_tune.cli.explanation import Explanation
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
@@ -173,6 +173,17 @@ def test_doctor_as_json_is_what_it_prints(
     assert any(c.backend == "cxx" and c.identity["version"] == c.version for c in found.compilers if not c.trouble)
     assert main(["doctor"]) == status
     assert capsys.readouterr().out.splitlines()[-1] == list(examination_lines(found, verbose=False))[-1]
+
+
+def test_doctor_tells_of_programs_that_a_build_without_isolation_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doctor.examine_tool("ninja") == ToolFound(name="ninja")
+    program = tmp_path / "ninja"
+    program.write_text("#!/bin/sh\necho 1.13.2\n")
+    program.chmod(0o755)
+    assert doctor.examine_tool("ninja") == ToolFound(name="ninja", version="1.13.2", path=str(program))
 
 
 def test_doctor_names_the_options_that_it_does_not_look_at() -> None:
