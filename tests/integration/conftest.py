@@ -25,11 +25,11 @@ from environments import (
 
 @pytest.fixture(scope="session")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the build requirements, from which everything else is built without an index."""
+    """A folder with what a build and the package need, from which everything else is built without an index."""
     folder = tmp_path_factory.mktemp("wheelhouse")
-    head = (ROOT / "pyproject.toml").read_text().split("[project]")[0]
-    requirements = re.findall(r'^  "([^"]+)",$', head, re.MULTILINE)
-    assert any(r.startswith("scikit-build-core") for r in requirements)
+    head = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[0]
+    requirements = re.findall(r'^  "([^":]+)",$', head, re.MULTILINE)
+    assert {"scikit-build-core", "rich"} <= {re.split("[<>=]", r)[0] for r in requirements}
     pip("wheel", "-q", "-w", folder, *requirements)
     return folder
 

@@ -40,10 +40,6 @@ from aot_tune.support.errors import NoSurvivorError
 __all__ = ["choose", "disturbed", "finish", "least_assuming", "seen_calls", "without_epilogue"]
 
 
-_REASONS = 20
-"""Reasons of failures that an error tells."""
-
-
 def choose(session: Session, evidence: Evidence) -> Chosen:
     """Select the variants of one operator on one target.
 
@@ -62,7 +58,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
         raise NoSurvivorError(
             f"operator {operator.name!r} on {evidence.target.name}: no candidate survived",
-            why="\n       ".join(_told(failures_of(evidence))),
+            why="\n       ".join(_told(failures_of(evidence)[:20])),
             fix="mend the kernels" + (f", or {alone}" if all(works) else ""),
         )
     if not survived:
@@ -161,15 +157,16 @@ def least_assuming(evidence: Evidence) -> dict[str, str]:
     return found
 
 
-def _told(failures: Iterable[DroppedCandidate]) -> list[str]:
-    """The first of those that failed for one reason, with the command that tries it again, and how many more did."""
-    alike: dict[tuple[str, str], list[DroppedCandidate]] = {}
+def _told(failures: Sequence[DroppedCandidate]) -> list[str]:
+    """Each failure with the command that tries it again; a reason that was told before is not told once more."""
+    told, known = [], set[tuple[str, str]]()
     for failure in failures:
-        alike.setdefault((failure.status, failure.reason), []).append(failure)
-    told = []
-    for (status, reason), (first, *more) in list(alike.items())[:_REASONS]:
-        others = f" and {len(more)} more" if more else ""
-        told.append(f"{first.candidate}{others}: {status}: {reason}\n         again: {first.again}")
+        reason = failure.status, failure.reason
+        if reason in known:
+            told.append(f"{failure.candidate}: the same; again: {failure.again}")
+        else:
+            known.add(reason)
+            told.append(f"{failure.candidate}: {failure.status}: {failure.reason}\n         again: {failure.again}")
     return told
 
 
