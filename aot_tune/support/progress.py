@@ -27,13 +27,13 @@ class Progress:
     """Prints lines to `stream`, and shows counts.
 
     On a terminal a count is one line at the bottom, which changes; its end stays. In a log it is a line every five
-    seconds, and its end. Plain `pip install` hides all of that: then the line that changes is shown on pip's terminal.
+    seconds, with its beginning and its end. Plain `pip install` hides all of that: then the line that changes is shown on pip's terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream or sys.stdout, clock
         self._start = clock()
-        self._last = float("-inf")
+        self._last, self._what = float("-inf"), ""
         self._lock = threading.Lock()
         self._seen = _is_terminal(self._stream)
         hidden = stream is None and not self._seen and not _output_is_shown()
@@ -62,7 +62,8 @@ class Progress:
         The time left is told once there is ground for it, and is never more than `most` seconds, those of a budget.
         """
         now = self._clock()
-        if done < total and now - self._last < (_EACH_CHANGE if self._seen else _EACH_LINE):
+        goes_on, self._what = what == self._what, what
+        if done < total and goes_on and now - self._last < (_EACH_CHANGE if self._seen else _EACH_LINE):
             return
         self._last = now
         parts = [f"{what} {done} of {total}"]

@@ -28,6 +28,7 @@ def stand_in(
 
     cache = SimpleNamespace(
         toolchain=SimpleNamespace(name=name, identity=dict),
+        elsewhere=None,
         maker=lambda _target: {"toolchain": name},
         get=lambda rendered, _target: get(rendered),
         find=known,

@@ -67,6 +67,16 @@ def test_a_log_gets_a_line_every_five_seconds() -> None:
     ]
 
 
+def test_what_begins_is_shown_at_once() -> None:
+    out, clock = io.StringIO(), Clock()
+    progress = Progress(out, clock)
+    for what in ("compiled", "tried"):
+        for done in (1, 2):
+            clock.now += 0.1
+            progress.count(what, done, 9)
+    assert out.getvalue().splitlines() == ["aot_tune: compiled 1 of 9", "aot_tune: tried 1 of 9"]
+
+
 def test_a_full_output_does_not_end_the_build() -> None:
     Progress(Full()).line("text")
 
