@@ -27,7 +27,8 @@ class Progress:
     """Prints lines to `stream`, and shows counts.
 
     On a terminal a count is one line at the bottom, which changes; its end stays. In a log it is a line every five
-    seconds, with its beginning and its end. Plain `pip install` hides all of that: then the line that changes is shown on pip's terminal.
+    seconds, with its beginning and its end. Plain `pip install` hides all of that: then the line that changes is shown
+    on pip's terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
