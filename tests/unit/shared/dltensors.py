@@ -21,8 +21,12 @@ class Tensor(ctypes.Structure):
     )
 
 
+_LOWEST = 1 << 20
+"""Libraries take what lies near 0 for a view of no memory."""
+
+
 class Given:
-    """A tensor by numbers; no memory is touched. `data` counts from where memory may be, but for 0, which is NULL."""
+    """A tensor by numbers; no memory is touched. A small `data` counts from where memory may be; 0 is NULL."""
 
     def __init__(
         self,
@@ -36,9 +40,8 @@ class Given:
     ) -> None:
         row = ctypes.c_int64 * len(shape)
         steps = row(*strides) if strides is not None else None
-        self.tensor = Tensor(
-            data and data + (1 << 20), (2, device), len(shape), *dtype, lanes, row(*shape), steps, offset
-        )
+        place = data + _LOWEST if 0 < data < _LOWEST else data
+        self.tensor = Tensor(place, (2, device), len(shape), *dtype, lanes, row(*shape), steps, offset)
         self.text = f"{data} {shape} {strides} {dtype} {lanes} {device} {offset}"
 
     def __repr__(self) -> str:
