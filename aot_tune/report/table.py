@@ -86,7 +86,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
 
 def _use(one: OperatorReport, row: VariantRow) -> str:
     """What a variant is kept for."""
-    if row.wins or one.survey is None or row.label.startswith("generic"):
+    if row.wins or one.survey is None:
         return f"{row.wins} problem{'s' * (row.wins != 1)}"
     return "other shapes"
 
