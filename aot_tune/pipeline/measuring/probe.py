@@ -31,17 +31,24 @@ _SCREENS = 3
 Probe = tuple[LoadedOperator, Problem, Entry]
 
 
-def check_agreement(session: Session, pool: DevicePool, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
+def check_agreement(
+    session: Session,
+    pool: DevicePool,
+    pairs: Sequence[tuple[LoadedOperator, Evidence]],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
     """Leave out, and say so, the devices of a pool on which a generic variant takes another time than on the others.
 
     One device needs no check. Where no probe runs anywhere, all stay, and a line says that they were not compared. What
-    the end of the budget broke off says nothing, and nothing is measured after it.
+    the end of the budget broke off says nothing, and nothing is measured after it. `meanwhile` is called once the probe
+    is compiled, before the devices run it: the compilers have nothing to do then.
     """
     if len(pool.members) < 2:
         return
     probe = _probe(pairs)
     if probe is not None:
         session.compile([probe[2]], "probe")
+    meanwhile()
     found: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
         pool.each_member(partial(_time, found, pool.members.index, probe))
