@@ -199,8 +199,8 @@ class Bench:
         load = messages.Load(handle=digest, path=str(entrant.shared_object.resolve()), symbol=entrant.symbol)
         while True:
             worker = self._warm_worker(run, odd)
-            run.sure = run.spared or worker.hosted <= {digest}  # else what another object left running may have killed
-            run.sure = run.spared or worker.hosted <= {digest}  # it
+            # Otherwise, something that another object left running may have killed it.
+            run.sure = run.spared or worker.hosted <= {digest}
             try:
                 return self._attempt(run, worker, load, odd, best_ns, timed)
             except DiedError as death:
