@@ -202,7 +202,7 @@ def toolchains() -> Mapping[str, Toolchain]:
         if offered is None:
             continue
         if not isinstance(offered, Toolchain):
-            raise ToolchainError(f"TOOLCHAIN of module {module} is none: it is not derived from Toolchain")
+            raise ToolchainError(f"TOOLCHAIN of module {module} is not derived from Toolchain")
         found[offered.name] = offered
     return found
 

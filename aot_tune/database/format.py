@@ -159,7 +159,7 @@ def _read(lines: Sequence[RecordLine], name: str) -> _Content:
     kinds = ("header", "device", "policy", "toolchains", "baselines")
     for number, kind in enumerate(kinds):
         if number >= len(lines) or getattr(lines[number], kind) is None:
-            raise DatabaseError(f"{name}:{number + 1}: the {kind} belongs here", fix=RESTORE)
+            raise DatabaseError(f"{name}:{number + 1}: the line with the {kind} belongs here", fix=RESTORE)
     header, device, policy, end = lines[0].header, lines[1].device, lines[2].policy, lines[-1].end
     assert header is not None
     assert device is not None
@@ -185,7 +185,7 @@ def _read(lines: Sequence[RecordLine], name: str) -> _Content:
                 raise DatabaseError(f"{where}: no line above has the survey {line.times.survey!r}", fix=RESTORE)
             found.times.setdefault(line.times.survey, []).append((number, line.times))
         else:
-            raise DatabaseError(f"{where}: a line of the header stands here", fix=RESTORE)
+            raise DatabaseError(f"{where}: a line of the header is here", fix=RESTORE)
     return found
 
 

@@ -91,7 +91,7 @@ def check_coverage(databases: Sequence[OperatorDatabase], operators: Mapping[str
     """Problems of the workload that no record has, by operator, for each target that any of the records is for.
 
     If one device's record lacks a problem and another's has it, a replay takes it from there. So this is only good to
-    know. The same holds for a target whose devices also run a later target: its records have what there was time for.
+    know. The same holds for a target if devices of a later target run it too: its records have what there was time for.
     """
     named = {t for d in databases for t in d.targets if _has_own(d, t)}
     targets = [t for name in sorted(named) if (t := _target(name)) is not None]

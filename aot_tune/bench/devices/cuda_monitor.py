@@ -62,7 +62,7 @@ class GpuMonitor:
             if waited >= self._rules.busy_seconds:
                 self._say(
                     f"noisy: {self._device.name} is still busy after {waited:.0f} s, with {others} other processes; "
-                    "measuring all the same"
+                    "measuring anyway"
                 )
                 return
             if not waited:

@@ -14,7 +14,7 @@ from aot_tune.bench.protocol.measurement_records import Measurement, Prepared, S
 __all__ = ["Phases", "Run", "told_apart"]
 
 _CLOCK = 0.01
-"""An empty call is taken off the times of a host's clock. So times can only be told to this share of it."""
+"""An empty call is taken off the times of a host's clock. So times are only exact to this share of it."""
 
 
 class Phases(dict[str, float]):
@@ -71,10 +71,10 @@ class Run:
 
 
 def told_apart(context: BenchContext, floor: float, samples: Sequence[float], overhead: float) -> tuple[float, ...]:
-    """Samples, as far as they can be told from the `overhead` that was taken off them.
+    """Samples, as far as they can be distinguished from the `overhead` that was taken off them.
 
-    A call may be so small that even the device's `floor` cannot be told from the overhead. Its samples may then be
-    below the floor, or zero. They count as the least time that can be told.
+    A call may be so small that even the device's `floor` cannot be distinguished from it. Its samples may then be
+    below the floor, or zero. They count as the least time that can be distinguished.
     """
     least = _CLOCK * overhead if context.family.on_host else 0.0
     if not samples or min(samples) >= floor or floor > least:

@@ -105,4 +105,4 @@ class BenchContext:
 
 def _expect_done(reply: messages.Reply) -> None:
     if isinstance(reply, messages.Failure):
-        raise WorkerError("a worker cannot set a problem up", why=reply.reason, fix="see the worker's output above")
+        raise WorkerError("a worker cannot set up a problem", why=reply.reason, fix="see the worker's output above")

@@ -48,7 +48,10 @@ class Once(Generic[T]):
                 if name in self._made:
                     return self._made[name]
                 if other is not None and self._over():
-                    raise WorkerError("what another device had begun was ended", why="the build or its budget ended")
+                    raise WorkerError(
+                        "the work of another device was ended before its result was there",
+                        why="the build or its budget ended",
+                    )
                 other = self._making.get(name)
                 if other is None:
                     mine = self._making[name] = threading.Event()
@@ -141,7 +144,7 @@ class Findings:
         """Which of the calling thread's objects to try next, by their verdicts on odd problems.
 
         It is the first whose verdict is known, or that no other thread has begun. It then counts as begun by this
-        thread. If there is none, it is the first of all.
+        thread. If none is, it is the first of all.
         """
         me = threading.get_ident()
         with self._lock:

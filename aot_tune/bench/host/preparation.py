@@ -76,7 +76,7 @@ class Preparation:
                 raise WorkerError(
                     f"{self._device.name}{unit and f' ({unit})'} cannot be measured on",
                     why=death.reason.removeprefix(WORKER_FAULT),
-                    fix=unit and "leave it out of CUDA_VISIBLE_DEVICES: what is measured by now is kept",
+                    fix=unit and "leave it out of CUDA_VISIBLE_DEVICES: what was measured so far is kept",
                 ) from death
             reply = messages.Failure(kind=death.status, reason=death.reason)
         if not isinstance(reply, messages.Done):

@@ -28,7 +28,7 @@ def changed_since(before: tuple[int, bool]) -> str:
     if now == before:
         return ""
     restore()
-    what = "rounds in another direction" if now[0] != before[0] else "treats denormal numbers otherwise"
+    what = "rounds in another direction" if now[0] != before[0] else "treats denormal numbers differently"
     return f"the thread that called it {what} from then on"
 
 

@@ -39,7 +39,7 @@ _REASONS = {
     _NO_DEVICE: ("the driver sees no GPU", "check `nvidia-smi`; in a container pass the GPUs in, such as --gpus all"),
     _BAD_DEVICE: ("the driver does not know a device that was named", "name one that `nvidia-smi -L` lists"),
     304: (
-        "the driver is not let at the device files",
+        "the driver may not open the device files",
         "allow read and write of /dev/nvidia* and of /proc/self/task in the sandbox or container",
     ),
     802: ("the GPUs are not ready", "start nvidia-fabricmanager, or wait until the GPUs are up"),

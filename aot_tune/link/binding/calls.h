@@ -92,7 +92,7 @@ struct CallTensors {
 
   int count;
   uint32_t lent = 0;       // one bit each: extents and strides are still in the framework's memory
-  uint32_t owned = 0;      // one bit each: something must be given back, and it is one of the next two
+  uint32_t owned = 0;      // one bit each: must be given back; also kWorkspace and kMade
   uint32_t versioned = 0;  // one bit each: outputs that are torch's
   int64_t elements = 0;
   bool on_gpu = false;

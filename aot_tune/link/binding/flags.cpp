@@ -123,7 +123,7 @@ bool find_gradients(State* state, const Place& place, Shared* shared) {
   shared->forward = is_forward(state);
   if (!is_traced(state)) return true;
   PyErr_Format(state->runtime_error,
-               "%s: torch traces this call, which would be a constant in what it records; call it outside of "
+               "%s: torch traces this call, and would record its result as a constant; call it outside "
                "torch.jit.trace and make_fx, or as an operator of torch (aot_tune.torch.register)",
                place.op->name);
   return false;

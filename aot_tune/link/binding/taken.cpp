@@ -98,8 +98,8 @@ void CallTensors::give_back() {
 bool CallTensors::is_missing(State* state, const Operator& op, int index) {
   PyErr_Format(state->type_error,
                op.tensors[index].output
-                   ? "%s() misses the output '%s', whose shape, dtype or device tells what is computed"
-                   : "%s() misses the tensor '%s'",
+                   ? "%s() needs the output '%s': its shape, dtype or device tells what to compute"
+                   : "%s() needs the tensor '%s'",
                op.name, op.tensors[index].name);
   return false;
 }

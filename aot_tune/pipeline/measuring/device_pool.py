@@ -112,7 +112,7 @@ class DevicePool:
         while turns.lost:
             for member, error in turns.lost:
                 device = self.leave_out(self.members.index(member))
-                told = "; ".join(filter(None, (error.what, error.why, error.fix, "the others measure what it has not")))
+                told = "; ".join(filter(None, (error.what, error.why, error.fix, "the other devices measure the rest")))
                 self._session.progress.line(f"LOST {device.name} {device.unit}: {told}")
             turns.lost.clear()
             self.each_member(turns.work)
