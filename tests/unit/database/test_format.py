@@ -177,7 +177,7 @@ MEASUREMENT = '{"measurement":{"problem":"M=1 '
         (lambda lines: [*lines[:12], "", *lines[12:]], ":13:", "remove it and record again"),
         (lambda lines: [*lines[:12], "<<<<<<< HEAD", *lines[12:]], ":13:", "the conflict stands"),
         (lambda lines: ["<<<<<<< HEAD", *lines], ":1:", "the conflict stands"),
-        (lambda lines: [*lines[:12], "{}", *lines[12:]], ":13:", "holds one thing"),
+        (lambda lines: [*lines[:12], "{}", *lines[12:]], ":13:", "must hold one thing"),
         (changed('{"candidate"', '"MR":', '"MS":'), ":", "has the config of"),
         (changed('{"problem"', '"M":1,', '"M":2,'), ":11:", "has the dims of"),
         (changed(MEASUREMENT, '"ns":', '"nanoseconds":'), ":12:", "unknown field"),
