@@ -28,7 +28,7 @@ class BenchLinker:
         self._of = {evidence.operator.name: (loaded, evidence) for loaded, evidence in pairs}
 
     def after(self, entry: Entry, made: Object) -> Task | None:
-        """A task that links a new object. None if all its screens are known, or if there are none."""
+        """A task that links a new object. None if all its screens are known, or if it did not compile."""
         wanted = made.status == "ok" and self._lacks(entry, made.code)
         return partial(self._link, entry, made) if wanted else None
 
