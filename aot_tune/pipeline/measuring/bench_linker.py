@@ -1,4 +1,4 @@
-"""Links candidates for the benchmark, several at a time, and only those with which something is to be measured."""
+"""Links candidates for the benchmark, several at a time, and only those that have something to measure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["BenchLinker"]
 class BenchLinker:
     """Links for all devices of a pool, before anything is timed that a linker could disturb.
 
-    A candidate that does not link is told again when it is measured.
+    If a candidate does not link, that is reported when it is measured.
     """
 
     def __init__(self, session: Session, pool: DevicePool, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
@@ -28,7 +28,7 @@ class BenchLinker:
         self._of = {evidence.operator.name: (loaded, evidence) for loaded, evidence in pairs}
 
     def after(self, entry: Entry, made: Object) -> Task | None:
-        """What links a new object; None where all its screens are known, or where there is none."""
+        """A task that links a new object. None if all its screens are known, or if it did not compile."""
         wanted = made.status == "ok" and self._lacks(entry, made.code)
         return partial(self._link, entry, made) if wanted else None
 

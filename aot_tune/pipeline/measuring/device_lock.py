@@ -1,4 +1,4 @@
-"""The lock of a device, which builds of one user on one machine hold in turn."""
+"""The lock of a device. One user's builds on one machine hold it in turn."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def device_lock(device: Device, log: Callable[[str], None], budget: Budget | Non
     """Keeps this user's other builds from measuring on the device at the same time.
 
     Raises:
-        WorkerError: when another build measures until a budget ends.
+        WorkerError: when another build still measures at the end of the budget.
     """
-    shared = Path("/tmp")  # noqa: S108 - TMPDIR may differ between builds that must not measure together
+    shared = Path("/tmp")  # noqa: S108 - builds that must not measure together may have different TMPDIR
     folder = (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / f"aot_tune-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Devices of one model that measure together: each has its bench and, when there are several, a thread of its own."""
+"""Devices of one model that measure together. Each has its bench and, if there are several, its own thread."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["DevicePool"]
 
 
 class DevicePool:
-    """A context manager; `devices` share their digest, so that it does not matter which of them measured what.
+    """A context manager. `devices` have the same digest, so it does not matter which of them measured what.
 
-    Those that a probe finds off are left out, and those on which no worker can be had any more.
+    Devices are left out if a probe finds that they differ, or if they can no longer have a worker.
     """
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
@@ -42,9 +42,9 @@ class DevicePool:
         return self.benches[0].device
 
     def start(self) -> None:
-        """Start the workers without waiting for them: they import frameworks for seconds.
+        """Start the workers without waiting for them, because they import frameworks for seconds.
 
-        Those of a device that is not free, or cannot be measured on, start at first use, which tells of it.
+        If a device is not free, or cannot be measured on, its workers start at first use, which reports the problem.
         """
         self.each_member(Measurer.start)
 
@@ -55,14 +55,14 @@ class DevicePool:
 
     @property
     def spent(self) -> dict[str, float]:
-        """The devices' seconds by what they went into, the most first."""
+        """The devices' seconds by activity, the largest first."""
         members = (*self.members, *self._gone)
         whats = {what for m in members for what in m.spent}
         found = {what: sum(m.spent.get(what, 0.0) for m in members) for what in whats}
         return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
     def told(self) -> list[str]:
-        """A line for each device: how long it was at work, and on what."""
+        """A line for each device: how long it worked, and on what."""
         found = []
         for member in (*self.members, *self._gone):
             parts = sorted(member.spent.items(), key=lambda one: (-one[1], one[0]))
@@ -76,7 +76,7 @@ class DevicePool:
         return sum(m.reused for m in (*self.members, *self._gone))
 
     def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
-        """Whether the store has a screen of an object on a problem: on one device it is as on the others."""
+        """Whether the store has a screen of an object on a problem. It is valid for all the devices."""
         return self.members[0].knows(loaded, problem, candidate, digest)
 
     def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
@@ -89,15 +89,16 @@ class DevicePool:
         more: More = lambda: (),
         of: Callable[[int], str] = lambda _number: "",
     ) -> None:
-        """Do all jobs; those of one number on one device, in their order.
+        """Do all jobs. Jobs with the same number run on one device, in their order.
 
-        It is the device that had the number before, or else the first that has nothing to do. One that has nothing left
-        takes a number from the device that has most: to prepare its problem again takes less than most jobs. The first
-        job that fails ends the others. Where no job is left, a device asks for `more`, until there is none and no other
-        device is busy. Numbers that are `of` the same, an operator say, go to the same devices as far as that does.
+        A device keeps the numbers that it had before. A new number goes to the first device that has nothing to do. A
+        device that runs out of numbers takes one from the device with the most: preparing its problem again takes less
+        time than most jobs. The first job that fails ends the others. If no job is left, a device asks for `more`,
+        until there is none and no other device is busy. `of` names what a number belongs to, such as an operator.
+        Numbers of the same operator go to the same devices, as far as possible.
 
-        But where it is the workers that fail, and there are other devices, these do what is left; a line says so. A job
-        that failed so is done again from its beginning.
+        If the workers of a device fail and there are other devices, those do the rest, and a line says so. A job that
+        failed in this way is done again from its beginning.
         """
         if not self._threads:
             waiting: Sequence[tuple[int, Job]] = list(jobs)
@@ -111,7 +112,7 @@ class DevicePool:
         while turns.lost:
             for member, error in turns.lost:
                 device = self.leave_out(self.members.index(member))
-                told = "; ".join(filter(None, (error.what, error.why, error.fix, "the others measure what it has not")))
+                told = "; ".join(filter(None, (error.what, error.why, error.fix, "the other devices measure the rest")))
                 self._session.progress.line(f"LOST {device.name} {device.unit}: {told}")
             turns.lost.clear()
             self.each_member(turns.work)
@@ -135,7 +136,7 @@ class DevicePool:
             raise
 
     def leave_out(self, position: int) -> Device:
-        """Let one of several devices go, for the whole build; the others do what comes next."""
+        """Remove one of several devices for the whole build. The others do what comes next."""
         bench, thread = self.benches.pop(position), self._threads.pop(position)
         gone = self.members.pop(position)
         self._gone.append(gone)
@@ -146,7 +147,7 @@ class DevicePool:
         return bench.device
 
     def interrupt(self) -> None:
-        """Kill what the devices are busy with; to be called from another thread, again and again."""
+        """Kill what the devices are busy with. Another thread calls this, again and again."""
         for bench in self.benches:
             bench.interrupt()
 

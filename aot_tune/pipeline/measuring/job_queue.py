@@ -1,4 +1,7 @@
-"""Variants of a linked library in turn: on a GPU by several benches at a time, for nothing is timed."""
+"""Verifies variants of a linked library one after the other.
+
+On a GPU several benches do so, because nothing is timed.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,18 @@ __all__ = ["JobQueue", "unavailable", "work_off"]
 T = TypeVar("T")
 
 _UNAVAILABLE = re.compile(r"\breturned -100\b")
-"""AOT_TUNE_UNAVAILABLE: what a variant needs, such as a vendor's library, is not here; dispatch takes the next one."""
+"""AOT_TUNE_UNAVAILABLE: something that a variant needs, such as a vendor's library, is missing. Dispatch takes the next
+one."""
 _MOST, _CORES, _GIB, _EACH = 3, 4, 24, 16
-"""Benches at a time: at most so many, each for so many cores, so much of the device's memory and so many variants. A
-bench is three processes, which take seconds to start."""
+"""The most benches at a time. Each needs so many cores, so much of the device's memory and so many variants. A bench is
+three processes, which take seconds to start."""
 
 
 class JobQueue(Generic[T]):
-    """What benches take in turn: `run` is called with each, until `enough` of them have failed.
+    """Items that benches take in turn. `run` is called with each, until `enough` of them have failed.
 
-    `found` is what it came to, in the order in which they were given. What fails beside other benches may do so for
-    their sake: it is run `again` by one that is alone.
+    `found` holds the results in the given order. A failure may be due to other benches on the device, so the item is
+    run `again` by a bench that is alone.
     """
 
     def __init__(self, given: Sequence[T], run: Callable[[LazyBench, T], Measurement], enough: int) -> None:
@@ -49,14 +53,14 @@ class JobQueue(Generic[T]):
 
     @property
     def found(self) -> list[tuple[T, Measurement]]:
-        """What was run, and what it came to."""
+        """What was run, and the results."""
         return [(self._given[i], m) for i, m in sorted(self._found.items())]
 
     def work(self, bench: LazyBench) -> None:
-        """Take one after the other, until none is left.
+        """Take one item after the other, until none is left.
 
         Raises:
-            WorkerError: when a worker cannot be started; what it was for is left to others.
+            WorkerError: when a worker cannot be started. The item is left to other benches.
         """
         while (number := self._next()) is not None:
             try:
@@ -69,7 +73,7 @@ class JobQueue(Generic[T]):
                 self._found[number] = found
 
     def again(self, bench: LazyBench) -> None:
-        """Run what has failed once more, and what nobody could do."""
+        """Run once more what has failed, and what no bench could do."""
         failed = [number for number, found in sorted(self._found.items()) if _failed(found)]
         for number in failed:
             del self._found[number]
@@ -77,7 +81,7 @@ class JobQueue(Generic[T]):
         self.work(bench)
 
     def help(self, bench: LazyBench) -> None:
-        """The same beside another bench, with a bench of one's own; where that cannot work, the other does it all."""
+        """Do the same with a bench of one's own, beside another bench. If that bench fails, the other does the rest."""
         try:
             with bench:
                 self.work(bench)
@@ -94,7 +98,7 @@ class JobQueue(Generic[T]):
 
 
 def unavailable(found: Measurement) -> bool:
-    """Whether a variant could not be run for lack of what it needs."""
+    """Whether a variant could not run because something that it needs is missing."""
     return found.status == "failed" and bool(_UNAVAILABLE.search(found.reason))
 
 
@@ -103,7 +107,7 @@ def _failed(found: Measurement) -> bool:
 
 
 def work_off(session: Session, device: Device, turns: JobQueue[T]) -> None:
-    """Have all turns done on a device; a CPU is shared with other builds, a GPU's memory is not.
+    """Have all items done on a device. A CPU is shared with other builds, but a GPU's memory is not.
 
     Raises:
         WorkerError: when no worker can be started.
@@ -114,9 +118,10 @@ def work_off(session: Session, device: Device, turns: JobQueue[T]) -> None:
         LazyBench(session, device, exclusive=family(device.family).is_exclusive, shared=shared) as first,
         ThreadPoolExecutor(count) as threads,
     ):
-        first.get()  # has the device to itself, before others begin on it
+        first.get()  # it has the device to itself before others begin on it
         others = [LazyBench(session, device, exclusive=False, shared=shared) for _ in range(count - 1)]
-        helping = [threads.submit(turns.help, bench) for bench in others]  # workers die with the thread that has them
+        # Workers die with the thread that started them.
+        helping = [threads.submit(turns.help, bench) for bench in others]
         try:
             with contextlib.suppress(*([WorkerError] if others else [])):
                 turns.work(first)

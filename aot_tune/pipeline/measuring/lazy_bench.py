@@ -1,4 +1,4 @@
-"""The bench of a build: started when something has to run, with candidates linked for it."""
+"""The bench of a build. It starts when something has to run, and candidates are linked for it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["LazyBench"]
 
 
 class LazyBench:
-    """A bench on one device whose workers start at first use; a context manager.
+    """A bench on one device whose workers start at first use. A context manager.
 
-    It is `exclusive` where something is timed, or where the device's memory is not shared: then it waits for a device
-    that another build measures on, no longer than a `budget` lasts where one is given. What it shares with others is
-    `shared`, which outlives it.
+    It is `exclusive` if something is timed, or if the device's memory cannot be shared. Then it waits while another
+    build measures on the device, but not longer than a given `budget` lasts. What it shares with others is `shared`,
+    which outlives it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LazyBench:
         return self._bench if self._bench is not None else self._start(self._budget)
 
     def start(self) -> None:
-        """Start the bench, without waiting for its workers; what keeps it from starting now is told at first use."""
+        """Start the bench without waiting for its workers. If something prevents that now, the first use reports it."""
         if self._bench is None:
             with contextlib.suppress(WorkerError):
                 self._start(Budget(0.0))
@@ -102,15 +102,15 @@ class LazyBench:
         return 0.0 if self._bench is None else self._bench.referring
 
     def interrupt(self) -> None:
-        """Kill the workers, from another thread: what they were asked for ends with them."""
-        bench = self._bench  # which may end meanwhile
+        """Kill the workers, from another thread. Their requests end with them."""
+        bench = self._bench  # it may end meanwhile
         if bench is not None:
             bench.interrupt()
 
     def choose(self, folder: Path, entries: Sequence[Entry]) -> int:
         """Which of an operator's candidates to try next: the first that no other bench has begun to check.
 
-        All devices begin with the same candidates; what one finds of them on odd problems holds for all.
+        All devices begin with the same candidates. What one device finds about them on odd problems is valid for all.
         """
         if self.shared.benches == 1:
             return 0
@@ -121,7 +121,7 @@ class LazyBench:
         """The candidate's object linked for the benchmark, made once.
 
         Raises:
-            ToolchainError: when the object does not link, or is known from a record only and does not compile here.
+            ToolchainError: when the object does not link, or is only known from a record and does not compile here.
         """
         if entry.object is None:  # known from a record, but not on this problem
             self.session.compile([entry], "again")

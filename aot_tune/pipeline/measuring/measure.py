@@ -1,4 +1,4 @@
-"""Screens and races the candidates of operators on their workloads; what is known from before is not measured again."""
+"""Screens and races candidates of operators on their workloads. What is known already is not measured again."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = ["Measurer", "finalists", "left_undone"]
 T = TypeVar("T")
 
 _ONCE = ("check", "prepare")
-"""Phases of the first screen of an object, or on a problem."""
+"""Phases that belong to the first screen of an object, or to the first one on a problem."""
 _FINALISTS = 4
 _WITHIN = 1.3
 _ALGORITHMS = 2
-"""A race takes the best four of the screen, as far as they are within 1.3 x of the best, and of a vendor's algorithms
-two at most: they are often one kernel under several names, and would leave no place for what is as fast on a GPU that
-is as hot as a race makes it."""
+"""A race takes the best four of the screen, if they are within 1.3 x of the best. At most two are a vendor's
+algorithms. These are often one kernel under several names, and would displace candidates that are as fast on a GPU as
+hot as a race makes it."""
 _RACES = 3
-"""How often a problem races, while it turns out that others were screened to be faster than those that raced."""
+"""How often a problem races, as long as screens show candidates that were faster than those that raced."""
 
 
 def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
-    """The candidates that a race on a problem is between, the best of the screen first; none where no race is due.
+    """The candidates for a race on a problem, the best of the screen first. Empty if no race is due.
 
-    It is due when one of them was screened since the last one: what a record says of a race stands until then.
+    A race is due if one of them was screened since the last race. Until then, a recorded race stands.
     """
     row = evidence.measurements.get(problem.id, {})
     times = {c: m.ns for c, m in row.items() if c in evidence.entries and m.ns is not None}
@@ -57,10 +57,10 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
 
 
 def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
-    """Candidates that no race was with, but that were screened to be faster, by more than 1.3 x, than all that raced.
+    """Candidates that were in no race, but that were more than 1.3 x faster in their screen than all that raced.
 
-    Screens that another process disturbed, or did not, let a race be between the wrong ones. What would have to be
-    compiled for another race is left out.
+    Such a race had the wrong entrants, for example because another process disturbed some screens. If one of them would
+    have to be compiled first, none is returned.
     """
     row = {c: m for c, m in evidence.measurements.get(problem.id, {}).items() if c in evidence.entries}
     raced = [m.ns for m in row.values() if m.final and m.ns is not None]
@@ -70,7 +70,7 @@ def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
 
 
 def left_undone(evidence: Evidence, limit: str = "the budget") -> str:
-    """What a budget, or another limit, left no time for, in words; empty when it was long enough."""
+    """What a budget, or another limit, left no time for, in words. Empty if there was enough time."""
     count = len(evidence.workload)
     if left := len(evidence.unmeasured()):
         return f"{limit} ended before {left} of {count} problems were measured"
@@ -79,9 +79,9 @@ def left_undone(evidence: Evidence, limit: str = "the budget") -> str:
 
 
 def _counts(measurement: Measurement) -> bool:
-    """Whether a measurement counts that came after the end of a budget, which kills workers and linkers.
+    """Whether a measurement counts that came after a budget's end, which kills workers and linkers.
 
-    A wrong result or a crash is the candidate's own doing whenever it comes: what was seen to be wrong is not shipped.
+    A wrong result or a crash is always the candidate's own fault. What was seen to be wrong is not shipped.
     """
     own = measurement.status in ("wrong-result", "crashed", "suspicious") and measurement.lasting
     return own or measurement.status == "ok"
@@ -89,9 +89,9 @@ def _counts(measurement: Measurement) -> bool:
 
 @dataclass(frozen=True)
 class _Took:
-    """Seconds of a screen or a race, 0 of what was known; `referring` are those of references among them.
+    """Seconds of a screen or a race, or 0 if it was known. `referring` are those of references among them.
 
-    The first one that is measured `waited` for workers, which others seldom do.
+    The first one that is measured `waited` for workers. Others seldom do.
     """
 
     whole: float
@@ -102,8 +102,8 @@ class _Took:
 class Measurer:
     """Measures on the device of a bench.
 
-    `spent` are its seconds by what they went into: references and the phases of screens, bookkeeping beside them, and
-    races; `at_work` are all those of jobs. Once it is `ended`, nothing is begun any more.
+    `spent` are its seconds by activity: references, the phases of screens, bookkeeping, and races. `at_work` are all
+    the seconds of jobs. Once it is `ended`, nothing new begins.
     """
 
     def __init__(self, bench: LazyBench) -> None:
@@ -118,11 +118,11 @@ class Measurer:
         self.spent: defaultdict[str, float] = defaultdict(float)
 
     def worked(self, seconds: float) -> None:
-        """Count what its jobs took."""
+        """Count how long its jobs took."""
         self.at_work += seconds
 
     def end(self) -> None:
-        """Begin nothing any more."""
+        """Let nothing new begin."""
         self.ended = True
 
     @property
@@ -131,18 +131,18 @@ class Measurer:
         return self._lazy
 
     def start(self) -> None:
-        """Start the workers, without waiting for them; those that cannot be started now are at first use."""
+        """Start the workers without waiting for them. If that is impossible now, they start at first use."""
         self._lazy.start()
 
     def verify(self, entries: Iterable[Entry]) -> None:
-        """Verify variants that no problem of the workload is for, each once, until the budget or the workers end."""
+        """Verify variants that are for no problem of the workload, each once, until the budget or the workers end."""
         new = [e for e in entries if e.candidate.id not in self._verified]
         self._verified.update(e.candidate.id for e in new)
         if self._verifies:
             self._verifies = verify_early(self._session, self._lazy, new, lambda: self.over)
 
     def measure(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
-        """Screen and race what is not known of one problem of a workload."""
+        """Screen and race what is not known yet of one problem of a workload."""
         waiting = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
         if waiting:
             self.screen(loaded, evidence, problem, waiting)
@@ -167,7 +167,7 @@ class Measurer:
         problem: Problem,
         entries: Sequence[Entry],
     ) -> None:
-        """Screen candidates on a problem against the best that it has so far, until the budget ends."""
+        """Screen candidates on a problem against the best one so far, until the budget ends."""
         name, failures = loaded.operator.name, self._session.failures
         if name in failures:
             return
@@ -194,11 +194,11 @@ class Measurer:
             self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
 
     def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
-        """So many candidates are not screened on a problem, though that was expected."""
+        """So many candidates are not screened on a problem, although they were expected to be."""
         self._session.pending.spared(self._one(loaded, problem).task, count)
 
     def probe(self, loaded: LoadedOperator, problem: Problem, entry: Entry) -> Measurement:
-        """Screen a candidate on this device now, whatever is known of it, here or from other devices.
+        """Screen a candidate on this device now, even if its times are known, here or from other devices.
 
         Raises:
             AotTuneError: when it cannot be linked, or no worker can be started.
@@ -209,14 +209,14 @@ class Measurer:
             return bench.screen(prepared, entrant)
 
     def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Entry) -> bool:
-        """Take over what the store knows of a candidate on a problem; whether it knew anything."""
+        """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
         known = self._known(self._one(loaded, problem), entry)
         if known is not None:
             evidence.add_screen(as_recorded(known))
         return known is not None
 
     def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
-        """Whether the store has a screen of an object on a problem; any thread may ask."""
+        """Whether the store has a screen of an object on a problem. Any thread may ask."""
         return self._store(loaded).find(candidate, digest, problem, peek=True) is not None
 
     def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
@@ -224,7 +224,10 @@ class Measurer:
         return self._known_race(self._one(loaded, problem), entrants, peek=True) is not None
 
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
-        """Race the best of a problem's screen, where a race is due, and what it shows to have been overlooked."""
+        """If a race is due, race the best of a problem's screen.
+
+        Then race those that turn out to have been overlooked.
+        """
         for left in reversed(range(_RACES)):
             entrants = [] if loaded.operator.name in self._session.failures else finalists(evidence, problem)
             if not entrants:
@@ -237,7 +240,7 @@ class Measurer:
             evidence.race_about(problem.id, late)
 
     def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
-        """One race; what the budget's end broke off does not count, and is still due."""
+        """One race. A race that the budget's end broke off does not count, and is still due."""
         watched = self._watch()
         raced = None
         with self._session.failures.of(loaded.operator.name):
@@ -263,7 +266,7 @@ class Measurer:
         self._session.pending.raced(task_of(loaded.operator, problem), *told)
 
     def _watch(self) -> Callable[[], _Took]:
-        """Begin to watch a screen or a race; what is returned tells, after it, what it took."""
+        """Begin to watch a screen or a race. The returned function tells afterwards how long it took."""
         begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
         first = not self.measured
 
@@ -276,11 +279,11 @@ class Measurer:
 
     @property
     def over(self) -> bool:
-        """Whether the budget has ended, or the build, and whatever still ran was killed."""
+        """Whether the budget or the build has ended, so that everything that still ran was killed."""
         return self.ended or not self._session.turn.allows(1e-9)
 
     def _within(self, do: Callable[[], T]) -> T | None:
-        """What `do` returns; None where it failed because the end of the budget killed what it waited for."""
+        """What `do` returns. None if it failed because the budget's end killed what it waited for."""
         try:
             return do()
         except AotTuneError:
@@ -289,7 +292,7 @@ class Measurer:
             raise
 
     def _spend(self, measurement: Measurement, took: _Took) -> None:
-        """Count what a screen took, by its phases."""
+        """Count how long a screen took, by its phases."""
         if took.whole > 0:
             parts = {"references": took.referring, **measurement.phases}
             for part, seconds in parts.items():
@@ -343,7 +346,7 @@ class Measurer:
 
 
 class _OneProblem:
-    """A problem being measured; its inputs and reference are made when something has to run."""
+    """A problem that is being measured. Its inputs and reference are made when something has to run."""
 
     def __init__(self, bench: LazyBench, loaded: LoadedOperator, problem: Problem, store: OperatorStore) -> None:
         self._bench = bench

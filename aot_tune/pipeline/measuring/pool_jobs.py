@@ -1,4 +1,4 @@
-"""Jobs that devices of one model take in turn, none of which is idle while there is one that it may do."""
+"""Jobs that devices of one model take in turn. No device is idle while there is a job that it may do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from aot_tune.support.errors import WorkerError
 __all__ = ["Job", "More", "PoolJobs"]
 
 Job = Callable[[Measurer], object]
-"""What a device is to do; False says that it did nothing."""
+"""What a device is to do. False says that it did nothing."""
 More = Callable[[], Sequence[tuple[int, Job]]]
-"""Gives jobs to a device that finds none; any device's thread may ask, one at a time."""
+"""Gives jobs to a device that finds none. The thread of any device may ask, one at a time."""
 
 _LOOK = 0.1
-"""Seconds after which a device that has nothing to do looks again: compilers may have made something ready."""
+"""Seconds after which an idle device looks again, because compilers may have made something ready."""
 
 _Given = tuple[int, list[Job]]
 
@@ -33,13 +33,13 @@ def _alike(_number: int) -> str:
 
 
 class PoolJobs:
-    """Jobs that devices take one after the other: their own, then those that belong to none yet, then another's.
+    """Jobs that devices take one after the other: first their own, then those of no device, then those of another.
 
-    Then they ask for `more`, while one of them is at work; what that is may bring others to light. No number is with
-    two devices at a time. `homes` has the device of a number, on which its problem is prepared. Of those that belong
-    to none, a device takes first what is `of` something that it is at already, as its workers have loaded for it what
-    they need; else what the fewest devices are at. `lost` are devices that gave up what they had, and why; never the
-    last one.
+    Then they ask for `more`, as long as one device works, because its results may give others new jobs. A number is
+    never with two devices at a time. `homes` has the device of a number, on which its problem is prepared. `of` names
+    what a number belongs to. Of the numbers of no device, a device prefers those of something that it works on already,
+    because its workers have loaded what these need. Otherwise it takes those of what the fewest devices work on. `lost`
+    are devices that gave up their numbers, and why. The last device never gives up.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PoolJobs:
         self._add(jobs)
 
     def _add(self, jobs: Iterable[tuple[int, Job]]) -> bool:
-        """Take jobs in; whether there were any."""
+        """Add jobs. Returns whether there were any."""
         together: dict[int, list[Job]] = {}
         for number, job in jobs:
             together.setdefault(number, []).append(job)
@@ -72,7 +72,7 @@ class PoolJobs:
         return bool(together)
 
     def work(self, member: Measurer) -> None:
-        """Do what there is for a device, until nothing is left, or it or another one has failed."""
+        """Do what there is for a device, until nothing is left, or until it or another device has failed."""
         while not member.ended and (turn := self._next(member)):
             number, jobs, before = turn
             done: list[object] = []
@@ -94,7 +94,7 @@ class PoolJobs:
 
     @contextmanager
     def _at_work(self, member: Measurer, number: int) -> Iterator[None]:
-        """A device, whose number this is, is at work; when that fails, the others do not wait for more."""
+        """The block is a device's work on its number. If it fails, the others do not wait for more."""
         begun = time.monotonic()
         try:
             yield
@@ -109,9 +109,11 @@ class PoolJobs:
                 self._changed.notify_all()
 
     def _gives_up(self, member: Measurer, number: int, jobs: list[Job], error: WorkerError) -> bool:
-        """Leave the rest of a number's jobs, and all else that is a device's, to others; whether they can do it.
+        """Leave the rest of a number's jobs, and everything else of a device, to others.
 
-        Where a number's jobs have failed before, on another device, it is not the device's fault.
+        Returns whether they can do it.
+
+        If the jobs of the number have failed before, on another device, this device is not at fault.
         """
         with self._changed:
             if self._left == 1 or number in self._failed:
@@ -127,7 +129,10 @@ class PoolJobs:
             return True
 
     def _next(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
-        """The next number, which is this device's from now on, its jobs, and whose it was; waits for it if need be."""
+        """The next number, its jobs, and its former device.
+
+        From now on it is this device's. Waits for one if necessary.
+        """
         while not (self._ended or member.ended):
             with self._changed:
                 if turn := self._taken(member):
@@ -135,7 +140,7 @@ class PoolJobs:
                 if self._done and not self._waits():
                     return None
                 turns = self._turns
-            if self._asking.acquire(blocking=False):  # else another device is asking
+            if self._asking.acquire(blocking=False):  # otherwise another device is asking
                 try:
                     found = self._more()
                 except BaseException:
@@ -147,7 +152,7 @@ class PoolJobs:
                     if self._add(found):
                         self._changed.notify_all()
                         continue
-                    if turns != self._turns:  # what ended meanwhile may have brought something to light
+                    if turns != self._turns:  # what ended meanwhile may have given new jobs
                         continue
                     if not self._busy and not self._waits():
                         self._done = True
@@ -172,14 +177,17 @@ class PoolJobs:
         return number, jobs, before
 
     def _first(self, waiting: deque[_Given]) -> _Given | None:
-        """Take the first number with which no device is busy."""
+        """Take the first number that no device works on."""
         turn = next((given for given in waiting if given[0] not in self._busy), None)
         if turn is not None:
             waiting.remove(turn)
         return turn
 
     def _from_another(self, mine: set[str]) -> _Given | None:
-        """Take what would come last on another device: of what this one is at, if there is such, and of the busiest."""
+        """Take what would come last on another device.
+
+        Prefer what this device works on, then the device with the most jobs.
+        """
         found = [
             (self._of(given[0]) not in mine, -len(own), -place, own, given)
             for own in self._own.values()
@@ -193,7 +201,7 @@ class PoolJobs:
         return turn
 
     def _picked(self, mine: set[str]) -> _Given | None:
-        """Take what belongs to no device yet."""
+        """Take a number of no device."""
         free = [given for given in self._free if given[0] not in self._busy]
         if not free:
             return None

@@ -1,4 +1,4 @@
-"""Whether devices of one model agree: each times the same probe before it may measure a part of the workload."""
+"""Whether devices of one model agree. Each times the same probe before it may measure a part of the workload."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from aot_tune.support.errors import AotTuneError
 __all__ = ["check_agreement", "deviations"]
 
 _FLOOR = 0.03
-"""Relative difference that equal devices may have: each keeps its own clock."""
+"""The relative difference that is allowed between equal devices, because each has its own clock."""
 _BYTES = 1 << 26
-"""A probe should move about so much: more than caches hold, and little time."""
+"""A probe should move about so many bytes. That is more than caches hold, and takes little time."""
 _FLOPS_PER_BYTE = 16.0
-"""More of them make a generic kernel slow."""
+"""With more FLOP per byte, a generic kernel is slow."""
 _SCREENS = 3
 
 Probe = tuple[LoadedOperator, Problem, Entry]
@@ -37,11 +37,11 @@ def check_agreement(
     pairs: Sequence[tuple[LoadedOperator, Evidence]],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """Leave out, and say so, the devices of a pool on which a generic variant takes another time than on the others.
+    """Leave out the devices of a pool on which a generic variant takes another time than on the others, and say so.
 
-    One device needs no check. Where no probe runs anywhere, all stay, and a line says that they were not compared. What
-    the end of the budget broke off says nothing, and nothing is measured after it. `meanwhile` is called once the probe
-    is compiled, before the devices run it: the compilers have nothing to do then.
+    One device needs no check. If no probe runs anywhere, all stay, and a line says that they were not compared. If the
+    budget's end broke a probe off, that says nothing. Nothing is measured after it. `meanwhile` is called once the
+    probe is compiled, before the devices run it, because the compilers then have nothing to do.
     """
     if len(pool.members) < 2:
         return
@@ -56,7 +56,7 @@ def check_agreement(
         return
     times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
     if not times:
-        session.progress.line(f"NOTE no probe ran on any of the {len(pool.members)} devices: they are taken for equal")
+        session.progress.line(f"NOTE no probe ran on any of the {len(pool.members)} devices: they count as equal")
         return
     ratios = deviations(times)
     for i, bench in reversed(list(enumerate(pool.benches))):
@@ -72,9 +72,11 @@ def check_agreement(
 
 
 def deviations(times: Mapping[int, Measurement]) -> dict[int, tuple[float, float]]:
-    """For each device its time over the middle one's (of two, the faster one's), and the difference that is noise.
+    """For each device, its time over the middle one's, and the difference that is noise.
 
-    That is 3 %, or three standard errors of the two medians.
+    Of two, the faster is the middle.
+
+    Noise is 3 %, or three standard errors of the two medians, if that is more.
     """
     middle = statistics.median_low(_ns(m) for m in times.values())
     base = next(m for m in times.values() if _ns(m) == middle)
@@ -92,7 +94,7 @@ def _ns(measurement: Measurement) -> float:
 
 
 def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:
-    """The generic variant and problem that come closest to a short read of memory; None where there is none."""
+    """The generic variant and problem that come closest to a short read of memory. None if there is none."""
     found: list[tuple[bool, float, str, Probe]] = []
     for loaded, evidence in pairs:
         operator = loaded.operator
@@ -110,7 +112,7 @@ def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:
 def _time(
     found: dict[int, Measurement | str], position: Callable[[Measurer], int], probe: Probe, measurer: Measurer
 ) -> None:
-    """Screen the probe on a member's device a few times; what went wrong, if something did."""
+    """Screen the probe on a member's device a few times. `found` gets the times, or what went wrong."""
     i = position(measurer)
     try:
         screens = [measurer.probe(*probe) for _ in range(_SCREENS)]

@@ -1,4 +1,7 @@
-"""Nothing ships unverified: what no measurement of this very object vouches for is verified before it is linked."""
+"""Nothing ships unverified.
+
+A variant is verified before it is linked, unless a measurement of the same object is ok.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,20 @@ from aot_tune.support.threads import end_all
 __all__ = ["served_by", "verified_beside", "verify_early", "verify_shipped"]
 
 _NOT_RUN = ("skipped", "timeout")
-"""A generic kernel may be too slow for a large problem, or want too much workspace; that is not a wrong result."""
+"""A generic kernel may be too slow for a large problem, or want too much workspace. That is not a wrong result."""
 
 
 def verify_shipped(
     session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
 ) -> frozenset[str]:
-    """Verify every kept and generic variant that this build has not verified, nor a record of the same object.
+    """Verify the kept and generic variants that neither this build nor a record of the same object has verified.
 
-    A variant whose device is not here stays as it is; where its object is not the recorded one, a line says so. So does
-    one of generic variants for a GPU on which nothing can be run, in a build that measures nothing.
+    If a variant's device is not here, it stays as it is. If its object is not the recorded one, a line says so. In a
+    build that measures nothing, a line also names generic variants for a GPU on which nothing can run.
 
-    An operator fails when one of its variants does; one that failed while it was measured is not run again. But what
-    fills in and was never measured is not missed: a line tells why it fails. Returns the ids of such candidates.
+    An operator fails if one of its variants does. A variant that failed in its measurement is not run again. But a
+    variant that fills in and was never measured can be left out. A line tells why it fails. Returns the ids of such
+    candidates.
 
     Raises:
         WorkerError: when no worker can be started.
@@ -60,12 +64,12 @@ def verify_shipped(
         measured = {c for one in found for row in one.evidence.measurements.values() for c in row}
         verifying.needless |= {c for c, e in shipped.items() if c not in measured and _fills_in(session, e)}
     groups = list(_by_device(session, waiting))
-    if len(groups) < 2:  # a worker's thread is that which asks, here the build's own
+    if len(groups) < 2:  # workers belong to the thread that asks for them, which is the build's own here
         for device, group in groups:
             verifying.on(device, group)
         return frozenset(verifying.wrong)
     ended = threading.Event()
-    with ThreadPoolExecutor(len(groups)) as threads:  # a CPU's references take as long as a GPU's workers to start
+    with ThreadPoolExecutor(len(groups)) as threads:  # a CPU's references take as long as a GPU's workers need to start
         try:
             for future in as_completed(threads.submit(verifying.on, *one, ended.is_set) for one in groups):
                 future.result()
@@ -77,9 +81,9 @@ def verify_shipped(
 
 @contextmanager
 def verified_beside(session: Session) -> Iterator[None]:
-    """Verify the host's generic variants in a thread while others are tuned on GPUs; what is right is known after it.
+    """Verify the host's generic variants in a thread, while others are tuned on GPUs. The results are known afterwards.
 
-    What fails or is in want of time is left to `verify_shipped`, which tells of it.
+    If something fails or time runs out, it is left to `verify_shipped`, which reports it.
     """
     targets = session.targets
     on_host = any(family(t.family).on_host for t in targets)
@@ -110,7 +114,7 @@ def verified_beside(session: Session) -> Iterator[None]:
 
 
 def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], ended: Callable[[], bool]) -> bool:
-    """Verify variants until something has ended; what fails or is in want of time is left to `verify_shipped`.
+    """Verify variants until `ended`. If something fails or time runs out, it is left to `verify_shipped`.
 
     Returns whether there were workers.
     """
@@ -120,7 +124,7 @@ def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], e
         try:
             verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
         except WorkerError:
-            return False  # the next one would wait for workers as long
+            return False  # the next variant would wait as long for workers
         except AotTuneError:
             continue
     return True
@@ -128,14 +132,14 @@ def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], e
 
 @dataclass
 class _Verifying:
-    """Verifies variants; of `needless` ones, by id, an operator does without those that are `wrong`."""
+    """Verifies variants. An operator can do without `needless` ones (ids). Those of them that fail become `wrong`."""
 
     session: Session
     needless: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
 
     def on(self, device: Device, group: Sequence[Entry], ended: Callable[[], bool] = lambda: False) -> None:
-        """Verify variants on one device, until something has ended; an operator fails when one of its variants does.
+        """Verify variants on one device, until `ended`. An operator fails if one of its variants does.
 
         Raises:
             WorkerError: when no worker can be started for what this build measures, or for a CPU.
@@ -149,7 +153,7 @@ class _Verifying:
         except WorkerError as error:
             if _measures(session) or devices.on_host or not all(_unasked(session, e) for e in group):
                 raise
-            # What a GPU's workers need, such as torch, is asked for where something is measured.
+            # Things that a GPU's workers need, such as torch, are only demanded where something is measured.
             kind, of = ("generic ", "") if all(e.candidate.generic for e in group) else ("", " that no record has")
             count = f"{len(group)} {kind}variant{'s' * (len(group) != 1)}{of}"
             session.progress.line(f"{count} NOT verified on {device.name}: {error}")
@@ -166,7 +170,7 @@ class _Verifying:
 
 
 def _unasked(session: Session, entry: Entry) -> bool:
-    """Whether a variant is kept without having been measured."""
+    """Whether a variant is kept although it was not measured."""
     return entry.candidate.generic or _fills_in(session, entry)
 
 
@@ -224,7 +228,7 @@ def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Dev
 
 
 def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
-    """Verify one variant on the smallest problem that it serves and on the odd ones; known from the store if it was."""
+    """Verify one variant on the smallest problem that it serves, and on the odd ones. The store may know the result."""
     operator, devices = loaded.operator, bench.device.family
     problem = min(served_by(session, operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
     policy = f"verify only, {session.policy_of(devices).digest}"
@@ -247,10 +251,10 @@ def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, ent
 
 
 def served_by(session: Session, operator: Operator, entry: Entry, devices: str) -> list[Problem]:
-    """Problems of the workload that a variant serves, never none.
+    """Problems of the workload that a variant serves. There is always one.
 
-    For a variant whose dtypes the workload has nothing of, it is the workload in those; where nothing is worth tuning
-    on `devices` of that family, the author's checks or else odd problems stand for it.
+    If the workload has none in the variant's dtypes, its problems are converted to these. If nothing is worth tuning on
+    `devices` of that family, the author's checks or odd problems take their place.
     """
     workload = (
         operator.workload_for(devices)
