@@ -1,4 +1,4 @@
-"""Devices of one model that measure together: each has its bench and, when there are several, a thread of its own."""
+"""Devices of one model that measure together. Each has its bench and, if there are several, its own thread."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["DevicePool"]
 
 
 class DevicePool:
-    """A context manager; `devices` share their digest, so that it does not matter which of them measured what.
+    """A context manager. All `devices` have the same digest, so it does not matter which of them measured what.
 
-    Those that a probe finds off are left out, and those on which no worker can be had any more.
+    A device is left out if a probe finds that it differs, or if it can have no worker any more.
     """
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
@@ -42,20 +42,20 @@ class DevicePool:
         return self.benches[0].device
 
     def start(self) -> None:
-        """Start the workers without waiting for them: they import frameworks for seconds.
+        """Start the workers without waiting for them, because importing frameworks takes seconds.
 
-        Those of a device that is not free, or cannot be measured on, start at first use, which tells of it.
+        If a device is not free or cannot be measured on, its workers start at first use, which reports the error.
         """
         self.each_member(Measurer.start)
 
     @property
     def measured(self) -> int:
-        """Measurements made."""
+        """How many measurements were made."""
         return sum(m.measured for m in (*self.members, *self._gone))
 
     @property
     def spent(self) -> dict[str, float]:
-        """The devices' seconds by what they went into, the most first."""
+        """The devices' seconds by activity, the largest first."""
         members = (*self.members, *self._gone)
         whats = {what for m in members for what in m.spent}
         found = {what: sum(m.spent.get(what, 0.0) for m in members) for what in whats}
@@ -72,11 +72,11 @@ class DevicePool:
 
     @property
     def reused(self) -> int:
-        """Measurements known from before."""
+        """How many measurements were known before."""
         return sum(m.reused for m in (*self.members, *self._gone))
 
     def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
-        """Whether the store has a screen of an object on a problem: on one device it is as on the others."""
+        """Whether the store has a screen of an object on a problem. All devices share it."""
         return self.members[0].knows(loaded, problem, candidate, digest)
 
     def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
@@ -89,15 +89,16 @@ class DevicePool:
         more: More = lambda: (),
         of: Callable[[int], str] = lambda _number: "",
     ) -> None:
-        """Do all jobs; those of one number on one device, in their order.
+        """Do all jobs. Those with the same number run on one device, in their order.
 
-        It is the device that had the number before, or else the first that has nothing to do. One that has nothing left
-        takes a number from the device that has most: to prepare its problem again takes less than most jobs. The first
-        job that fails ends the others. Where no job is left, a device asks for `more`, until there is none and no other
-        device is busy. Numbers that are `of` the same, an operator say, go to the same devices as far as that does.
+        A number stays with the device that had it before; a new one goes to the first device that is idle. An idle
+        device may also take a number from the device that has most: preparing its problem again is shorter than most
+        jobs. The first job that fails ends the others. When no job is left, a device asks for `more`, until there is
+        none and no other device is busy. Numbers with the same `of`, such as an operator, go to the same devices where
+        possible.
 
-        But where it is the workers that fail, and there are other devices, these do what is left; a line says so. A job
-        that failed so is done again from its beginning.
+        If the workers of one device fail and there are others, these do the rest, and a line says so. The failed job
+        starts again from its beginning.
         """
         if not self._threads:
             waiting: Sequence[tuple[int, Job]] = list(jobs)
@@ -111,13 +112,13 @@ class DevicePool:
         while turns.lost:
             for member, error in turns.lost:
                 device = self.leave_out(self.members.index(member))
-                told = "; ".join(filter(None, (error.what, error.why, error.fix, "the others measure what it has not")))
+                told = "; ".join(filter(None, (error.what, error.why, error.fix, "the other devices measure the rest")))
                 self._session.progress.line(f"LOST {device.name} {device.unit}: {told}")
             turns.lost.clear()
             self.each_member(turns.work)
 
     def each_member(self, job: Job) -> None:
-        """Have every device do a job."""
+        """Have every device do the job."""
         if self._threads:
             self._together([(t, partial(job, m)) for t, m in zip(self._threads, self.members, strict=True)])
         else:
@@ -135,7 +136,7 @@ class DevicePool:
             raise
 
     def leave_out(self, position: int) -> Device:
-        """Let one of several devices go, for the whole build; the others do what comes next."""
+        """Leave out one of several devices for the whole build. The others do its work."""
         bench, thread = self.benches.pop(position), self._threads.pop(position)
         gone = self.members.pop(position)
         self._gone.append(gone)
@@ -146,7 +147,7 @@ class DevicePool:
         return bench.device
 
     def interrupt(self) -> None:
-        """Kill what the devices are busy with; to be called from another thread, again and again."""
+        """Kill what the devices are doing. Another thread calls this, repeatedly."""
         for bench in self.benches:
             bench.interrupt()
 
@@ -164,7 +165,7 @@ class DevicePool:
                 member.end()
             both = zip(self.benches, self._threads, strict=True)
             ends = [thread.submit(bench.__exit__, kind, error, trace) for bench, thread in both]
-            if error is not None:  # a second Ctrl-C may have left a thread busy
+            if error is not None:  # a second Ctrl-C may leave a thread busy
                 end_all(ends, self.interrupt)
             for end, thread in zip(ends, self._threads, strict=True):
                 end.result()

@@ -1,4 +1,4 @@
-"""Variants of a linked library in turn: on a GPU by several benches at a time, for nothing is timed."""
+"""Runs the variants of a linked library. Nothing is timed, so several benches share a GPU."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ __all__ = ["JobQueue", "unavailable", "work_off"]
 T = TypeVar("T")
 
 _UNAVAILABLE = re.compile(r"\breturned -100\b")
-"""AOT_TUNE_UNAVAILABLE: what a variant needs, such as a vendor's library, is not here; dispatch takes the next one."""
+"""AOT_TUNE_UNAVAILABLE: a variant needs something that is missing, such as a vendor's library. Dispatch skips it."""
 _MOST, _CORES, _GIB, _EACH = 3, 4, 24, 16
-"""Benches at a time: at most so many, each for so many cores, so much of the device's memory and so many variants. A
-bench is three processes, which take seconds to start."""
+"""Limits on how many benches run at a time: in all, by cores, by the device's memory and by variants.
+
+A bench is three processes, which take seconds to start."""
 
 
 class JobQueue(Generic[T]):
-    """What benches take in turn: `run` is called with each, until `enough` of them have failed.
+    """Jobs that benches take in turn. `run` is called with each, until `enough` of them have failed.
 
-    `found` is what it came to, in the order in which they were given. What fails beside other benches may do so for
-    their sake: it is run `again` by one that is alone.
+    `found` has the results, in the order of the jobs. A job may fail only because other benches run beside it. So a
+    bench that is alone runs failed jobs `again`.
     """
 
     def __init__(self, given: Sequence[T], run: Callable[[LazyBench, T], Measurement], enough: int) -> None:
@@ -49,14 +50,14 @@ class JobQueue(Generic[T]):
 
     @property
     def found(self) -> list[tuple[T, Measurement]]:
-        """What was run, and what it came to."""
+        """The jobs that were run, with their results."""
         return [(self._given[i], m) for i, m in sorted(self._found.items())]
 
     def work(self, bench: LazyBench) -> None:
-        """Take one after the other, until none is left.
+        """Run one job after the other, until none is left.
 
         Raises:
-            WorkerError: when a worker cannot be started; what it was for is left to others.
+            WorkerError: when a worker cannot be started. Others do the job then.
         """
         while (number := self._next()) is not None:
             try:
@@ -69,7 +70,7 @@ class JobQueue(Generic[T]):
                 self._found[number] = found
 
     def again(self, bench: LazyBench) -> None:
-        """Run what has failed once more, and what nobody could do."""
+        """Run once more the jobs that failed, and those that nobody could run."""
         failed = [number for number, found in sorted(self._found.items()) if _failed(found)]
         for number in failed:
             del self._found[number]
@@ -77,7 +78,7 @@ class JobQueue(Generic[T]):
         self.work(bench)
 
     def help(self, bench: LazyBench) -> None:
-        """The same beside another bench, with a bench of one's own; where that cannot work, the other does it all."""
+        """Work beside another bench, with a bench of one's own. If this bench fails, the other one does all."""
         try:
             with bench:
                 self.work(bench)
@@ -94,7 +95,7 @@ class JobQueue(Generic[T]):
 
 
 def unavailable(found: Measurement) -> bool:
-    """Whether a variant could not be run for lack of what it needs."""
+    """Whether a variant could not run because something that it needs is missing."""
     return found.status == "failed" and bool(_UNAVAILABLE.search(found.reason))
 
 
@@ -103,7 +104,7 @@ def _failed(found: Measurement) -> bool:
 
 
 def work_off(session: Session, device: Device, turns: JobQueue[T]) -> None:
-    """Have all turns done on a device; a CPU is shared with other builds, a GPU's memory is not.
+    """Run all jobs on a device. A CPU is shared with other builds; a GPU's memory is not.
 
     Raises:
         WorkerError: when no worker can be started.
@@ -114,9 +115,9 @@ def work_off(session: Session, device: Device, turns: JobQueue[T]) -> None:
         LazyBench(session, device, exclusive=family(device.family).is_exclusive, shared=shared) as first,
         ThreadPoolExecutor(count) as threads,
     ):
-        first.get()  # has the device to itself, before others begin on it
+        first.get()  # it must have the device for itself before others start
         others = [LazyBench(session, device, exclusive=False, shared=shared) for _ in range(count - 1)]
-        helping = [threads.submit(turns.help, bench) for bench in others]  # workers die with the thread that has them
+        helping = [threads.submit(turns.help, bench) for bench in others]  # workers die with their thread
         try:
             with contextlib.suppress(*([WorkerError] if others else [])):
                 turns.work(first)

@@ -1,4 +1,4 @@
-"""Jobs that devices of one model take in turn, none of which is idle while there is one that it may do."""
+"""Jobs that devices of one model take in turn. No device is idle while there is a job for it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from aot_tune.support.errors import WorkerError
 __all__ = ["Job", "More", "PoolJobs"]
 
 Job = Callable[[Measurer], object]
-"""What a device is to do; False says that it did nothing."""
+"""A device's job. If it returns False, it did nothing."""
 More = Callable[[], Sequence[tuple[int, Job]]]
-"""Gives jobs to a device that finds none; any device's thread may ask, one at a time."""
+"""Gives jobs to an idle device. Any device's thread may ask, one at a time."""
 
 _LOOK = 0.1
-"""Seconds after which a device that has nothing to do looks again: compilers may have made something ready."""
+"""Seconds after which an idle device looks again: compilers may have finished something."""
 
 _Given = tuple[int, list[Job]]
 
@@ -33,13 +33,12 @@ def _alike(_number: int) -> str:
 
 
 class PoolJobs:
-    """Jobs that devices take one after the other: their own, then those that belong to none yet, then another's.
+    """Jobs that devices take one after the other: first their own, then free ones, then those of another device.
 
-    Then they ask for `more`, while one of them is at work; what that is may bring others to light. No number is with
-    two devices at a time. `homes` has the device of a number, on which its problem is prepared. Of those that belong
-    to none, a device takes first what is `of` something that it is at already, as its workers have loaded for it what
-    they need; else what the fewest devices are at. `lost` are devices that gave up what they had, and why; never the
-    last one.
+    Idle devices ask for `more` while another device is at work, because its work may lead to new jobs. A number is on
+    one device at a time. `homes` maps a number to the device that has prepared its problem. Among free numbers, a
+    device prefers one whose `of` it works on already, because its workers have loaded what it needs; then one whose
+    `of` has the fewest devices. `lost` are devices that gave up, and why. The last device never gives up.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class PoolJobs:
         self._add(jobs)
 
     def _add(self, jobs: Iterable[tuple[int, Job]]) -> bool:
-        """Take jobs in; whether there were any."""
+        """Add jobs. Returns whether there were any."""
         together: dict[int, list[Job]] = {}
         for number, job in jobs:
             together.setdefault(number, []).append(job)
@@ -72,7 +71,7 @@ class PoolJobs:
         return bool(together)
 
     def work(self, member: Measurer) -> None:
-        """Do what there is for a device, until nothing is left, or it or another one has failed."""
+        """Do jobs on a device until nothing is left, or until this or another device fails."""
         while not member.ended and (turn := self._next(member)):
             number, jobs, before = turn
             done: list[object] = []
@@ -94,7 +93,7 @@ class PoolJobs:
 
     @contextmanager
     def _at_work(self, member: Measurer, number: int) -> Iterator[None]:
-        """A device, whose number this is, is at work; when that fails, the others do not wait for more."""
+        """A device works on a number. If that fails, the others do not wait for more."""
         begun = time.monotonic()
         try:
             yield
@@ -109,9 +108,9 @@ class PoolJobs:
                 self._changed.notify_all()
 
     def _gives_up(self, member: Measurer, number: int, jobs: list[Job], error: WorkerError) -> bool:
-        """Leave the rest of a number's jobs, and all else that is a device's, to others; whether they can do it.
+        """Give the rest of a number's jobs, and all the device's other jobs, to others. Returns whether they can.
 
-        Where a number's jobs have failed before, on another device, it is not the device's fault.
+        If a number's jobs have failed on another device before, it is not the device's fault.
         """
         with self._changed:
             if self._left == 1 or number in self._failed:
@@ -127,7 +126,7 @@ class PoolJobs:
             return True
 
     def _next(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
-        """The next number, which is this device's from now on, its jobs, and whose it was; waits for it if need be."""
+        """The next number, which now belongs to this device, its jobs, and its earlier device. Waits if necessary."""
         while not (self._ended or member.ended):
             with self._changed:
                 if turn := self._taken(member):
@@ -147,7 +146,7 @@ class PoolJobs:
                     if self._add(found):
                         self._changed.notify_all()
                         continue
-                    if turns != self._turns:  # what ended meanwhile may have brought something to light
+                    if turns != self._turns:  # a job that ended meanwhile may have led to new ones
                         continue
                     if not self._busy and not self._waits():
                         self._done = True
@@ -172,14 +171,14 @@ class PoolJobs:
         return number, jobs, before
 
     def _first(self, waiting: deque[_Given]) -> _Given | None:
-        """Take the first number with which no device is busy."""
+        """Take the first number on which no device is at work."""
         turn = next((given for given in waiting if given[0] not in self._busy), None)
         if turn is not None:
             waiting.remove(turn)
         return turn
 
     def _from_another(self, mine: set[str]) -> _Given | None:
-        """Take what would come last on another device: of what this one is at, if there is such, and of the busiest."""
+        """Take what another device would do last. Prefer an `of` that this device works on, then the busiest device."""
         found = [
             (self._of(given[0]) not in mine, -len(own), -place, own, given)
             for own in self._own.values()
@@ -193,7 +192,7 @@ class PoolJobs:
         return turn
 
     def _picked(self, mine: set[str]) -> _Given | None:
-        """Take what belongs to no device yet."""
+        """Take a free number."""
         free = [given for given in self._free if given[0] not in self._busy]
         if not free:
             return None

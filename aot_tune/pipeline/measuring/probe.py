@@ -1,4 +1,4 @@
-"""Whether devices of one model agree: each times the same probe before it may measure a part of the workload."""
+"""Checks that devices of one model agree: each times the same probe before it may measure part of the workload."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from aot_tune.support.errors import AotTuneError
 __all__ = ["check_agreement", "deviations"]
 
 _FLOOR = 0.03
-"""Relative difference that equal devices may have: each keeps its own clock."""
+"""Relative difference that equal devices may have, because each has its own clock."""
 _BYTES = 1 << 26
-"""A probe should move about so much: more than caches hold, and little time."""
+"""A probe should move about this many bytes: more than caches hold, but little enough to be quick."""
 _FLOPS_PER_BYTE = 16.0
-"""More of them make a generic kernel slow."""
+"""More FLOPs per byte would make a generic kernel slow."""
 _SCREENS = 3
 
 Probe = tuple[LoadedOperator, Problem, Entry]
 
 
 def check_agreement(session: Session, pool: DevicePool, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
-    """Leave out, and say so, the devices of a pool on which a generic variant takes another time than on the others.
+    """Leave out the devices of a pool whose time for a generic variant differs from the others', and say so.
 
-    One device needs no check. Where no probe runs anywhere, all stay, and a line says that they were not compared. What
-    the end of the budget broke off says nothing, and nothing is measured after it.
+    One device needs no check. If no probe runs on any device, all stay, and a line says that they were not compared. A
+    probe that the end of the budget broke off says nothing, and nothing is measured after it.
     """
     if len(pool.members) < 2:
         return
@@ -49,7 +49,9 @@ def check_agreement(session: Session, pool: DevicePool, pairs: Sequence[tuple[Lo
         return
     times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
     if not times:
-        session.progress.line(f"NOTE no probe ran on any of the {len(pool.members)} devices: they are taken for equal")
+        session.progress.line(
+            f"NOTE no probe ran on any of the {len(pool.members)} devices: they are assumed to be equal"
+        )
         return
     ratios = deviations(times)
     for i, bench in reversed(list(enumerate(pool.benches))):
@@ -65,9 +67,9 @@ def check_agreement(session: Session, pool: DevicePool, pairs: Sequence[tuple[Lo
 
 
 def deviations(times: Mapping[int, Measurement]) -> dict[int, tuple[float, float]]:
-    """For each device its time over the middle one's (of two, the faster one's), and the difference that is noise.
+    """For each device: its time divided by the median device's time, and the relative difference that is noise.
 
-    That is 3 %, or three standard errors of the two medians.
+    Of two devices, the faster one is the median. Noise is 3 %, or three standard errors of the two medians.
     """
     middle = statistics.median_low(_ns(m) for m in times.values())
     base = next(m for m in times.values() if _ns(m) == middle)
@@ -85,7 +87,7 @@ def _ns(measurement: Measurement) -> float:
 
 
 def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:
-    """The generic variant and problem that come closest to a short read of memory; None where there is none."""
+    """The generic variant and problem that come closest to a short read of memory; None if there are none."""
     found: list[tuple[bool, float, str, Probe]] = []
     for loaded, evidence in pairs:
         operator = loaded.operator
@@ -103,7 +105,7 @@ def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:
 def _time(
     found: dict[int, Measurement | str], position: Callable[[Measurer], int], probe: Probe, measurer: Measurer
 ) -> None:
-    """Screen the probe on a member's device a few times; what went wrong, if something did."""
+    """Screen the probe on a member's device a few times. `found` gets the result, or what went wrong."""
     i = position(measurer)
     try:
         screens = [measurer.probe(*probe) for _ in range(_SCREENS)]
