@@ -225,8 +225,8 @@ def _check_exact(op: OperatorFields, where: str) -> None:
     thinned = next((t for t in op.inputs if t.name == op.exact.thinned), None)
     if thinned is None or not _may_be_thinned(thinned):
         raise SpecError(
-            f"{where}: exact has the `thinned` input {op.exact.thinned!r}, which is not an input that is always present "
-            "and has normal or uniform values",
+            f"{where}: exact has the `thinned` input {op.exact.thinned!r}, which is not a required input "
+            "with normal or uniform values",
             why="if a sum has too many terms, elements of this factor are set to 0",
             fix=did_you_mean(op.exact.thinned, [t.name for t in op.inputs if _may_be_thinned(t)]),
         )
