@@ -71,7 +71,7 @@ def format_change(name: str, change: RecordChange, *, whole: bool = False) -> st
             lines.append(f"      {format_time(old.ns)} -> {format_time(new.ns)} ({_percent(new.ns / old.ns)})")
         lines += _more(len(largest), most)
     lines += _times(change, most)
-    for word, problems in (("came", change.came), ("went", change.went)):
+    for word, problems in (("were added", change.came), ("were removed", change.went)):
         if problems:
             lines += [f"  problems that {word}: {len(problems)}", *(_cut(f"    {p}") for p in problems[:most])]
             lines += _more(len(problems), most)

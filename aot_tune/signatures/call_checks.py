@@ -87,7 +87,7 @@ class CallChecks:
             if len(mine) != len(lead) or not all(map(self.same, mine, lead)):
                 raise self.value_error(
                     f"{self.op.name}: '{name}' has the leading dims {tuple(mine)}, '{first}' has {tuple(lead)}; "
-                    "wanted the same for both"
+                    "wanted the same of both"
                 )
             self.check_leading(name, tensors[name], mine)
             shapes[name] = [math.prod(mine), *shapes[name][len(mine) :]]

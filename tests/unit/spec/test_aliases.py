@@ -67,7 +67,7 @@ def test_values_and_finite_are_as_those_of_inputs() -> None:
         ({"output": True, "inout": True}, r"'x' is declared with output=True and with inout=True"),
         ({"may_alias": ("y",)}, r"'x': may_alias=\('y',\) has no effect"),
         ({"inout": True, "may_alias": ("y",)}, r"an inout tensor is its own input"),
-        ({"output": True, "may_alias": "y"}, r"'x': may_alias is no tuple but 'y'"),
+        ({"output": True, "may_alias": "y"}, r"'x': may_alias is not a tuple but 'y'"),
     ],
 )
 def test_a_tensor_that_contradicts_itself(given: dict[str, Any], pattern: str) -> None:
@@ -81,7 +81,7 @@ def test_a_tensor_that_contradicts_itself(given: dict[str, Any], pattern: str) -
         ((GATE,), r"has no output that is always written"),
         ((GATE, Tensor("x", (M, N), inout=True, optional=True)), r"has no output that is always written"),
         ((GATE, Tensor("out", (M, N), output=True, may_alias=("gat",))), r"may alias 'gat', which is no tensor of it"),
-        ((X, Tensor("out", (M, N), output=True, may_alias=("x",))), r"may alias 'x', which is written, too"),
+        ((X, Tensor("out", (M, N), output=True, may_alias=("x",))), r"may alias 'x', which is written too"),
         ((GATE, Tensor("out", (M, M), output=True, may_alias=("gate",))), r"'gate', which has another shape or dtype"),
         ((GATE, Tensor("out", (M, N), "f16", output=True, may_alias=("gate",))), r"another shape or dtype"),
     ],

@@ -323,7 +323,7 @@ def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
         (line,) = session.said
         assert line.startswith("LOST GPU GPU-")
         assert line.endswith(
-            ": a worker never answered; GPU 0 is not there; look into the log; the others measure what it has not"
+            ": a worker never answered; GPU 0 is not there; look into the log; the other devices measure the rest"
         )
         left = [b.device.unit for b in pool.benches]
         assert len(left) == count - 1

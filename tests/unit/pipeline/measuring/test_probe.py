@@ -153,7 +153,7 @@ def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -
     pool, asked = probed([timed((), "wrong-result"), timed((), "wrong-result")], session)
     assert len(pool.members) == 2
     assert bool(asked) == compiles
-    assert session.lines == ["NOTE no probe ran on any of the 2 devices: they are taken for equal"]
+    assert session.lines == ["NOTE no probe ran on any of the 2 devices: they are assumed to be equal"]
 
 
 def test_a_probe_that_the_end_of_the_budget_broke_off_says_nothing_of_its_device() -> None:
