@@ -24,13 +24,17 @@ _LOOK = 0.0002
 
 
 class VirtualClock:
-    """A clock on which threads `sleep`. `by` is the simulated time of one second of this machine's processor."""
+    """A clock on which threads `sleep`. `by` is the simulated time of one second of this machine's processor.
+
+    It waits for the thread that runs it, but not for other threads that existed before.
+    """
 
     def __init__(self, by: float = 1.0) -> None:
         self._by, self._lock, self._numbers = by, threading.Lock(), itertools.count()
         self._now = self._free = 0.0
         self._own: dict[int, tuple[float, float]] = {}
         self._waiting: list[tuple[float, int, threading.Lock]] = []
+        self._strangers = frozenset[int]()
         self._ended = False
 
     def now(self) -> float:
@@ -48,10 +52,12 @@ class VirtualClock:
         return max(self._now, until)
 
     def sleep(self, seconds: float) -> None:
-        """Wait this long."""
+        """Wait this long, or not at all once the clock has ended."""
         gate = threading.Lock()
         gate.acquire()
         with self._lock:
+            if self._ended:
+                return
             heapq.heappush(self._waiting, (self._counted() + max(seconds, 0.0), next(self._numbers), gate))
         self._wait(gate)
 
@@ -63,7 +69,7 @@ class VirtualClock:
         still, before = _still(self._wait.__func__.__code__), ""  # type: ignore[attr-defined]
         while not self._ended:
             time.sleep(_LOOK)
-            places = _places(still)
+            places = _places(still, self._strangers)
             if places and places == before and not _runnable():
                 with self._lock:
                     if self._waiting:
@@ -75,17 +81,26 @@ class VirtualClock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """In the block, `time.monotonic` and `time.sleep` of this process use this clock."""
+        """In the block, `time.monotonic` of this process is this clock's time."""
         mover = threading.Thread(target=self._move, daemon=True)
-        real = time.monotonic, time.sleep
+        real = time.monotonic
+        self._strangers = frozenset(sys._current_frames()) - {threading.get_ident()}
         mover.start()
         time.monotonic = self.now
         try:
             yield
         finally:
-            time.monotonic = real[0]
+            time.monotonic = real
             self._ended = True
             mover.join()
+            self._release()
+
+    def _release(self) -> None:
+        """Wake the threads that still wait, because the caller may join them next."""
+        with self._lock:
+            for _, _, gate in self._waiting:
+                gate.release()
+            self._waiting.clear()
 
 
 def _still(wait: CodeType) -> frozenset[CodeType]:
@@ -113,11 +128,11 @@ def _runnable() -> bool:
     return False
 
 
-def _places(still: frozenset[CodeType]) -> str:
-    """The places of all other threads; empty if one of them is at work."""
+def _places(still: frozenset[CodeType], strangers: frozenset[int]) -> str:
+    """The places of all other threads except strangers; empty if one of them is at work."""
     found = []
     for thread, frame in sys._current_frames().items():
-        if thread != threading.get_ident():
+        if thread != threading.get_ident() and thread not in strangers:
             if frame.f_code not in still:
                 return ""
             found.append(f"{thread} {frame.f_code.co_name} {id(frame)}")

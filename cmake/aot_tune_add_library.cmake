@@ -6,35 +6,36 @@
 #     [OPERATORS <name>...]     operators to build; default: all below TEMPLATES
 #     [TEMPLATES <folder>...]   template roots, each <root>/<operator>/operator.py; `bundled` adds the project's own
 #     [DATABASE <folder>]       recorded measurements
-#     [WORKLOAD <file>...]      problems worth tuning, in place of the declared ones of the operators that a file names,
-#                               or with `+` in front of its path beside them; default for AOT_TUNE_WORKLOAD
+#     [WORKLOAD <file>...]      problems worth tuning. They replace the declared ones of the operators in a file. With
+#                               `+` before its path, they are added. Default for AOT_TUNE_WORKLOAD
 #     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>] [SURVEY <shapes>] [OLDER_CPUS <seconds>]
 #     [MAX_REGRET <share>] [MAX_VARIANTS <count>] [MAX_BYTES <bytes>]          defaults for AOT_TUNE_*; a mode is
 #                               auto, tune, replay, replay-or-generic, generic or compile
 #     [INCLUDE_DIRECTORIES <folder>...] [COMPILE_DEFINITIONS <name[=value]>...] [LINK_LIBRARIES <name, path, target>...]
-#     [COMPILE_OPTIONS <option>...]  for the C++ and CUDA sources of kernels; $<$<COMPILE_LANGUAGE:CUDA>:...> for nvcc
-#                               alone. What the target has by target_include_directories, target_compile_definitions
+#     [COMPILE_OPTIONS <option>...]  for the C++ and CUDA sources of kernels; $<$<COMPILE_LANGUAGE:CUDA>:...> is for nvcc
+#                               only. What the target gets by target_include_directories, target_compile_definitions
 #                               and target_link_libraries counts too
 #     [XLA_FFI <1 or folder>]   export handlers of XLA's FFI, for JAX; default for AOT_TUNE_XLA_FFI
 #     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
 #     [HEADER <path>]           the header's path below the include folder; default: <target>.h
 #     [MODULE <name>]           also build a Python module of that name, target <target>_module
-#     [OUTPUT_NAME <name>])     file name of the library, of which a process has one; default: the target's name
+#     [OUTPUT_NAME <name>])     file name of the library; default: the target's name. A process can load one library of
+#                               each name
 #
-# The library is lib<name>.so.<abi> with the link lib<name>.so, in a wheel, which holds no links, lib<name>.so alone.
-# The target's VERSION and SOVERSION, where a project sets them afterwards, are taken in place of that; in a wheel
-# SOVERSION gives the one file lib<name>.so.<soversion>. CMAKE_PLATFORM_NO_VERSIONED_SONAME does without.
+# The library is lib<name>.so.<abi>, with the link lib<name>.so. A wheel holds no links, so there it is only
+# lib<name>.so. A project may set the target's VERSION and SOVERSION afterwards. They then replace <abi>, and in a wheel
+# the one file is lib<name>.so.<soversion>. With CMAKE_PLATFORM_NO_VERSIONED_SONAME, the name has no version.
 #
-# Each AOT_TUNE_* option is a CMake cache variable, with the environment variable of the same name as the fallback. The
-# paths of AOT_TUNE_WORKLOAD are relative to the project's source folder, those of WORKLOAD to the CMakeLists.txt.
+# Each AOT_TUNE_* option is a CMake cache variable. The environment variable of the same name is the fallback. Paths in
+# AOT_TUNE_WORKLOAD are relative to the project's source folder, and those in WORKLOAD to the CMakeLists.txt.
 #
-# aot_tune_install_library(<target>) installs it, with all that its users need.
+# aot_tune_install_library(<target>) installs it, with everything that its users need.
 #
 # Low-level pieces: _aot_tune_find_python, _aot_tune_configure, _aot_tune_link, _aot_tune_module.
 
 include_guard(GLOBAL)
 include("${CMAKE_CURRENT_LIST_DIR}/aot_tune_install_library.cmake")
-cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets before it includes this file is kept
+cmake_policy(VERSION 3.12...3.25) # whatever policies the project has; it keeps its own
 
 set(_AOT_TUNE_OPTIONS
     MODE TARGETS OLDER_CPUS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR CACHE_TIERS JOBS THREADS
@@ -48,9 +49,9 @@ unset(_option)
 if(NOT DEFINED AOT_TUNE_PACKAGE_DIR)
   get_filename_component(AOT_TUNE_PACKAGE_DIR "${CMAKE_CURRENT_LIST_DIR}/../aot_tune" ABSOLUTE)
 endif()
-# The function is known in every folder of a project, variables only below the one that includes this file first.
+# The function is known in every folder of a project. Variables are only known below the first includer.
 set_property(GLOBAL PROPERTY _AOT_TUNE_OPTIONS "${_AOT_TUNE_OPTIONS}")
-if(NOT _aot_tune_sources) # of an editable install, which has the rest elsewhere
+if(NOT _aot_tune_sources) # set by an editable install, whose other files are elsewhere
   set(_aot_tune_sources "${AOT_TUNE_PACKAGE_DIR}")
 endif()
 set_property(GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR "${_aot_tune_sources}")
@@ -128,7 +129,7 @@ function(aot_tune_add_library target)
   )
 endfunction()
 
-# Find the interpreter that runs the tuner, in the scope of the caller's function.
+# Find the interpreter that runs the tuner. A macro, so it sets variables of the caller.
 macro(_aot_tune_find_python)
   if(ARG_MODULE)
     find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
@@ -144,7 +145,7 @@ macro(_aot_tune_find_python)
   set(import_path "${package_parent}:${import_path}")
 endmacro()
 
-# Make the paths of a list absolute, in the caller's scope; a `+` in front of one stays.
+# Make the paths of a list absolute, in the caller's scope. A `+` before a path stays.
 function(_aot_tune_absolute list folder)
   set(absolute "")
   foreach(path IN LISTS ${list})
@@ -156,14 +157,14 @@ function(_aot_tune_absolute list folder)
   set(${list} "${absolute}" PARENT_SCOPE)
 endfunction()
 
-# Append an option to `arguments` of the caller's; a value that is a list stays one argument.
+# Append an option to the caller's `arguments`. A value that is a list stays one argument.
 function(_aot_tune_pass flag name value)
   string(REPLACE ";" "\\;" value "${value}")
   list(APPEND arguments ${flag} "${name}=${value}")
   set(arguments "${arguments}" PARENT_SCOPE)
 endfunction()
 
-# Check options and operators, print what the build will use, and write the plan; it runs at every configure.
+# Check options and operators, print what the build will use, and write the plan. This runs at every configure.
 macro(_aot_tune_configure)
   set(arguments --name ${target} --prefix ${ARG_PREFIX} --header ${ARG_HEADER} --output ${ARG_OUTPUT_NAME}
       --directory ${directory})
@@ -193,7 +194,7 @@ macro(_aot_tune_configure)
     list(APPEND arguments "--compile-option=${option}")
   endforeach()
   foreach(library IN LISTS ARG_LINK_LIBRARIES)
-    if(NOT TARGET ${library}) # those are found when CMake generates
+    if(NOT TARGET ${library}) # targets are resolved when CMake generates
       list(APPEND arguments "--library=${library}")
     endif()
   endforeach()
@@ -204,7 +205,7 @@ macro(_aot_tune_configure)
       _aot_tune_pass(--default AOT_TUNE_${option} "${ARG_${option}}")
     endif()
   endforeach()
-  get_cmake_property(cached CACHE_VARIABLES) # a misspelt option is refused rather than ignored
+  get_cmake_property(cached CACHE_VARIABLES) # a misspelt option is an error
   foreach(variable IN LISTS cached)
     string(REGEX REPLACE "^AOT_TUNE_" "" option "${variable}")
     if(variable MATCHES "^AOT_TUNE_" AND NOT option IN_LIST _AOT_TUNE_OPTIONS
@@ -218,7 +219,7 @@ macro(_aot_tune_configure)
     set(cxx "\"${CMAKE_CXX_COMPILER}\" ${CMAKE_CXX_COMPILER_ARG1}")
   endif()
   set(ENV{CXX} "${cxx}")
-  set(ENV{SKBUILD_STATE} "${SKBUILD_STATE}") # what is imported while it is edited is not tuned by the way
+  set(ENV{SKBUILD_STATE} "${SKBUILD_STATE}") # an editable install must not tune when it is imported
   file(REMOVE "${directory}/plan.cmake")
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env "PYTHONPATH=${import_path}" "${Python_EXECUTABLE}" -B -m aot_tune.cli.main
@@ -248,8 +249,8 @@ macro(_aot_tune_configure)
   include("${directory}/plan.cmake") # sets _aot_tune_inputs, _families, _backends, _link_arguments, _include_folders, _xla_include
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_aot_tune_inputs})
 
-  # The script holds the paths of this configure's interpreter, which differ between isolated builds; it is not a
-  # dependency, so that a build with nothing changed does not run again.
+  # The script holds the paths of this configure's interpreter, which differ between isolated builds. It is not a
+  # dependency, so an unchanged build does not run again.
   configure_file("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/aot_tune_run.cmake.in" "${directory}/run.cmake" @ONLY)
   set(generated
       ${directory}/dispatch.cpp ${directory}/module.cpp ${directory}/exports.map ${directory}/module.map
@@ -270,13 +271,13 @@ macro(_aot_tune_configure)
       if(NOT kind STREQUAL "INTERFACE_LIBRARY")
         list(APPEND _aot_tune_libraries "$<TARGET_LINKER_FILE:${library}>")
         get_target_property(imported ${library} IMPORTED)
-        if(NOT imported) # it is to be built first
+        if(NOT imported) # it must be built first
           list(APPEND _aot_tune_library_targets ${library})
         endif()
       endif()
     endif()
   endforeach()
-  # Two commands, since Ninja lists all outputs of one that fails.
+  # Two commands, because Ninja lists all outputs of a command that fails.
   add_custom_command(
     OUTPUT ${generated}
     COMMAND ${CMAKE_COMMAND} -E touch ${generated}
@@ -288,7 +289,7 @@ macro(_aot_tune_configure)
     OUTPUT ${directory}/tuned
     COMMAND ${CMAKE_COMMAND} -P ${directory}/run.cmake
     DEPENDS ${directory}/plan.json ${directory}/target.txt ${_aot_tune_libraries}
-    DEPFILE ${directory}/headers.d # headers of the author's that only C++ includes
+    DEPFILE ${directory}/headers.d # the author's headers that only C++ includes
     COMMENT "Tuning ${target}"
     USES_TERMINAL VERBATIM
   )
@@ -317,7 +318,7 @@ macro(_aot_tune_link)
     _aot_tune_xla_handlers()
   endif()
   set(called "")
-  if("triton" IN_LIST _aot_tune_backends) # what launchers call: an archive, of which a library takes what it needs
+  if("triton" IN_LIST _aot_tune_backends) # launchers call this archive; a library only takes what it needs from it
     file(GLOB launcher_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/triton/*.cpp")
     add_library(${target}_launchers STATIC ${launcher_sources})
     _aot_tune_common_properties(${target}_launchers)
@@ -327,7 +328,7 @@ macro(_aot_tune_link)
   target_link_libraries(
     ${target} PRIVATE ${directory}/variants.a ${called} ${_aot_tune_link_arguments} ${CMAKE_DL_LIBS}
   )
-  # Threads of OpenMP go on waiting in its code, which must stay when a program closes the library.
+  # OpenMP's idle threads wait in its code, so the code must stay when a program closes the library.
   target_link_options(
     ${target} PRIVATE -fopenmp "LINKER:--version-script=${directory}/exports.map" LINKER:--no-undefined LINKER:-z,nodelete
   )
@@ -339,7 +340,7 @@ macro(_aot_tune_link)
     VERBATIM
   )
   target_link_libraries(${target} PRIVATE ${ARG_LINK_LIBRARIES})
-  # What the target has by then, for the sources of kernels.
+  # What the target has when CMake generates. It is for the sources of kernels.
   file(
     GENERATE
     OUTPUT "${directory}/target.txt"
@@ -351,7 +352,7 @@ macro(_aot_tune_link)
   _aot_tune_version()
 endmacro()
 
-# Handlers of XLA's FFI, in a library of objects: only they see XLA's headers, and kernels' sources do not.
+# Handlers of XLA's FFI, in an object library. So only they see XLA's headers, but not the sources of kernels.
 macro(_aot_tune_xla_handlers)
   file(GLOB handler_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/link/xla/*.cpp")
   add_library(${target}_xla OBJECT ${directory}/xla_ffi.cpp ${handler_sources})
@@ -364,7 +365,7 @@ macro(_aot_tune_xla_handlers)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_xla>)
 endmacro()
 
-# The version in the library's name, and its file for pkg-config, once the project has set what it likes.
+# The version in the library's name, and its file for pkg-config. Deferred, so that the project can set its version.
 macro(_aot_tune_version)
   set(wheel OFF)
   if(SKBUILD OR SKBUILD_STATE)
@@ -403,7 +404,7 @@ function(_aot_tune_name_library target file project_version wheel)
     if(SOVERSION STREQUAL "")
       set(SOVERSION "${VERSION}")
     endif()
-    if(NOT SOVERSION STREQUAL "") # links would become copies: the one file has the name by which it is loaded
+    if(NOT SOVERSION STREQUAL "") # links would become copies, so the one file has the name by which it is loaded
       set(SUFFIX "${CMAKE_SHARED_LIBRARY_SUFFIX}.${SOVERSION}")
       set_target_properties(${target} PROPERTIES SUFFIX "${SUFFIX}")
       set_property(TARGET ${target} PROPERTY VERSION)
@@ -466,8 +467,8 @@ macro(_aot_tune_module)
   )
 endmacro()
 
-# Link the files that every library starts and ends with, and no others: with -ffast-math among the flags of the
-# environment, compilers add one that has the whole program flush denormal numbers once the library is loaded.
+# Link only the start and end files that every library needs. With -ffast-math in the environment's flags, compilers add
+# one more. It makes the whole program flush denormal numbers once the library is loaded.
 function(_aot_tune_plain_start target)
   separate_arguments(first UNIX_COMMAND "${CMAKE_CXX_COMPILER_ARG1}")
   foreach(name IN ITEMS crti.o crtbeginS.o crtendS.o crtn.o)
@@ -477,7 +478,7 @@ function(_aot_tune_plain_start target)
       OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
     )
     if(NOT IS_ABSOLUTE "${found}" OR NOT EXISTS "${found}")
-      return() # a compiler of another kind; the check of what it links says what is wrong
+      return() # a compiler of another kind; the check of the linked library reports problems
     endif()
     list(APPEND files "${found}")
   endforeach()
@@ -487,8 +488,8 @@ function(_aot_tune_plain_start target)
   target_link_libraries(${target} PRIVATE ${end})
 endfunction()
 
-# Glue is built for the baseline and the same in every folder. Sanitizers are for the caller's own code: they put paths
-# into a library, and theirs must be loaded before all others, which they are not where ours is checked.
+# Glue is built for the baseline, and is the same in every folder. It has no sanitizers. They put paths into a library,
+# and their own libraries must be loaded before all others. That is not so where our library is checked.
 function(_aot_tune_common_properties target)
   set_target_properties(
     ${target}
@@ -504,7 +505,7 @@ function(_aot_tune_common_properties target)
                UNITY_BUILD OFF
   )
   set(baseline "")
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$") # also where a project's flags say -march=native
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$") # also if a project's flags have -march=native
     set(baseline -march=x86-64 -mtune=generic)
   endif()
   target_compile_options(
@@ -512,10 +513,10 @@ function(_aot_tune_common_properties target)
     PRIVATE -O2
             ${baseline}
             -fno-rtti
-            -fno-exceptions # a thread that Python ends by force runs no destructors of a call on its way
+            -fno-exceptions # when Python ends a thread by force, no destructors of a call must run
             -Wall
             -Wextra
-            "-ffile-prefix-map=${CMAKE_BINARY_DIR}=." # where Ninja compiles, also what is in another folder
+            "-ffile-prefix-map=${CMAKE_BINARY_DIR}=." # Ninja compiles here, also what is in another folder
             "-ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=."
             "-ffile-prefix-map=${AOT_TUNE_PACKAGE_DIR}=aot_tune"
             -fno-sanitize=all

@@ -1,8 +1,8 @@
-# aot_tune_install_library: installs a library of aot_tune_add_library with all that its users need.
+# aot_tune_install_library: installs a library of aot_tune_add_library with everything that its users need.
 #
-#   aot_tune_install_library(<target> [DESTINATION <folder>])     default: the target's name, which is then the package
+#   aot_tune_install_library(<target> [DESTINATION <folder>])     default folder: the target's name; it is the package
 #
-# Below the folder are then
+# Then the folder holds
 #
 #   <module>.abi3.so, <module>.pyi, py.typed    the Python module and its types
 #   report.json, manifest.json                  for `aot-tune report --module <package>.<module>`

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if cache is not None:
         os.environ.setdefault("CCACHE_DIR", str(cache.mkdir("ccache")))
     os.environ.setdefault("CCACHE_NOHASHDIR", "1")
+    os.environ.setdefault("CCACHE_BASEDIR", tempfile.gettempdir())
+    os.environ.setdefault("CCACHE_COMPILERCHECK", "%compiler% --version")  # most are scripts of a test's own
 
 
 @pytest.hookimpl(optionalhook=True)

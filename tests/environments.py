@@ -155,7 +155,7 @@ class Compiler:
     def make(cls, folder: Path) -> Compiler:
         folder.mkdir(parents=True, exist_ok=True)
         path, log = folder / "counting-g++", folder / "runs.log"
-        path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> "{log}"\nexec g++ "$@"\n')
+        path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> "{log}"\nexec {CCACHE} g++ "$@"\n')
         path.chmod(0o755)
         return cls(path, log)
 

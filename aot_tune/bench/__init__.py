@@ -7,10 +7,10 @@
         measured = bench.screen(prepared, entrant, best_ns)
         finals = bench.race(prepared, [entrant])
 
-Whatever a candidate does is the `status` and `reason` of its Measurement; exceptions mean that the machine or the
-operator is at fault. Measurements with a common `race` have `final` times that pair up, round by round: compare them
-with `times.paired_gain(old.final, new.final)`. Baselines appear in races as `baseline:<name>`.
+The `status` and `reason` of a Measurement say what a candidate did. An exception means that the machine or the operator
+is at fault. Measurements of one `race` have `final` times of the same rounds. Compare them with
+`times.paired_gain(old.final, new.final)`. Baselines appear in races as `baseline:<name>`.
 
 Rooms: `protocol` is what both sides of the pipe know, `devices` what a build asks of a family of devices, `host` the
-side that never touches one, `worker` what runs inside the sandbox.
+side that never touches a device, `worker` what runs inside the sandbox.
 """

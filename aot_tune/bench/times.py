@@ -1,4 +1,4 @@
-"""What times say: how far they spread, what is noise, and which of two that were taken in the same rounds is less."""
+"""What times say: how far they spread, what is noise, and which of two from the same rounds is less."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def paired_gain(old: Sequence[float], new: Sequence[float]) -> tuple[float, floa
 
 
 def without_drift(rounds: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
-    """Times of several runners in the same rounds, less what a round did to all of them, as a clock that changes.
+    """The times of several runners in the same rounds, without what changed all of them, such as a clock.
 
-    A round's pace is the median of its times, each over its runner's median; every time is divided by that. Medians
-    over rounds of different pace would compare the pace that each runner happened to have in the middle.
+    A round's pace is the median, over the runners, of a time divided by its runner's median. Every time is divided by
+    its round's pace. Without this, each median would be of the pace that its runner met in the middle.
     """
     middles = [statistics.median(r) for r in rounds]
     paces = [statistics.median(t / m for t, m in zip(turn, middles, strict=True)) for turn in zip(*rounds, strict=True)]
@@ -41,10 +41,10 @@ def without_drift(rounds: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
 
 
 def steady_rounds(clocks: Sequence[float], change: float, least: int) -> list[int]:
-    """Which rounds to keep by the device's clock in each; a clock of 0 is not known.
+    """Which rounds to keep, by the device's clock in each round. 0 is an unknown clock.
 
-    They are those of an unknown clock and those in which it was within the share `change` of the known ones' median;
-    where these are fewer than `least`, also those that come nearest to it.
+    Rounds are kept if their clock is unknown, or within the share `change` of the median of the known ones. If these
+    are fewer than `least`, the rounds that come nearest to it are kept too.
     """
     known = [c for c in clocks if c]
     if not known:

@@ -1,4 +1,4 @@
-"""Options of an author's as a compiler takes them: folders through links, so that no path gets into an object."""
+"""An author's options as a compiler takes them. Folders are passed as links, so that no path gets into an object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINK = re.compile(r"(?:\./)?include-(\d+)/(.*)", re.DOTALL)
 
 
 def option_flags(options: CompileOptions, folder: Path) -> list[str]:
-    """Flags of options for a compiler that runs in `folder`, which gets links to the include folders."""
+    """Flags of options for a compiler that runs in `folder`. The folder gets links to the include folders."""
     flags = []
     for number, include in enumerate(options.include_directories):
         link = folder / f"include-{number}"
@@ -25,7 +25,7 @@ def option_flags(options: CompileOptions, folder: Path) -> list[str]:
 
 
 def option_key(options: CompileOptions) -> dict[str, object]:
-    """What a cache's key says of options: with the places of folders, of which each has headers of its own."""
+    """The part of a cache's key for options. It has the places of folders, because each has its own headers."""
     return {**options.plain(), "include_directories": [str(d) for d in options.include_directories]}
 
 
@@ -38,7 +38,7 @@ def real_include(name: str, options: CompileOptions) -> str:
 
 
 def library_file(name: str, folders: Sequence[str]) -> str | None:
-    """The file of a library in folders: shared if there is one, perhaps with a version behind its name, else static."""
+    """The file of a library in folders: shared if there is one, perhaps with a version in its name, or else static."""
     for folder in folders:
         exact = [Path(folder, f"lib{name}.so"), Path(folder, f"lib{name}.a")]
         versions = sorted(Path(folder).glob(f"lib{name}.so.*"), key=lambda p: len(p.name))
@@ -49,7 +49,10 @@ def library_file(name: str, folders: Sequence[str]) -> str | None:
 
 
 def link_words(libraries: Sequence[str]) -> list[str]:
-    """Files of libraries as a linker takes them for the benchmark, where shared ones are found again when it loads."""
+    """Files of libraries as a linker takes them for the benchmark.
+
+    Shared ones are found again when the result is loaded.
+    """
     words = list(libraries)
     folders = dict.fromkeys(str(Path(lib).parent) for lib in libraries if ".so" in Path(lib).name)
     return [*words, *(f"-Wl,-rpath,{folder}" for folder in folders)]

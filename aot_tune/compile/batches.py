@@ -25,7 +25,7 @@ Task = Callable[[], None]
 
 
 class CompileProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far compiling is: `done` of `total` objects, and the one that just came, with the candidate's id."""
+    """How far compiling is: `done` of `total` objects, and the last object with its candidate's id."""
 
     done: int
     total: int
@@ -35,7 +35,7 @@ class CompileProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Batch:
-    """Candidates of one backend, in the order in which they are begun, and how many of its compilers may run."""
+    """Candidates of one backend, in the order in which they are started, and how many of its compilers may run."""
 
     cache: ObjectCache
     rendereds: Sequence[Rendered]
@@ -51,7 +51,7 @@ def compile_all(
     """Objects of rendered candidates of one backend by candidate id; see `compile_batches`.
 
     Args:
-        jobs: compilers that run at a time.
+        jobs: how many compilers run at a time.
     """
     return compile_batches([Batch(cache, tuple(rendereds), Jobs(count=max(1, jobs), reason=""))], on_progress)
 
@@ -63,16 +63,17 @@ def compile_batches(
 ) -> dict[str, Object]:
     """Objects of rendered candidates by candidate id.
 
-    The backends share the cores, so that what is quick to compile is ready while a slow one's candidates take long.
-    What a cache holds needs none: it is there at once.
+    The backends share the cores. So quick candidates are ready while those of a slow backend still compile. Objects in
+    a cache need no core: they are there at once.
 
     Args:
         on_progress: called in this thread after each object.
-        then: says what is still to be done with a candidate's object before that, in the thread of its compiler, or for
-            one of the cache in a thread beside them; None is nothing. It is called in this thread or in a compiler's.
+        then: says what is still to be done with a candidate's object before `on_progress`, or None for nothing. It is
+            called in this thread or in a compiler's. The task runs in the thread of its compiler. For an object from
+            the cache, it runs in a separate thread.
 
     Raises:
-        ToolchainError: when a compiler cannot be started, or a candidate is of another backend than its cache.
+        ToolchainError: when a compiler cannot be started, or when a candidate is of another backend than its cache.
     """
     wanted = [(batch, rendered) for batch in batches for rendered in _once(batch)]
     made: dict[str, Object] = {}
@@ -85,9 +86,9 @@ def compile_batches(
 
 
 class _Compilers:
-    """A pool of threads for each backend, and one for what is left to do with objects of a cache; a context manager.
+    """A thread pool for each backend, and one for what is left to do with objects from a cache. A context manager.
 
-    They end when it is left, at once and with what they run when that is by an error.
+    The threads end when it is left. If an error leaves it, they end at once, with what they run.
     """
 
     def __init__(self, batches: Sequence[Batch], then: Callable[[str, Object], Task | None]) -> None:
@@ -101,7 +102,7 @@ class _Compilers:
         self._beside = ThreadPoolExecutor(most)
 
     def compile(self, batch: Batch, rendered: Rendered) -> Future[Object]:
-        """Compile in a thread of the backend's, where there is room for one more compiler."""
+        """Compile in a thread of the backend, as soon as there is room for one more compiler."""
         return self._pools[batch.cache.toolchain.name].submit(self._compile, batch, rendered)
 
     def complete(self, made: Object, task: Task | None) -> Future[Object]:
@@ -131,9 +132,9 @@ class _Compilers:
 
 
 def _made(wanted: Sequence[tuple[Batch, Rendered]], compilers: _Compilers) -> Iterator[tuple[str, Object]]:
-    """Ids of candidates with their objects, as they get done.
+    """Ids of candidates with their objects, as they get ready.
 
-    Those of a cache are looked up here: many threads that do no more than this are in each other's way.
+    Objects in a cache are looked up here. Many threads that do nothing else would hinder each other.
     """
     done: queue.SimpleQueue[tuple[str, Future[Object]]] = queue.SimpleQueue()
     makers: dict[tuple[str, str], Mapping[str, object]] = {}

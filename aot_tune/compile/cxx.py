@@ -58,7 +58,7 @@ FLAGS = (
     "-fno-diagnostics-show-caret",
 )
 _LISTING = 4 << 20
-"""Bytes of a list of included files that are kept: there are thousands in large libraries."""
+"""The most bytes of a list of included files that is kept. In large libraries there are thousands of files."""
 
 _LEVELS = (
     (2, "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
@@ -69,12 +69,12 @@ _LEVELS = (
 )
 _BF16 = ("-mavx512bf16",)
 _MORE = {"bf16": _BF16, "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")}
-"""Flags beside x86-64-v4 for what is above it."""
+"""Flags for what is above x86-64-v4, in addition to its own."""
 _PROBES = {
     "cpu-x86-64-v4-bf16": "vdpbf16ps %zmm0, %zmm1, %zmm2",
     "cpu-x86-64-v4-amx": "tdpbf16ps %tmm0, %tmm1, %tmm2",
 }
-"""An instruction of each target that not every compiler with x86-64-v4 knows."""
+"""For each target, an instruction that not every compiler with x86-64-v4 knows."""
 
 
 def _target(name: str, level: int, vector_bytes: int, registers: int, bf16_dot: int = 0, tiles: int = 0) -> Target:
@@ -93,9 +93,10 @@ _TARGETS = (
 
 
 def cpu_level(cpuinfo: str) -> int:
-    """The level of the highest target whose features all processors in the text of /proc/cpuinfo have.
+    """The level of the highest target whose features all processors in /proc/cpuinfo's text have.
 
-    That is 1 to 4 for the x86-64 levels, 5 for v4 with AVX512-BF16, 6 with AMX beside that; 0 on another architecture.
+    It is 1 to 4 for the x86-64 levels, 5 for v4 with AVX512-BF16, and 6 with AMX in addition. 0 on another
+    architecture.
     """
     rows = [set(line.partition(":")[2].split()) for line in cpuinfo.splitlines() if line.startswith("flags")]
     if not rows or "lm" not in rows[0]:
@@ -110,7 +111,7 @@ def cpu_level(cpuinfo: str) -> int:
 
 
 class CxxToolchain(Toolchain):
-    """g++, or what CXX names (a program, perhaps behind a launcher such as ccache, perhaps with arguments)."""
+    """g++, or what CXX names: a program, perhaps with a launcher such as ccache before it, perhaps with arguments."""
 
     name = "cxx"
 
@@ -123,7 +124,7 @@ class CxxToolchain(Toolchain):
         return CxxToolchain(dict(environ), self._cpuinfo)
 
     def targets(self) -> tuple[Target, ...]:
-        """cpu-x86-64 (every x86-64 CPU), its levels v2, v3, v4, and what is above: v4-bf16, v4-amx."""
+        """cpu-x86-64 (every x86-64 CPU), its levels v2, v3 and v4, and what is above: v4-bf16 and v4-amx."""
         return _TARGETS
 
     def baselines(self) -> tuple[Target, ...]:
@@ -131,14 +132,14 @@ class CxxToolchain(Toolchain):
         return _TARGETS[:1]
 
     def native(self) -> tuple[Target, ...]:
-        """The levels that all CPUs of this machine have in full; AMX only where the kernel lets programs use it."""
+        """The levels that all CPUs of this machine have in full. AMX only counts if the kernel lets programs use it."""
         level = self._level()
         if level == TILES_LEVEL and not has_tiles():
             level -= 1
         return tuple(t for t in _TARGETS if t.level <= level)
 
     def left_out(self) -> str:
-        """Where the kernel refuses AMX."""
+        """Says so if the kernel refuses AMX."""
         if self._level() == TILES_LEVEL and not has_tiles():
             return f"{_TARGETS[-1].name} is left out: the CPU has AMX, but the kernel does not let programs use it"
         return ""
@@ -150,7 +151,7 @@ class CxxToolchain(Toolchain):
             return 0
 
     def command(self) -> list[str]:
-        """The compiler and the arguments that always precede ours.
+        """The compiler and the arguments that always come before ours.
 
         Raises:
             ToolchainError: when there is none.
@@ -171,7 +172,7 @@ class CxxToolchain(Toolchain):
         return dict(_identity(*self.asked()))
 
     def recipe(self, target: Target) -> dict[str, object]:
-        """Flags and the variables that the compiler sees, and what it makes of them by itself."""
+        """Flags, the variables that the compiler sees, and what it adds by itself."""
         command, environ, driver = self.asked()
         if target.name in _PROBES and (reason := _refusal(target.name, command, environ, driver)):
             raise ToolchainError(
@@ -199,7 +200,7 @@ class CxxToolchain(Toolchain):
         if failed is not None:
             seen = self._opened(source, flags, folder, failed.log, options) if failed.lasting else ()
             return msgspec.structs.replace(failed, includes=seen)
-        said = self._localized(out) if options else ""  # what authors write has names that others have too
+        said = self._localized(out) if options else ""  # names in authors' code may also be in other authors' code
         if said:
             return CompileOutcome(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
         return CompileOutcome(
@@ -227,13 +228,13 @@ class CxxToolchain(Toolchain):
         return {"s": made.read_bytes()} if made.is_file() else {}
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
-        """Link objects into a shared library whose undefined symbols are all found now, not when it is loaded."""
+        """Link objects into a shared library. All undefined symbols are found now, not when it is loaded."""
         argv = [*self.command(), "-fopenmp", *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]
         argv += link_words(libraries)
         link(argv, out, self._child(out.parent))
 
     def _localized(self, out: Path) -> str:
-        """Leave an object only a candidate's functions as global ones; what a program said that failed."""
+        """Make all but a candidate's functions local in an object. Returns what a program said that failed."""
         made, local = out.with_name("made.o"), out.with_name("local.o")
         out.rename(made)
         said = localize(made, local, public_functions(made), binutils(*self.asked()), self._child(out.parent))
@@ -254,14 +255,14 @@ class CxxToolchain(Toolchain):
         return search_folders(*self.asked())
 
     def added(self) -> str:
-        """Digest of what its driver, scripts around that and files of options tell the compiler proper.
+        """Digest of what the driver, scripts around it and files of options pass to the compiler proper.
 
-        Such a script may run another one, of which the digests of programs tell nothing.
+        Such a script may run another script. The digests of programs do not cover that one.
         """
         return added_digest(*self.asked())
 
     def asked(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, int, int, int]]:
-        """What answers of the compiler depend on."""
+        """What the compiler's answers depend on."""
         command = self.command()
         environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
         return tuple(command), environ, program_state(Path(os.path.realpath(command[0])))
@@ -274,7 +275,7 @@ class CxxToolchain(Toolchain):
     def _opened(
         self, source: str, flags: Sequence[str], folder: Path, log: str, options: CompileOptions
     ) -> tuple[str, ...]:
-        """What a source includes that does not compile, of which compilers list nothing."""
+        """What a source includes that does not compile. Compilers list nothing for it."""
         argv = [*self.command(), *flags, "-E", "-H", SOURCE_NAME, "-o", os.devnull]
         done = run(argv, folder=folder, environ=self._child(folder), timeout=QUERY_SECONDS, keep=_LISTING)
         return self._includes(source, opened_files(done.output), options, log)
@@ -285,7 +286,7 @@ def _flags(target: Target) -> tuple[str, ...]:
 
 
 def _instructions(target: str) -> tuple[str, ...]:
-    """The flags that tell the compiler a target."""
+    """The flags that tell the compiler the target."""
     march, _, more = target.removeprefix("cpu-").partition("-v4-")
     return (f"-march={march}-v4", *_MORE[more]) if more else (f"-march={march}",)
 
@@ -294,7 +295,7 @@ def _instructions(target: str) -> tuple[str, ...]:
 def _refusal(
     target: str, command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
 ) -> str:
-    """Why a compiler makes no object of a target's own instructions; empty where it does. Asked once a driver."""
+    """Why a compiler cannot make an object with a target's own instructions, or empty. Asked once per driver."""
     with scratch_folder() as folder:
         (Path(folder) / "probe.cpp").write_text(f'asm("{_PROBES[target]}");\n')
         argv = [*command, *_instructions(target), "-c", "probe.cpp", "-o", "probe.o"]
@@ -307,7 +308,7 @@ def _identity(
     command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
 ) -> tuple[tuple[str, str], ...]:
     child = dict(environ)
-    # compilers begin with the name that they were called by
+    # Compilers begin with the name that they were called by.
     version = ask(command, child, "--version").splitlines()[0].removeprefix(Path(command[0]).name)
     found = {"version": version.strip()}
     found["machine"] = ask(command, child, "-dumpmachine").strip()
@@ -321,7 +322,7 @@ def _identity(
 
 @cache
 def added_digest(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]) -> str:
-    """Digest of what the compiler adds to its command line; asked once a driver."""
+    """Digest of what the compiler adds to its command line. Asked once per driver."""
     argv = [*command, "-###", "-x", "c++", "-S", os.devnull, "-o", os.devnull]
     said = run(argv, folder=Path("/"), environ=dict(environ), timeout=QUERY_SECONDS).output
     programs = (line.strip().partition(" ")[2] for line in said.splitlines() if line.startswith(" "))

@@ -1,4 +1,4 @@
-"""From a compiler's output to the one line that matters, placed in the template."""
+"""From a compiler's output to the one line that matters, with its place in the template."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 __all__ = ["CUDA_SOURCE_NAME", "SOURCES", "SOURCE_NAME", "first_error", "is_lasting"]
 
 SOURCE_NAME, CUDA_SOURCE_NAME = SOURCES = ("candidate.cpp", "candidate.cu")
-"""The names under which every source is compiled, so that objects do not depend on where."""
+"""Every source is compiled under one of these names, so that objects do not depend on the place."""
 
 _PLACE = re.compile(r"(candidate\.cpp|candidate\.cu)(?::(\d+)(?::\d+)?|\((\d+)\))")
 _FROM = re.compile(r"\bat line (\d+) of (candidate\.cu)\b")
@@ -55,8 +55,8 @@ _HINTS = (
 def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
     """The first error of a compiler's output, in one line.
 
-    `lines` holds the template and line of each line of the source; a place in the source becomes `template:line`. An
-    error in a header is followed by the place that led there. A remedy is added where one is known.
+    `lines` holds the template and line of each line of the source. A place in the source becomes `template:line`. An
+    error in a header is followed by the place that included it. A remedy is added if one is known.
     """
     rows = [row.strip() for row in log.splitlines() if row.strip()]
     if not rows:
@@ -87,7 +87,7 @@ def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
 
 
 def is_lasting(log: str) -> bool:
-    """Whether a failed run would fail again: it names an error in the source, and nothing that a machine ran out of."""
+    """Whether a failed run would fail again: it names an error in the source, and nothing that the machine lacked."""
     lower = log.lower()
     named = "error: " in lower or any(_ERROR.match(row) or _ASSEMBLER.match(row) for row in log.splitlines())
     return named and not any(word in lower for word in _TRANSIENT)
@@ -101,7 +101,7 @@ def _template(source: str, line: int, lines: Sequence[tuple[str, int]]) -> str:
 
 
 def _origin(rows: Sequence[str], number: int, lines: Sequence[tuple[str, int]]) -> str:
-    """The nearest place in the source around an error in a header: g++ names it just before, nvcc after it."""
+    """The nearest place in the source for an error in a header. g++ names it just before the error, nvcc after it."""
     for row in [*reversed(rows[:number]), *rows[number + 1 :]]:
         place, later = _PLACE.search(row), _FROM.search(row)
         if place is not None:
@@ -112,7 +112,7 @@ def _origin(rows: Sequence[str], number: int, lines: Sequence[tuple[str, int]]) 
 
 
 def _shortened(text: str) -> str:
-    """The text with the names of kernels cut: those of templates can be pages long."""
+    """The text with kernel names cut. Those of templates can be pages long."""
     return _NAME.sub(lambda match: f"'{match[1]}...'", text)
 
 

@@ -13,16 +13,16 @@ __all__ = ["CompilersElsewhere"]
 
 
 class CompilersElsewhere(Protocol):
-    """They make of a source what the toolchain that is here would, byte for byte."""
+    """They make from a source exactly what the local toolchain would make, byte for byte."""
 
     def compile(
         self, toolchain: Toolchain, source: str, target: Target, out: Path, timeout: float, options: CompileOptions
     ) -> CompileOutcome:
-        """See `Toolchain.compile`; from any thread.
+        """See `Toolchain.compile`. Any thread may call it.
 
         Raises:
-            ToolchainError: when a compiler cannot be started, or is not as the one here; naming the machine.
+            ToolchainError: when a compiler cannot be started, or differs from the local one. Names the machine.
         """
 
     def end_compiles(self) -> None:
-        """End those that run, which makes of each a failure that is not lasting."""
+        """End the running compilers. Each then has a failure that is not lasting."""

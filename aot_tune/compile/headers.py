@@ -1,7 +1,7 @@
-"""Headers of which a source depends beside those that a compiler lists: it looked for them in vain, or failed in them.
+"""Headers that a source depends on, but that no compiler lists: it did not find them, or it failed in them.
 
-A file that is not there has an empty digest (see `entry.file_digest`), so it is an included file like any other, and
-what was compiled without it is compiled again once it is there.
+A file that does not exist has an empty digest (see `entry.file_digest`), so it is treated like any included file. Once
+it exists, what was compiled without it is compiled again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _OPENED = re.compile(r"^\.+ (\S.*)$", re.MULTILINE)
 _IGNORED = re.compile(r'^ignoring nonexistent directory "(.+)"$', re.MULTILINE)
 _LISTED = re.compile(r"search starts here:\n((?: .*\n)*)")
 _OWN = re.compile(r"/c\+\+(/|$)|/lib/(gcc|clang)/")
-"""The compiler's own folders, to which nobody adds single headers."""
+"""The compiler's own folders. Nobody adds single headers to them."""
 
 
 def opened_files(output: str) -> list[str]:
-    """Files that a preprocessor with `-H` says it opened, in whatever it ended."""
+    """Files that a preprocessor with `-H` says it opened, even if it failed."""
     return sorted({name.strip() for name in _OPENED.findall(output)})
 
 
@@ -42,10 +42,10 @@ def opened_files(output: str) -> list[str]:
 def search_folders(
     command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
 ) -> tuple[str, ...]:
-    """Folders in which a C++ compiler looks for headers, in its order; those that do not exist (yet) first.
+    """Folders in which a C++ compiler looks for headers, in its order. Those that do not exist (yet) come first.
 
     Args:
-        command: the compiler and the arguments that always precede others.
+        command: the compiler and the arguments that always come before others.
         environ: its whole environment.
         _driver: state of the program.
     """
@@ -56,16 +56,16 @@ def search_folders(
 
 
 def sought(source: str, opened: Iterable[str], folders: Sequence[str], log: str = "") -> list[str]:
-    """Paths beside those that were opened on whose contents, or absence, a compile depends.
+    """Paths that a compile depends on beside the opened ones, by their contents or by their absence.
 
-    They are headers that would be found before an included one, those that `__has_include` asks for up to the first
-    that is there, and those for want of which the compile failed.
+    There are three kinds: headers that would be found before an included one, headers that `__has_include` looks for
+    (up to the first that exists), and missing headers that made the compile fail.
 
     Args:
         source: the text that is compiled.
         opened: paths of the files that it includes.
-        folders: what `search_folders` said.
-        log: what the compiler said.
+        folders: what `search_folders` returned.
+        log: the compiler's output.
     """
     own = list(opened)
     found = {path for name in own for path in _before(name, folders)}
@@ -75,7 +75,7 @@ def sought(source: str, opened: Iterable[str], folders: Sequence[str], log: str 
         found.update(_places(name, folders))
     for path in own:
         beside = (str(Path(path).parent), *folders)
-        for name in headers_tested(os.path.realpath(path)):  # a link to it may be another for each compile
+        for name in headers_tested(os.path.realpath(path)):  # each compile may have its own link to it
             found.update(_places(name, beside))
         if missing and not _inside(path, folders):
             found.update(str(Path(path).parent / name) for name in missing)
@@ -83,7 +83,7 @@ def sought(source: str, opened: Iterable[str], folders: Sequence[str], log: str 
 
 
 def _before(path: str, folders: Sequence[str]) -> Iterator[str]:
-    """Paths at which a header would be taken in place of an included one."""
+    """Paths where a header would take the place of an included one."""
     for i, folder in enumerate(folders):
         if path.startswith(f"{folder}/"):
             below = path[len(folder) + 1 :]
@@ -91,14 +91,14 @@ def _before(path: str, folders: Sequence[str]) -> Iterator[str]:
 
 
 def _places(name: str, folders: Sequence[str]) -> Iterator[str]:
-    """Where a header of a name is looked for, up to the first that is there."""
+    """Where a header of that name is looked for, up to the first place that has it."""
     for folder in folders:
         path = str(Path(folder, name))
         yield path
         try:
             if Path(path).is_file():
                 return
-        except OSError:  # a folder that this user may not enter
+        except OSError:  # this user may not enter the folder
             continue
 
 
@@ -108,7 +108,7 @@ def _inside(path: str, folders: Sequence[str]) -> bool:
 
 @cache
 def headers_tested(path: str) -> frozenset[str]:
-    """Headers that a file tests with `__has_include`; none of a file that cannot be read."""
+    """Headers that a file tests with `__has_include`. None if it cannot be read."""
     try:
         return _names(Path(path).read_bytes())
     except OSError:

@@ -21,10 +21,10 @@ MEMORY_PER_COMPILE = 1 << 30
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of compilers, and in one line where it came from and how to change it.
+    """A number of compilers, and one line that says where it came from and how to change it.
 
-    `memory` is what one of them may need and `free` what all may take together, in bytes; None where somebody set the
-    number.
+    `memory` is what one compiler may need, and `free` what all may take together, in bytes. `free` is None if somebody
+    set the number.
     """
 
     count: int
@@ -37,8 +37,8 @@ class Room:
     """The cores and memory that compilers of several backends share.
 
     Args:
-        count: compilers that run at a time.
-        free: bytes that they may take together; None is no limit.
+        count: how many compilers run at a time.
+        free: bytes that they may take together. None is no limit.
     """
 
     def __init__(self, count: int, free: int | None = None) -> None:
@@ -48,7 +48,10 @@ class Room:
 
     @contextlib.contextmanager
     def of(self, memory: int) -> Iterator[None]:
-        """Wait until there is room for one more compiler that may need `memory` bytes; one alone always has it."""
+        """Wait until there is room for one more compiler that may need `memory` bytes.
+
+        If none runs, there always is.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._running == 0 or self._fits(memory))
             self._running, self._used = self._running + 1, self._used + memory
@@ -64,7 +67,7 @@ class Room:
 
 
 def parallel_compiles(environ: Mapping[str, str], *, root: Path = Path("/"), memory: int = MEMORY_PER_COMPILE) -> Jobs:
-    """The first of AOT_TUNE_JOBS, CMAKE_BUILD_PARALLEL_LEVEL, MAX_JOBS; else what cores and memory allow.
+    """The first of AOT_TUNE_JOBS, CMAKE_BUILD_PARALLEL_LEVEL and MAX_JOBS, or else what cores and memory allow.
 
     Args:
         root: where /proc and /sys are read.
@@ -100,7 +103,7 @@ def _memory_limits(groups: list[Path]) -> list[int]:
 
 
 def _file_cache(group: Path) -> int:
-    """Bytes of files that were read or written once, which count as used and make room when memory is asked for."""
+    """Bytes of cached files. They count as used, but are freed when memory is needed."""
     try:
         rows = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
         return int(rows.get("total_inactive_file") or rows.get("inactive_file") or 0)

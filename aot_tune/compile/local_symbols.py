@@ -1,4 +1,4 @@
-"""Which symbols of a candidate's object others see: its own functions, and nothing else."""
+"""Which symbols of a candidate's object others see: its own functions and nothing else."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aot_tune.support.run_program import run
 __all__ = ["FUNCTIONS", "binutils", "localize", "public_functions"]
 
 FUNCTIONS = ("_launch", "_workspace", "_preload", "_note")
-"""Ends of the names that a candidate gives to its functions; everything else becomes local."""
+"""The endings of a candidate's function names. Everything else becomes local."""
 
 
 def public_functions(path: Path) -> list[str]:
-    """Global functions of an object whose names end as a candidate's do, sorted."""
+    """Global functions of an object whose names have these endings, sorted."""
     with path.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".symtab")
         symbols = table.iter_symbols() if isinstance(table, SymbolTableSection) else ()
@@ -35,16 +35,16 @@ def public_functions(path: Path) -> list[str]:
 def localize(
     made: Path, out: Path, functions: Sequence[str], programs: Mapping[str, str], environ: Mapping[str, str]
 ) -> str:
-    """Copy an object with only `functions` global, so that templates that two candidates share never meet.
+    """Copy an object with only `functions` global, so that templates in two candidates never meet.
 
-    Template code lies in groups of sections of which a linker keeps one by name; they are dissolved first, else the
-    groups of two candidates would still be merged by the names that they have in common.
+    Template code is in section groups, and a linker keeps one group of each name. So the groups are dissolved first.
+    Otherwise a linker would still merge the groups of two candidates that have the same name.
 
     Args:
         programs: paths of `ld` and `objcopy`.
 
     Returns:
-        What one of them said when it failed; else an empty text.
+        The output of the program that failed, or an empty text.
     """
     merged = made.with_name("merged.o")
     keep = [f"--keep-global-symbol={name}" for name in functions]

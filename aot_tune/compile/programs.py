@@ -1,4 +1,4 @@
-"""What toolchains share: finding and asking compilers, what a run came to, the files that it read and made."""
+"""What toolchains share: finding and asking compilers, results of runs, and the files that were read and made."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ __all__ = [
 
 QUERY_SECONDS = 60.0
 CXX_ADDRESS_SPACE = 4 << 30
-"""Bytes of address space that a C++ compiler may take."""
+"""Bytes of address space that a C++ compiler may use."""
 
 BUSY_SHARE = 0.5
-"""A run that computed for this share of its time was slow by itself; with less, the machine was busy."""
+"""If a run computed for this share of its time, the run itself was slow. With less, the machine was busy."""
 
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
 DEVICE_CODE = ".nv_fatbin"
-"""The section of an object that holds what a GPU of NVIDIA runs."""
+"""The section of an object that holds what an NVIDIA GPU runs."""
 
 _EXECUTABLE = 0x4
 _NO_OBJECT = "error: the compiler ended without an error, but made no whole object"
-"""Said of a compiler, or of a launcher before it, that hides its failure."""
+"""The log if a compiler, or a launcher before it, hides its failure."""
 
 
 def named_command(named: str, path: str | None) -> list[str] | None:
-    """A program on `path`, perhaps with arguments, as variables name it; None where there is none."""
+    """A program on `path`, perhaps with arguments, as variables name it. None if it does not exist."""
     words = [named] if shutil.which(named, path=path) else shlex.split(named)
     program = shutil.which(words[0], path=path) if words else None
-    # by its whole path: it is run in other folders than this one
+    # The path is absolute, because the program runs in other folders.
     return None if program is None else [str(Path(program).absolute()), *words[1:]]
 
 
 def baseline_flags() -> tuple[str, ...]:
-    """What makes a C++ compiler compile for every CPU of this machine's kind."""
+    """The flags with which a C++ compiler compiles for every CPU of this machine's kind."""
     return ("-march=x86-64",) if platform.machine() == "x86_64" else ()
 
 
 def program_state(path: Path) -> tuple[str, int, int, int]:
-    """Path, size, time and inode of a program: while they stay, so does its digest."""
+    """Path, size, time and inode of a program. While they stay the same, so does its digest."""
     status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns, status.st_ino
 
@@ -106,10 +106,10 @@ def link(argv: Sequence[str], out: Path, environ: Mapping[str, str]) -> None:
 
 
 def failure_of(done: Finished, timeout: float, compiler: str, made: Path, rule: Path) -> CompileOutcome | None:
-    """What a run came to that did not make both files, an object and its make rule; None when it made them.
+    """The result of a run that did not make both files, an object and its make rule. None if it made them.
 
     Args:
-        compiler: what it is called in the log.
+        compiler: its name in the log.
     """
     log, lasting = done.output, False
     status: CompileStatus = "compile-failed"
@@ -128,21 +128,22 @@ def failure_of(done: Finished, timeout: float, compiler: str, made: Path, rule: 
 
 
 def cut(text: str) -> str:
-    """Head and tail of a long text."""
+    """The head and the tail of a long text."""
     if len(text) <= OUTPUT:
         return text
     return f"{text[: OUTPUT // 2]}\n... {len(text) - OUTPUT} characters left out ...\n{text[-OUTPUT // 2 :]}"
 
 
 def program_of(command: Sequence[str], environ: Mapping[str, str], name: str) -> str | None:
-    """The real path of a part of a C++ compiler, such as its assembler; None when it has none."""
-    answer = ask(command, environ, f"-print-prog-name={name}").splitlines()  # among warnings, of scripts around it
+    """The real path of a part of a C++ compiler, such as its assembler. None if it has no such part."""
+    # Scripts around the compiler may print warnings before the answer.
+    answer = ask(command, environ, f"-print-prog-name={name}").splitlines()
     found = (shutil.which(line.strip(), path=environ["PATH"]) for line in answer if line.strip())
     return next((os.path.realpath(where) for where in found if where is not None), None)
 
 
 def is_object(path: Path) -> bool:
-    """Whether a file is a whole 64-bit ELF object: its table of sections, which is written last, lies within it."""
+    """Whether a file is a whole 64-bit ELF object. Its section table is written last, and must be within the file."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -154,7 +155,7 @@ def is_object(path: Path) -> bool:
 
 
 def object_bytes(path: Path) -> int:
-    """Bytes of code, of the host and of the device, in an object."""
+    """Bytes of code in an object, for the host and for the device."""
     with path.open("rb") as file:
         sections = list(ELFFile(file).iter_sections())
         wanted = (s for s in sections if s["sh_flags"] & _EXECUTABLE or s.name == DEVICE_CODE)
@@ -162,7 +163,7 @@ def object_bytes(path: Path) -> int:
 
 
 def rule_files(path: Path, source: str) -> list[str]:
-    """Files that a make rule written by a compiler lists, sorted, without the source itself."""
+    """The files in a make rule that a compiler wrote, sorted, without the source itself."""
     text = os.fsdecode(path.read_bytes()).replace("\\\n", " ").partition(":")[2]
     marked = text.replace("\\ ", "\0").replace("$$", "$").replace("\\#", "#")
     names = {word.replace("\0", " ") for word in marked.split()}

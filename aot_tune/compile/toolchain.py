@@ -35,10 +35,10 @@ _FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real
 
 
 class Toolchain(ABC):
-    """A backend's compiler. A module of this folder offers one as its `TOOLCHAIN`; nothing else names it.
+    """A backend's compiler. A module of this folder offers one as its `TOOLCHAIN`. Nothing else names it.
 
     Args:
-        environ: variables that choose the compiler; by default those of this process.
+        environ: variables that choose the compiler. By default, those of this process.
     """
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class Toolchain(ABC):
 
     @abstractmethod
     def configured(self, environ: Mapping[str, str]) -> Toolchain:
-        """The toolchain as another environment chooses it (for C++: CXX)."""
+        """The toolchain that another environment chooses (for C++: by CXX)."""
 
     @abstractmethod
     def targets(self) -> tuple[Target, ...]:
@@ -57,42 +57,45 @@ class Toolchain(ABC):
 
     @abstractmethod
     def baselines(self) -> tuple[Target, ...]:
-        """What generic variants are compiled for: one target for all devices of a family where there can be one.
+        """What generic variants are compiled for: one target for all devices of a family, if that is possible.
 
-        Code that runs on one architecture alone has a baseline for each; `generic_targets` tells those of a library.
+        Code that only runs on one architecture has a baseline for each. `generic_targets` gives those of a library.
         """
 
     @abstractmethod
     def native(self) -> tuple[Target, ...]:
-        """Targets that run on this machine, by level; the last is the best. Empty where there is no such device."""
+        """Targets that run on this machine, by level. The last is the best. Empty if there is no such device."""
 
     def left_out(self) -> str:
-        """Why `native` is less than the devices of this machine have; empty where it is not."""
+        """Why `native` is less than what this machine's devices have. Empty if it is not."""
         return ""
 
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """Version and content digests of the programs that make objects; no paths.
+        """Version and content digests of the programs that make objects. No paths.
 
         Raises:
-            ToolchainError: when there is no compiler, with the ways to point to one.
+            ToolchainError: when there is no compiler. It says how to point to one.
         """
 
     def origin(self) -> str:
-        """Where the compiler lies and why it is that one, for people; empty where there is no choice to explain."""
+        """Where the compiler is and why it was chosen, for people. Empty if there was no choice."""
         return ""
 
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """The part of an `identity` that decides `CompileOutcome.device`: not what the host's C++ compiler adds."""
+        """The part of an `identity` that decides `CompileOutcome.device`.
+
+        What the host's C++ compiler adds is not in it.
+        """
         return {name: text for name, text in identity.items() if not name.startswith("host ")}
 
     def memory_per_job(self) -> int:
-        """Bytes that one compiler run may need; they bound how many run at a time. g++ takes 400 MB at most."""
+        """Bytes that one compiler run may need. They limit how many run at a time. g++ takes 400 MB at most."""
         return MEMORY_PER_COMPILE
 
     @abstractmethod
     def recipe(self, target: Target) -> dict[str, object]:
-        """Everything beside the source and the identity that decides what an object holds, as plain data.
+        """As plain data, everything that decides what an object holds, beside the source and the identity.
 
         Raises:
             ToolchainError: when this compiler does not know the target.
@@ -102,12 +105,14 @@ class Toolchain(ABC):
     def compile(
         self, source: str, target: Target, out: Path, timeout: float, options: CompileOptions = NO_OPTIONS
     ) -> CompileOutcome:
-        """Compile `source` to the file `out`; its folder is the compiler's own and may be littered.
+        """Compile `source` to the file `out`.
 
-        `options` are the author's, beside what every candidate is compiled with.
+        The folder of `out` is for the compiler alone, which may leave files there.
+
+        `options` are the author's. They come in addition to what every candidate is compiled with.
 
         Raises:
-            ToolchainError: when the compiler cannot be started; never for what the source does.
+            ToolchainError: when the compiler cannot be started, never for what the source does.
         """
 
     def texts(
@@ -118,9 +123,11 @@ class Toolchain(ABC):
         timeout: float,
         options: CompileOptions = NO_OPTIONS,
     ) -> dict[str, bytes]:
-        """What lies between a source that compiles and its code, by the ending of a file's name, such as `ptx`.
+        """Intermediate texts between a source that compiles and its code.
 
-        `folder` is the compiler's own and may be littered. What cannot be had is left out.
+        The keys are endings of file names, such as `ptx`.
+
+        `folder` is for the compiler alone, which may leave files there. Texts that cannot be had are left out.
 
         Raises:
             ToolchainError: when the compiler cannot be started.
@@ -130,14 +137,14 @@ class Toolchain(ABC):
 
     @abstractmethod
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
-        """Link objects into a shared library for the benchmark, with libraries of the author's as arguments.
+        """Link objects into a shared library for the benchmark. `libraries` are the author's, as arguments.
 
         Raises:
             ToolchainError: with the linker's first error line.
         """
 
     def link_arguments(self) -> tuple[str, ...]:
-        """What a library that holds objects of this toolchain must be linked with, after the objects.
+        """What a library with objects of this toolchain must be linked with, after the objects.
 
         Raises:
             ToolchainError: when a library that it needs is not there.
@@ -145,10 +152,10 @@ class Toolchain(ABC):
         return ()
 
     def libraries(self, options: CompileOptions) -> tuple[str, ...]:
-        """Files of the libraries that an author's options name, found in the linker's folders and the toolkit's.
+        """Files of the libraries that an author's options name. The linker's folders and the toolkit's are searched.
 
         Raises:
-            ToolchainError: for one that is not there.
+            ToolchainError: when one does not exist.
         """
         found = []
         for library in options.libraries:
@@ -168,13 +175,13 @@ class Toolchain(ABC):
         return None
 
     def include_folders(self) -> tuple[str, ...]:
-        """Folders of headers that the run time of this toolchain's family is compiled with."""
+        """Header folders that the runtime of this toolchain's family is compiled with."""
         return ()
 
     def locate(self, include: str) -> str:
-        """Where an included file lies now; `include` is its name in `CompileOutcome.includes`.
+        """Where an included file is now. `include` is its name in `CompileOutcome.includes`.
 
-        Names hold no folder that changes from build to build, such as that of a wheel under build isolation.
+        Names contain no folder that changes from build to build, such as a wheel's under build isolation.
         """
         return include
 
@@ -187,7 +194,7 @@ class Toolchain(ABC):
 
 @cache
 def toolchains() -> Mapping[str, Toolchain]:
-    """All backends by name, as found in this folder and those below it."""
+    """All backends by name, as found in this folder and below."""
     package = importlib.import_module(__package__ or "aot_tune.compile")
     found: dict[str, Toolchain] = {}
     for module in sorted(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")):
@@ -195,7 +202,7 @@ def toolchains() -> Mapping[str, Toolchain]:
         if offered is None:
             continue
         if not isinstance(offered, Toolchain):
-            raise ToolchainError(f"TOOLCHAIN of module {module} is none: it is not derived from Toolchain")
+            raise ToolchainError(f"TOOLCHAIN of module {module} is not derived from Toolchain")
         found[offered.name] = offered
     return found
 
@@ -228,9 +235,9 @@ def target_by_name(name: str) -> Target:
 
 
 def _spelled(name: str) -> str:
-    """The name of a GPU target as we write it, where `name` is another tool's.
+    """Our name of a GPU target, if `name` is that of another tool.
 
-    That is sm_90, compute_90, 90a or 9.0+PTX; gfx942 or gfx942:sramecc+:xnack-; gpu.
+    Examples are sm_90, compute_90, 90a and 9.0+PTX; gfx942 and gfx942:sramecc+:xnack-; gpu.
     """
     if name.strip().lower().startswith("gfx"):
         return f"hip-{name.strip().lower().partition(':')[0]}"
@@ -254,7 +261,7 @@ def families_of(chain: Toolchain) -> frozenset[str]:
 def generic_targets(targets: Iterable[Target]) -> tuple[Target, ...]:
     """What the generic variants of a library for these targets are compiled for, by family and level.
 
-    These are the baselines that a device of some target runs, and that of CPUs, which every library answers on.
+    These are the baselines that a device of some target runs, and the baseline of CPUs, which every library supports.
     """
     wanted = tuple(targets)
     known = {t.name: t for chain in toolchains().values() for t in chain.baselines()}

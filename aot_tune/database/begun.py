@@ -1,4 +1,4 @@
-"""Builds that measure anew what is known: where one did not end, the next goes on with what it has measured."""
+"""Builds that measure again. If such a build does not end, the next one continues with what it has measured."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ __all__ = ["Begun", "begin", "forget"]
 
 _ROOM = "begun"
 _LONGEST_SECONDS = 24 * 3600.0
-"""Measurements older than that are not what is asked for when all is to be measured again."""
+"""Measurements older than this do not count as new when everything is to be measured again."""
 _COPIED_SECONDS = 60.0
-"""A file whose time differs more from the one that it holds is a copy, and so are measurements that look new."""
+"""A file holds its own time. If that differs by more, it is a copy, so the times of measurements are not to be
+trusted."""
 
 _log = logging.getLogger("aot_tune.database")
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A build whose measurements count from `since` on: ns, by the clock of the cache's file system.
+    """A build whose measurements count from `since` on. That is in ns, by the clock of the cache's file system.
 
-    `resumed`: an earlier build began it, and did not end. No other build of its kind is, until `leave`.
+    `resumed`: an earlier build began it and did not end. Until `leave`, there is no other build of this kind.
     """
 
     path: Path
@@ -36,23 +37,21 @@ class Begun:
     lock: FileLock
 
     def end(self) -> None:
-        """All is measured: the next build begins anew."""
+        """Everything is measured. The next build begins again."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning(
-                "%s stays, and the next build that measures again takes this one's times: %s", self.path, error
-            )
+            _log.warning("%s stays, so the next build that measures again takes this one's times: %s", self.path, error)
 
     def leave(self) -> None:
-        """This build is over, whether it has ended what was begun or not."""
+        """This build is over, whether it finished or not."""
         self.lock.release()
 
 
 def begin(location: CacheLocation, key: str) -> Begun | None:
-    """Begin a build that measures anew, or go on with the one of that key which did not end in the last 24 hours.
+    """Begin a build that measures again, or continue the unfinished one of that key from the last 24 hours.
 
-    None where the cache is not read and written, or another such build is at work.
+    None if the cache is not read and written, or while another such build is at work.
     """
     if location.root is None or location.mode != "rw":
         return None
@@ -74,18 +73,18 @@ def begin(location: CacheLocation, key: str) -> Begun | None:
         lock.release()
         if isinstance(error, OSError) and error.errno not in DISK_ERRORS:
             raise
-        _log.warning("should this build be interrupted, the next one measures all again: %s", error)
+        _log.warning("if this build is interrupted, the next one measures everything again: %s", error)
         return None
 
 
 def forget(location: CacheLocation, key: str) -> None:
-    """Leave off what was begun: a build of another kind has ended since, or all is to be measured again."""
+    """Drop what was begun: a build of another kind has ended since, or everything is to be measured again."""
     if location.root is None or location.mode not in ("rw", "fresh"):
         return
     try:
         (location.root / _ROOM / key).unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("what an interrupted build has measured is taken by the next that measures again: %s", error)
+        _log.warning("the next build that measures again takes what an interrupted build has measured: %s", error)
 
 
 def _resumable(path: Path) -> bool:

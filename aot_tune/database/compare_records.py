@@ -1,4 +1,4 @@
-"""What a record says of choices, and what another one says otherwise."""
+"""What a record says of choices, and what another record says differently."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Fastest:
 
 @dataclass(frozen=True)
 class RecordChange:
-    """What is otherwise in another record of the same operator and device.
+    """What differs in another record of the same operator and device.
 
     Args:
-        winners: by target and problem id, the fastest before and after, where another candidate is.
-        times: by target and problem id, of the fastest: time after over time before, where both know the problem.
-        came, went: problems; candidates by kernel: how many that were not there, or are not any more.
-        code: candidates by kernel that are of other code.
-        surveyed: shapes before and after.
-        head: in words, what of the operator's version, policy, toolchains and baselines differs.
+        winners: the fastest before and after, by target and problem id, where it is another candidate.
+        times: of the fastest, by target and problem id: time after over time before, if both know the problem.
+        came, went: problems that are new or gone. Candidates that are new or gone are counted by kernel.
+        code: how many candidates have other code, by kernel.
+        surveyed: how many shapes before and after.
+        head: differences, in words, of the operator's version, policy, toolchains and baselines.
     """
 
     winners: Mapping[tuple[str, str], tuple[Fastest, Fastest]]
@@ -48,15 +48,15 @@ class RecordChange:
 
     @property
     def mean(self) -> float:
-        """Geometric mean of the times' ratios; 1 without any."""
+        """Geometric mean of the times' ratios, or 1 if there are none."""
         return math.exp(math.fsum(map(math.log, self.times.values())) / max(len(self.times), 1))
 
 
 def fastest(database: OperatorDatabase) -> dict[tuple[str, str], Fastest]:
     """The fastest candidate by target and problem id, of those that failed nowhere.
 
-    What was in a race comes before what was not, as when a build chooses. Which of them a build keeps, it decides by
-    all problems together. A generic variant counts for each target of its family that has others.
+    Candidates with a race come before those without, as when a build chooses. Which of them a build keeps depends on
+    all problems together. A generic variant counts for each target of its family that has other candidates.
     """
     failed = {m.candidate for m in database.measurements if m.status not in ("ok", "skipped")}
     records = {c.id: c.candidate for c in database.candidates if c.id not in failed}
@@ -82,7 +82,7 @@ def fastest(database: OperatorDatabase) -> dict[tuple[str, str], Fastest]:
 
 
 def changes(before: OperatorDatabase, after: OperatorDatabase) -> RecordChange:
-    """What `after` says otherwise than `before`, of the same operator and device."""
+    """What `after` says differently from `before`, for the same operator and device."""
     old, new = fastest(before), fastest(after)
     shared = [at for at in new if at in old]
     problems = [{p.id for p in d.problems} for d in (before, after)]

@@ -1,4 +1,4 @@
-"""A database: everything that was measured for one operator on one device, fit to be committed."""
+"""A database: everything that was measured for one operator on one device. It can be committed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ V = TypeVar("V")
 
 
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate that was tried: how it is made again, and what compiling it came to.
+    """A candidate that was tried: how to make it again, and the result of compiling it.
 
-    `source` is the digest of its rendered source, `object` that of a CPU's object file, `device` that of what a GPU
-    runs. The latter two are empty when it did not compile.
+    `source` is the digest of its rendered source, `object` that of a CPU's object file, and `device` that of what a GPU
+    runs. The latter two are empty if it did not compile.
     """
 
     candidate: Candidate
@@ -52,7 +52,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def code(self) -> str:
-        """What its measurements are of; empty when it did not compile."""
+        """What its measurements are of. Empty if it did not compile."""
         return measured_code(self.source, self.object, self.device)
 
 
@@ -68,11 +68,11 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         contract: digest of the operator's arguments, reference and tolerance.
-        policy: the measurement policy as plain data; `policy_digest` names it.
+        policy: the measurement policy as plain data. `policy_digest` is its digest.
         toolchains: identity of each backend's toolchain, by backend.
         baselines: version of each baseline that took part, by name.
-        candidates: by id; problems: by id; measurements: by problem id, then candidate id.
-        survey: by problem id, of candidates that there are.
+        candidates: sorted by id. problems: by id. measurements: by problem id, then candidate id.
+        survey: sorted by problem id, with times of the candidates above.
     """
 
     operator: str
@@ -110,7 +110,7 @@ def make_database(
     measurements: Iterable[Measurement],
     survey: Iterable[SurveyedShape] = (),
 ) -> OperatorDatabase:
-    """Put what a build knows of one operator into a database: sorted, times rounded, wall-clock phases left out.
+    """Put what a build knows of one operator into a database: sorted, times rounded, without wall-clock phases.
 
     Raises:
         DatabaseError: when measurements contradict each other or the device and policy, or a time is not finite.
@@ -144,9 +144,9 @@ def make_database(
 
 
 def canonical_database(database: OperatorDatabase, *, as_written: bool = False) -> OperatorDatabase:
-    """The same data in the order of the text, with the times that the text can hold; checks that it is consistent.
+    """The same data in the order of the text, with times in the digits of the text. Checks that it is consistent.
 
-    Those of a text that is `as_written` have its digits.
+    If the data is `as_written` in a text, its times have these digits already.
 
     Raises:
         DatabaseError: naming the operator and the measurement that does not fit.
@@ -182,7 +182,7 @@ def canonical_database(database: OperatorDatabase, *, as_written: bool = False) 
 
 
 def half_width(samples: Iterable[float]) -> float:
-    """Half the width between the quartiles, in the unit of the samples; 0 for fewer than two."""
+    """Half the width between the quartiles, in the unit of the samples. 0 for fewer than two."""
     values = sorted(samples)
     if len(values) < 2:
         return 0.0
@@ -191,12 +191,12 @@ def half_width(samples: Iterable[float]) -> float:
 
 
 def rounded(value: float) -> float:
-    """The value to five significant digits: a hundredth of the smallest difference that matters."""
+    """The value to five significant digits. That is a hundredth of the smallest difference that matters."""
     return float(f"{value:.{_DIGITS}g}")
 
 
 def as_recorded(m: Measurement) -> Measurement:
-    """A measurement with its times in the digits that a record has, so that they decide what they do in a replay."""
+    """A measurement with times in a record's digits, so that they decide the same in a replay."""
     return msgspec.structs.replace(
         m,
         screen=tuple(rounded(t) for t in m.screen),
@@ -213,7 +213,7 @@ def _check_subject(measurement: Measurement, codes: Mapping[str, str], where: st
         raise DatabaseError(f"{where}: there is no such candidate", fix="list every candidate that was tried")
     if code != measurement.code:
         raise DatabaseError(
-            f"{where}: it was measured as code {measurement.code[:12] or 'none'}, the candidate's is "
+            f"{where}: it was measured as code {measurement.code[:12] or 'none'}, but the candidate's is "
             f"{code[:12] or 'none'}",
             fix="keep only measurements of the code that the candidates have now",
         )
@@ -226,7 +226,7 @@ def _check_times(m: Measurement, where: str) -> None:
             raise DatabaseError(f"{where}: {value} is not a time")
     if m.status == "ok" and not is_baseline(m.candidate) and m.error is not None and not m.error <= 1:
         raise DatabaseError(
-            f"{where}: its error is {m.error:g} tolerances, and it is said to be right",
+            f"{where}: its error is {m.error:g} tolerances, but its status is ok",
             fix="restore the file, or measure again",
         )
     if 0 in times[:-1] and m.ns == 0:

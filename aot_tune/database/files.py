@@ -1,4 +1,4 @@
-"""Databases as files: one per operator and device below a folder, written in one step."""
+"""Databases as files: one per operator and device below a folder. Each is written in one step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEMPORARY = ".aot_tune~"  # git ignores it
 
 
 def database_path(folder: Path, database: OperatorDatabase) -> Path:
-    """Where a database lies below a folder of databases: `<device>/<operator>.jsonl`."""
+    """Where a database is below a folder of databases: `<device>/<operator>.jsonl`."""
     return folder / database.device.slug / f"{database.operator}.jsonl"
 
 
@@ -63,7 +63,7 @@ def load_database(path: Path, *, oldest: int = READ) -> OperatorDatabase:
 
 
 def load_databases(folder: Path) -> list[OperatorDatabase]:
-    """All databases below a folder, in the order of their paths; none when there is no such folder.
+    """All databases below a folder, in the order of their paths. Empty if there is no such folder.
 
     Raises:
         DatabaseError: when one cannot be read, or two are of the same operator and device.

@@ -1,4 +1,4 @@
-"""The text of a database: one JSON object per line, sorted, made for review; read strictly or not at all."""
+"""The text of a database: one JSON object per line, sorted, made for review. It is read strictly or not at all."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ __all__ = ["decode", "encode"]
 
 _TAKEN = sorted({*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem"})
 _COUNTED = 4
-"""The last schema whose end counts lines, and whose lines have no digests."""
+"""The last schema without digests of lines. Its end counts lines instead."""
 
 
 def encode(database: OperatorDatabase) -> bytes:
-    """The text of a database; equal databases give equal bytes.
+    """The text of a database. Equal databases give equal bytes.
 
     Raises:
         DatabaseError: when the database contradicts itself.
@@ -62,10 +62,10 @@ def decode(text: bytes, name: str = "database", *, oldest: int = READ, digests: 
     Args:
         name: of the file, for messages.
         oldest: the first schema that is read.
-        digests: whether lines must be those that their digests are of.
+        digests: whether to check the lines against their digests.
 
     Raises:
-        DatabaseError: with `name` and the line, when any of it is not as `encode` writes it, or the end is missing.
+        DatabaseError: with `name` and the line, if any of it is not as `encode` writes it, or the end is missing.
     """
     rows = text.split(b"\n")
     schema = schema_of(rows[0], name, oldest)
@@ -77,14 +77,14 @@ def decode(text: bytes, name: str = "database", *, oldest: int = READ, digests: 
         _check_counts(content, name)
     altered = _altered_line(content, name) if digests and schema > _COUNTED else None
     found = _assemble(content, name, as_written=digests and schema > _COUNTED and altered is None)
-    if altered is not None:  # and nothing tells better what is wrong
+    if altered is not None:  # if nothing else tells better what is wrong
         raise altered
     return found
 
 
 @dataclass
 class _Content:
-    """The lines of a text by what they are, with their numbers."""
+    """The lines of a text by their kind, with their numbers."""
 
     header: HeaderLine
     device: Device
@@ -159,7 +159,7 @@ def _read(lines: Sequence[RecordLine], name: str) -> _Content:
     kinds = ("header", "device", "policy", "toolchains", "baselines")
     for number, kind in enumerate(kinds):
         if number >= len(lines) or getattr(lines[number], kind) is None:
-            raise DatabaseError(f"{name}:{number + 1}: the {kind} belongs here", fix=RESTORE)
+            raise DatabaseError(f"{name}:{number + 1}: the line with the {kind} belongs here", fix=RESTORE)
     header, device, policy, end = lines[0].header, lines[1].device, lines[2].policy, lines[-1].end
     assert header is not None
     assert device is not None
@@ -185,7 +185,7 @@ def _read(lines: Sequence[RecordLine], name: str) -> _Content:
                 raise DatabaseError(f"{where}: no line above has the survey {line.times.survey!r}", fix=RESTORE)
             found.times.setdefault(line.times.survey, []).append((number, line.times))
         else:
-            raise DatabaseError(f"{where}: a line of the header stands here", fix=RESTORE)
+            raise DatabaseError(f"{where}: a line of the header is here", fix=RESTORE)
     return found
 
 
@@ -203,7 +203,7 @@ def _check_known(content: _Content, line: MeasurementLine, where: str) -> None:
 
 
 def _check_counts(content: _Content, name: str) -> None:
-    """Hold a text without digests to the counts at its end."""
+    """Compare a text without digests with the counts at its end."""
     surveyed = sum(len(next(iter(line.dims.values()), ())) for _, line in content.surveys.values())
     counts = EndLine(
         candidates=len(content.candidates),
@@ -225,20 +225,20 @@ def _counts(end: EndLine) -> str:
 
 
 def _altered_line(content: _Content, name: str) -> DatabaseError | None:
-    """What to say of the first line that is not what a digest is of; None where all are."""
+    """The error for the first line that does not match its digest, or None."""
     digests = content.digests
     for problem_id, (number, problem) in content.problems.items():
         own = [m for _, m in content.measurements.get(problem_id, ())]
         if problem.digest != digests.of_problem(problem, own):
-            what = f"problem '{problem_id}' has another digest than it and what was measured on it"
+            what = f"problem '{problem_id}' has another digest than its line and its measurements give"
             return _altered(f"{name}:{number}", what, "its line, one of its measurements, or of their candidates")
     for survey_id, (_, survey) in content.surveys.items():
         for number, times in content.times.get(survey_id, ()):
             if times.digest != digests.of_times(survey, times):
-                what = f"the times of {times.candidate} on surveyed shapes have another digest than they should"
+                what = f"the times of {times.candidate} on surveyed shapes have another digest than their lines give"
                 return _altered(f"{name}:{number}", what, "this line, the survey's above it, or the candidate's")
     if content.end.digest != digests.of_rest(content.toolchains):
-        what = "the end has another digest than the head and the candidates that were not measured"
+        what = "the end has another digest than the head and the candidates without measurements give"
         return _altered(f"{name}:{content.length}", what, "one of those lines, or this one")
     return None
 
@@ -247,13 +247,13 @@ def _altered(where: str, what: str, lines: str) -> DatabaseError:
     return DatabaseError(
         f"{where}: {what}",
         why=f"{lines} was changed by hand, lost, or merged by git as text",
-        fix="restore the file as by `git checkout -- FILE`; after a merge, merge both versions by `aot-tune records "
-        "merge`; what was measured anew is written by `aot-tune record`",
+        fix="restore the file, for example by `git checkout -- FILE`; after a merge, merge both versions by "
+        "`aot-tune records merge`; `aot-tune record` writes new measurements",
     )
 
 
 def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorDatabase:
-    """The database of lines; `as_written`: its numbers have the digits of a text, as the digests tell."""
+    """The database of the lines. `as_written`: the digests match, so its numbers have the digits of a text."""
     header = content.header
     candidates = {i: _candidate(c, header.operator, f"{name}:{n}") for i, (n, c) in content.candidates.items()}
     problems = {i: _problem(p, f"{name}:{n}") for i, (n, p) in content.problems.items()}

@@ -18,11 +18,11 @@ def problem_key(problem: Problem) -> str:
 
 
 def operator_digest(operator: Operator) -> str:
-    """Digest of what results are checked against and fed with: arguments, values, epilogue, tolerance, reference.
+    """Digest of what decides inputs and checks: arguments, values, epilogue, tolerance, reference.
 
-    Kernels, workload, baselines, documentation and `exact` are not part of it: adding a kernel, a problem or a way to
-    verify leaves the measurements of the others as they are. The reference counts with all that it uses of modules of
-    the project, a file of values with its digest.
+    Kernels, workload, baselines, documentation and `exact` are not part of it. So a new kernel, problem or way to
+    verify does not affect other measurements. The reference counts with everything that it uses from modules of the
+    project. A file of values counts by its digest.
     """
     tensors = [
         [t.name, [s.key() for s in t.shape], t.dtype_name, t.output, t.optional, t.cold, _plain(t.values)]

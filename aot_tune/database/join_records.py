@@ -1,7 +1,7 @@
-"""Records of one operator on one device become one: what both say together, whichever is named first.
+"""Joins two records of one operator and device: the result is what both say, in whatever order they are given.
 
-Two records are joined without knowing which is newer, so that joining is commutative, associative and idempotent. With
-their common ancestor, what one side alone changed or removed is taken from that side.
+Joining does not know which record is newer. So it is commutative, associative and idempotent. If the common ancestor is
+known, a change or removal by one side only is taken over.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _SHOWN = 5
 
 
 def join(one: OperatorDatabase, two: OperatorDatabase) -> OperatorDatabase:
-    """All of both. Where they differ, that which `rank` puts last, of a surveyed time the lesser one.
+    """Everything of both. If they differ, the one that `rank` puts last holds. Of two surveyed times, the lesser holds.
 
     Raises:
         DatabaseError: when they are of different operators, devices, policies, versions of the operator or of
-            baselines, or of different code of a candidate: such measurements cannot be compared.
+            baselines, or when a candidate has different code. Such measurements cannot be compared.
     """
     return _joined(None, one, two)
 
 
 def join_from(base: OperatorDatabase | None, ours: OperatorDatabase, theirs: OperatorDatabase) -> OperatorDatabase:
-    """What both made of `base`, for which None is nothing.
+    """What both made of `base`. None counts as an empty one.
 
-    A candidate, a measurement, a surveyed time, a problem and a version of a baseline count by themselves: what one
-    side left as it was is as the other has it, or gone where the other has it no more. What both changed is joined as
-    by `join`; what one removed and the other changed stays. Measurements of code that is not kept go.
+    Each candidate, measurement, surveyed time, problem and baseline version counts by itself. If one side left it
+    unchanged, the other side decides, and may have removed it. If both changed it, they are joined as in `join`. If one
+    side removed it and the other changed it, it stays. Measurements of code that is not kept are removed.
 
     Raises:
-        DatabaseError: as `join` does, when both changed what cannot be joined.
+        DatabaseError: like `join`, when both sides changed something that cannot be joined.
     """
     if base is not None and (base.operator, base.device.digest) != (ours.operator, ours.device.digest):
         base = None
@@ -53,11 +53,11 @@ def join_from(base: OperatorDatabase | None, ours: OperatorDatabase, theirs: Ope
 
 
 def rank(m: Measurement) -> tuple[Any, ...]:
-    """Of several measurements of one candidate on a problem, that of the highest rank holds.
+    """If there are several measurements of one candidate on a problem, the one with the highest rank holds.
 
-    A failure that lasts comes last, so that nothing is chosen that failed once. Before it are times: those of more
-    rounds of a race, then of the race whose name is the greater, so that entrants of one race stay together; then of
-    more samples of a screen, then the lesser. What is no result comes first.
+    A lasting failure ranks highest, so that nothing is chosen that failed once. Times come next. More rounds of a race
+    rank higher, then the race with the greater name, so that the entrants of one race stay together. Then more samples
+    of a screen rank higher, then the lesser time. What is no result ranks lowest.
     """
     lasting = m.status not in ("ok", "skipped") and m.lasting
     times = (len(m.final or ()), m.race or "", len(m.screen), -(m.ns or 0.0))
@@ -65,7 +65,7 @@ def rank(m: Measurement) -> tuple[Any, ...]:
 
 
 def other_toolchains(one: OperatorDatabase, two: OperatorDatabase) -> list[str]:
-    """Backends of which two records have different toolchains: a joined record names but one of each."""
+    """Backends for which two records have different toolchains. A joined record only names one of each."""
     shared = one.toolchains.keys() & two.toolchains.keys()
     return sorted(b for b in shared if one.toolchains[b] != two.toolchains[b])
 
@@ -100,14 +100,14 @@ def _joined(base: OperatorDatabase | None, one: OperatorDatabase, two: OperatorD
 
 
 def _picked(sides: Sequence[Mapping[K, V]], both: Callable[[V, V], V]) -> dict[K, V]:
-    """For each key what one side made of the base's value; what both changed to different values is for `both`."""
+    """For each key, what one side made of the base's value. If both changed it differently, `both` decides."""
     base, one, two = sides
     found: dict[K, V] = {}
     for key in [*one, *(k for k in two if k not in one)]:
         was, a, b = base.get(key), one.get(key), two.get(key)
         if a is None or b is None:
             kept = b if a is None else a
-            if kept is not None and (was is None or kept != was):  # else the other side removed it
+            if kept is not None and (was is None or kept != was):  # otherwise the other side removed it
                 found[key] = kept
         elif a in (b, was):
             found[key] = b
@@ -118,7 +118,7 @@ def _picked(sides: Sequence[Mapping[K, V]], both: Callable[[V, V], V]) -> dict[K
 
 def _check_comparable(base: OperatorDatabase | None, one: OperatorDatabase, two: OperatorDatabase) -> None:
     apart = difference(one, two)
-    if apart.startswith("versions of the baselines") and base is not None:  # one side may have got another one
+    if apart.startswith("versions of the baselines") and base is not None:  # one side may have got another version
         shared = one.baselines.keys() & two.baselines.keys()
         versions = [{base.baselines.get(n, ""), one.baselines[n], two.baselines[n]} for n in shared]
         apart = apart if any(len(v) == 3 for v in versions) else ""
@@ -131,7 +131,7 @@ def _check_comparable(base: OperatorDatabase | None, one: OperatorDatabase, two:
     raise DatabaseError(
         f"records of {one.operator!r} on {one.device.slug} differ in their {apart}{newer}",
         why="their measurements cannot be compared",
-        fix="take the one that the operator and the devices are of now, and measure anew what the other had added",
+        fix="take the one that fits the present operator and devices, and measure again what the other had added",
     )
 
 
@@ -150,11 +150,11 @@ def _candidates(
         kernels = sorted({c.candidate.kernel for c in apart})
         listed = ", ".join(kernels[:_SHOWN]) + (", ..." if len(kernels) > _SHOWN else "")
         raise DatabaseError(
-            f"records of {sides[1].operator!r} on {sides[1].device.slug} are of different code: {len(apart)} "
+            f"records of {sides[1].operator!r} on {sides[1].device.slug} have different code: {len(apart)} "
             f"candidates of {listed}",
-            why="each was recorded of its own sources, or by its own compiler; times of both in one record would be of "
-            "kernels that are in no library together",
-            fix="take the one whose sources are those of the tree now, and measure anew what the other had added",
+            why="each was recorded from its own sources, or with its own compiler; a joined record would have times of "
+            "kernels that no library has together",
+            fix="take the one whose sources are in the tree now, and measure again what the other had added",
         )
     return found
 

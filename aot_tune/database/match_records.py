@@ -1,4 +1,4 @@
-"""Which recorded measurements may be used as they are, and which only decide where the device is not here."""
+"""Which recorded measurements may be used as they are, and which only decide if the device is not here."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ __all__ = [
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded measurement that may not be used as it is, and why: the first of device, policy, operator, code,
-    baseline that differs."""
+    """A recorded measurement that may not be used as it is.
+
+    The reason is the first of device, policy, operator, code and baseline that differs.
+    """
 
     measurement: Measurement
     reason: str
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """What mode auto may take from a database without measuring again, and what it may not."""
+    """What mode auto may take from a database without measuring again, and what it may not take."""
 
     usable: tuple[Measurement, ...]
     refused: tuple[Refused, ...]
@@ -47,16 +49,16 @@ def match_measurements(
     codes: Mapping[str, str],
     baselines: Mapping[str, str],
 ) -> Match:
-    """Split a database's measurements into those that hold here as they are and the rest.
+    """Split a database's measurements into those that are valid here as they are, and the rest.
 
     Args:
         device, policy: digests of this machine's device and of the policy in force.
         contract: `operator_digest` of the operator as it is now.
-        codes: candidate id to the code that this build has of it; candidates that it has none of are refused.
+        codes: candidate id to this build's code of it. Candidates that are missing here are refused.
         baselines: version of each baseline that is here, by name.
 
-    A race is usable whole or not at all: where one of its entrants is refused, the times of its final are taken off
-    the others, which keep those of their screen; an entrant without a screen is refused.
+    A race is usable as a whole or not at all. If one of its entrants is refused, the others lose their final times and
+    keep their screen times. An entrant without a screen is then refused.
     """
     whole = _whole_refusal(database, device, policy, contract)
     same = {c.id for c in database.candidates if c.code and c.code == codes.get(c.id)}
@@ -77,7 +79,7 @@ def match_measurements(
 
 
 def missing_problems(database: OperatorDatabase | None, problems: Iterable[Problem], target: str) -> list[Problem]:
-    """Problems of a workload for which the database has no candidate of `target` that is ok: what replay lacks."""
+    """Problems of a workload for which the database has no candidate of `target` that is ok. A replay lacks these."""
     if database is None:
         return list(problems)
     of_target = {c.id for c in database.candidates if c.candidate.target == target}
@@ -86,21 +88,24 @@ def missing_problems(database: OperatorDatabase | None, problems: Iterable[Probl
 
 
 def deciding(databases: Sequence[OperatorDatabase], patterns: Sequence[str]) -> list[OperatorDatabase]:
-    """Databases that may decide: of families of which shell patterns match devices, those of these devices alone."""
+    """Databases that may decide.
+
+    If patterns match any device of a family, only databases of matching devices count there.
+    """
     named = [d for d in databases if any(is_of(d.device, p) for p in patterns)]
     families = {d.device.family for d in named}
     return [d for d in databases if d in named or d.device.family not in families]
 
 
 def is_of(device: Device, pattern: str) -> bool:
-    """Whether a shell pattern matches a device's name or slug, in whatever case."""
+    """Whether a shell pattern matches a device's name or slug. Case does not matter."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for name in (device.name, device.slug))
 
 
 def nearest_databases(databases: Sequence[OperatorDatabase], operator: str, device: Device) -> list[OperatorDatabase]:
-    """Databases of an operator, the most fitting first: this very device, the same name, the same family; then by slug.
+    """Databases of an operator, the best fit first: this very device, the same name, the same family, then by slug.
 
-    None of another family is among them.
+    Other families are left out.
     """
     fitting = [d for d in databases if d.operator == operator and d.device.family == device.family]
     return sorted(

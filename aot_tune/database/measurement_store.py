@@ -47,13 +47,14 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class MeasurementStore:
-    """Measurements by everything that they depend on; each file is written in one step and checked when it is read.
+    """Measurements by everything that they depend on. Each file is written in one step, and checked when it is read.
 
     Args:
-        root: folder of the cache, or None to keep measurements for the life of this object only.
+        root: folder of the cache. With None, measurements live only as long as this object.
         mode, trusted, required: as for the object cache.
-        begun: what was measured before it is not read.
-        tiers: caches that are asked, in this order, for what this one lacks, unless all is to be measured anew.
+        begun: older measurements than its time are not read.
+        tiers: caches that are asked, in this order, for what is missing here. Not if everything is to be measured
+            again.
 
     Raises:
         CacheError: when `required` and the root cannot be used.
@@ -78,9 +79,9 @@ class MeasurementStore:
         self._memory: dict[str, tuple[Measurement, ...]] = {}
         self.written = self.damaged = 0
         self.used: dict[str, str] = {}
-        """Digests of the files that were read or written, by their names."""
+        """Digests of the files that were read or written, by name."""
         self.absent: set[str] = set()
-        """Names of what was asked for, and neither found nor written since."""
+        """Names that were asked for, but neither found nor written since."""
         if self._root is not None:
             try:
                 check_folder(self._root, trusted=trusted, writable=mode in ("rw", "fresh"))
@@ -95,7 +96,7 @@ class MeasurementStore:
             tier.check_schema("measurements", 1, ".json", SCHEMA)
         self.knew_any = self._root is not None and mode != "fresh" and (self._root / "measurements").is_dir()
         self.knew_any = self.knew_any or any(t.usable and (t.path / "measurements").is_dir() for t in self._tiers)
-        """Whether there was any measurement, of whatever: without one, all that is asked for will be measured."""
+        """Whether there is any measurement. If not, everything that is asked for will be measured."""
 
     @classmethod
     def at(
@@ -107,7 +108,7 @@ class MeasurementStore:
 
     @property
     def root(self) -> Path | None:
-        """The folder in use; None when nothing is kept (any more)."""
+        """The folder in use, or None when nothing is kept (any more)."""
         return self._root
 
     def operator(
@@ -118,15 +119,15 @@ class MeasurementStore:
         Args:
             contract: `operator_digest` of the operator.
             device, policy: digests.
-            baselines: version of each baseline that takes part, by name without the `baseline:` before it.
+            baselines: version of each baseline that takes part, by name without `baseline:`.
         """
         shared = {"operator": name, "contract": contract, "device": device, "policy": policy}
         return OperatorStore(self, shared, baselines or {})
 
     def load(self, key: dict[str, object], *, peek: bool = False) -> tuple[Measurement, ...] | None:
-        """What is stored under a key; None when there is nothing, or nothing that can be used.
+        """What is stored under a key. None if there is nothing usable.
 
-        Who only wants to know whether there is something (`peek`) does not count.
+        A caller that only wants to know whether something is there passes `peek`. Then a miss is not counted.
         """
         name = canonical_digest(key)
         found = self._memory.get(name)
@@ -135,7 +136,7 @@ class MeasurementStore:
         if found is None:
             found = self._in_tiers(name)
         if found is not None:
-            self._memory[name] = found  # whether it is known is asked before it is taken
+            self._memory[name] = found  # callers ask whether it is known before they take it
         if peek:
             return found
         if found is None:
@@ -143,7 +144,10 @@ class MeasurementStore:
         return found
 
     def save(self, key: dict[str, object], measurements: tuple[Measurement, ...]) -> None:
-        """Store measurements under a key. A disk that cannot be written to costs one warning, and the memory of it."""
+        """Store measurements under a key.
+
+        If the disk cannot be written to, there is one warning, and memory keeps them.
+        """
         name = canonical_digest(key)
         self._memory[name] = measurements
         self.used.pop(name, None)
@@ -165,7 +169,7 @@ class MeasurementStore:
             self._root = None
 
     def file_digest(self, name: str) -> str:
-        """Digest of what a file holds now; empty when there is none that can be used, or none is to be read."""
+        """Digest of a file's present contents. Empty if there is no usable file, or if none is to be read."""
         try:
             if self._root is not None and self._mode != "fresh":
                 return hashlib.sha256(self._bytes(self._path(self._root, name))).hexdigest()
@@ -198,7 +202,7 @@ class MeasurementStore:
         return read_own(self._path(tier.path, name), trusted=tier.trusted, tier_of=tier.owner)
 
     def _unsealed(self, data: bytes, name: str) -> tuple[Measurement, ...]:
-        """What a file holds, which counts as used."""
+        """What a file holds. The file then counts as used."""
         stored = unseal(data, _Stored, SCHEMA)
         if canonical_digest(stored.key) != name:
             raise CorruptError("its key is not its name")
@@ -222,7 +226,7 @@ class MeasurementStore:
 
 
 class OperatorStore:
-    """One operator's part of a store; made by `MeasurementStore.operator`."""
+    """One operator's part of a store. `MeasurementStore.operator` makes it."""
 
     def __init__(self, store: MeasurementStore, shared: Mapping[str, str], baselines: Mapping[str, str]) -> None:
         self._store, self._shared, self._baselines = store, shared, baselines
@@ -234,7 +238,7 @@ class OperatorStore:
         Args:
             candidate: a candidate's id, or `baseline:<name>`.
             code: empty for a baseline.
-            problem: that it was measured on.
+            problem: the problem that it was measured on.
             peek: see `MeasurementStore.load`.
         """
         key = self._key("one", [self._subject(candidate, code)], problem)
@@ -245,7 +249,7 @@ class OperatorStore:
         """Store one measurement, whatever its status.
 
         Raises:
-            ValueError: when it is of another device or policy than this part of the store.
+            ValueError: when its device or policy is not that of this part of the store.
         """
         self._check([measurement])
         subject = self._subject(measurement.candidate, measurement.code)
@@ -254,9 +258,9 @@ class OperatorStore:
     def find_race(
         self, entrants: Sequence[tuple[str, str]], problem: Problem, *, peek: bool = False
     ) -> list[Measurement] | None:
-        """The race of exactly these entrants (candidate id, code) on a problem, in the order given.
+        """The race of exactly these entrants (candidate id, code) on a problem, in the given order.
 
-        Times of different races are not comparable, so a race is found whole or not at all. For `peek` see
+        Times of different races cannot be compared, so a race is found as a whole or not at all. For `peek`, see
         `MeasurementStore.load`.
         """
         subjects = [self._subject(candidate, code) for candidate, code in entrants]
@@ -280,7 +284,7 @@ class OperatorStore:
         race = tuple(measurements)
         self._check(race)
         if len({problem_key(m.problem) for m in race}) != 1:
-            raise ValueError("a race is on one problem")
+            raise ValueError("the measurements of one race must be on one problem")
         subjects = [self._subject(m.candidate, m.code) for m in race]
         self._store.save(self._key("race", subjects, race[0].problem), race)
 

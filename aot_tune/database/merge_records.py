@@ -1,4 +1,4 @@
-"""Databases against each other: what both say together."""
+"""Merges two databases: what both say together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["difference", "measured_before", "merge", "update", "without"]
 
 
 def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
-    """All of both; where they differ on a candidate's code or a measurement, `newer` holds.
+    """Everything of both. Where they differ in a candidate's code or in a measurement, `newer` holds.
 
-    Times of one race stay together: where `newer` holds entrants of a race by other measurements, the race loses its
-    final on those that are left.
+    Times of one race stay together. If `newer` has other measurements of a race's entrants, the remaining entrants lose
+    their final times.
 
     Raises:
         DatabaseError: when they are of different operators, devices or policies, or of different versions of the
-            operator: such measurements cannot be compared.
+            operator. Such measurements cannot be compared.
     """
     apart = difference(older, newer)
     if apart:
@@ -41,7 +41,7 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
     lost = {
         (m.race or "", problem_key(m.problem))
         for m in older.measurements
-        if id(m) not in left and fresh.get(_at(m)) != m.race  # else it is of the same race, and that one again
+        if id(m) not in left and fresh.get(_at(m)) != m.race  # otherwise the same race is there again
     }
     merged = [_without_race(m, lost) for m in kept]
     return canonical_database(
@@ -58,14 +58,14 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
 
 
 def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
-    """What a record becomes when `newer` was measured: both merged where they can be compared, else `newer` alone."""
+    """What a record becomes after `newer` was measured: both merged if they can be compared, or else `newer` alone."""
     return newer if difference(older, newer) else merge(older, newer)
 
 
 def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDatabase:
-    """The database less the candidates of these ids and what was measured of them.
+    """The database without the candidates of these ids and their measurements.
 
-    The others keep their races, and the problems stay, also where nothing is left that was measured on them.
+    The others keep their races. The problems stay, even if nothing is left that was measured on them.
     """
     return msgspec.structs.replace(
         database,
@@ -78,10 +78,12 @@ def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDataba
 
 
 def measured_before(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
-    """`older` less what it has of kernels that `newer` measured on any problem, on the problems that it measured.
+    """`older` without the measurements that `newer` replaces.
 
-    For builds that measure again: what such a build chose, a replay of its record must choose too, and what it did not
-    try there took no part. Kernels that it did without stay as they are.
+    Those are of a kernel and target that `newer` measured, on a problem that `newer` measured.
+
+    This is for builds that measure again. A replay of the record must choose what such a build chose, so what the build
+    did not try must not take part. Kernels that it did not measure stay as they are.
     """
     kernels = {c.id: (c.candidate.kernel, c.candidate.target) for c in (*older.candidates, *newer.candidates)}
     again = {kernels[m.candidate] for m in newer.measurements if m.candidate in kernels}
@@ -94,7 +96,7 @@ def measured_before(older: OperatorDatabase, newer: OperatorDatabase) -> Operato
 
 
 def difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:
-    """Why the measurements of two databases cannot be compared; empty when they can."""
+    """Why the measurements of two databases cannot be compared. Empty when they can."""
     for what, one, two in (
         ("operator", older.operator, newer.operator),
         ("device", older.device.digest, newer.device.digest),
@@ -127,7 +129,7 @@ def _shared(one: dict[str, str], two: dict[str, str]) -> tuple[dict[str, str], d
 
 
 def _both(older: Iterable[SurveyedShape], newer: Iterable[SurveyedShape], same: set[str]) -> tuple[SurveyedShape, ...]:
-    """All shapes of both; of the older one the times of candidates that are the same code still."""
+    """All shapes of both. From the older one, only times of candidates whose code is the same."""
     found = {s.problem.id: s for s in newer}
     for shape in older:
         ns = {c: time for c, time in shape.ns.items() if c in same}

@@ -1,4 +1,4 @@
-"""Specification objects by value: plain data that is equal for equal operators, with all of their kernels."""
+"""Specification objects by value: plain data that is equal for equal operators with all of their kernels."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _DEEPEST = 100
 
 
 class UnlistedError(Exception):
-    """Something has no value that could be compared; says what."""
+    """Something has no value to compare. The text says what."""
 
 
 def plain_value(value: object) -> object:
-    """A value as data for JSON: two that differ in anything that a build could see give different data.
+    """A value as data for JSON. If two values differ in anything that a build could see, their data differs.
 
-    Functions count by their code, defaults, attributes and what they close over, with the globals that they use;
-    classes by their attributes. So do those that are imported, unless they are found by their name in Python's own
-    modules or in installed ones. Fields of dataclasses that do not count when they are compared are left out, unless
-    they are arguments. The folder of an operator is left out too.
+    Functions count by their code, defaults, attributes and closures, and the globals that they use. Classes count by
+    their attributes. Imported ones count in the same way, unless they are found by name in Python's own modules or in
+    installed ones. Dataclass fields that do not take part in comparisons are left out, unless they are arguments. The
+    folder of an operator is left out too.
 
     Raises:
-        UnlistedError: for an object that is none of ours and no plain data.
+        UnlistedError: for an object that is neither ours nor plain data.
     """
     try:
         return _ValueWalk().plain(value, 0)
     except UnlistedError:
         raise
-    except Exception as error:  # what is not ours may do anything when it is looked at
+    except Exception as error:  # objects of others may raise anything when they are inspected
         raise UnlistedError(f"something that raises {type(error).__name__}: {error}") from error
 
 
@@ -120,7 +120,7 @@ class _ValueWalk:
         ]
 
     def _used(self, value: object, names: Set[str], depth: int) -> object:
-        """What a function, in which these names stand, uses of its module or of one that this imports."""
+        """What a function that uses these names takes from its module, or from a module that this one imports."""
         if not isinstance(value, types.ModuleType):
             return _imported(value) or self.plain(value, depth)
         number = None if is_installed(value.__name__) else self._number(value, (id(value), frozenset(names)))
@@ -147,7 +147,7 @@ class _ValueWalk:
         ]
 
     def _number(self, value: object, key: object) -> int | None:
-        """The number of something that was met before; None for what is met for the first time."""
+        """The number of something that was met before, or None the first time."""
         if key in self._seen:
             return self._seen[key]
         self._seen[key] = len(self._seen)
@@ -156,9 +156,9 @@ class _ValueWalk:
 
 
 def _leaf(value: object) -> list[object] | None:
-    """What holds nothing else as data; None for other things."""
+    """Something without parts, as data. None for other things."""
     if type(value) in (float, complex, bytes, range):
-        return [type(value).__name__, repr(value)]  # JSON has no NaN, and none of the others
+        return [type(value).__name__, repr(value)]  # JSON has no NaN, and none of the other types
     return ["Expr", value.key()] if isinstance(value, Expr) else None
 
 
@@ -170,7 +170,7 @@ def _content(cell: types.CellType) -> object:
 
 
 def _code(code: types.CodeType) -> list[object]:
-    """What a function does: two of one text need not do the same, such as two lambdas of one line."""
+    """What a function does. Equal text is not enough: two lambdas of one line may do different things."""
     return [
         [code.co_code.hex(), code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount],
         [code.co_names, code.co_varnames, code.co_freevars],
@@ -188,7 +188,7 @@ def _constant(value: object) -> object:
 
 
 def _parts(attribute: object) -> tuple[object, ...]:
-    """What an attribute of a class holds, as it stands in the class."""
+    """What an attribute of a class holds, as it is in the class."""
     if isinstance(attribute, (staticmethod, classmethod)):
         return type(attribute).__name__, attribute.__func__
     if isinstance(attribute, property):
@@ -199,7 +199,7 @@ def _parts(attribute: object) -> tuple[object, ...]:
 
 
 def _imported(value: Any) -> list[object] | None:
-    """What an installed module has under a name, by that name; None for other things."""
+    """Something that an installed module has under a name, by that name. None for other things."""
     home, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(home, str) or not isinstance(name, str) or not is_installed(home):
         return None

@@ -1,7 +1,7 @@
-"""Digests in a record's text: they find a line that was changed by hand, lost, or merged by git as text.
+"""Digests in a record's text. They find a line that was changed by hand, lost, or merged by git as text.
 
-They are no seal: there is no key, and who changes a line on purpose can make its digest anew. Each is of all lines that
-belong together, so that a line of one record beside one of another shows, though each is well formed.
+They are no seal. There is no key, so whoever changes a line on purpose can also change its digest. Each digest is of
+all lines that belong together. So it exposes a line from another record, even if every line is well formed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DIGITS = 16
 
 
 class RecordDigests:
-    """Digests of the lines of one record; `candidates` are its candidates' lines by id.
+    """Digests of the lines of one record. `candidates` are its candidates' lines by id.
 
-    What a measurement's digest is of: the operator's contract, device and policy, the problem, the measurements with
-    their candidates' lines, and the versions of the baselines that took part. A toolchain is none of it: code has its
-    own digest.
+    A measurement's digest covers the operator's contract, device and policy, the problem, the measurements with their
+    candidates' lines, and the versions of the baselines that took part. It does not cover toolchains, because code has
+    its own digest.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RecordDigests:
         self._used: set[str] = set()
 
     def of_problem(self, problem: ProblemLine, measurements: Iterable[MeasurementLine]) -> str:
-        """The digest of a problem and what was measured on it."""
+        """The digest of a problem and its measurements."""
         parts = [self._context, canonical(msgspec.structs.replace(problem, digest=""))]
         for m in sorted(measurements, key=lambda m: m.candidate):
             parts += [self._subject(m.candidate), canonical(m)]
@@ -62,7 +62,7 @@ class RecordDigests:
         return _digest([*parts, canonical(msgspec.structs.replace(times, digest=""))])
 
     def of_rest(self, toolchains: Mapping[str, Mapping[str, str]]) -> str:
-        """The digest of the head, and of the candidates that no digest which was asked for before is of."""
+        """The digest of the head, and of the candidates that are in no digest that was asked for before."""
         rest = [line for name, line in sorted(self._candidates.items()) if name not in self._used]
         return _digest([self._head, canonical(toolchains), *rest])
 

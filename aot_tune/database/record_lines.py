@@ -1,4 +1,4 @@
-"""The lines of a record's text, and one of them read: strictly or not at all."""
+"""The lines of a record's text, and how to read one: strictly or not at all."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = [
 
 SCHEMA = 5
 READ = 4
-"""Builds read records from this schema on."""
+"""The first schema that builds read."""
 OLDEST_KNOWN = 3
-"""`aot-tune records upgrade` reads them from this one on: sources had other digests before."""
+"""The first schema that `aot-tune records upgrade` reads. Before it, sources had other digests."""
 FORMAT = "aot_tune database"
 RESTORE = "restore the file"
 
 
 class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a record is of."""
+    """What a record is about."""
 
     format: str
     schema: int
@@ -54,7 +54,7 @@ class PolicyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CandidateLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A candidate that was tried, and what compiling it came to."""
+    """A candidate that was tried, and the result of compiling it."""
 
     id: str
     kernel: str
@@ -72,7 +72,7 @@ class CandidateLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ProblemLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A problem, and the digest of all that was measured on it; schema 4 has none."""
+    """A problem, and the digest of everything that was measured on it. Schema 4 has no digest."""
 
     id: str
     dims: dict[str, int]
@@ -86,7 +86,7 @@ class ProblemLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MeasurementLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A measurement; `ns` and `spread` follow from its times, and are for people."""
+    """A measurement. `ns` and `spread` follow from its times, and are for people."""
 
     problem: str
     candidate: str
@@ -104,7 +104,7 @@ class MeasurementLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The end: a digest of what no other digest is of. Schema 4 has counts of all lines instead."""
+    """The end: a digest of what no other digest covers. Schema 4 has counts of all lines instead."""
 
     digest: str = ""
     candidates: int | None = None
@@ -114,7 +114,7 @@ class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class RecordLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One line: exactly one of these is there."""
+    """One line. Exactly one of these fields is set."""
 
     header: HeaderLine | None = None
     device: Device | None = None
@@ -149,10 +149,10 @@ def encode_line(line: RecordLine) -> bytes:
 
 
 def decode_line(row: bytes, where: str) -> RecordLine:
-    """A line without its end; `where` is its file and number.
+    """A line without its end. `where` is its file and number.
 
     Raises:
-        DatabaseError: when it is none, or of a conflict of git.
+        DatabaseError: when it is no such line, or part of a git conflict.
     """
     try:
         line = _DECODER.decode(row)
@@ -160,7 +160,9 @@ def decode_line(row: bytes, where: str) -> RecordLine:
         raise _unreadable(row, where, str(error)) from error
     if sum(value is not None for value in msgspec.structs.astuple(line)) != 1:
         there = [name for name in _KINDS if getattr(line, name) is not None]
-        raise DatabaseError(f"{where}: a line holds one thing, this one {there or 'nothing'}", fix=RESTORE)
+        raise DatabaseError(
+            f"{where}: a line must hold one thing, but this one holds {there or 'nothing'}", fix=RESTORE
+        )
     return line
 
 
@@ -168,7 +170,7 @@ def schema_of(row: bytes, name: str, oldest: int) -> int:
     """The schema that the first line of a text names.
 
     Raises:
-        DatabaseError: when it is no record's, or of a schema before `oldest` or after this version's.
+        DatabaseError: when it is not of a record, or of a schema before `oldest` or after this version's.
     """
     try:
         first = msgspec.json.decode(row, type=_First).header

@@ -1,4 +1,4 @@
-"""Folders of records as people keep them in git: read strictly, and written only once all of them is known."""
+"""Folders of records as people keep them in git. They are read strictly, and written once all of them are known."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from aot_tune.support.errors import DatabaseError, Mistakes
 __all__ = ["RecordTree", "load_tree", "save_tree", "without_digests"]
 
 RecordTree = dict[Path, OperatorDatabase]
-"""Records by the path that each was read from."""
+"""Records by the path that they were read from."""
 
 
 def load_tree(path: Path, *, older: bool = False) -> RecordTree:
-    """The records below a folder, or of one file; with `older` also those of schemas that builds read no more.
+    """The records below a folder, or of one file. With `older`, also those of schemas that builds no longer read.
 
     Raises:
-        DatabaseError: when there are none, one cannot be read or is not what its name says, two are of one operator and
-            device, or two devices share a folder; all of that is told at once.
+        DatabaseError: if there are none, one cannot be read or has a wrong name, two are of one operator and device, or
+            two devices share a folder. Everything is reported at once.
     """
     if path.is_dir():
         files = sorted((p for p in path.rglob("*.jsonl") if p.is_file()), key=lambda p: p.as_posix())
@@ -44,7 +44,7 @@ def load_tree(path: Path, *, older: bool = False) -> RecordTree:
 
 
 def without_digests(tree: RecordTree) -> list[Path]:
-    """The files of a tree that are of an older schema than this version writes, and so have no digests."""
+    """The files of a tree whose schema is older than the one this version writes. They have no digests."""
     found = []
     for path in tree:
         with path.open("rb") as file:
@@ -54,7 +54,7 @@ def without_digests(tree: RecordTree) -> list[Path]:
 
 
 def save_tree(tree: RecordTree) -> list[Path]:
-    """Write records to their paths, each in one step, once all have their text; returns those that changed.
+    """Write records to their paths, each in one step, after all have their text. Returns those that changed.
 
     Raises:
         DatabaseError: when one contradicts itself or cannot be written.
@@ -93,7 +93,7 @@ def _check_one_device(path: Path, database: OperatorDatabase, devices: dict[Path
     first, digest = devices.setdefault(path.parent, (path, database.device.digest))
     if digest != database.device.digest:
         raise DatabaseError(
-            f"{path}:2: it is of {database.device.name} ({database.device.slug}), {first.name} beside it of another",
+            f"{path}:2: it is of {database.device.name} ({database.device.slug}), but {first.name} is not",
             why="a folder holds the records of one device",
             fix=f"move it to a folder {database.device.slug}",
         )

@@ -1,4 +1,4 @@
-"""What a reference computes, as text that is the same under each version of Python."""
+"""What a reference computes, as text that is the same under every version of Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, range, type(None), type(...))
 
 
 def own_sources(function: Callable[..., Any]) -> dict[str, str]:
-    """The source of a function and of the functions and constants of its own module that it uses, by name."""
+    """The source of a function, and of the functions and constants of its own module that it uses, by name."""
     found: dict[str, str] = {}
     waiting = [function]
     while waiting:
@@ -43,10 +43,10 @@ def own_sources(function: Callable[..., Any]) -> dict[str, str]:
 def used_elsewhere(function: Callable[..., Any]) -> list[list[str]]:
     """What a function uses beside `own_sources`: sorted pairs of a name and a text.
 
-    That is what it takes of other modules of the project, and of its own module classes, tables, arrays, decorators,
-    what is closed over, what partial functions and methods are bound to, and defaults that are no literals. Installed
+    This is what it takes from other modules of the project. From its own module, it is classes, tables, arrays,
+    decorators, closures, what partial functions and methods are bound to, and defaults that are not literals. Installed
     modules, Python's and this package's count as the same everywhere. It is apart from `own_sources`, and empty for
-    most references, since those alone are in databases of before.
+    most references, because older databases only have `own_sources`.
     """
     walk = _ReferenceWalk()
     walk.visit(getattr(function, "__qualname__", "reference"), function)
@@ -114,7 +114,7 @@ class _ReferenceWalk:
                 self.visit(name, value)
 
     def _bound(self, function: FunctionType) -> None:
-        """A decorator's function is often an installed module's; what it calls is closed over."""
+        """A decorator's function often belongs to an installed module. What it calls is in its closure."""
         if "__wrapped__" in vars(function):
             self.visit("__wrapped__", vars(function)["__wrapped__"])
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -126,7 +126,7 @@ class _ReferenceWalk:
                 self.visit(f"{function.__qualname__}.{name}", content)
 
     def _module(self, module: ModuleType, names: set[str]) -> None:
-        """The attributes of a module that are called so somewhere in a function."""
+        """The attributes of a module whose names are used somewhere in a function."""
         key = (id(module), frozenset(names))
         if key in self._seen or is_installed(module.__name__):
             return
@@ -154,15 +154,14 @@ _MISSING = object()
 
 def _source(function: FunctionType) -> str:
     try:
-        return textwrap.dedent(
-            inspect.getsource(function.__code__)
-        )  # the function's own also where it decorates another
+        # The code object leads to the function itself, even if it decorates another.
+        return textwrap.dedent(inspect.getsource(function.__code__))
     except (OSError, TypeError):
         return function.__code__.co_code.hex()
 
 
 def _has_literal_defaults(source: str) -> bool:
-    """Whether the text of a function says what its defaults are."""
+    """Whether a function's text tells its defaults."""
     try:
         statement = ast.parse(source).body[0]
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -184,7 +183,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _text(value: object) -> str:
-    """`repr`, without the order of sets, which changes from process to process."""
+    """`repr` without the order of sets, which changes from process to process."""
     if isinstance(value, (set, frozenset)):
         return f"{type(value).__name__} {sorted(map(_text, value))}"
     if isinstance(value, dict):
@@ -201,7 +200,7 @@ def _is_array(value: object) -> bool:
 
 
 def _parts(value: Any) -> Iterable[tuple[str, Any]]:
-    """What an object is made of, by a name each; nothing for those that only installed modules can explain."""
+    """What an object is made of, each part with a name. Empty if only installed modules could explain it."""
     parts: list[tuple[str, Any]] = []
     if isinstance(value, functools.partial):
         parts = [("()", value.func), ("()", [*value.args]), ("()", dict(value.keywords))]
@@ -223,7 +222,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _of_attribute(value: object) -> tuple[object, ...]:
-    """What an attribute of a class holds, as it stands in the class."""
+    """What an attribute of a class holds, as it is in the class."""
     if isinstance(value, (staticmethod, classmethod)):
         return (value.__func__,)
     if isinstance(value, property):

@@ -1,4 +1,4 @@
-"""A survey as lines of a record: one for all shapes that differ in their dims alone, then one for each candidate."""
+"""A survey as lines of a record. Shapes that only differ in their dims share a line. Each candidate's times follow."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Columns = Mapping[str, Sequence[float | None]]
 
 
 class SurveyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Shapes that are alike but for their dims: extents by dim, one for each shape in a row.
+    """Shapes that only differ in their dims. The extents are by dim, one for each shape in a row.
 
-    Schema 4 has the times in the same line, by candidate, and no id.
+    In schema 4, the same line has the times by candidate, and there is no id.
     """
 
     id: str = ""
@@ -33,7 +33,7 @@ class SurveyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TimesLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """ns of a candidate on each shape of a survey line, null where it was not timed."""
+    """ns of a candidate on each shape of a survey line, or null if it was not timed."""
 
     survey: str
     candidate: str
@@ -45,7 +45,7 @@ _FORM = ("order", "strides", "present", "attributes", "alignment", "dtypes")
 
 
 def survey_lines(shapes: Iterable[SurveyedShape]) -> Iterator[tuple[SurveyLine, list[TimesLine]]]:
-    """The lines of a survey, in an order that does not depend on that of the shapes."""
+    """The lines of a survey. Their order does not depend on that of the shapes."""
     alike: dict[bytes, list[SurveyedShape]] = {}
     for shape in sorted(shapes, key=lambda s: s.problem.id):
         form = {name: getattr(shape.problem, name) for name in _FORM}
@@ -77,11 +77,11 @@ def shapes_of(line: SurveyLine, columns: Columns) -> Iterator[SurveyedShape]:
     """The shapes of a line with the times of some candidates.
 
     Raises:
-        ValueError: when its columns are not of one length.
+        ValueError: when its columns have different lengths.
     """
     lengths = {len(column) for column in (*line.dims.values(), *columns.values())}
     if len(lengths) != 1:
-        raise ValueError("its columns are not of one length")
+        raise ValueError("its columns have different lengths")
     form = {name: getattr(line, name) for name in _FORM}
     for number in range(lengths.pop()):
         ns = {c: time for c, column in columns.items() if (time := column[number]) is not None}

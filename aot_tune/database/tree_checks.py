@@ -1,4 +1,4 @@
-"""Records against the operators of a tree: whether they are of it, and what of its workload they lack."""
+"""Checks records against the operators of a tree: whether they fit, and what of the workload they lack."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 Render = Callable[[Operator, Candidate], str]
-"""The digest of what a candidate is rendered to; a SpecError where that cannot be told."""
+"""Gives the digest of a candidate's rendered source. Raises SpecError if it cannot be told."""
 
 _SHOWN = 2
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about a record, in words. A build stumbles over it where it is `wrong`; else it is good to know."""
+    """Something about a record, in words. If it is `wrong`, a build fails over it. Otherwise it is good to know."""
 
     what: str
     fix: str = ""
@@ -46,7 +46,7 @@ class Finding:
 
 
 def check_record(database: OperatorDatabase, operators: Mapping[str, Operator]) -> Iterator[Finding]:
-    """What of a record is not of the tree: its operator, the operator's version, kernels, configs."""
+    """What in a record does not fit the tree: its operator, the operator's version, kernels, configs."""
     name = database.operator
     operator = operators.get(name)
     if operator is None:
@@ -58,14 +58,14 @@ def check_record(database: OperatorDatabase, operators: Mapping[str, Operator]) 
     contract = operator_digest(operator)
     if contract != database.contract:
         yield Finding(
-            f"it is of another version of operator {operator.name!r}: of digest {database.contract[:12]}, which is "
+            f"it is of another version of operator {operator.name!r}: its digest is {database.contract[:12]}, but "
             f"{contract[:12]} now",
-            "declare the operator as it was recorded, or measure again and record: no build takes it as it is",
+            "declare the operator as it was recorded, or measure and record again: no build uses this record as it is",
         )
     policy = policy_for(database.device.family, Policy()).digest
     if policy != database.policy_digest:
         yield Finding(
-            f"it was measured under policy {database.policy_digest[:12]}, and builds measure under {policy[:12]} now",
+            f"it was measured under policy {database.policy_digest[:12]}, but builds now measure under {policy[:12]}",
             "on the device a build measures again; elsewhere the record decides as before",
             wrong=False,
         )
@@ -76,22 +76,22 @@ def check_record(database: OperatorDatabase, operators: Mapping[str, Operator]) 
     )
     if kernels:
         yield Finding(
-            f"{_counted(kernels)} are of kernels that the operator has no more", "aot-tune records prune drops them"
+            f"{_counted(kernels)} are of kernels that the operator no longer has", "aot-tune records prune drops them"
         )
     configs = Counter(c.candidate.kernel for c in database.candidates if lost.get(c.id) == "config")
     if configs:
         yield Finding(
-            f"{_counted(configs)} are no configs of their kernels any more: they are not linked",
+            f"{_counted(configs)} are no longer configs of their kernels, so they are not linked",
             "aot-tune records prune drops them",
             wrong=False,
         )
 
 
 def check_coverage(databases: Sequence[OperatorDatabase], operators: Mapping[str, Operator]) -> Iterator[Finding]:
-    """What of the workload no record has, for each operator and each target that any of the records is for.
+    """Problems of the workload that no record has, by operator, for each target that any of the records is for.
 
-    What one device's record lacks and another's has, a replay takes from that; it is no more than good to know. So is
-    what is lacking for a target whose devices run a later one: records have of it what there was time for.
+    If one device's record lacks a problem and another's has it, a replay takes it from there. So this is only good to
+    know. The same holds for a target if devices of a later target run it too: its records have what there was time for.
     """
     named = {t for d in databases for t in d.targets if _has_own(d, t)}
     targets = [t for name in sorted(named) if (t := _target(name)) is not None]
@@ -110,22 +110,22 @@ def check_coverage(databases: Sequence[OperatorDatabase], operators: Mapping[str
                 where = "the records lack" if own else "no record has"
                 yield Finding(
                     f"{operator.name} on {target.name}: {where} {_problems(least, wanted)}",
-                    "" if older else "tune on the device and record; a replay fails for want of them",
+                    "" if older else "tune on the device and record; without them, a replay fails",
                     wrong=not older,
                 )
             for slug, missing in lacks.items():
                 if len(missing) > len(least):
                     yield Finding(
                         f"{operator.name} on {target.name}: the record of {slug} lacks {_problems(missing, wanted)}, "
-                        "which another's has",
+                        "which another record has",
                         wrong=False,
                     )
 
 
 def with_a_choice(operator: Operator, target: Target) -> list[Problem]:
-    """Problems of the workload on which a kernel may be tried that is kept by its times: those a record must have.
+    """Problems of the workload for which a record must exist: a kernel may be tried there that only its times can keep.
 
-    A Triton function counts without being read, as it may be for the target.
+    A Triton function counts without being read, because it may be for the target.
     """
     kernels = [k for k in operator.kernels if not (k.generic or k.fills_in) and _is_for(k, target)]
     found = []
@@ -138,7 +138,7 @@ def with_a_choice(operator: Operator, target: Target) -> list[Problem]:
 
 
 def in_space(operator: Operator, candidate: Candidate) -> bool:
-    """Whether a candidate's config is one of its kernel's; what a vendor's library lists is known to that alone."""
+    """Whether a candidate's config is one of its kernel's. Only a vendor's library knows the configs that it lists."""
     return _has(operator, candidate, target_by_name(candidate.target))
 
 
@@ -150,9 +150,9 @@ def _has(operator: Operator, candidate: Candidate, target: Target) -> bool:
 
 
 def gone(database: OperatorDatabase, operator: Operator) -> dict[str, str]:
-    """Candidates that the operator gives no more, by id: `kernel` where that is gone, else `config`.
+    """Candidates that the operator no longer gives, by id: `kernel` if the kernel is gone, or else `config`.
 
-    Configs that a vendor's library or a function's autotuner lists are not known here, and count as there.
+    Configs that a vendor's library or a function's autotuner lists are not known here. They count as present.
     """
     kernels = {k.name for k in operator.kernels}
     targets = {name: _target(name) for name in {c.candidate.target for c in database.candidates}}
@@ -165,15 +165,16 @@ def gone(database: OperatorDatabase, operator: Operator) -> dict[str, str]:
         try:
             if target is None or not _has(operator, record.candidate, target):
                 found[record.id] = "config"
-        except SpecError:  # a function that was not read for the target: it cannot be told
+        except SpecError:  # a function was not read for the target, so this is unknown
             continue
     return found
 
 
 def other_sources(database: OperatorDatabase, operator: Operator, render: Render) -> tuple[dict[str, str], list[str]]:
-    """Candidates by id that are rendered to another source than the recorded one, with its digest, and unknown ones.
+    """Two things: candidates whose rendered source now differs from the recorded one, and candidates that are unknown.
 
-    The digest is empty for what cannot be rendered any more. Those that the operator gives no more are left out.
+    The first are ids with the new digest, which is empty if the candidate can no longer be rendered. Candidates that
+    the operator no longer gives are left out.
     """
     lost, found, unknown = gone(database, operator), {}, []
     for record in database.candidates:
@@ -181,7 +182,7 @@ def other_sources(database: OperatorDatabase, operator: Operator, render: Render
             continue
         try:
             source = render(operator, record.candidate)
-        except RenderError:  # a template that has other configs than it had
+        except RenderError:  # the template now has other configs
             source = ""
         except SpecError:
             unknown.append(record.id)
@@ -192,7 +193,7 @@ def other_sources(database: OperatorDatabase, operator: Operator, render: Render
 
 
 def without_problems(database: OperatorDatabase) -> OperatorDatabase:
-    """The record less the problems on which nothing is measured but baselines."""
+    """The record without problems on which only baselines were measured."""
     known = {c.id for c in database.candidates}
     kept = {m.problem.id for m in database.measurements if m.candidate in known}
     return msgspec.structs.replace(

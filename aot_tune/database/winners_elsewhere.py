@@ -1,4 +1,4 @@
-"""What a record made elsewhere says of where to begin: configs that won there are tried early."""
+"""Where to begin, by records that were made elsewhere: configs that won there are tried early."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def winners_elsewhere(
 ) -> list[Config]:
     """Configs of a kernel that were its fastest on some problem on other devices of the family, best first.
 
-    Of each database those that were so on most problems come first, and databases in turn, that of the most similar
-    device ahead. There are none where the device has a database of its own, made under the policy of the digest
-    `policy`: its candidates are measured already, and those of others would only take their place. One that was made
-    under another policy is to be measured again, and says best where to begin.
+    From each database, configs that won most problems come first. The databases take turns, beginning with the most
+    similar device. There are none if the device has a database of its own under the policy with the digest `policy`.
+    Its candidates are measured already, and others would only take their place. If that database was made under another
+    policy, it must be measured again, and says best where to begin.
     """
     near = nearest_databases(databases, operator.name, device)
     if any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in near):

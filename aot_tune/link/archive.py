@@ -1,4 +1,4 @@
-"""A static archive of objects: bytes depend on the members' names and content only."""
+"""A static archive of objects. Its bytes only depend on the names and contents of the members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADER = 60
 
 @dataclass(frozen=True)
 class Member:
-    """One object of an archive; `symbols` are those that the linker finds it by."""
+    """One object of an archive. The linker finds it by its `symbols`."""
 
     name: str
     data: bytes
@@ -23,7 +23,7 @@ class Member:
 
 
 def write_archive(members: Sequence[Member]) -> bytes:
-    """The archive in GNU format with a symbol index; times, owners and modes are constants."""
+    """The archive in GNU format with a symbol index. Times, owners and modes are constants."""
     long_names = b"".join(m.name.encode() + b"/\n" for m in members)
     name_offsets, offset = [], 0
     for member in members:
@@ -50,7 +50,7 @@ def read_archive(data: bytes) -> list[Member]:
         ManifestError: when the bytes are no such archive.
     """
     if not data.startswith(_MAGIC):
-        raise ManifestError("the archive of variants does not begin as an archive does")
+        raise ManifestError("the archive of variants does not begin like an archive")
     names, members, position = b"", [], len(_MAGIC)
     while position < len(data):
         header = data[position : position + _HEADER]

@@ -17,25 +17,28 @@ from aot_tune.support.errors import ManifestError
 
 __all__ = ["SharedLibrary", "Symbols", "device_code_digest", "initialiser_count", "symbols_of"]
 
-# Bytes (before, after) a relocation's place that linking may change, where they are not (0, 4); by machine and type.
+# How many bytes before and after a relocation's place linking may change, if not (0, 4). By machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
     "EM_X86_64": {
         **dict.fromkeys((1, 24), (0, 8)),  # 64, PC64
         **dict.fromkeys((9, 41, 42), (3, 4)),  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX: the opcode may be rewritten
         43: (4, 4),  # CODE_4_GOTPCRELX
-        **dict.fromkeys((19, 20), (4, 12)),  # TLSGD, TLSLD: so may the whole sequence
+        **dict.fromkeys((19, 20), (4, 12)),  # TLSGD, TLSLD: the whole sequence may be rewritten
     },
     "EM_AARCH64": dict.fromkeys((257, 260), (0, 8)),  # ABS64, PREL64
 }
 _SHORTEST_ANCHOR = 8
 _LDMXCSR = re.compile(rb"\x0f\xae[\x10-\x17\x50-\x57\x90-\x97]")
 _START = 64
-"""Bytes of a start-up function that are looked at."""
+"""How many bytes of a start-up function are examined."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A section of an object as it must appear in a library: `fixed` are the byte ranges that linking leaves alone."""
+    """A section of an object as it must appear in a library.
+
+    `fixed` are the byte ranges that linking does not change.
+    """
 
     name: str
     data: bytes
@@ -74,18 +77,18 @@ class SharedLibrary:
         return [str(getattr(t, names[t.entry.d_tag])) for t in found]
 
     def missing_pieces(self, member: bytes) -> list[str]:
-        """Names of the object's sections of code and constants whose bytes are not in this library.
+        """Names of the object's code and constant sections whose bytes are not in this library.
 
-        Bytes that the linker fills in or may rewrite are left out of the comparison; all others must be equal, at the
-        place of the object's symbols where the library still has a symbol table.
+        Bytes that the linker fills in or may rewrite are not compared. All others must be equal. If the library still
+        has a symbol table, they must be at the place of the object's symbols.
         """
         return [p.name for p in _pieces(member) if not self._holds(p)]
 
     def start_sets_arithmetic(self) -> bool:
-        """Whether a function that runs when the library is loaded writes the control word of the floating-point unit.
+        """Whether a function that runs at load time writes the control word of the floating-point unit.
 
-        Of x86-64 alone, whose `ldmxcsr` it looks for: within a few instructions, as in the start-up code that compilers
-        link for fast mathematics.
+        This is only for x86-64. It looks for `ldmxcsr` within a few instructions, as in the start-up code that
+        compilers link for fast mathematics.
         """
         array = self._elf.get_section_by_name(".init_array")
         if array is None or self._elf["e_machine"] != "EM_X86_64":
@@ -136,7 +139,7 @@ class SharedLibrary:
 
 @dataclass(frozen=True)
 class Symbols:
-    """Global or weak symbols of an object: those that it defines, and those that it uses and does not define."""
+    """Global or weak symbols of an object: those that it defines, and those that it only uses."""
 
     defined: frozenset[str]
     used: frozenset[str]
@@ -153,10 +156,10 @@ def symbols_of(member: bytes) -> Symbols:
 
 
 def device_code_digest(member: bytes) -> str:
-    """SHA-256 of the code for GPUs in an object, as its toolchain counts it; empty where there is none."""
+    """SHA-256 of an object's GPU code, as its toolchain computes it. Empty if there is none."""
     elf: Any = ELFFile(BytesIO(member))
     fatbin, image = (elf.get_section_by_name(n) for n in (DEVICE_CODE, KERNEL_IMAGE))
-    if image is not None:  # of a Triton kernel: a zero byte ends it
+    if image is not None:  # a Triton kernel: a zero byte ends it
         return hashlib.sha256(image.data()[:-1]).hexdigest()
     return "" if fatbin is None else hashlib.sha256(fatbin.data()).hexdigest()
 
@@ -224,7 +227,7 @@ def _equal(piece: _Piece, body: bytes, place: int) -> bool:
 
 def _search(piece: _Piece, body: bytes) -> bool:
     if not piece.fixed:
-        return True  # nothing in it but addresses
+        return True  # it holds only addresses
     low, high = max(piece.fixed, key=lambda r: r[1] - r[0])
     if high - low < min(_SHORTEST_ANCHOR, len(piece.data)):
         return any(_equal(piece, body, place) for place in range(len(body) - len(piece.data) + 1))

@@ -1,4 +1,4 @@
-"""What link must know of each family of devices; a family that is not listed gets the defaults."""
+"""What link must know of each family of devices. Families that are not listed get the defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FamilyFacts:
         on_host: a call runs on the CPU, and enters no device.
         preloads: its variants have the function `<symbol>_preload`.
         initialisers: functions by which an object may register its kernels when the library is loaded.
-        late: how names of libraries begin that are linked statically, or found at a call.
+        late: prefixes of the names of libraries that are linked statically, or found at a call.
     """
 
     on_host: bool = False
@@ -36,7 +36,7 @@ FAMILIES = {
 
 
 def family_of(target: str) -> str:
-    """The family of devices of a target's name: `cpu` of `cpu-x86-64-v4`."""
+    """The family of devices in a target's name: `cpu` of `cpu-x86-64-v4`."""
     return target.split("-", 1)[0]
 
 

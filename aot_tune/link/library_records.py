@@ -1,4 +1,4 @@
-"""What link is given: the chosen variants, the decision trees per target, and the identity of the library."""
+"""The input of link: the chosen variants, the decision trees by target, and the identity of the library."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ class LinkedVariant:
 
     Args:
         name: unique in the operator, for people: `packed_3fa2b1c9`.
-        symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`, for CUDA `<symbol>_preload` too.
-        kernel, target, level, last, config: what it was made of; devices from `level` to `last` run it (0: no last).
-        dtypes: the value of each dtype variable of the operator; one that is left out has its first choice.
-        requires: guards; all must hold for a call, else the next variant is tried.
-        object_path: the object file that was measured; only its content enters the library.
+        symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`, and for CUDA also `<symbol>_preload`.
+        kernel, target, level, last, config: what it was made from. Devices from `level` to `last` run it (0: no last).
+        dtypes: the value of each dtype variable of the operator. A variable that is left out has its first choice.
+        requires: guards. If one of them does not hold for a call, the next variant is tried.
+        object_path: the object file that was measured. Only its content goes into the library.
         object_digest: SHA-256 of that file.
-        device_digest: digest of what a GPU runs of it, as its toolchain tells; empty for a CPU.
-        generic: answers every legal call in its dtypes; on each device an operator has one for each dtypes. Where code
-            runs on one architecture alone, a family of devices has one per architecture, with a `last`. Several may
-            share that by guards over optional tensors and attributes, of which each call meets those of one.
-        notes: it has the function `<symbol>_note` too, which writes a line of text for explain(); `generate` finds out
+        device_digest: the toolchain's digest of what a GPU runs of it. Empty for a CPU.
+        generic: it answers every legal call in its dtypes. On each device, an operator has one for each combination of
+            dtypes. If code only runs on one architecture, a family of devices has one per architecture, with a `last`.
+            Several generic variants may share this by guards over optional tensors and attributes. Then each call meets
+            the guards of exactly one.
+        notes: it also has the function `<symbol>_note`, which writes a line of text for explain(). `generate` finds out
             from its object.
-        settled: once it ran on a device it loads nothing there any more, and what it says of its workspace depends on
-            the call's dims, strides, alignments, numbers and presence alone; `generate` finds out as well.
-        resources: what its code takes, by name: `registers`, `spill_bytes`, `shared`, `stack`.
-        roofline: the best `share` of the roofline that it came to, on the `problem`, by the peaks that `of` names.
-        rebuilt: compiled by another compiler version than the one whose object was measured; for a GPU, by one that
-            makes other device code.
+        settled: after its first run on a device it loads nothing more there, and its workspace only depends on the
+            call's dims, strides, alignments, numbers and presence. `generate` finds this out too.
+        resources: what its code uses, by name: `registers`, `spill_bytes`, `shared`, `stack`.
+        roofline: the best `share` of the roofline that it reached, on the `problem`, by the peaks that `of` names.
+        rebuilt: it was compiled by another compiler version than the measured object. For a GPU, by one that makes
+            other device code.
     """
 
     name: str
@@ -81,10 +82,10 @@ class LinkedVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionNode:
-    """A node of a decision tree; the root is node 0.
+    """A node of a decision tree. The root is node 0.
 
-    With a fact: `facts[fact] <= threshold` goes to node `below`, else to node `above`. Without one: a leaf, whose
-    variants (indices into the operator's variants) are tried in order, before the generic one.
+    With a fact: if `facts[fact] <= threshold`, go to node `below`, else to node `above`. Without a fact, it is a leaf:
+    its variants (indices into the operator's variants) are tried in order, before the generic one.
     """
 
     fact: str = ""
@@ -96,10 +97,10 @@ class DecisionNode:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTime:
-    """What a variant (by its index) is expected to take on a call that nobody measured.
+    """The time that a variant (by its index) is expected to take on a call that nobody measured.
 
-    That is, on one that has these `facts`, and for which all that is in `within` holds: what its kernel is meant for.
-    `caution` is added to the expected log2 ns in 1/4096 where variants are ranked.
+    It is valid for calls with these `facts`, if everything in `within` holds: those are the calls that its kernel is
+    meant for. When variants are ranked, `caution` is added to the expected log2 ns, in 1/4096.
     """
 
     variant: int
@@ -112,7 +113,7 @@ class ExpectedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenCalls:
-    """The calls of one kind, which have these `facts`, that times are known of: each dim's least and largest extent."""
+    """The calls of one kind, with these `facts`, whose times are known: each dim's least and largest extent."""
 
     facts: tuple[tuple[str, int], ...]
     dims: Mapping[str, tuple[int, int]]
@@ -120,17 +121,17 @@ class SeenCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetTable:
-    """How calls of an operator are decided for one target.
+    """How an operator's calls are decided for one target.
 
-    A call like one of the problems `tuned` tries the variants that `exact` has for it, if that has any; else, and where
-    none of them serves, come the variants with an `expected` time, the likeliest first, and then those of the tree.
-    Where none of all these but a generic one takes a call that was not measured, those come that are `filling_in`.
+    A call may be like one of the problems `tuned`, and `exact` may have variants for it. These are tried first. If none
+    of them serves, or there are none, variants with an `expected` time follow, the likeliest first, and then those of
+    the tree. If all these leave a call that was not measured to the generic variant, those in `filling_in` are tried.
 
-    It was learned from the calls in `seen`, on a device of so many `processors`: multiprocessors of a GPU, threads of
-    CPU kernels, 0 where nobody knows.
+    It was learned from the calls in `seen`, on a device with so many `processors`: multiprocessors of a GPU, threads of
+    CPU kernels, or 0 if nobody knows.
 
-    Devices from `level` to `last` (0: no last) use it, unless another table is more specific: of a higher level, or at
-    the same level of a higher `rank` or for fewer devices.
+    Devices from `level` to `last` (0: no last) use it, unless another table is more specific: it has a higher level, or
+    at the same level a higher `rank`, or it is for fewer devices.
     """
 
     target: str
@@ -147,8 +148,8 @@ class TargetTable:
 
     @property
     def specificity(self) -> tuple[int, int, float, str]:
-        """What tables are ordered by; of those that a device can use, it uses the greatest."""
-        # the names `cuda-sm_90a` and `cuda-sm_90` order architecture-specific targets after plain ones
+        """The order of tables. A device uses the greatest of those that it can use."""
+        # The names `cuda-sm_90a` and `cuda-sm_90` put architecture-specific targets after plain ones.
         return self.level, self.rank, -(self.last or math.inf), self.target
 
     @property
@@ -167,36 +168,39 @@ class OperatorTable:
     tables: tuple[TargetTable, ...] = ()
 
     def generics(self, family: str) -> tuple[int, ...]:
-        """Indices of the generic variants for a family of devices; their dtypes or their levels differ."""
+        """Indices of the generic variants for a family of devices. Their dtypes or their levels differ."""
         return tuple(i for i, v in enumerate(self.variants) if v.generic and family_of(v.target) == family)
 
     def bounded(self, family: str) -> bool:
-        """Whether generic variants for a family of devices end at some level: there may be several for each dtypes."""
+        """Whether the generic variants for a family of devices have a highest level.
+
+        Then there may be several for the same dtypes.
+        """
         return any(self.variants[i].last for i in self.generics(family))
 
     def choices(self, variant: LinkedVariant) -> tuple[int, ...]:
-        """For each dtype variable of the operator the index of the variant's choice."""
+        """The index of the variant's choice, for each dtype variable of the operator."""
         return tuple(c.index(variant.dtypes.get(v, c[0])) for v, c in self.operator.dtypes.items())
 
     def targets(self, family: str) -> tuple[str, ...]:
-        """Targets of a family of devices that there are variants for, sorted."""
+        """Targets of a family of devices for which there are variants, sorted."""
         return tuple(sorted({v.target for v in self.variants if family_of(v.target) == family}))
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Families of devices that there is a generic variant for, sorted."""
+        """Families of devices for which there is a generic variant, sorted."""
         return tuple(sorted({family_of(v.target) for v in self.variants if v.generic}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LibrarySpec:
-    """A library: `lib<output>.so`, header `header`, Python extension module `module`.
+    """A library: `lib<output>.so`, its header `header`, its Python extension module `module`.
 
-    An empty `output` stands for `<prefix>_<name>`, an empty `module` for `name`. With `xla_ffi` it exports handlers of
-    XLA's FFI, too.
+    An empty `output` stands for `<prefix>_<name>`, and an empty `module` for `name`. With `xla_ffi`, it also exports
+    handlers of XLA's FFI.
 
-    `devices` describes the devices that were measured on, `policy` how; `tools` the versions that made the objects.
-    They are written to the manifest as they are, so they hold no paths, host names or times.
+    `devices` describes the devices that were measured on, and `policy` how. `tools` are the versions of the tools that
+    made the objects. The manifest gets them as they are, so they hold no paths, host names or times.
     """
 
     operators: tuple[OperatorTable, ...]

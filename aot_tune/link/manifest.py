@@ -12,13 +12,13 @@ from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTa
 __all__ = ["SCHEMA", "render_manifest"]
 
 SCHEMA = 1
-"""Version of the manifest's form; it changes when a field changes its meaning."""
+"""The version of the manifest's form. It changes when a field changes its meaning."""
 
 
 def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:
-    """The manifest's text: equal for equal libraries.
+    """The manifest's text. Equal libraries have equal texts.
 
-    `sources` are the generated files that do not hold the manifest, by name.
+    `sources` are the generated files that do not contain the manifest, by name.
     """
     xla = sorted(n for t in spec.operators for n in handler_names(spec, t.operator.name).values() if spec.xla_ffi)
     document = {

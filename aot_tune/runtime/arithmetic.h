@@ -1,5 +1,5 @@
-// Arithmetic on what a caller chooses: extents, strides. A result that has no place in 64 bits, and a
-// division by zero, sets `undefined`; what is returned then is of no meaning.
+// Arithmetic on values from the caller: extents, strides. A result that does not fit 64 bits, or a division
+// by zero, sets `undefined`. The returned value is then meaningless.
 #ifndef AOT_TUNE_RUNTIME_ARITHMETIC_H_
 #define AOT_TUNE_RUNTIME_ARITHMETIC_H_
 
@@ -38,8 +38,8 @@ inline int64_t remainder(int64_t a, int64_t b, bool* undefined) noexcept {
   return b == 0 || b == -1 ? 0 : a % b;
 }
 
-// The least power of two that is not below a value; 1 for 0 and below, 2^62 above 2^62: never 0, so that
-// guards divide by it.
+// The least power of two that is not below a value. It is 1 for 0 and below, and 2^62 above 2^62. It is never
+// 0, so guards can divide by it.
 inline int64_t next_power_of_2(int64_t value) noexcept {
   if (value <= 1) return 1;
   const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(value) - 1);

@@ -38,7 +38,7 @@ int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t
 int32_t too_old(const OperatorInfo& op, const DLDevice& device, int32_t level, const VariantInfo& generic,
                 const char* targets) noexcept {
   const Name least = level_name(*generic.backend, generic.level);
-  const bool one = generic.last != 0;  // its code runs on one architecture alone
+  const bool one = generic.last != 0;  // its code only runs on one architecture
   return fail(AOT_TUNE_ERROR_DEVICE,
               "%s: %s has the architecture %s, but this library is for %s%s%s%s; build it again with "
               "AOT_TUNE_TARGETS naming a target of that device, where aot_tune has one, or use %s",
@@ -84,8 +84,8 @@ int32_t find_workspace(const OperatorInfo& op, const Backend& backend, const DLD
 
 int32_t load_now(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(), uint64_t bit,
                  std::atomic<uint64_t>& loaded) noexcept {
-  const int32_t status = preload();                // by several threads at once at worst, which is allowed
-  if (status == kUnavailable) return AOT_TUNE_OK;  // the call tells, should it come to this variant
+  const int32_t status = preload();  // at worst, several threads do this at once, which is allowed
+  if (status == kUnavailable) return AOT_TUNE_OK;  // if the call gets this variant, it reports the status
   if (status != 0) return kernel_failed(op, variant, "preload", status);
   loaded.fetch_or(bit, std::memory_order_release);
   return AOT_TUNE_OK;

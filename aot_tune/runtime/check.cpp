@@ -6,7 +6,7 @@
 
 namespace aot_tune {
 
-// DLPack 1.1's codes: a header of another version, which may be used here, need not have them.
+// DLPack 1.1's codes. A dlpack.h of another version may lack them.
 constexpr uint8_t kFloat8E4M3 = 10;  // kDLFloat8_e4m3fn
 constexpr uint8_t kFloat8E5M2 = 12;  // kDLFloat8_e5m2
 
@@ -106,7 +106,7 @@ int32_t wrong_dtype(const OperatorInfo& op, const TensorInfo& info, const DLTens
               dtype_name(given.dtype).text, info.dtype);
 }
 
-// Looks the tensor's dtype up among the choices of its variable, or compares it with those before it.
+// Looks up the tensor's dtype among its variable's choices, or compares it with those of earlier tensors.
 int32_t read_variable(const OperatorInfo& op, int tensor, const DLTensor* const* given,
                       int32_t* dtypes) noexcept {
   const TensorInfo& info = op.tensors[tensor];
@@ -148,8 +148,8 @@ int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTens
   return read_span(op, info, view);
 }
 
-// Whether two elements of a tensor may share memory: each axis, from the smallest stride up, must step over
-// all that the smaller ones reach.
+// Whether two elements of a tensor may share memory. From the smallest stride up, each axis must step over
+// everything that the smaller ones reach.
 bool self_overlap(const View& view) noexcept {
   int64_t extent[kMaxRank];
   int64_t stride[kMaxRank];
@@ -173,7 +173,7 @@ bool self_overlap(const View& view) noexcept {
   return false;
 }
 
-// Whether two tensors with overlapping byte ranges are disjoint column blocks of rows with one common stride.
+// Whether two tensors with overlapping byte ranges are disjoint column blocks, in rows with the same stride.
 bool interleaved_rows(const View& a, const View& b) noexcept {
   const int rank = a.tensor.ndim;
   if (rank < 2 || b.tensor.ndim != rank || a.tensor.dtype.bits != b.tensor.dtype.bits) return false;
@@ -218,7 +218,7 @@ int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View*
     }
   }
   if (missing < 0) return AOT_TUNE_OK;
-  // Told last: an output is missing where an input did not say how large it was to be made.
+  // This error comes last: an output is missing, and no input gave its size.
   const TensorInfo& info = op.tensors[missing];
   return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' is missing (NULL); wanted %s %s", op.name, info.name,
               info.dtype, info.shape);

@@ -1,4 +1,5 @@
-// What generated choices are passed: who notes why a variant is taken, and who asks for its workspace.
+// What generated choices get as arguments: what notes why a variant is taken, and what asks for its
+// workspace.
 #ifndef AOT_TUNE_RUNTIME_CHOICE_H_
 #define AOT_TUNE_RUNTIME_CHOICE_H_
 
@@ -6,9 +7,10 @@
 
 namespace aot_tune {
 
-// Passed to the generated choice: notes nothing, and takes a variant without asking for its workspace.
+// An argument of the generated choice. It notes nothing, and takes a variant without asking for its
+// workspace.
 struct NoTrace {
-  static constexpr bool kFirstOnly = true;  // whatever is ranked first is taken
+  static constexpr bool kFirstOnly = true;  // the variant that is ranked first is always taken
   static bool test(bool value, const char*, const char*) noexcept { return value; }
   static bool guard(bool value, const VariantInfo&, const char*) noexcept { return value; }
   static void expected(const VariantInfo&, int64_t, int32_t) noexcept {}
@@ -21,11 +23,11 @@ struct NoTrace {
   static void unfit(const Call&, int, int32_t, size_t, size_t) noexcept {}
 };
 
-// Passed to the generated choice: writes each branch that is taken and why a variant is not.
+// An argument of the generated choice. It writes which branches are taken, and why a variant is not taken.
 struct TextTrace {
   static constexpr bool kFirstOnly = false;
   Text* text;
-  const Rule* rule = nullptr;  // of AOT_TUNE_OVERRIDE, that the call meets
+  const Rule* rule = nullptr;  // the rule of AOT_TUNE_OVERRIDE that the call meets
   const VariantInfo* seen[64] = {};
   int foreseen = 0;
   bool test(bool value, const char* when_true, const char* when_false) noexcept {
@@ -36,9 +38,9 @@ struct TextTrace {
     if (!value) text->add("rejected: %s: %s\n", variant.name, condition);
     return value;
   }
-  // Of a variant: log2 of ns in 1/4096, and its standard error.
+  // The expected time of a variant: log2 of ns in 1/4096, and its standard error.
   void expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept;
-  // Whether that was told of a variant.
+  // Whether that was reported for a variant.
   bool foresaw(const VariantInfo& variant) const noexcept {
     for (int i = 0; i < foreseen; ++i) {
       if (seen[i] == &variant) return true;
@@ -56,8 +58,8 @@ struct TextTrace {
                 const char* note) noexcept;
 };
 
-// Passed to the generated choice around another: takes only variants that can be had here with the workspace
-// that there is. `Need` tells status and size of a variant's workspace.
+// An argument of the generated choice, around another one. It only takes variants that are available here and
+// fit into the workspace. `Need` gives status and size of a variant's workspace.
 template <typename Inner, typename Need>
 struct Fitting {
   static constexpr bool kFirstOnly = false;
@@ -85,7 +87,7 @@ struct Fitting {
   }
 };
 
-// The largest factor between two lists of extents, of which none counts as less than 1.
+// The largest factor between two lists of extents. Extents below 1 count as 1.
 template <size_t kDims>
 double farthest(const int64_t (&one)[kDims], const int64_t (&other)[kDims]) noexcept {
   double most = 1;

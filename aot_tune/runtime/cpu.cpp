@@ -1,4 +1,4 @@
-// The CPU: the level at which it is used, workspace memory of the calling thread, and what a fork needs.
+// The CPU: the level at which it is used, workspace memory of the calling thread, and handling of forks.
 #include <pthread.h>
 
 #include <atomic>
@@ -7,7 +7,7 @@
 #include "cpu_level.h"
 #include "runtime.h"
 
-// Of OpenMP, the first of 5.0; NULL where no kernel uses OpenMP.
+// Functions of OpenMP, the first since 5.0. NULL if no kernel uses OpenMP.
 extern "C" int omp_pause_resource_all(int kind) __attribute__((weak));
 extern "C" int omp_get_max_threads() __attribute__((weak));
 
@@ -16,21 +16,20 @@ namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_CPU_LEVEL";
 
-// A child of fork has none of the threads that its parent's thread kept for OpenMP, but the list of them: it
-// would wait for them for ever. So they end before a fork, and parent and child start new ones when they next
-// need some.
+// A child of fork has none of its parent's OpenMP threads, but it has their list. It would wait for them for
+// ever. So the threads end before a fork. Parent and child start new ones when they need some.
 void end_threads() noexcept {
   constexpr int kSoft = 1;  // omp_pause_soft
   if (omp_pause_resource_all != nullptr) omp_pause_resource_all(kSoft);
 }
 
-// At the first call, not when the library is loaded.
+// This happens at the first call, not when the library is loaded.
 void prepare_for_forks() noexcept {
   static const int status = pthread_atfork(end_threads, nullptr, nullptr);
   (void)status;
 }
 
-// The supported level, lowered by the environment variable; 0 when its value is bad.
+// The supported level, lowered by the environment variable. 0 if its value is bad.
 int32_t usable_level() noexcept {
   const char* text = std::getenv(kVariable);
   const int32_t wanted = text == nullptr || *text == '\0' ? kTilesLevel : level_named(text);
@@ -53,7 +52,8 @@ int32_t cpu_level(int32_t) noexcept {
                kVariable, text != nullptr ? text : "");
 }
 
-// Grows, and is freed when its thread ends. Destructors of others may call after that: they get it anew.
+// The buffer grows, and is freed when its thread ends. Destructors of others may call later: they get a new
+// one.
 struct Buffer {
   void* memory;
   size_t size;

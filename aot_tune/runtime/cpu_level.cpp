@@ -1,4 +1,4 @@
-// Which of the levels that variants are compiled for the CPU supports.
+// Which of the levels that variants are compiled for are supported by the CPU.
 #include "cpu_level.h"
 
 #include <cstring>
@@ -23,7 +23,7 @@ struct Leaf {
   unsigned eax, ebx, ecx, edx;
 };
 
-// Compilers do not all know the names of these features, so the CPU is asked.
+// Not all compilers know the names of these features, so the CPU is asked.
 Leaf features(unsigned subleaf) noexcept {
   Leaf found{};
   if (!__get_cpuid_count(7, subleaf, &found.eax, &found.ebx, &found.ecx, &found.edx)) return Leaf{};
@@ -35,7 +35,7 @@ bool has_bf16() noexcept {
   return features(0).eax >= 1 && (features(1).eax & kBf16) != 0;
 }
 
-// Whether the operating system keeps the state of tiles; the CPU has XGETBV, as it has AVX.
+// Whether the operating system saves the state of tiles. The CPU has XGETBV, because it has AVX.
 bool keeps_tiles() noexcept {
   constexpr unsigned kTiles = 3u << 17;
   unsigned low = 0, high = 0;
@@ -43,7 +43,7 @@ bool keeps_tiles() noexcept {
   return (low & kTiles) == kTiles;
 }
 
-// A process gets tiles when it asks for them; Linux keeps no room for them before.
+// A process gets tiles when it asks for them. Before that, Linux keeps no room for them.
 bool may_use_tiles() noexcept {
 #if defined(__linux__)
   constexpr int kRequest = 0x1023;  // ARCH_REQ_XCOMP_PERM

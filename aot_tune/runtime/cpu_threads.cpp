@@ -1,5 +1,5 @@
-// How many threads of OpenMP a call on the CPU gets: what was set, else the calling thread's number, else
-// cores.
+// How many OpenMP threads a call on the CPU gets: what was set, or else the calling thread's number, or else
+// the number of cores.
 #include "cpu_threads.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include "runtime.h"
 
-// NULL where no kernel uses OpenMP.
+// NULL if no kernel uses OpenMP.
 extern "C" int omp_get_max_threads() __attribute__((weak));
 extern "C" int omp_get_num_procs() __attribute__((weak));
 extern "C" void omp_set_num_threads(int threads) __attribute__((weak));
@@ -29,7 +29,7 @@ bool has_openmp() noexcept {
   return omp_get_max_threads != nullptr && omp_get_num_procs != nullptr && omp_set_num_threads != nullptr;
 }
 
-// The beginning of a file as text; false where it cannot be read.
+// The beginning of a file as text. False if it cannot be read.
 bool read_text(const char* path, char* text, size_t size) noexcept {
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
@@ -51,7 +51,7 @@ void lower(int32_t* least, long long quota, long long period) noexcept {
   if (*least == 0 || cores < *least) *least = static_cast<int32_t>(cores < INT32_MAX ? cores : INT32_MAX);
 }
 
-// The quota of one group, in a folder; "max" and -1 are none.
+// The quota of one group, in a folder. "max" and -1 mean that there is none.
 void read_quota(const char* folder, int32_t* least) noexcept {
   char path[kPath + 32];
   char text[128];
@@ -69,7 +69,7 @@ void read_quota(const char* folder, int32_t* least) noexcept {
   lower(least, quota, period);
 }
 
-// The quotas of a group and of all above it, below `top`, where the hierarchy is mounted.
+// The quotas of a group and of all groups above it, up to `top`, where the hierarchy is mounted.
 void read_quotas(const char* top, const char* group, int32_t* least) noexcept {
   char folder[kPath];
   const int length = std::snprintf(folder, sizeof folder, "%s%s", top, group);
@@ -83,8 +83,8 @@ void read_quotas(const char* top, const char* group, int32_t* least) noexcept {
   }
 }
 
-// Of a row of /proc/self/cgroup, "number:controllers:/group": of version 1 each of the controllers' names may
-// be where the hierarchy is mounted, and all of them together.
+// Reads a row of /proc/self/cgroup, "number:controllers:/group". In version 1, the hierarchy may be mounted
+// under the name of each controller, or of all of them together.
 void read_row(const char* root, char* row, int32_t* least) noexcept {
   char* const controllers = std::strchr(row, ':');
   char* const group = controllers != nullptr ? std::strchr(controllers + 1, ':') : nullptr;
@@ -107,7 +107,7 @@ void read_row(const char* root, char* row, int32_t* least) noexcept {
   }
 }
 
-// What holds where nothing was set. Who states OMP_NUM_THREADS gets that number, whatever the quota.
+// The setting if nothing was set. With OMP_NUM_THREADS, it is that number, whatever the quota.
 int32_t found_setting() noexcept {
   if (!has_openmp()) return 0;
   const char* stated = std::getenv("OMP_NUM_THREADS");
@@ -139,7 +139,7 @@ int32_t begin_threads(int32_t setting) noexcept {
   if (setting == 0) return 0;
   const int32_t before = omp_get_max_threads();
   int32_t wanted = setting;
-  if (setting < 0) {  // a thread that has another number than all cores was given it by somebody
+  if (setting < 0) {  // somebody gave the thread a number that is not that of all cores
     static const int32_t all = omp_get_num_procs();
     wanted = before == all ? -1 - setting : before;
   }

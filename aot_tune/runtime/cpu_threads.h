@@ -1,4 +1,4 @@
-// How many threads of OpenMP a call on the CPU gets.
+// How many OpenMP threads a call on the CPU gets.
 #ifndef AOT_TUNE_RUNTIME_CPU_THREADS_H_
 #define AOT_TUNE_RUNTIME_CPU_THREADS_H_
 
@@ -7,16 +7,15 @@
 
 namespace aot_tune {
 
-// -1 before the first call; 0 where the calling thread's number of OpenMP holds; above that what was set for
-// the process; below -1 minus one and the cores that a quota pays for, which fewer than all are.
+// -1 before the first call. 0 if the calling thread's OpenMP number is used. A positive number was set for
+// the process. Below -1: -1 minus the cores that a quota pays for, which are fewer than all.
 extern std::atomic<int32_t> thread_setting;
 
-// Gives the calling thread the number that holds for its calls; what it had before, or 0 where that is the
-// same.
+// Gives the calling thread the number for its calls. Returns its earlier number, or 0 if that is the same.
 int32_t begin_threads(int32_t setting) noexcept;
 void end_threads(int32_t before) noexcept;
 
-// For the time of a call; afterwards the thread has its own number again.
+// Lasts for a call. Afterwards, the thread has its own number again.
 class CallThreads {
  public:
   CallThreads() noexcept {
@@ -33,11 +32,11 @@ class CallThreads {
   int32_t before_ = 0;
 };
 
-// The functions of a library; 0 threads are OpenMP's own number again.
+// The functions of a library. With 0 threads, OpenMP's own number is used again.
 int32_t set_num_threads(int32_t threads) noexcept;
 int32_t get_num_threads() noexcept;
 
-// Whole cores, at least one, that the quotas of the process's control groups pay for, of both versions; 0
+// Whole cores, at least one, that the quotas of the process's control groups (version 1 or 2) pay for. 0
 // without a quota. `root` is "" or a folder in place of /.
 int32_t quota_cores(const char* root) noexcept;
 

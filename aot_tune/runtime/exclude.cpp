@@ -1,6 +1,6 @@
-// AOT_TUNE_EXCLUDE: names of variants or kernels that are never chosen, separated by commas, each alone or as
-// `operator:name`; `*` in a name stands for any characters. What it names beside the variants that are here
-// is ignored, and generic variants always stay: dispatch asks for no permission to use them.
+// AOT_TUNE_EXCLUDE: names of variants or kernels that are never chosen, separated by commas. A name is alone
+// or `operator:name`, and `*` in it stands for any characters. Names that no variant has are ignored. Generic
+// variants always stay, because dispatch does not ask whether it may use them.
 #include <fnmatch.h>
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kVariable = "AOT_TUNE_EXCLUDE";
 constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 
-// Whether a part is a name, with an operator's name and a colon before it or not.
+// Whether a part is a name, with or without an operator's name and a colon before it.
 bool is_pattern(const char* part) noexcept {
   const size_t scope = std::strspn(part, kLetters);
   if (part[scope] == ':') {
@@ -31,7 +31,8 @@ bool is_pattern(const char* part) noexcept {
   return false;
 }
 
-// The variable's parts, each with a zero behind it and another behind the last; of a bad one, where it is.
+// The variable's parts, each with a zero after it, and one more zero after the last. For a bad part, its
+// place.
 struct Patterns {
   char* text = nullptr;
   const char* bad = nullptr;

@@ -1,4 +1,4 @@
-// Expected times of variants: integers, so that every machine and select/time_model.py come to the same.
+// Expected times of variants. They are integers, so that every machine and select/time_model.py get the same.
 #ifndef AOT_TUNE_RUNTIME_EXPECTED_H_
 #define AOT_TUNE_RUNTIME_EXPECTED_H_
 
@@ -7,13 +7,13 @@
 
 namespace aot_tune {
 
-// The next integer that is not below a value, as a double; values are far below 2^63.
+// The next integer that is not below a value, as a double. Values are far below 2^63.
 inline double up(double value) noexcept {
   const double whole = static_cast<double>(static_cast<int64_t>(value));
   return whole < value ? whole + 1.0 : whole;
 }
 
-// Terms of a call are in 1/256. log2 of a value of at least 1, by the bits of a double: as in
+// Terms of a call are in 1/256. This is log2 of a value of at least 1, from the bits of a double, as in
 // select/terms.py.
 inline int64_t log_term(double value) noexcept {
   if (!(value >= 1.0)) value = 1.0;
@@ -28,8 +28,8 @@ inline int64_t number_term(double value) noexcept { return static_cast<int64_t>(
 
 inline int64_t product_term(int64_t left, int64_t right) noexcept { return (left * right) >> 11; }
 
-// Three questions, whether a term reaches a cut; the answers are the bits of a leaf's number. This tree
-// and those behind it take off no more than `most`.
+// Three questions: whether a term reaches a cut. The answers are the bits of a leaf's number. This tree and
+// those after it subtract at most `most`.
 struct TimeTree {
   int32_t most;
   uint8_t terms[3];
@@ -37,8 +37,8 @@ struct TimeTree {
   int32_t leaves[8];
 };
 
-// Expected log2 ns in 1/4096 of a variant on a call with these terms. Where trees cannot bring it to
-// `limit` any more, it is said to be what it is at least: most variants are far from the best.
+// The expected log2 ns, in 1/4096, of a variant on a call with these terms. If trees can no longer bring it
+// down to `limit`, its lower bound is returned: most variants are far from the best.
 template <int kTerms, int kTrees>
 int64_t expected_time(const int64_t (&terms)[kTerms], const int64_t (&weights)[kTerms], int64_t base,
                       const TimeTree (&trees)[kTrees], int64_t limit) noexcept {
@@ -54,13 +54,13 @@ int64_t expected_time(const int64_t (&terms)[kTerms], const int64_t (&weights)[k
   return total;
 }
 
-// A variant that a call may get, and the time by which it is ranked.
+// A variant that a call may get, and the time that ranks it.
 struct Likely {
   int64_t time;
   int32_t variant;
 };
 
-// Takes the one with the least time out of some; -1 when none is left.
+// Takes out the one with the least time. -1 if none is left.
 inline int32_t take_likeliest(Likely* found, int* count) noexcept {
   if (*count == 0) return -1;
   int best = 0;

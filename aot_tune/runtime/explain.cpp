@@ -19,7 +19,7 @@ void Text::add(const char* format, ...) noexcept {
   if (used_ >= size_) used_ = size_ - 1;
 }
 
-// Levels of AMD's devices are no numbers that people know.
+// People do not know the numbers of AMD's levels.
 void explain_device(Text& text, const Backend& backend, int32_t level) noexcept {
   if (backend.device_type == kDLROCM) {
     text.add("device: %s %s\n", backend.family, level_name(backend, level).text);
@@ -64,7 +64,7 @@ void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, co
 
 namespace {
 
-// 2 to the power of n/4096; exp2 is newer than the C libraries that wheels are for.
+// 2 to the power of n/4096. exp2 is newer than the C libraries that wheels are for.
 double power_of_2(int64_t n) noexcept {
   double found = std::ldexp(1.0, static_cast<int>(n >> 12)), root = 2;
   for (int bit = 11; bit >= 0; --bit) {

@@ -1,5 +1,4 @@
-// What a library tells the runtime of its operators: by which facts calls differ, and which variants there
-// are.
+// What a library tells the runtime of its operators: the facts that tell calls apart, and the variants.
 #ifndef AOT_TUNE_RUNTIME_FACTS_H_
 #define AOT_TUNE_RUNTIME_FACTS_H_
 
@@ -7,13 +6,13 @@
 
 namespace aot_tune {
 
-// A call's facts are its dims, then the indices of its dtypes and attributes, then 1 or 0 for each tensor
-// that is there or not, in this order.
+// A call's facts are, in this order, its dims, the indices of its dtypes and attributes, and 1 or 0 for each
+// tensor that is present or absent.
 struct FactsInfo {
   const OperatorInfo* op;
   const char* const* dims;
   int32_t dim_count;
-  const AttributeInfo* dtypes;  // sorted by name, as the attributes are
+  const AttributeInfo* dtypes;  // sorted by name, like the attributes
   int32_t dtype_count;
   const AttributeInfo* attributes;
   int32_t attribute_count;
@@ -21,22 +20,22 @@ struct FactsInfo {
   const VariantInfo* variants;
   int32_t variant_count;
 
-  // Those that are not of tensors.
+  // How many facts are not of tensors.
   constexpr int32_t own() const noexcept { return dim_count + dtype_count + attribute_count; }
   constexpr int32_t count() const noexcept { return own() + op->count; }
 };
 
 struct LibraryInfo {
   const char* name;
-  const char* traced;  // what the header of a trace says of it, as JSON
+  const char* traced;  // the library as JSON, for the header of a trace
   const FactsInfo* const* operators;
   int32_t count;
 };
 
-// Of this library; generated.
+// This library's. Generated.
 extern const LibraryInfo library_info;
 
-// The values that a fact may have, both included.
+// The values that a fact may have. Both ends are included.
 struct Span {
   int64_t low;
   int64_t high;

@@ -15,12 +15,12 @@ constexpr const char* kVariable = "AOT_TUNE_FORCE";
 const char* forced_names() noexcept {
   static const char* const names = [] {
     const char* text = std::getenv(kVariable);
-    return text != nullptr ? strdup(text) : nullptr;  // read once: a later setenv may free the text
+    return text != nullptr ? strdup(text) : nullptr;  // read once, because a later setenv may free the text
   }();
   return names != nullptr ? names : "";
 }
 
-// Takes the first name off the text, with what stands before its colon; false when there is none.
+// Takes the first name from the text, with what is before its colon. False if there is none.
 bool take(const char** text, Part* scope, Part* name) noexcept {
   while (**text == ',' || **text == ' ') ++*text;
   if (**text == '\0') return false;
@@ -40,7 +40,7 @@ bool is_word(const Part& part) noexcept {
   return part.length > 0 && std::strspn(part.text, kLetters) >= part.length;
 }
 
-// The first name that is none, with its operator's; false when all are names.
+// The first bad name, with its operator's. False if all names are good.
 bool find_bad(Part* bad) noexcept {
   const char* text = forced_names();
   for (;;) {
@@ -61,8 +61,8 @@ bool is_named(const Part& name, const VariantInfo& variant) noexcept {
   return name.is(variant.name) || name.is(variant.kernel);
 }
 
-// What is no name is an error, and a name for this operator that it does not have; other names may be those
-// of other operators.
+// A bad name is an error. So is a name for this operator that it does not have. Other names may belong to
+// other operators.
 int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t count) noexcept {
   Part bad;
   if (find_bad(&bad)) {
@@ -89,7 +89,7 @@ int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t
 }  // namespace
 
 bool read_force() noexcept {
-  // the way on which all of them are checked
+  // this path checks all of them
   const bool forced = *forced_names() != '\0' || bad_exclude() || bad_override() || bad_warn();
   force_state.store(forced ? 1 : 0, std::memory_order_relaxed);
   return forced;

@@ -1,6 +1,7 @@
-// Calls like those before them: what a thread's calls were given, and the variants that they got. A call that
-// is like one of those in all that checks, guards and variants' workspaces depend on gets the same variant
-// without being checked again. Only where its memory lies is its own, and is checked at each call.
+// Calls like earlier ones: what a thread's calls got as arguments, and which variants they got. A new call
+// may be like one of them in everything that checks, guards and the variants' workspaces depend on. Then it
+// gets the same variant without new checks. Only the places of its memory differ, and are checked at each
+// call.
 #ifndef AOT_TUNE_RUNTIME_KNOWN_H_
 #define AOT_TUNE_RUNTIME_KNOWN_H_
 
@@ -26,7 +27,7 @@ uint64_t bits_of(Value value) noexcept {
   return bits;
 }
 
-// Rank and dtype, which lie side by side.
+// Rank and dtype. They are adjacent.
 inline uint64_t kind_of(const DLTensor& tensor) noexcept {
   static_assert(offsetof(DLTensor, dtype) == offsetof(DLTensor, ndim) + 4 && sizeof(DLDataType) == 4, "");
   uint64_t kind;
@@ -34,22 +35,22 @@ inline uint64_t kind_of(const DLTensor& tensor) noexcept {
   return kind;
 }
 
-// Where a tensor begins within 64 bytes.
+// The offset of a tensor's beginning within 64 bytes.
 inline uint64_t place_of(const DLTensor& tensor) noexcept {
   return (reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset) & 63;
 }
 
-// A tensor as kernels get it, but for data and shape, which are each call's own.
+// A tensor as kernels get it, without data and shape, which differ between calls.
 struct Argument {
-  DLTensor tensor;  // of -1 axes where none is passed
-  uintptr_t mask;   // of an address: the bits that tell its alignment
+  DLTensor tensor;  // it has -1 axes if none is passed
+  uintptr_t mask;   // the bits of an address that tell its alignment
   uintptr_t alignment;
-  uintptr_t below;  // bytes from the first element to where its memory begins and ends
+  uintptr_t below;  // bytes from the first element to the begin and the end of its memory
   uintptr_t above;
   bool row_major;
 };
 
-// One that is zero is like no call. `Launch` is the type of variants' functions.
+// A remembered call. One of zeros is like no call. `Launch` is the type of the variants' functions.
 template <const OperatorInfo& Op, size_t Options, typename Launch>
 struct Known {
   static constexpr size_t kCount = static_cast<size_t>(Op.count);
@@ -57,31 +58,31 @@ struct Known {
   using Tensors = std::make_index_sequence<kCount>;
 
   const Backend* backend;
-  void* context;  // of the thread, by its backend, when it ran
-  Launch launch;  // of the variant
-  size_t size;    // of its workspace
+  void* context;  // the thread's context, from its backend, when it ran
+  Launch launch;  // the variant's function
+  size_t size;    // of the workspace
   int32_t variant;
-  bool settled;  // its workspace depends on nothing but the call, and it loads nothing any more
-  bool direct;   // and that is none, and the context is known
+  bool settled;  // its workspace only depends on the call, and it loads nothing more
+  bool direct;   // and it has no workspace, and the context is known
   uint64_t options[Options];
   Argument tensors[kCount];
   int64_t shape[kAxes + 1];
   int64_t strides[kAxes + 1];
   int64_t views[kAxes + 1];  // strides as kernels get them
 
-  // Whether a call is like this one; then `tensors` are its tensors.
+  // Whether a call is like this one. If so, `tensors` are its tensors.
   __attribute__((always_inline)) bool recall(const DLTensor* const* given, const uint64_t* passed) noexcept {
     uint64_t other = 0;
     for (size_t i = 0; i < Options; ++i) other |= options[i] ^ passed[i];
     return other == 0 && backend != nullptr && recall_all(given, Tensors());
   }
 
-  // Whether it can be launched as the thread is: nothing is loaded, no memory is got.
+  // Whether it can be launched in the thread's present state: nothing is loaded, no memory is allocated.
   __attribute__((always_inline)) bool is_ready() const noexcept {
     return direct && backend->context() == context;
   }
 
-  // The memory of tensor `i` of a call that was recalled.
+  // The memory of tensor `i` of a recalled call.
   void view(size_t i, View* out) const noexcept {
     const Argument& mine = tensors[i];
     out->low = reinterpret_cast<uintptr_t>(mine.tensor.data) + mine.below;
@@ -89,7 +90,7 @@ struct Known {
     out->empty = false;
   }
 
-  // Remembers what a call was given whose views are plain; the rest is for who calls to fill in.
+  // Remembers the arguments of a call whose views are plain. The caller fills in the rest.
   void keep(const DLTensor* const* given, const uint64_t* passed, const View* seen) noexcept {
     for (size_t i = 0; i < Options; ++i) options[i] = passed[i];
     for (size_t i = 0; i < kCount; ++i) keep_one(i, given[i], seen[i]);
@@ -128,7 +129,7 @@ struct Known {
     return (recall_one<I>(given[I]) && ...) && (is_alone<I>(given, all) && ...);
   }
 
-  // Whether an output shares no memory with other tensors; where that takes more than a look, it is not said.
+  // Whether an output shares no memory with other tensors. If that is not obvious, the answer is no.
   template <size_t I, size_t... Others>
   __attribute__((always_inline)) bool is_alone(const DLTensor* const* given,
                                                std::index_sequence<Others...>) const noexcept {
@@ -149,7 +150,7 @@ struct Known {
     return first + a.below >= second + b.above || second + b.below >= first + a.above;
   }
 
-  // Of two tensors of one shape.
+  // For two tensors of the same shape.
   template <size_t One, size_t Other>
   bool same_strides() const noexcept {
     constexpr size_t size = static_cast<size_t>(Op.tensors[One].rank) * sizeof views[0];
@@ -165,7 +166,7 @@ struct Known {
     const auto alignment = static_cast<uintptr_t>(alignment_of(seen.tensor.data));
     mine.tensor = seen.tensor;
     mine.tensor.strides = views + at;
-    mine.mask = alignment < 64 ? 2 * alignment - 1 : 63;  // 64 is that of all that is aligned better, too
+    mine.mask = alignment < 64 ? 2 * alignment - 1 : 63;  // 64 also stands for every better alignment
     mine.alignment = data & mine.mask;
     mine.below = seen.low - data;
     mine.above = seen.high - data;
@@ -182,12 +183,12 @@ struct Known {
   }
 };
 
-// Memory of zeros, aligned to 64 bytes, for as long as the thread lives: `place`, which is the thread's too,
-// tells where it is, and NULL after that. NULL where there is none. A thread_local as large as what is
-// remembered would come off the stack of each thread of a program that is linked with the library.
+// Memory of zeros, aligned to 64 bytes, that lives as long as the thread. `place`, which is also the
+// thread's, points to it, and is NULL afterwards. Returns NULL if there is no memory. A thread_local of that
+// size would take stack from each thread of a program that is linked with the library.
 void* thread_memory(size_t size, void** place) noexcept;
 
-// The calls of an operator that a thread remembers. Each has a number that tells most calls apart, and is
+// The calls of an operator that a thread remembers. Each has a number that tells most calls apart. It is
 // never 0.
 template <typename Call>
 struct alignas(64) KnownCalls {
@@ -195,9 +196,9 @@ struct alignas(64) KnownCalls {
   static constexpr uint32_t kRare = 16;
 
   uint64_t numbers[kCalls];
-  uint64_t missed;  // that of the last call, if that was like none
+  uint64_t missed;  // the number of the last call, if it was like none
   uint32_t misses;
-  uint32_t next;  // to make room for another one
+  uint32_t next;  // the next one to replace
   Call calls[kCalls];
 
   Call* find(uint64_t number) noexcept {
@@ -207,9 +208,9 @@ struct alignas(64) KnownCalls {
     return nullptr;
   }
 
-  // The place of a call that was like none; NULL when it is not to be remembered. To do so takes longer than
-  // it saves the next call, so that in place of others only calls are remembered that come twice in a row,
-  // and a few more, lest those that do not come any more stay for ever.
+  // The place for a call that was like none. NULL if it is not to be remembered. Remembering takes longer
+  // than it saves the next call. So a call only replaces others if it comes twice in a row. A few more are
+  // let in, so that calls that no longer come do not stay for ever.
   Call* room(uint64_t number) noexcept {
     const bool worthwhile = missed == number || ++misses % kRare == 0;
     missed = number;

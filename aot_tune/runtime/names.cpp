@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kMostListed = 12;
 
-// Of two names how many letters are to be changed, added or left out; of long ones, many.
+// How many letters must be changed, added or removed to get from one name to the other. For long names, many.
 size_t distance(const Part& one, const char* other) noexcept {
   constexpr size_t kMost = 64;
   const size_t length = std::strlen(other);

@@ -1,4 +1,4 @@
-// Names in the variables and files that users write, and what they may have meant.
+// Names in variables and files that users write, and what users may have meant.
 #ifndef AOT_TUNE_RUNTIME_NAMES_H_
 #define AOT_TUNE_RUNTIME_NAMES_H_
 
@@ -13,17 +13,17 @@ struct Part {
   bool is(const char* name) const noexcept;
 };
 
-// The names that could have stood where something else does.
+// The names that could have been meant.
 class NearNames {
  public:
   explicit NearNames(const Part& given) noexcept : given_(given), least_(given.length / 3) {}
   void add(const char* name) noexcept;
-  // Appends "; did you mean 'x'?", or what there is where nothing is near.
+  // Appends "; did you mean 'x'?", or the known names if none is near.
   void tell(Text* why) const noexcept;
 
  private:
   Part given_;
-  size_t least_;  // letters by which the nearest differs
+  size_t least_;  // by how many letters the nearest differs
   const char* nearest_ = nullptr;
   int count_ = 0;
   char listed_[300];

@@ -1,4 +1,4 @@
-// The file of AOT_TUNE_OVERRIDE is read once, at the first call. One with a bad line is not used at all:
+// The file of AOT_TUNE_OVERRIDE is read once, at the first call. If it has a bad line, it is not used at all:
 // calls fail, and say what is wrong.
 #include "override.h"
 
@@ -25,9 +25,10 @@ struct Rules {
   char error[900] = "";
 };
 
-// All that a file holds, which is kept: rules point into it. NULL when it cannot be read, and `why` says so.
+// Everything in a file. It is kept, because rules point into it. NULL if it cannot be read. Then `why` says
+// why.
 char* read_file(const char* path, size_t* size, Text* why) noexcept {
-  // without blocking: a pipe that nobody writes to would have the call wait
+  // without blocking, because the call would wait for a pipe that nobody writes to
   const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (file < 0) {
     why->add("it cannot be opened: %s", std::strerror(errno));
@@ -55,7 +56,7 @@ char* read_file(const char* path, size_t* size, Text* why) noexcept {
 
 bool append(Rules* known, const Rule& rule) noexcept {
   const int32_t count = known->count;
-  if ((count & (count - 1)) == 0) {  // room doubles
+  if ((count & (count - 1)) == 0) {  // the room doubles
     const size_t room = count == 0 ? 1 : 2 * static_cast<size_t>(count);
     void* const more = std::realloc(static_cast<void*>(known->rules), room * sizeof(Rule));
     if (more == nullptr) return false;
@@ -65,7 +66,7 @@ bool append(Rules* known, const Rule& rule) noexcept {
   return true;
 }
 
-// Takes the rules; the first bad line is told in full, others by their numbers.
+// Takes the rules. The first bad line is reported in full, and others by their numbers.
 void read_rules(const char* text, size_t size, Rules* known) noexcept {
   char first[700], others[100];
   Text why(first, sizeof first), more(others, sizeof others);

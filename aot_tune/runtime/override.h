@@ -1,4 +1,4 @@
-// AOT_TUNE_OVERRIDE: a file of rules, each of which says what serves an operator's calls within some ranges.
+// AOT_TUNE_OVERRIDE: a file of rules. Each says what serves an operator's calls within some ranges.
 #ifndef AOT_TUNE_RUNTIME_OVERRIDE_H_
 #define AOT_TUNE_RUNTIME_OVERRIDE_H_
 
@@ -17,8 +17,8 @@ struct Rule {
   bool names(const VariantInfo& variant) const noexcept;
 };
 
-// Reads a rule from a line; false when it is bad, and `why` says so. A rule for another library, and a line
-// without any, leave `rule->info` null.
+// Reads a rule from a line. False if it is bad. Then `why` says why. A rule for another library, and a line
+// without a rule, leave `rule->info` null.
 bool read_rule(const char* text, size_t length, Rule* rule, Text* why) noexcept;
 
 // -1 before the variable was read, 0 without it or when the file is bad, 1 with it
@@ -30,8 +30,8 @@ inline bool is_overridden() noexcept {
   return state < 0 ? read_override() : state != 0;
 }
 
-// The first rule that a call meets and that names a variant for its device, into `rule`. Returns how many
-// variants it names, and fills in their indices; 0 where there is no such rule.
+// The first rule that a call meets and that names a variant for the call's device goes into `rule`. Returns
+// how many variants it names, and fills in their indices. 0 if there is no such rule.
 int find_rule(const FactsInfo& info, const int64_t* facts, const Backend& backend, int32_t level,
               const Rule** rule, int16_t* named) noexcept;
 

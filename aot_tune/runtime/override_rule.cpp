@@ -1,5 +1,5 @@
-// A line of AOT_TUNE_OVERRIDE's file: [LIBRARY.]OPERATOR: CONDITION, ... -> VARIANT, and what can be wrong in
-// it.
+// A line of AOT_TUNE_OVERRIDE's file: [LIBRARY.]OPERATOR: CONDITION, ... -> VARIANT. Also, what can be wrong
+// in it.
 #include <cinttypes>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +21,7 @@ int shown(const Part& part) noexcept {
 bool is_letter(char c) noexcept { return c != '\0' && std::strchr(kLetters, c) != nullptr; }
 bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
-// What is left of a line.
+// The rest of a line.
 struct Rest {
   const char* at;
   const char* end;
@@ -40,7 +40,7 @@ struct Rest {
     at += length;
     return true;
   }
-  // Letters, digits and _; empty where there are none.
+  // Letters, digits and _. Empty if there are none.
   Part word() noexcept {
     skip();
     const char* const begin = at;
@@ -95,7 +95,7 @@ bool find_variant(const FactsInfo& info, const Part& name, Text* why) noexcept {
 
 // ---- Conditions
 
-// What a condition's name stands for: a dim, or a fact that has choices, or a tensor.
+// The meaning of a condition's name: a dim, a fact that has choices, or a tensor.
 struct Fact {
   int32_t index = -1;
   bool dim = false;
@@ -266,7 +266,7 @@ bool read_condition(const FactsInfo& info, Rest* rest, Span* spans, Text* why) n
   return read_number(rest, &value, why) && narrow_to(span, compare, value, name, why);
 }
 
-// All conditions, and the arrow behind them.
+// All conditions, and the arrow after them.
 bool read_conditions(const FactsInfo& info, Rest* rest, Span* spans, Text* why) noexcept {
   if (rest->take("->")) return true;
   do {
@@ -279,7 +279,7 @@ bool read_conditions(const FactsInfo& info, Rest* rest, Span* spans, Text* why) 
   return false;
 }
 
-// The spans of all calls.
+// Spans that hold for all calls.
 Span* make_spans(const FactsInfo& info) noexcept {
   auto* const spans = static_cast<Span*>(std::malloc(sizeof(Span) * static_cast<size_t>(info.count())));
   for (int32_t i = 0; spans != nullptr && i < info.count(); ++i) {

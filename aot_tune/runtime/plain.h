@@ -1,6 +1,6 @@
-// The checks of check.cpp for calls about which nothing is unusual, with the operator known to the compiler:
-// most calls are like that, and the checks would be most of what a call takes. What is not taken here is left
-// to check.cpp, which alone tells what is wrong.
+// The checks of check.cpp for calls without anything unusual. The compiler knows the operator. Most calls are
+// like that, and otherwise the checks would take most of a call's time. Everything else is left to check.cpp,
+// which also finds out what is wrong.
 #ifndef AOT_TUNE_RUNTIME_PLAIN_H_
 #define AOT_TUNE_RUNTIME_PLAIN_H_
 
@@ -10,9 +10,9 @@
 
 namespace aot_tune {
 
-// An axis of extent 1 gets stride 1 where that makes some axis contiguous (the last such axis), else the
-// stride of a row-major tensor. No element's address changes; guards on strides then see one form of each
-// layout.
+// An axis of extent 1 gets stride 1 if that makes some axis contiguous (the last such axis). Otherwise it
+// gets the stride of a row-major tensor. No element's address changes. So guards on strides see one form of
+// each layout.
 __attribute__((always_inline)) inline void canonical_strides(const int64_t* shape, int rank,
                                                              int64_t* strides) noexcept {
   bool unit = false;
@@ -35,15 +35,15 @@ inline bool is_dtype(const DLDataType& given, uint8_t code, uint8_t bits) noexce
   return given.code == code && given.bits == bits && given.lanes == 1;
 }
 
-// Whether a pointer is NULL, but for an offset perhaps, as torch has it of a view whose storage was freed: no
-// allocator gives what lies below 64 KiB.
+// Whether a pointer is NULL, perhaps with an offset. torch has such pointers in views whose storage was
+// freed. No allocator returns addresses below 64 KiB.
 inline bool is_nowhere(const void* data) noexcept { return reinterpret_cast<uintptr_t>(data) < 65536; }
 
 inline bool same_device(const DLDevice& a, const DLDevice& b) noexcept {
   return a.device_type == b.device_type && a.device_id == b.device_id;
 }
 
-// Whether a tensor has the dtype of its variable; the first of a variable settles the choice.
+// Whether a tensor has the dtype of its variable. The first tensor of a variable decides the choice.
 __attribute__((always_inline)) inline bool is_choice(const VariableInfo& variable, const DLDataType& given,
                                                      int32_t& chosen) noexcept {
   if (chosen >= 0) return is_dtype(given, variable.choices[chosen].code, variable.choices[chosen].bits);
@@ -56,11 +56,11 @@ __attribute__((always_inline)) inline bool is_choice(const VariableInfo& variabl
 }
 
 // The view of a tensor of `Rank` axes that has elements, and whose extents and strides are far from the
-// limits of 64 bits; false for others.
+// limits of 64 bits. False for others.
 template <int Rank>
 bool view_plainly(const DLTensor& given, View& view) noexcept {
   uint64_t wide = 0;
-  uint64_t step = 1;  // of a row-major tensor; where it does not fit 64 bits, `wide` has told so before
+  uint64_t step = 1;  // of a row-major tensor; if it does not fit 64 bits, `wide` has shown that already
   int64_t below = 0;
   int64_t above = 0;
   bool single = false;
@@ -71,7 +71,7 @@ bool view_plainly(const DLTensor& given, View& view) noexcept {
     step *= static_cast<uint64_t>(extent);
     view.strides[i] = stride;
     wide |= (static_cast<uint64_t>(extent) - 1) | static_cast<uint64_t>(stride ^ (stride >> 63));
-    if (wide >> 28 != 0) return false;  // an extent of 0 or less is here too
+    if (wide >> 28 != 0) return false;  // this includes extents of 0 or less
     const int64_t span = (extent - 1) * stride;
     (span < 0 ? below : above) += span;
     single |= extent == 1;
@@ -108,14 +108,14 @@ bool read_all(const DLTensor* const* given, View* views, int32_t* dtypes,
   return (read_one<Op, I>(given, views, dtypes, first) && ...);
 }
 
-// What `read_tensors` does, or false: then that is to be called.
+// Does what `read_tensors` does, or returns false. Then `read_tensors` must be called.
 template <const OperatorInfo& Op>
 bool read_plainly(const DLTensor* const* given, View* views, int32_t* dtypes) noexcept {
   for (int32_t i = 0; i < Op.variable_count; ++i) dtypes[i] = -1;
   return read_all<Op>(given, views, dtypes, std::make_index_sequence<Op.count>());
 }
 
-// Whether each axis, from the last on, steps over all that those behind it reach.
+// Whether each axis, from the last on, steps over everything that the axes after it reach.
 template <int Rank>
 bool is_row_major(const View& view) noexcept {
   int64_t reach = 0;
@@ -158,7 +158,7 @@ bool are_plain_memory(const DLTensor* const* given, const View* views,
   return (is_plain_memory<Op, I>(given, views, all) && ...);
 }
 
-// Whether `check_memory` has nothing to say of tensors that `read_plainly` took; false: it is to be asked.
+// Whether `check_memory` cannot object to tensors that `read_plainly` took. If false, it must be called.
 template <const OperatorInfo& Op>
 bool has_plain_memory(const DLTensor* const* given, const View* views) noexcept {
   return are_plain_memory<Op>(given, views, std::make_index_sequence<Op.count>());

@@ -1,4 +1,4 @@
-// What generated dispatch code and the backends share. Internal to a library: nothing here is exported.
+// What generated dispatch code and the backends share. It is internal to a library: nothing here is exported.
 #ifndef AOT_TUNE_RUNTIME_RUNTIME_H_
 #define AOT_TUNE_RUNTIME_RUNTIME_H_
 
@@ -24,15 +24,15 @@ struct Name {
 struct TensorInfo {
   const char* name;
   const char* shape;  // as declared, for messages: "[M, K]"
-  const char* dtype;  // for messages: "f32", of a variable all its choices: "f32, bf16 or f16"
-  uint8_t code;       // this and the next are of no meaning where a variable tells
+  const char* dtype;  // for messages: "f32", or all choices of a variable: "f32, bf16 or f16"
+  uint8_t code;       // this and the next mean nothing if there is a variable
   uint8_t bits;
   int8_t rank;
   bool output;  // it is written
   bool optional;
   int8_t variable;       // index of its dtype variable, or -1
-  bool inout = false;    // of one that is written: it is read, too
-  uint32_t aliases = 0;  // of an output: a bit for each tensor that it may be the memory of
+  bool inout = false;    // if it is written: it is also read
+  uint32_t aliases = 0;  // of an output: a bit for each tensor whose memory it may use
 };
 
 struct DTypeInfo {
@@ -62,7 +62,7 @@ struct OperatorInfo {
   int32_t variable_count;
 };
 
-// Whether an output may be the very memory of another tensor.
+// Whether an output may use exactly another tensor's memory.
 constexpr bool may_alias(const OperatorInfo& op, size_t output, size_t other) {
   return (op.tensors[output].aliases >> other & 1u) != 0;
 }
@@ -75,12 +75,12 @@ struct VariantInfo {
   const char* kernel;
   const char* digest;  // sha256 of the object that was measured and linked
   const Backend* backend;
-  int32_t level;  // of devices: the lowest that runs it,
-  int32_t last;   // and the highest; 0 is no limit
+  int32_t level;  // the lowest level of devices that runs it
+  int32_t last;   // and the highest, or 0 for no limit
 };
 
-// What a variant's functions return where something that it needs is not here, such as a vendor's library, or
-// that library cannot serve the call: the next variant is tried after `workspace` did.
+// A variant's functions return this if something that it needs is missing, such as a vendor's library, or if
+// that library cannot serve the call. If `workspace` returns it, the next variant is tried.
 constexpr int32_t kUnavailable = -100;
 
 // ---- Errors
@@ -91,23 +91,23 @@ int32_t fail(int32_t code, const char* format, ...) noexcept __attribute__((form
 // The thread's last message; empty before the first error.
 const char* last_error() noexcept;
 
-// The error of a variant's function; `note` is what the variant says of kUnavailable, or empty.
+// The error of a variant's function. `note` is what the variant says of kUnavailable, or empty.
 int32_t kernel_failed(const OperatorInfo& op, const VariantInfo& variant, const char* function,
                       int32_t status, const char* note = "") noexcept __attribute__((cold));
 
 // ---- A call's tensors after the checks
 
-// A tensor as kernels get it: byte_offset folded into data, strides always there, and for axes of extent 1,
-// whose stride is never used, a stride that does not depend on what the caller happened to pass.
+// A tensor as kernels get it. byte_offset is folded into data. Strides are always there. The stride of an
+// axis of extent 1 is never used, so it is set to a value that does not depend on what the caller passed.
 struct View {
   DLTensor tensor;
   int64_t strides[kMaxRank];
-  uintptr_t low;  // the bytes of all elements lie in [low, high)
+  uintptr_t low;  // the bytes of all elements are in [low, high)
   uintptr_t high;
   bool empty;
 };
 
-// Whether two tensors are one, element by element.
+// Whether two tensors are the same, element by element.
 inline bool are_same(const View& one, const View& other) noexcept {
   bool same = one.tensor.data == other.tensor.data && one.tensor.ndim == other.tensor.ndim;
   for (int i = 0; same && i < one.tensor.ndim; ++i)
@@ -115,13 +115,13 @@ inline bool are_same(const View& one, const View& other) noexcept {
   return same;
 }
 
-// Checks presence, rank, dtype and device of each tensor and fills the views of those that are passed, and
-// for each dtype variable the index of its choice.
+// Checks presence, rank, dtype and device of each tensor. Fills the views of those that are passed and, for
+// each dtype variable, the index of its choice.
 int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views,
                      int32_t* dtypes) noexcept;
 
-// Checks that there is data, aligned to its element size, and that no output shares memory within itself or
-// with another tensor, unless it may be that one's memory and is.
+// Checks that there is data, aligned to its element size. Also, that no output shares memory within itself or
+// with another tensor, unless it may use exactly that tensor's memory and does.
 int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept;
 
 // Checks that a caller's workspace shares no memory with a tensor.
@@ -131,15 +131,15 @@ int32_t check_workspace(const OperatorInfo& op, const DLTensor* const* given, co
 int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
                      const char* symbol) noexcept __attribute__((cold));
 
-// An extent that the operator gives no value in this call.
+// The error for an extent that has no value in this call.
 int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symbol) noexcept
     __attribute__((cold));
 
-// An extent of a tensor that `symbol`, which is to be solved for a dim, has for no such dim.
+// The error for an extent of a tensor if no dim solves `symbol` for it.
 int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
                  const char* dim) noexcept __attribute__((cold));
 
-// An integer that is no extent of the dim that it binds, or another one than that of the tensors.
+// The error for an integer that is no extent of the dim that it binds, or not that of the tensors.
 int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept
     __attribute__((cold));
 int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim,
@@ -148,14 +148,14 @@ int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept
     __attribute__((cold));
 
-// What a call has of something that a condition asks for; `text` is the name of a choice, or NULL.
+// A call's value of something in a condition. `text` is the name of a choice, or NULL.
 struct FoundFact {
   const char* name;
   int64_t value;
   const char* text;
 };
 
-// A condition of the operator that a call does not meet; `hint` is what to do about it, or empty.
+// The error for a condition of the operator that a call does not meet. `hint` says what to do, or is empty.
 int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition, const char* hint,
                   std::initializer_list<FoundFact> found) noexcept __attribute__((cold));
 
@@ -164,43 +164,43 @@ inline int64_t alignment_of(const void* data) noexcept {
   return static_cast<int64_t>(1) << __builtin_ctzll(reinterpret_cast<uintptr_t>(data) | 64u);
 }
 
-// Which order a tensor's axes run in, and whether the fastest has stride 1; equal numbers mean the same
-// class.
+// The order of a tensor's axes, and whether the fastest has stride 1. Equal numbers mean the same class.
 int64_t stride_class(const DLTensor& tensor) noexcept;
 
 // ---- Backends
 
-// What a backend changed in the thread for the time of a call.
+// What a backend changed in the thread for the duration of a call.
 struct Scope {
   void* previous;  // context of the thread, or the number of its device
   int32_t mode;    // of stream captures
-  bool switched;   // that was changed
+  bool switched;   // whether that was changed
 };
 
-// What the library needs to know of a family of devices. Each has a source file that defines `const Backend
-// backend_<family>`; generated code lists those that a library has variants for. The last six may be NULL.
+// What the library needs to know of a family of devices. Each family has a source file that defines `const
+// Backend backend_<family>`. Generated code lists those for which a library has variants. The last six may be
+// NULL.
 struct Backend {
   const char* family;
   int32_t device_type;  // DLPack's
-  // The highest level of targets that a device runs, or the negative of an error code after `fail`.
+  // The highest level of targets that a device runs, or a negative error code after `fail`.
   int32_t (*level)(int32_t device_id) noexcept;
   // Memory of at least `size` bytes for one call on this thread and stream, aligned to 64 bytes.
   int32_t (*workspace)(int32_t device_id, void* stream, size_t size, Workspace* taken) noexcept;
-  // Makes the device the thread's and lets kernels load while a stream is captured; `leave` undoes both.
+  // Makes the device the thread's current one, and lets kernels load while a stream is captured. `leave`
+  // undoes both.
   int32_t (*enter)(int32_t device_id, Scope* scope) noexcept;
   void (*leave)(const Scope& scope) noexcept;
   const char* (*describe)(int32_t status) noexcept;  // what a status of a variant's functions means, or NULL
-  void* (*context)() noexcept;  // what the thread's launches go to, its context or device, or NULL
+  void* (*context)() noexcept;               // where the thread's launches go: its context or device, or NULL
   bool (*capturing)(void* stream) noexcept;  // whether a graph is captured from a stream
-  // Threads that kernels of the calling thread get, or a device's multiprocessors; 0 where they do not
-  // matter.
+  // Threads that kernels of the calling thread get, or a device's multiprocessors. 0 if they do not matter.
   int32_t (*processors)(int32_t device_id) noexcept;
 };
 
-// The error of a call on a device of another family than those of the variants.
+// The error for a call on a device of a family that no variant is for.
 int32_t no_backend(const OperatorInfo& op, const DLDevice& device) noexcept __attribute__((cold));
 
-// The backend of a call's device and its level; all tensors have been checked to be on one device.
+// The backend of a call's device, and its level. All tensors were checked to be on one device.
 inline int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
                             const DLDevice& device, const Backend** backend, int32_t* level) noexcept {
   for (int32_t i = 0; i < count; ++i) {
@@ -212,17 +212,17 @@ inline int32_t find_backend(const OperatorInfo& op, const Backend* const* backen
   return no_backend(op, device);
 }
 
-// The error of a call that no generic variant of the device's family is for; `served` lists the dtypes of
-// those that there are.
+// The error for a call that no generic variant of the device's family is for. `served` lists the dtypes of
+// the existing ones.
 int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t* dtypes,
                    const char* served) noexcept __attribute__((cold));
 
-// The error of a device that is older than the generic variant, or of another architecture than each of them
-// where they are for one alone; `targets` are those of the device's family.
+// The error for a device that is older than the generic variant, or whose architecture none of them is for.
+// `targets` are those of the device's family.
 int32_t too_old(const OperatorInfo& op, const DLDevice& device, int32_t level, const VariantInfo& generic,
                 const char* targets) noexcept __attribute__((cold));
 
-// A level of a backend's devices as their makers call it: sm_90, gfx942; "level 4" of others.
+// The makers' name of a backend's device level: sm_90, gfx942. "level 4" for others.
 Name level_name(const Backend& backend, int32_t level) noexcept;
 
 // Whether a device of the level runs the variant.
@@ -235,7 +235,7 @@ inline size_t workspace_limit(const aot_tune_exec* exec) noexcept {
   return exec != nullptr && exec->workspace != nullptr ? exec->workspace_size : SIZE_MAX;
 }
 
-// The caller's workspace when there is one, else the backend's; `size` is not 0.
+// The caller's workspace if there is one, or else the backend's. `size` is not 0.
 int32_t find_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
                        const aot_tune_exec* exec, size_t size, Workspace* taken) noexcept;
 
@@ -244,7 +244,7 @@ inline int32_t take_workspace(const OperatorInfo& op, const Backend& backend, co
   return size == 0 ? AOT_TUNE_OK : find_workspace(op, backend, device, exec, size, taken);
 }
 
-// The time in which a call runs a variant's functions.
+// The duration in which a call runs a variant's functions.
 class Entered {
  public:
   Entered() = default;
@@ -269,7 +269,7 @@ class Entered {
 int32_t load_now(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(), uint64_t bit,
                  std::atomic<uint64_t>& loaded) noexcept;
 
-// The same unless it was done before; `loaded` has a bit per device.
+// The same, unless it was done before. `loaded` has a bit per device.
 inline int32_t load(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(),
                     int32_t device_id, std::atomic<uint64_t>& loaded) noexcept {
   const uint64_t bit = device_id >= 0 && device_id < 64 ? uint64_t{1} << device_id : 0;
@@ -299,7 +299,7 @@ extern std::atomic<int32_t> exclude_state;  // -1 before the variable was read, 
 bool read_exclude() noexcept;
 bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept;
 
-// Whether one of the variables is bad that are checked where AOT_TUNE_FORCE is, and the error if it is.
+// Whether one of the variables that are checked together with AOT_TUNE_FORCE is bad, and its error.
 bool bad_exclude() noexcept;
 bool bad_override() noexcept;
 bool bad_warn() noexcept;
@@ -314,7 +314,7 @@ bool allowed(const OperatorInfo& op, const VariantInfo& variant, Trace& trace) n
   return trace.guard(!is_excluded(op, variant), variant, "AOT_TUNE_EXCLUDE names it");
 }
 
-// Passed to the generated guards: keeps the first that fails.
+// An argument of the generated guards. It keeps the first guard that fails.
 struct FirstRefusal {
   const VariantInfo* variant = nullptr;
   const char* condition = nullptr;
@@ -327,15 +327,15 @@ struct FirstRefusal {
   }
 };
 
-// The next variant after `previous` that is named, of the backend, or -1; negative of a status when the names
-// are bad.
+// The next variant of the backend after `previous` that is named, or -1. A negative status if the names are
+// bad.
 int32_t next_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t count,
                     const Backend& backend, int32_t previous) noexcept;
 
 int32_t forced_refused(const OperatorInfo& op, const VariantInfo& variant, int32_t level,
                        const char* condition) noexcept __attribute__((cold));
 
-// The first named variant that takes the call, into `variant`; -1 when none is named for it.
+// Puts the first named variant that takes the call into `variant`, or -1 if none is named for it.
 template <typename Accepts>
 int32_t choose_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t count,
                       const Backend& backend, int32_t level, Accepts accepts, int* variant) noexcept {
@@ -357,7 +357,7 @@ int32_t choose_forced(const OperatorInfo& op, const VariantInfo* variants, int32
 
 // ---- Explaining a choice
 
-// Appends to a buffer of the caller's, never beyond it, always terminated.
+// Appends to a caller's buffer, never beyond its end. The text is always terminated.
 class Text {
  public:
   Text(char* buffer, size_t size) noexcept : buffer_(buffer), size_(size) {
@@ -372,7 +372,7 @@ class Text {
 };
 
 void explain_device(Text& text, const Backend& backend, int32_t level) noexcept;
-// Where the number of processors is another one than that of `tuned`, which is 0 where nobody knows it.
+// Reports if the number of processors is not that of `tuned`. `tuned` is 0 if nobody knows it.
 void explain_processors(Text& text, const Backend& backend, int32_t device_id, int32_t tuned) noexcept;
 void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
                      const View* views) noexcept;

@@ -9,21 +9,21 @@
 
 namespace aot_tune {
 
-// How a family of devices calls itself in messages, and what its statuses mean.
+// A family's names in messages, and the meaning of its statuses.
 struct DeviceWords {
   const char* device;  // "cuda"
   const char* driver;  // "CUDA"
   const char* (*error_text)(int status) noexcept;
 };
 
-// Work on a stream runs in order, so that its calls can share memory, each in its turn. It is never given
-// back: a graph that was captured with it may run at any later time.
+// Work on a stream runs in order, so its calls can share memory in turn. The memory is never freed, because a
+// graph that was captured with it may run at any later time.
 class StreamMemory {
  public:
   explicit constexpr StreamMemory(const DeviceWords& words) noexcept : words_(words) {}
 
-  // Memory of at least `size` bytes for one call on this thread and stream, which no other call has until
-  // this one is done with `taken`; `allocate` gets it on the thread's device, which must be that of the call.
+  // Memory of at least `size` bytes for one call on this thread and stream. No other call has it until this
+  // one is done with `taken`. `allocate` gets it on the thread's device, which must be that of the call.
   int32_t take(int32_t device_id, void* stream, size_t size, int (*allocate)(void** memory, size_t size),
                Workspace* taken) noexcept {
     Buffer* buffer = find(device_id, key(stream));
@@ -32,7 +32,7 @@ class StreamMemory {
     taken->lock = &buffer->lock;
     if (buffer->size < size) {
       const size_t wanted =
-          size > 2 * buffer->size ? size : 2 * buffer->size;  // the old memory is not lost often
+          size > 2 * buffer->size ? size : 2 * buffer->size;  // doubled, so that old memory is seldom lost
       const size_t rounded = (wanted + 65535) / 65536 * 65536;
       void* grown = nullptr;
       const int error = rounded >= size ? allocate(&grown, rounded) : kOutOfMemory;
@@ -45,19 +45,19 @@ class StreamMemory {
   }
 
  private:
-  static constexpr int kOutOfMemory = 2;  // of cuda.h and of hip_runtime_api.h
+  static constexpr int kOutOfMemory = 2;  // in cuda.h and in hip_runtime_api.h
 
   struct Buffer {
     int32_t device_id;
     const void* stream;
     pthread_mutex_t lock;
-    void* memory;  // this and its size are guarded by `lock`
+    void* memory;  // `lock` guards this and its size
     size_t size;
     Buffer* next;
   };
 
-  // What tells streams apart: the handle, but for the stream that each thread has of its own under one handle
-  // (cudaStreamPerThread, hipStreamPerThread).
+  // What tells streams apart: the handle. But a stream that each thread has of its own has the same handle in
+  // all threads (cudaStreamPerThread, hipStreamPerThread).
   static const void* key(void* stream) noexcept {
     static thread_local char own;
     return stream == reinterpret_cast<void*>(2) ? &own : stream;

@@ -7,7 +7,7 @@
 namespace aot_tune {
 namespace {
 
-// In front of the memory.
+// This is before the memory.
 struct alignas(64) Block {
   Block* next;
   void** place;
@@ -19,7 +19,7 @@ thread_local bool ended = false;
 struct Owner {
   bool used = false;
   ~Owner() {
-    ended = true;  // destructors of others may call after that: they get none
+    ended = true;  // destructors of others may call later, and get none
     while (Block* const block = blocks) {
       blocks = block->next;
       *block->place = nullptr;

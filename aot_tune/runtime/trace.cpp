@@ -1,5 +1,5 @@
-// Counts calls by their kinds, and writes the counts to the file now and then. Without the variable nothing
-// of this runs. A count is written once, so that all counts of a file add up.
+// Counts calls by kind, and writes the counts to the file now and then. Without the variable, nothing of this
+// runs. Each count is written only once, so all counts of a file add up.
 #include "trace.h"
 
 #include <pthread.h>
@@ -22,7 +22,7 @@ std::atomic<int32_t> trace_state{-1};
 namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_TRACE";
-constexpr int kForm = 1;  // of the lines
+constexpr int kForm = 1;  // the form of the lines
 constexpr uint32_t kMostKinds = 4096;
 constexpr uint32_t kSlots = 2 * kMostKinds;
 constexpr int64_t kSecond = 1000000000;
@@ -30,27 +30,27 @@ constexpr int64_t kInterval = 10 * kSecond;  // between two writes
 constexpr int64_t kRetry = kSecond / 10;     // when another process writes
 constexpr int kLastPatience = 5000;          // ms, when the library is unloaded
 
-// Of a tensor's first word, beside its alignment; 0 is an absent tensor.
+// In a tensor's first word, beside its alignment. 0 is an absent tensor.
 constexpr int64_t kStrided = 256;
 
 struct Kind {
   const FactsInfo* info;
   uint64_t calls;
   uint64_t captured;
-  // Its words stand behind it.
+  // Its words follow it.
   int64_t* words() noexcept { return reinterpret_cast<int64_t*>(this + 1); }
 };
 
 // What was counted since the last write.
 struct Counts {
-  pid_t process;            // whose counts they are
+  pid_t process;            // the process that counted
   int64_t begun;            // in seconds since 1970
   int64_t due;              // when to write next, by the monotonic clock
-  off_t end;                // of the file after the last write
-  uint64_t others;          // calls for whose kinds there was no room
+  off_t end;                // the file's size after the last write
+  uint64_t others;          // calls of kinds for which there was no room
   uint32_t size;            // how many kinds there are
   Kind* kinds[kMostKinds];  // in the order of their first calls
-  uint16_t slots[kSlots];   // one more than a kind's index, at its hash or behind it
+  uint16_t slots[kSlots];   // a kind's index plus one, at its hash or after it
 };
 
 Counts counts;  // guarded by `mutex`
@@ -71,7 +71,7 @@ int64_t monotonic() noexcept {
 
 // ---- The file's name
 
-// The variable, with the folder that the process was in when it was read.
+// The variable's path, based on the folder of the process when it was read.
 const char* given_path() noexcept {
   static char* const path = [] {
     const char* given = secure_getenv(kVariable);
@@ -85,7 +85,7 @@ const char* given_path() noexcept {
   return path;
 }
 
-// With the number of the process in place of each %p.
+// Each %p is replaced by the number of the process.
 void write_path(char* path, size_t size) noexcept {
   Text text(path, size);
   for (const char* rest = given_path(); *rest != '\0';) {
@@ -102,7 +102,7 @@ void write_path(char* path, size_t size) noexcept {
 
 // ---- Lines
 
-// A name and its value in an object that is opened by the first one.
+// A name and its value in an object. The first name opens the object.
 void write_name(FILE* out, const char* object, const char* name, int* written) noexcept {
   if (*written == 0 && *object != '\0') std::fprintf(out, ", \"%s\": {", object);
   std::fprintf(out, "%s\"%s\": ", *written > 0 ? ", " : "", name);
@@ -113,7 +113,7 @@ void end_object(FILE* out, int written) noexcept {
   if (written > 0) std::fputc('}', out);
 }
 
-// Choices that are not the first ones, which are the default.
+// Choices other than the first ones, which are the defaults.
 void write_choices(FILE* out, const char* object, const AttributeInfo* rows, int32_t count,
                    const int64_t* values) noexcept {
   int written = 0;
@@ -176,7 +176,7 @@ void write_kind(FILE* out, Kind& kind) noexcept {
   std::fprintf(out, ", \"calls\": %" PRIu64 ", \"captured\": %" PRIu64 "}\n", kind.calls, kind.captured);
 }
 
-// Text that grows; without memory for it, it is not `complete`.
+// Text that grows. If memory runs out, it is not `complete`.
 struct Written {
   char* text = nullptr;
   size_t size = 0;
@@ -214,9 +214,9 @@ void clear() noexcept {
   counts.others = 0;
 }
 
-// Writes what was counted, and counts anew. What cannot be written ends the trace.
+// Writes what was counted, and starts new counts. A failure ends the trace.
 void write_out(int patience_ms) noexcept {
-  char path[PATH_MAX + 2];  // one that is cut off is too long for any file
+  char path[PATH_MAX + 2];  // a path that is cut off is too long for any file
   write_path(path, sizeof path);
   char reason[160] = "";
   Text why(reason, sizeof reason);
@@ -237,16 +237,16 @@ void write_out(int patience_ms) noexcept {
   std::fprintf(stderr, "aot_tune: %s=%s: %s; calls are not traced\n", kVariable, path, reason);
 }
 
-// Begins the counts of a process: the first ones, or those of a child of fork, whose parent writes its own.
+// Begins the counts of a process: the first ones, or those of a child of fork. The parent writes its own.
 void begin() noexcept {
   clear();
   counts.process = getpid();
   counts.begun = time(nullptr);
   counts.end = -1;
-  write_out(0);  // the header; the first call tells whether the file can be written
+  write_out(0);  // this writes the header, so the first call shows whether the file can be written
 }
 
-// A kind's slot, which is 0 before the first call of it.
+// The slot of a kind. It is 0 before the first call of that kind.
 uint16_t* find(const FactsInfo& info, const int64_t* words, size_t size) noexcept {
   uint64_t hash = reinterpret_cast<uintptr_t>(&info);
   for (size_t i = 0; i < size; ++i) {
@@ -261,7 +261,7 @@ uint16_t* find(const FactsInfo& info, const int64_t* words, size_t size) noexcep
   }
 }
 
-// A kind without calls, or NULL where there is no room for it.
+// A kind without calls, or NULL if there is no room for it.
 Kind* make_kind(const FactsInfo& info, const int64_t* words, size_t size) noexcept {
   const size_t bytes = size * sizeof *words;
   void* const memory = counts.size < kMostKinds ? std::malloc(sizeof(Kind) + bytes) : nullptr;
@@ -292,7 +292,7 @@ bool is_row_major(const View& view) noexcept {
   return true;
 }
 
-// A tensor without elements is like any other: nothing depends on where it lies.
+// A tensor without elements is like any other, because its address does not matter.
 int64_t* describe(const TensorInfo& tensor, bool given, const View& view, bool empty,
                   int64_t* words) noexcept {
   std::memset(words, 0, (1 + static_cast<size_t>(tensor.rank)) * sizeof *words);
@@ -310,7 +310,7 @@ int64_t* describe(const TensorInfo& tensor, bool given, const View& view, bool e
 
 // ---- The process
 
-// A child of fork may come from a process one of whose threads counts a call.
+// One of the threads may be counting a call when a process forks.
 void before_fork() noexcept { pthread_mutex_lock(&mutex); }
 void after_fork() noexcept { pthread_mutex_unlock(&mutex); }
 

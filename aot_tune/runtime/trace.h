@@ -1,4 +1,4 @@
-// AOT_TUNE_TRACE: a file that tells what a library is called with, in lines like those of a workload.
+// AOT_TUNE_TRACE: a file that tells which calls a library gets, in lines like those of a workload.
 #ifndef AOT_TUNE_RUNTIME_TRACE_H_
 #define AOT_TUNE_RUNTIME_TRACE_H_
 
@@ -6,7 +6,7 @@
 
 namespace aot_tune {
 
-// Words that tell one kind of call: facts but those of tensors, then of each tensor what it is like, and a
+// Words that tell one kind of call: facts except those of tensors, then each tensor's properties, and a
 // stride for each axis.
 template <size_t Tensors>
 constexpr size_t trace_words(size_t facts, const TensorInfo (&tensors)[Tensors]) {
@@ -27,8 +27,8 @@ inline bool is_capturing(const Backend& backend, const aot_tune_exec* exec) noex
   return backend.capturing != nullptr && backend.capturing(exec != nullptr ? exec->stream : nullptr);
 }
 
-// Counts a call that was served. `words` begins with its facts, those of tensors are replaced; of an `empty`
-// call nothing else counts but which tensors it has.
+// Counts a call that was served. `words` begins with its facts. Those of tensors are replaced. For an `empty`
+// call, only the set of its tensors counts.
 void count_call(const FactsInfo& info, const DLTensor* const* given, const View* views, bool empty,
                 bool captured, int64_t* words) noexcept;
 

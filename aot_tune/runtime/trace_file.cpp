@@ -1,5 +1,5 @@
-// Lines are appended under a lock of the file, which is open for that time only: a process may close all its
-// files, and another one may take the file away.
+// Lines are appended under a lock of the file. The file is only open for that time, because a process may
+// close all its files, and another process may remove the file.
 #include "trace_file.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace {
 struct File {
   int number;
   explicit File(const char* path) noexcept
-      // without blocking: a pipe that nobody reads would have the call wait
+      // without blocking, because the call would wait for a pipe that nobody reads
       : number(open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666)) {}
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -46,7 +46,7 @@ Appended lock(int file, int patience_ms, Text* why) noexcept {
   return Appended::kDone;
 }
 
-// The size of what ends with a whole line.
+// The size of the part that ends with a whole line.
 bool find_end(int file, off_t size, off_t* end) noexcept {
   char part[4096];
   while (size > 0) {
@@ -63,8 +63,8 @@ bool find_end(int file, off_t size, off_t* end) noexcept {
   return true;
 }
 
-// The size of a trace, of which what a process that was killed left of its last line is cut off. A file that
-// is none is left alone: the variable may name the wrong one.
+// The size of a trace. If a killed process left an unfinished last line, it is cut off. A file that is no
+// trace is not touched, because the variable may name the wrong one.
 bool read_size(int file, off_t* size, Text* why) noexcept {
   const off_t whole = lseek(file, 0, SEEK_END);  // fstat would ask for a recent glibc
   if (whole < 0) return fail_with(why, "it is no regular file");
@@ -91,7 +91,7 @@ bool write_all(int file, const Lines& lines) noexcept {
   return true;
 }
 
-// Whether a file may be so large; to write more would end the process by a signal.
+// Whether a file may be so large. Writing more would end the process by a signal.
 bool is_allowed(off_t size) noexcept {
   rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return true;

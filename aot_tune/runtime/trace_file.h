@@ -1,4 +1,4 @@
-// The file of a trace, to which several processes may write.
+// The file of a trace. Several processes may write to it.
 #ifndef AOT_TUNE_RUNTIME_TRACE_FILE_H_
 #define AOT_TUNE_RUNTIME_TRACE_FILE_H_
 
@@ -8,7 +8,7 @@
 
 namespace aot_tune {
 
-// How each trace begins, and so each header.
+// The beginning of each trace, and so of each header.
 constexpr char kTraceBegin[] = "{\"trace\": {";
 
 struct Lines {
@@ -18,9 +18,9 @@ struct Lines {
 
 enum class Appended { kDone, kBusy, kFailed };
 
-// Appends whole lines to a file, which is made if need be, while no other process does; `kBusy` when another
-// one has it for longer than `patience_ms`. The header stands before them unless the file still ends at
-// `*end`, where this process left it. What fails leaves the file as it was, and tells `why`.
+// Appends whole lines to a file while no other process does. It makes the file if necessary. Returns `kBusy`
+// if another process has it for longer than `patience_ms`. The header comes first, unless the file still ends
+// at `*end`, where this process left it. On failure the file stays as it was, and `why` says why.
 Appended append_lines(const char* path, const Lines& header, const Lines& lines, int patience_ms, off_t* end,
                       Text* why) noexcept;
 

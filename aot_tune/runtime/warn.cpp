@@ -1,5 +1,5 @@
-// What AOT_TUNE_WARN=unseen says, and to what calls: those that are in none of the kinds that were seen, or
-// out of the ranges of their own.
+// What AOT_TUNE_WARN=unseen reports, and for which calls: those of no kind that was seen, or outside the
+// ranges of their kind.
 #include "warn.h"
 
 #include <cinttypes>
@@ -20,7 +20,7 @@ constexpr const char* kRemedy =
     "workload.jsonl`, "
     "and build with AOT_TUNE_WORKLOAD=+workload.jsonl";
 
-// Read once: a later setenv may free the text.
+// Read once, because a later setenv may free the text.
 const char* given() noexcept {
   static const char* const text = [] {
     const char* value = std::getenv(kVariable);
@@ -36,7 +36,7 @@ bool is_kind(const FactsInfo& info, const Span* spans, const int64_t* facts) noe
   return true;
 }
 
-// The kind that a call is of, or null.
+// The kind of a call, or null.
 const Span* find_kind(const FactsInfo& info, const Seen& seen, const int64_t* facts) noexcept {
   for (int32_t i = 0; i < seen.kinds; ++i) {
     const Span* const spans = seen.spans + i * info.own();

@@ -1,4 +1,4 @@
-// AOT_TUNE_WARN: one line on stderr for an operator whose calls lie outside of what times are known of.
+// AOT_TUNE_WARN: one line on stderr for an operator if its calls are outside of what times are known for.
 #ifndef AOT_TUNE_RUNTIME_WARN_H_
 #define AOT_TUNE_RUNTIME_WARN_H_
 
@@ -6,12 +6,12 @@
 
 namespace aot_tune {
 
-// What a table of an operator was learned from.
+// What an operator's table was learned from.
 struct Seen {
   const char* target;
-  const Span* spans;  // of each kind of calls, those of its facts but for tensors
+  const Span* spans;  // for each kind of calls, the spans of its facts, without those of tensors
   int32_t kinds;
-  bool surveyed;  // or else measured
+  bool surveyed;  // otherwise measured
 };
 
 // -1 before the variable was read, 0 without it or when it is bad, 1 with `unseen`
@@ -23,8 +23,8 @@ inline bool warns_of_unseen() noexcept {
   return state < 0 ? read_warn() : state != 0;
 }
 
-// Tells of a call unless it is within what was `seen`, or an operator's calls were told of before. `seen` is
-// null where the device has no table.
+// Reports a call unless it is within what was `seen`, or an earlier call of the operator was reported. `seen`
+// is null if the device has no table.
 void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& backend, const Seen* seen,
                     std::atomic<bool>* told) noexcept;
 

@@ -6,11 +6,12 @@
 
 namespace aot_tune {
 
-// That of a call until its kernels are launched. What the calls on a stream share is locked for that
-// time: between two kernels of one call another thread's would write over what the first left for the second.
+// The workspace of a call until its kernels are launched. The calls on a stream share memory, which is locked
+// for that time. Otherwise, between two kernels of one call, another thread's could overwrite what the first
+// left for the second.
 struct Workspace {
   void* memory = nullptr;
-  pthread_mutex_t* lock = nullptr;  // held where there is one
+  pthread_mutex_t* lock = nullptr;  // held if there is one
   Workspace() = default;
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;

@@ -44,7 +44,7 @@ def test_of_a_process_that_forked_one_answers(bed: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("rounds", "rounds in another direction"), ("flushes", "treats denormal numbers otherwise")]
+    ("name", "what"), [("rounds", "rounds in another direction"), ("flushes", "treats denormal numbers differently")]
 )
 def test_a_candidate_that_leaves_arithmetic_changed_is_wrong(bed: Any, name: str, what: str) -> None:
     measured = bed.screen(name)

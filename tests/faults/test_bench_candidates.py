@@ -107,7 +107,7 @@ def test_one_wrong_element_in_2_to_the_24_is_found(bed: Any) -> None:
 def test_a_candidate_that_works_only_while_it_is_looked_at_is_suspicious(bed: Any) -> None:
     measured = bed.screen("lazy", bed.prepare(R=256, D=1024))
     assert measured.status == "suspicious"
-    assert re.search(r"^takes \d+\.\d times as long where its outputs are not there yet", measured.reason)
+    assert re.search(r"^takes \d+\.\d times as long when its outputs are missing", measured.reason)
 
 
 def test_what_is_wrong_only_in_repeated_calls_is_found_after_those_that_were_timed(bed: Any) -> None:
@@ -322,7 +322,7 @@ def test_a_candidate_that_killed_workers_is_not_run_again(bed: Any) -> None:
     first, second, third = (bed.screen("segfault", p) for p in prepared)
     assert (first.status, second.status, third.status) == ("crashed", "crashed", "crashed")
     assert third.reason.startswith("SIGSEGV")
-    assert third.reason.endswith("; not run again, it has killed 2 workers")
+    assert third.reason.endswith("; not run again, because it has killed 2 workers")
     assert bed.bench.pool.deaths == 2
 
 

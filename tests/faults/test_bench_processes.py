@@ -351,10 +351,13 @@ def test_a_reference_that_fails_names_the_operator_and_the_problem(
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('    return [call.x, "y"]', "TypeError: the reference returns list, wanted a dict of output name to array"),
+        (
+            '    return [call.x, "y"]',
+            "TypeError: the reference returns list instead of a dict from output names to arrays",
+        ),
         (
             '    return {"y": call.x[1:]}',
-            "ValueError: the reference returns 'y' of shape (15, 256), declared is (16, 256)",
+            "ValueError: the reference returns 'y' of shape (15, 256), but (16, 256) is declared",
         ),
         ('    return {"y": call.xs}', "has no attribute 'xs' (operator.py:"),
     ],

@@ -178,7 +178,7 @@ def test_a_quantiser_that_truncates_is_off_in_too_many(make: Make) -> None:
     bed, one = make(QUANTISE, QUANTISE_BODY.replace("ROUND", "std::trunc"), "tolerance=off_by(1, share=0.01),")
     refused = bed.wholly(one)
     assert refused.status == "wrong-result"
-    assert re.search(r"elements are off, \d\d\.\d+%, allowed are 1\.00%", refused.reason), refused.reason
+    assert re.search(r"elements \(\d\d\.\d+%\) are off, but only 1\.00% may be", refused.reason), refused.reason
 
 
 def test_coordinates_are_finite_where_they_are_declared_so(make: Make) -> None:

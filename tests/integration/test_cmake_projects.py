@@ -69,7 +69,7 @@ def test_an_editable_install_is_compiled_from_its_sources(tmp_path: Path) -> Non
     project = Project.make(tmp_path / "project")
     write(project, "find_package(aot_tune REQUIRED)\nmessage(NOTICE at:${AOT_TUNE_PACKAGE_DIR})\n", "ADD\n")
     installed.write_text(text.replace("@editable_sources@", str(tmp_path / "gone")))
-    assert f"{tmp_path}/gone, of which aot_tune is an editable install, is gone" in " ".join(
+    assert f"aot_tune is an editable install of {tmp_path}/gone, which is gone" in " ".join(
         project.cmake(f"-Daot_tune_DIR={config}", status=1).split()
     )
     installed.write_text(text.replace("@editable_sources@", str(ROOT / "aot_tune")))

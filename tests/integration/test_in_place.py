@@ -242,7 +242,7 @@ assert "x: f32 [R, D], changed in place." in ops.add_rms_norm.__doc__
 try:
     ops.add_rms_norm(empty, w=empty)
 except ops.ArgumentTypeError as error:
-    assert "misses the tensor 'residual'" in str(error), error
+    assert "needs the tensor 'residual'" in str(error), error
 else:
     raise SystemExit("a missing tensor was not missed")
 

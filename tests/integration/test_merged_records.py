@@ -60,8 +60,8 @@ def test_a_build_names_the_line_that_was_changed_by_hand(project: Project) -> No
     path.write_text(path.read_text().replace('"bitwise":true', '"bitwise":false', 1))
     said = project.configure("--database", other, build="changed_build", AOT_TUNE_MODE="replay", status=1)
     assert f"{path}:" in said
-    assert "has another digest than it and what was measured on it" in said
-    assert "fix: restore the file as by `git checkout -- FILE`" in said
+    assert "has another digest than its line and its measurements give" in said
+    assert "fix: restore the file, for example by `git checkout -- FILE`" in said
 
 
 def test_what_a_change_of_a_kernel_voids_is_pruned(project: Project) -> None:

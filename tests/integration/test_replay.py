@@ -163,8 +163,10 @@ def test_a_record_that_was_changed_by_hand_is_named(recorded: Path, direct: Buil
     path.write_text(before.replace('"bitwise":true', '"bitwise":false', 1))
     assert path.read_text() != before
     said = " ".join(fails(direct, recorded).split())  # CMake breaks lines
-    assert re.search(r"softmax\.jsonl:\d+: problem '.*' has another digest than it and what was measured on it", said)
-    assert "restore the file as by `git checkout -- FILE`" in said
+    assert re.search(
+        r"softmax\.jsonl:\d+: problem '.*' has another digest than its line and its measurements give", said
+    )
+    assert "restore the file, for example by `git checkout -- FILE`" in said
 
 
 def test_without_the_device_the_record_decides(recorded: Path, direct: Builder, built: Built) -> None:

@@ -1,1 +1,1 @@
-"""Families of devices: which are here, how they are measured, what watches them; one module each."""
+"""Families of devices, one module each: which devices are here, how they are measured, what watches them."""

@@ -18,7 +18,7 @@ _FLAGS = re.compile(
     r"(sse|ssse|avx|fma|f16c|bmi|popcnt|movbe|abm|lzcnt|aes|vaes|sha|gfni|vpclmul|pclmul|adx|amx|cx16|lahf|xsave\b|fsrm|erms)"
 )
 _UNKNOWN_HZ = 6e9
-"""Clock to reckon with where the system does not tell the highest: above what any CPU on sale reaches."""
+"""Clock in Hz to assume if the system does not tell the highest one. No CPU on sale reaches it."""
 
 _MORE_THAN_F32 = {
     "bf16": {"avx512_bf16": 2, "amx_bf16": 16},
@@ -26,7 +26,7 @@ _MORE_THAN_F32 = {
     **{name: {"sse2": 2} for name in ("i16", "u16")},
     **{name: {"ssse3": 4, "amx_int8": 32} for name in ("i8", "u8")},
 }
-"""Operations of a dtype for one in f32, by the flag of instructions that make so many."""
+"""How many operations of a dtype take as long as one in f32, by the CPU flag that gives so many."""
 
 
 class Cpu:
@@ -49,14 +49,14 @@ class Cpu:
         return self.devices(threads)[0].identity
 
     def policy(self, base: Policy) -> Policy:
-        """As it is."""
+        """The policy is used as it is."""
         return base
 
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
-        """Thread counts. Beside candidates, numpy's own BLAS shall make no threads.
+        """Thread counts. Beside candidates, numpy's own BLAS must start no threads.
 
-        OpenBLAS's threads spin for 2^26 cycles after a call unless told otherwise (103 ms were measured); 2^20 are
-        enough for calls in a row and leave the cores to the next turn of a race.
+        After a call, OpenBLAS's threads spin for 2^26 cycles by default (103 ms were measured). 2^20 cycles are enough
+        for calls in a row, and leave the cores to the next turn of a race.
         """
         blas = str(threads if role == "framework" else 1)
         return {
@@ -69,11 +69,14 @@ class Cpu:
         }
 
     def writable(self) -> tuple[Path, ...]:
-        """Nothing beside what every worker has."""
+        """Nothing more than every worker may write."""
         return ()
 
     def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
-        """From the widest instructions, two per cycle, on all threads, at the highest clock; bytes as if from L1."""
+        """Assumes the widest instructions, two per cycle, on all threads, at the highest clock.
+
+        Bytes are as if from L1.
+        """
         flags = str(device.identity.get("flags", "")).split()
         lanes = 16 if "avx512f" in flags else 8 if "avx" in flags else 4
         times = max((more for flag, more in _MORE_THAN_F32.get(math, {}).items() if flag in flags), default=1)
@@ -83,15 +86,15 @@ class Cpu:
         return max(flops / (rate * 4 * lanes * times), nbytes / (rate * 12 * lanes))
 
     def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
-        """The machine's."""
+        """The memory of the machine."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def runs(self, module: str) -> bool:  # noqa: ARG002
-        """Every framework does."""
+        """Every framework computes on a CPU."""
         return True
 
     def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
-        """Nothing to watch: what disturbs a sample is seen in the worker."""
+        """There is nothing to watch. The worker itself sees what disturbs a sample."""
         return _Unwatched()
 
 
@@ -110,11 +113,11 @@ class _Unwatched:
         return ""
 
     def capped(self, state: DeviceState) -> bool:  # noqa: ARG002
-        """Nothing tells."""
+        """Never: nothing tells."""
         return False
 
     def recover(self, why: str) -> None:
-        """At once."""
+        """Returns at once."""
 
 
 FAMILY = Cpu()
@@ -130,7 +133,10 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def cpu_identity() -> dict[str, str | int]:
-    """What two CPUs must share to share measurements, from /proc/cpuinfo and /sys; without the thread count."""
+    """What two CPUs must have in common to share measurements, from /proc/cpuinfo and /sys.
+
+    The thread count is not in it.
+    """
     info: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -154,7 +160,7 @@ def cpu_identity() -> dict[str, str | int]:
 
 
 def last_cache_bytes() -> int:
-    """Bytes of the last cache level; 32 MiB where the system does not tell."""
+    """Bytes of the last cache level, or 32 MiB if the system does not tell."""
     sizes = [_bytes(size) for name, size in _caches() if not name.endswith("i")]
     return max(sizes, default=32 << 20)
 

@@ -25,9 +25,9 @@ _VERSION = 9
 _HIGHEST_HZ = 3.2e9
 _FLOPS_PER_CLOCK = {"f32": 2 * 256, "f64": 2 * 256, "tf32": 2 * 4096}
 _MOST_FLOPS_PER_CLOCK = 2 * 8192
-"""Per multiprocessor: twice what Hopper has, or as much as Blackwell has, dense."""
+"""FLOP per cycle and multiprocessor, dense: twice what Hopper does, or as much as Blackwell does."""
 _L2_RATE, _MEMORY_RATE = 20_000.0, 16_000.0
-"""Bytes per ns that no cache or memory on sale reaches."""
+"""Bytes per ns. No cache or memory on sale reaches this."""
 
 
 class Cuda:
@@ -35,7 +35,7 @@ class Cuda:
 
     on_host = False
     compiling_disturbs = False
-    is_exclusive = True  # of its memory there is as much as one build needs
+    is_exclusive = True  # its memory is enough for one build only
     start_seconds = 5.0  # on an H200's machine 4.4 s to import torch, 0.3 s for CUDA
     caution = ""
     peaks = ": more than any GPU on sale has"
@@ -51,18 +51,18 @@ class Cuda:
                 sm_count=d.sm_count,
                 l2_bytes=d.l2_bytes,
                 memory_bytes=d.memory_bytes,
-                # A branch's later releases mend faults; its compiler and what it supports stay the same.
+                # Later releases of a branch only mend faults. Its compiler, and what it supports, stay the same.
                 driver=(query.driver_text or str(query.driver)).partition(".")[0],
             )
             for d in query.devices
         ]
 
     def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
-        """The device that was asked for: a spare worker has not touched the driver yet; the session checks it later."""
+        """The device that was asked for. The session checks it later: a spare worker does not touch the driver."""
         return device.identity
 
     def policy(self, base: Policy) -> Policy:
-        """Short samples, since a clock on the device takes them; copies until four times the L2 are filled."""
+        """Samples are short, because a clock on the device takes them. Copies of the tensors fill four times the L2."""
         return msgspec.structs.replace(
             base,
             version=_VERSION,
@@ -79,9 +79,10 @@ class Cuda:
         )
 
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
-        """One GPU, by name, so that it is number 0 there; cuBLAS's workspace as large as candidates' may be, 32 MiB.
+        """One GPU, by name, so that the worker sees it as number 0.
 
-        The host's cores are for compilers: frameworks take one.
+        cuBLAS gets as much workspace as a candidate may have, 32 MiB. The host's cores are for compilers, so frameworks
+        take one core.
         """
         return {
             "CUDA_VISIBLE_DEVICES": device.unit,
@@ -95,7 +96,7 @@ class Cuda:
         }
 
     def writable(self) -> tuple[Path, ...]:
-        """What the driver writes to; `/proc/self` is the worker, which asks this itself."""
+        """What the driver writes to. The worker itself asks this, so `/proc/self` is the worker."""
         files = sorted(p for p in Path("/dev").glob("nvidia*"))
         return (*files, Path("/proc/self/task"))
 
@@ -108,15 +109,15 @@ class Cuda:
         return max(flops / rate, near / _L2_RATE + (nbytes - near) / memory)
 
     def memory_of(self, device: Device) -> int | None:
-        """The GPU's own."""
+        """The memory of the GPU."""
         return int(device.identity["memory_gib"]) << 30 if "memory_gib" in device.identity else None
 
     def runs(self, module: str) -> bool:
-        """What computes on the host alone does not."""
+        """Not frameworks that compute on the host alone."""
         return module.partition(".")[0] not in ("numpy", "scipy")
 
     def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:
-        """NVML, where it is."""
+        """Watches by NVML, if it is here."""
         return GpuMonitor(device, log, open_gpu(device.unit), policy.on_gpu)
 
 
@@ -124,7 +125,7 @@ FAMILY = Cuda()
 
 
 def query_driver() -> DeviceQuery:
-    """What the driver tells: the one question that this stage and the compiling one both ask."""
+    """What the driver tells. This stage and the compiling stage both ask only this."""
     from aot_tune.compile.cuda.visible_gpus import visible_devices
 
     return visible_devices()
@@ -132,7 +133,7 @@ def query_driver() -> DeviceQuery:
 
 @cache
 def peak_rates(unit: str) -> tuple[float, float]:
-    """A GPU's highest clock in Hz and 1.25 x its memory's bytes per ns; generous numbers where NVML does not tell."""
+    """A GPU's highest clock in Hz, and 1.25 x its memory's bytes per ns. Generous numbers if NVML does not tell."""
     gpu = open_gpu(unit)
     hertz = (gpu.max_sm_mhz() or 0) * 1e6 if gpu else 0.0
     memory = 1.25 * gpu.memory_rate() if gpu else 0.0
@@ -142,7 +143,7 @@ def peak_rates(unit: str) -> tuple[float, float]:
 def device_of(
     *, name: str, uuid: str, capability: int, sm_count: int, l2_bytes: int, memory_bytes: int, driver: str
 ) -> Device:
-    """The record of a GPU: equal GPUs with one driver share everything but the unit."""
+    """The record of a GPU. Equal GPUs with the same driver differ only in the unit."""
     identity: dict[str, str | int] = {
         "name": name,
         "capability": capability,

@@ -16,7 +16,7 @@ _COUNT_SECONDS = 1.0
 
 
 class GpuMonitor:
-    """See `family.Monitor`. `gpu` is None where there is no NVML; `sleep` is the tests'.
+    """See `family.Monitor`. `gpu` is None if there is no NVML. Tests pass their own `sleep`.
 
     A GPU that stays slow is measured as it is.
     """
@@ -37,7 +37,7 @@ class GpuMonitor:
         self._told: set[str] = set()
 
     def begin(self) -> None:
-        """Refuse a GPU that serves no second process; wait for one that is busy, then go on."""
+        """Refuses a GPU that serves no second process. Waits for a busy GPU, but not for ever."""
         if self._gpu is None:
             self._say("NVML is not here: clocks, temperature and other processes of the GPU are not watched")
             return
@@ -62,7 +62,7 @@ class GpuMonitor:
             if waited >= self._rules.busy_seconds:
                 self._say(
                     f"noisy: {self._device.name} is still busy after {waited:.0f} s, with {others} other processes; "
-                    "measuring all the same"
+                    "measuring anyway"
                 )
                 return
             if not waited:
@@ -71,7 +71,7 @@ class GpuMonitor:
             waited += _IDLE_STEP
 
     def _busy(self, gpu: Gpu) -> int:
-        """How many other processes there are on a GPU that computes; -1 when it is idle."""
+        """How many other processes use the GPU while it computes, or -1 when it is idle."""
         percent = gpu.utilization()
         others = len(gpu.processes())
         busy = percent >= self._rules.busy_percent if percent is not None else others > 0
@@ -80,7 +80,7 @@ class GpuMonitor:
     def read(self, workers: Sequence[int]) -> DeviceState | None:
         """Clocks, temperature, power, reasons, and how many processes beside `workers` have a context.
 
-        The power cap is a reason where it held the clocks down at any time since the last reading.
+        The power cap is one of the reasons if it held the clocks down at any time since the last reading.
         """
         gpu = self._gpu
         if gpu is None:
@@ -99,17 +99,17 @@ class GpuMonitor:
         return before is not None and self._capped_ns is not None and self._capped_ns > before
 
     def _count(self, gpu: Gpu, workers: Sequence[int]) -> int:
-        """Other processes on the GPU; NVML takes its time to list them, so the answer is kept for a second."""
+        """Other processes on the GPU. NVML is slow to list them, so the answer is kept for a second."""
         if time.monotonic() - self._counted >= _COUNT_SECONDS:
             self._others, self._counted = _others(gpu.processes(), workers), time.monotonic()
             if self._others:
-                self._say(f"noisy: other processes use {self._device.name} while it is measured on; it is noted")
+                self._say(f"noisy: other processes use {self._device.name} during measurements; the records note it")
         return self._others
 
     def spoiled(self, state: DeviceState | None) -> str:
-        """Thermal and hardware slowdowns, and clocks that fell for no stated reason.
+        """Thermal and hardware slowdowns, and clocks that fell without a stated reason.
 
-        What lasts is accepted in the end, and then a clock that stays low is what is expected from there on.
+        A slowdown that lasts is accepted in the end. A clock that stays low is then the expected clock.
         """
         why = self._why(state) if state is not None else ""
         if not why or state is None:
@@ -131,11 +131,11 @@ class GpuMonitor:
             return f"{names[0]} at {state.celsius} C, {state.sm_mhz} MHz"
         low = 0 < state.sm_mhz < self._rules.least_clock * self._expected
         if low and not state.reasons & self._rules.kept:
-            return f"a clock of {state.sm_mhz} MHz, {self._expected} are expected"
+            return f"a clock of {state.sm_mhz} MHz instead of {self._expected}"
         return ""
 
     def capped(self, state: DeviceState) -> bool:
-        """The software power cap, as large matrix products have it."""
+        """Whether the software power cap acts. Large matrix products reach it."""
         return bool(state.reasons & POWER_CAP)
 
     def recover(self, why: str) -> None:
@@ -154,7 +154,7 @@ class GpuMonitor:
 
 
 def _others(pids: Sequence[int], workers: Sequence[int]) -> int:
-    """Processes that are not the bench's; only counted where NVML numbers them as no container does."""
+    """Processes that are not the bench's. In a container NVML may number them otherwise. Then they are only counted."""
     known = set(pids) & set(workers)
     if known or not workers:
         return len(set(pids) - set(workers))

@@ -37,25 +37,26 @@ class Monitor(Protocol):
         """
 
     def read(self, workers: Sequence[int]) -> DeviceState | None:
-        """What the device is like now; None when nothing tells. `workers` are the bench's own processes on it."""
+        """What the device is like now, or None when nothing tells. `workers` are the bench's own processes on it."""
 
     def spoiled(self, state: DeviceState | None) -> str:
-        """Why samples that were just taken are not to be kept; empty when they are, or no more can be done about it."""
+        """Why the last samples should be taken again. Empty when they are good, or when no more can be done."""
 
     def capped(self, state: DeviceState) -> bool:
-        """Whether the device held its clock down to keep within its power, which is how it runs."""
+        """Whether the power cap holds the device's clock down. That is normal operation."""
 
     def recover(self, why: str) -> None:
-        """Wait until samples can be taken again that were spoiled for a reason."""
+        """Wait until spoiled samples can be taken again. `why` says what spoiled them."""
 
 
 class Family(Protocol):
     """The bench's side of a family.
 
-    `on_host` says that candidates compute on the host's cores: workers beside them must be quiet while they are timed,
-    and start only when they are needed. `compiling_disturbs` what is measured, so that nothing is compiled beside it.
-    Verifying takes a device that `is_exclusive` away from other builds. A worker takes `start_seconds` to start.
-    `caution` is what every build for the family must say; empty for most. `peaks` says what `floor_ns` reckons with.
+    `on_host`: candidates compute on the host's cores. Then other workers must be quiet while candidates are timed, and
+    start only when they are needed. `compiling_disturbs`: compilers disturb measurements, so nothing is compiled
+    meanwhile. `is_exclusive`: a device that verifies for one build is not free for others. `start_seconds`: how long a
+    worker takes to start. `caution`: what every build for the family must say, empty for most. `peaks`: what `floor_ns`
+    assumes.
     """
 
     on_host: bool
@@ -69,7 +70,7 @@ class Family(Protocol):
         """The devices of this machine."""
 
     def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:
-        """The identity of the device that a worker of `device` is on; called in the worker, which must be cheap."""
+        """The identity of the device that a worker of `device` is on. The worker calls this, so it must be cheap."""
 
     def policy(self, base: Policy) -> Policy:
         """The policy for this family's devices."""
@@ -81,13 +82,13 @@ class Family(Protocol):
         """Files and folders that a worker must be able to write beside its scratch folder."""
 
     def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
-        """A time that no honest call can beat, from generous estimates of the device's peaks.
+        """A time that no honest call can beat. It follows from generous estimates of the device's peaks.
 
         `math` is the dtype that most of the operations are in, or `tf32`.
         """
 
     def memory_of(self, device: Device) -> int | None:
-        """Bytes of memory that a device's candidates compute in; None where nothing tells."""
+        """Bytes of memory that a device's candidates compute in, or None when nothing tells."""
 
     def runs(self, module: str) -> bool:
         """Whether a framework's module computes on this family's devices."""
@@ -128,19 +129,19 @@ def devices(name: str, threads: int) -> list[Device]:
 
 
 def policy_for(name: str, base: Policy) -> Policy:
-    """The policy to measure with on the devices of a family; that of a CPU is `base` itself."""
+    """The policy to measure with on the devices of a family. On a CPU it is `base` itself."""
     return family(name).policy(base)
 
 
 def floor_of(device: Device, operator: Operator, problem: Problem) -> float:
-    """A time in ns per call of an operator on a problem below which a measurement on a device cannot be true."""
+    """A time in ns per call. No true measurement of an operator on a problem and a device is below it."""
     flops = operator.flops.evaluate(operator.facts(problem))
     math = math_of(operator, problem)
     return family(device.family).floor_ns(device, flops, operator.compulsory_bytes(problem), math)
 
 
 def math_of(operator: Operator, problem: Problem) -> str:
-    """What an operator computes in on a problem: the dtype of its first input, or `tf32` where f32 may be that."""
+    """What an operator computes in on a problem: the dtype of its first input, or `tf32` if f32 may be computed so."""
     math = operator.dtype(problem, operator.inputs[0]).name if operator.inputs else "f32"
     return problem.attributes.get("math", math) if math == "f32" else math
 
@@ -151,5 +152,5 @@ def runs_on(name: str, module: str) -> bool:
 
 
 def caution_of(name: str) -> str:
-    """What a build for a family of devices must say; empty for most."""
+    """What a build for a family of devices must say. It is empty for most families."""
     return family(name).caution

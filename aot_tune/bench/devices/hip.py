@@ -1,4 +1,4 @@
-"""The HIP family: AMD's devices, for which libraries are built; none is looked for, and nothing is measured on them."""
+"""The HIP family: AMD's GPUs. Libraries are built for them, but no device is looked for and nothing is measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FAMILY", "Hip"]
 
 
 class Hip:
-    """AMD's GPUs; there are none as far as the bench knows, so that nothing here is ever asked of a device."""
+    """AMD's GPUs. The bench finds none, so no method that needs a device is ever called."""
 
     on_host = False
     compiling_disturbs = False
@@ -24,7 +24,7 @@ class Hip:
     peaks = ""
 
     def devices(self, threads: int) -> list[Device]:  # noqa: ARG002
-        """None: they cannot be measured on yet."""
+        """None. They cannot be measured on yet."""
         return []
 
     def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
@@ -32,7 +32,7 @@ class Hip:
         _refuse()
 
     def policy(self, base: Policy) -> Policy:
-        """As it is; nothing is measured by it."""
+        """The policy is used as it is. Nothing is measured by it."""
         return base
 
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
@@ -40,19 +40,19 @@ class Hip:
         _refuse()
 
     def writable(self) -> tuple[Path, ...]:
-        """Nothing beside what every worker has."""
+        """Nothing more than every worker may write."""
         return ()
 
     def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:  # noqa: ARG002
-        """Nothing is known of these devices' peaks, so that no recorded time is refused for them."""
+        """The peaks of these devices are not known, so no recorded time is refused."""
         return 0.0
 
     def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
-        """Nothing is known of these devices."""
+        """It is not known."""
         return None
 
     def runs(self, module: str) -> bool:
-        """What computes on the host alone does not."""
+        """Not frameworks that compute on the host alone."""
         return module.partition(".")[0] not in ("numpy", "scipy")
 
     def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002

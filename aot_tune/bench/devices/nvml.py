@@ -1,6 +1,6 @@
 """NVML through ctypes: clocks, temperature, power, throttle reasons and processes of one GPU, from any process.
 
-The bench's own process may load this library, which makes no context on a GPU; it never loads libcuda.
+The bench's own process may load this library, because it makes no context on a GPU. It never loads libcuda.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REASONS = {
     0x40: "thermal slowdown",
     0x80: "power brake",
 }
-"""What holds the clocks down, for people; the policy says which of them spoil samples."""
+"""What holds the clocks down, in words. The policy says which of these spoil samples."""
 
 _SM, _MEMORY = 1, 2
 _POWER = 0
@@ -47,7 +47,7 @@ class _Process(ctypes.Structure):
 
 
 class Gpu:
-    """One GPU; each question is answered with None, or an empty list, where this NVML does not answer it."""
+    """One GPU. The answer to a question is None, or an empty list, if this NVML cannot tell."""
 
     def __init__(self, library: Any, handle: ctypes.c_void_p) -> None:
         self._library, self._handle = library, handle
@@ -65,7 +65,7 @@ class Gpu:
         return self._number("nvmlDeviceGetMaxClockInfo", _SM)
 
     def memory_rate(self) -> float:
-        """Peak bytes per ns of the memory, which moves data twice a clock; 0 where NVML does not tell."""
+        """Peak bytes per ns of the memory, which moves data twice per clock. 0 if NVML does not tell."""
         clock, width = self._number("nvmlDeviceGetMaxClockInfo", _MEMORY), self._number("nvmlDeviceGetMemoryBusWidth")
         return 2.0 * (clock or 0) * 1e-3 * (width or 0) / 8
 
@@ -86,16 +86,16 @@ class Gpu:
         return None
 
     def capped_ns(self) -> int | None:
-        """For how long in all the power cap has held the clocks down, in steps of some 20 ms.
+        """For how many ns in all the power cap has held the clocks down. It counts in steps of about 20 ms.
 
-        `reasons` tell of it 0.1 s late. NVML 13 calls the question deprecated, and CUDA 14 is to be without it.
+        `reasons` shows the power cap 0.1 s late. NVML 13 calls this question deprecated, and CUDA 14 will not have it.
         """
         value = _Violation()
         known = self._ask("nvmlDeviceGetViolationStatus", ctypes.c_uint(_POWER), ctypes.byref(value))
         return int(value.violation) if known else None
 
     def utilization(self) -> int | None:
-        """Percent of the time in which kernels ran lately."""
+        """Percent of the last moments in which kernels ran."""
         value = _Utilization()
         return int(value.gpu) if self._ask("nvmlDeviceGetUtilizationRates", ctypes.byref(value)) else None
 
@@ -124,7 +124,7 @@ class Gpu:
 
 
 def open_gpu(unit: str, library: str = "libnvidia-ml.so.1") -> Gpu | None:
-    """The GPU of a UUID, or the one that a MIG name is a slice of; None where NVML is not, or does not know it."""
+    """The GPU with a UUID, or the GPU that a MIG name is a slice of. None without NVML, or if NVML does not know it."""
     try:
         loaded = ctypes.CDLL(library)
         if loaded.nvmlInit_v2() != 0:

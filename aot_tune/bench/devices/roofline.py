@@ -1,8 +1,8 @@
-"""The roofline of a call on a device: the time that moving its bytes or doing its operations takes at the peaks.
+"""The roofline of a call on a device: how long its bytes or its operations take at the device's peaks.
 
-The peaks of well-known GPUs are those of their data sheets, dense and without sparsity. Of other devices they are the
-generous ones by which impossible times are refused. Both follow from the device's record alone, so that a replay says
-the same on every machine.
+Well-known GPUs have the peaks of their data sheets, dense and without sparsity. Other devices have the generous peaks
+that also expose impossible times. Both follow from the device's record alone, so a replay says the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ __all__ = ["Roofline", "roofline_of"]
 
 
 class Roofline(NamedTuple):
-    """`ns` is the least time by the peaks, `of` names these; `bound` is what takes it, empty where they do not tell."""
+    """`ns` is the least time by the peaks, and `of` names the peaks.
+
+    `bound` is what takes it, or empty if they cannot tell.
+    """
 
     ns: float
     bound: str
@@ -27,7 +30,7 @@ class Roofline(NamedTuple):
 
 
 class _Sheet(NamedTuple):
-    """GB/s of the memory, and TFLOP/s by the dtype that is multiplied; sums of narrow ones are in f32."""
+    """GB/s of the memory, and TFLOP/s by the dtype of the factors. Narrow dtypes are summed in f32."""
 
     memory: float
     rates: dict[str, float]
@@ -55,11 +58,11 @@ _SHEETS = {
     "NVIDIA L4": _Sheet(300.0, _rates(121.0, 60.0, 30.3, 0.5, 242.0)),
     "NVIDIA A10": _Sheet(600.0, _rates(125.0, 62.5, 31.2, 0.98, 250.0)),
 }
-"""By the name that the driver tells."""
+"""By the name that the driver gives."""
 
 
 def roofline_of(device: Device, operator: Operator, problem: Problem) -> Roofline | None:
-    """The roofline of a call; None where nothing is known of the device, or the call does nothing."""
+    """The roofline of a call. None if nothing is known of the device, or if the call does nothing."""
     flops, size = operator.flops.evaluate(operator.facts(problem)), operator.compulsory_bytes(problem)
     math = math_of(operator, problem)
     sheet = _SHEETS.get(device.name)
@@ -68,8 +71,8 @@ def roofline_of(device: Device, operator: Operator, problem: Problem) -> Rooflin
         moving, computing = size / sheet.memory, flops / (1e3 * rate)
         bound = "memory" if moving >= computing else "compute"
         found = Roofline(max(moving, computing), bound, f"{device.name}'s data sheet")
-    else:  # as generous as these are, they say nothing of what a call is bound by
-        plain = msgspec.structs.replace(device, unit="")  # its clocks, where a driver tells them, are not in the record
+    else:  # these peaks are too generous to say what bounds a call
+        plain = msgspec.structs.replace(device, unit="")  # a driver may tell its clocks, but the record has none
         own = family(device.family)
         found = Roofline(own.floor_ns(plain, flops, size, math), "", f"generous peaks of {device.name}{own.peaks}")
     return found if found.ns > 0 else None

@@ -1,4 +1,4 @@
-"""A measurement in the making: what its phases took, and what its answers come to."""
+"""A measurement in the making: how long its phases took, and what its answers say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aot_tune.bench.protocol.measurement_records import Measurement, Prepared, S
 __all__ = ["Phases", "Run", "told_apart"]
 
 _CLOCK = 0.01
-"""On a host's clock, times are told to this share of an empty call, which is taken off them, and no closer."""
+"""An empty call is taken off the times of a host's clock. So times are only exact to this share of it."""
 
 
 class Phases(dict[str, float]):
@@ -33,8 +33,7 @@ class Phases(dict[str, float]):
 class Run:
     """A measurement in the making.
 
-    `sure` says that only its object can have killed the worker it is in, `spared` that another one was killed before
-    where that was not sure.
+    `sure`: only this object can have killed its worker. `spared`: an earlier worker died, and that was not sure.
     """
 
     sure = spared = False
@@ -44,7 +43,7 @@ class Run:
         self.phases = phases
 
     def to_blame(self, death: DiedError) -> bool:
-        """Whether its object killed the worker, as far as can be told or is worth another try."""
+        """Whether its object is to blame: it is sure, or it was a timeout, which is not worth another try."""
         return self.sure or death.certain or death.status == "timeout"
 
     def ended(self, status: Status, reason: str = "", **fields: object) -> Measurement:
@@ -54,14 +53,14 @@ class Run:
         )
 
     def timed(self, timing: messages.Timed, facts: Mapping[str, object]) -> Measurement:
-        """A measurement with times, if they can be true and the candidate did not leak."""
+        """A measurement with times, if they can be true and the candidate does not leak memory."""
         policy = self.context.policy
         status, reason = timing.status, timing.reason
         floor = self.context.floor_ns(self.prepared)
         samples = told_apart(self.context, floor, timing.samples, timing.overhead)
         if status == "ok" and samples and min(samples) < floor:
             status = "suspicious"
-            reason = f"{min(samples):.1f} ns per call, less than the {floor:.1f} ns that the device's peaks allow"
+            reason = f"{min(samples):.1f} ns per call is less than the {floor:.1f} ns that the device's peaks allow"
         elif status == "ok" and not any(samples):
             status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
         elif status == "ok" and timing.leak > policy.leak_bytes:
@@ -72,10 +71,10 @@ class Run:
 
 
 def told_apart(context: BenchContext, floor: float, samples: Sequence[float], overhead: float) -> tuple[float, ...]:
-    """Samples as far as they can be told from the `overhead` that was taken off them.
+    """Samples, as far as they can be distinguished from the `overhead` that was taken off them.
 
-    Those of a call on so little that even the device's `floor` cannot be told from it may come out as less than that,
-    or as nothing: they count as the least time that can be told.
+    A call may be so small that even the device's `floor` cannot be distinguished from it. Its samples may then be
+    below the floor, or zero. They count as the least time that can be distinguished.
     """
     least = _CLOCK * overhead if context.family.on_host else 0.0
     if not samples or min(samples) >= floor or floor > least:

@@ -30,9 +30,9 @@ from aot_tune.support.errors import WorkerError
 __all__ = ["Bench"]
 
 _MOST_LOADED = 256
-"""Objects that stay loaded in a worker whose device keeps them."""
+"""The most objects that stay loaded in a worker of a GPU. On a CPU none stays."""
 _JUST_NOW = 0.25
-"""Seconds within which what the device was like after one candidate's samples is what it is like before another's."""
+"""Seconds. While the state after one candidate's samples is no older, it is also the state before the next one's."""
 
 
 class Bench:
@@ -44,10 +44,10 @@ class Bench:
         scratch: a folder of this bench alone; workers' scratch folders go there.
         threads: of candidates and baselines.
         log: gets a line now and then.
-        findings: those of benches on devices of the same model, to share; without, of this bench alone, in `scratch`.
-        waits: whether it waits for a device that others use: what takes times does.
+        findings: what benches on devices of the same model share. Without, this bench has its own, in `scratch`.
+        waits: whether to wait for a device that others use. It must, to take times.
 
-    It belongs to the thread that enters it, which must live until it is left.
+    It belongs to the thread that enters it. This thread must live until it leaves.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Bench:
         self.context.pool.__exit__(kind, error, trace)
 
     def interrupt(self) -> None:
-        """Kill the workers, from another thread: what they were asked for ends with them."""
+        """Kill the workers, from another thread. Their requests end with them."""
         for worker in self.pool.workers():
             with contextlib.suppress(OSError):
                 os.killpg(worker.pid, signal.SIGKILL)
@@ -122,7 +122,7 @@ class Bench:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """In the block this device finds out everything for itself, and others learn nothing of it."""
+        """In the block, this device finds out everything for itself, and shares nothing of it."""
         shared, self.context.findings = self.context.findings, self._own
         try:
             yield
@@ -130,13 +130,11 @@ class Bench:
             self.context.findings = shared
 
     def _refer(self, request: messages.Reference, seconds: float) -> messages.Reply:
-        return self.context.pool.refer(
-            request, seconds
-        )  # the pool of the time: benchmarks put another one in its place
+        return self.context.pool.refer(request, seconds)  # benchmarks put another pool in its place
 
     @property
     def referring(self) -> float:
-        """Seconds that went into references so far."""
+        """Seconds that references took so far."""
         return self._preparation.seconds
 
     def screen(
@@ -146,9 +144,9 @@ class Bench:
         best_ns: float | None = None,
         tune_checks: bool = True,
     ) -> Measurement:
-        """Verify a candidate (on odd problems too, once per object, with `tune_checks`), then take a few times.
+        """Verify a candidate, then take a few times. `tune_checks` verifies it on odd problems too, once per object.
 
-        `best_ns` is the best time so far on the problem. Whatever the candidate does is a status of the measurement.
+        `best_ns` is the best time so far on the problem. Whatever the candidate does becomes the measurement's status.
 
         Raises:
             WorkerError: when no worker can be started.
@@ -156,14 +154,14 @@ class Bench:
         return self._measure(prepared, entrant, best_ns, tune_checks, timed=True)
 
     def verify(self, prepared: Prepared, entrant: Entrant, tune_checks: bool = True) -> Measurement:
-        """As `screen`, without times: for variants that were replayed or linked."""
+        """Like `screen`, without times. It is for variants that were replayed or linked."""
         return self._measure(prepared, entrant, None, tune_checks, timed=False)
 
     def race(self, prepared: Prepared, entries: Sequence[Entrant]) -> list[Measurement]:
         """Time entries and the operator's baselines in the same rounds.
 
-        Returns one measurement per entry, then one per baseline that can run here. Those with status ok have `final` of
-        one length, round by round, under one `race`.
+        Returns one measurement per entry, then one per baseline that can run here. Those with status ok have the same
+        `race` and equally many `final` times, one per round.
 
         Raises:
             WorkerError: when no worker can be started.
@@ -177,7 +175,7 @@ class Bench:
     def survey(
         self, operator_folder: Path, operator: Operator, problem: Problem, entrants: Sequence[Entrant]
     ) -> list[Measurement]:
-        """Time candidates that were verified elsewhere on a problem, whose results are compared with the first one's.
+        """Time candidates on a problem without reference results. They were verified elsewhere.
 
         Raises:
             WorkerError: when no worker can be started.
@@ -201,7 +199,8 @@ class Bench:
         load = messages.Load(handle=digest, path=str(entrant.shared_object.resolve()), symbol=entrant.symbol)
         while True:
             worker = self._warm_worker(run, odd)
-            run.sure = run.spared or worker.hosted <= {digest}  # else what another one left running may have killed it
+            # Otherwise, something that another object left running may have killed it.
+            run.sure = run.spared or worker.hosted <= {digest}
             try:
                 return self._attempt(run, worker, load, odd, best_ns, timed)
             except DiedError as death:
@@ -210,15 +209,18 @@ class Bench:
                 run.spared = True
 
     def _refusal(self, digest: str) -> messages.Failure | None:
-        """What is said of an object that is not run again."""
+        """What to say of an object that is not run again."""
         struck = self.context.struck(digest)
         if struck is None:
             return None
-        reason = f"{struck.reason}; not run again, it has killed {self.context.policy.strikes} workers"
+        reason = f"{struck.reason}; not run again, because it has killed {self.context.policy.strikes} workers"
         return messages.Failure(kind="struck", status=struck.status, reason=reason)
 
     def _ask(self, run: Run, worker: Worker, request: messages.Request, seconds: float) -> messages.Reply:
-        """Ask a worker; its death counts against the object at once, before another device tries what killed it."""
+        """Ask a worker.
+
+        If it dies, that counts against the object at once, before another device tries the same object.
+        """
         try:
             return self.context.pool.request(worker, request, seconds)
         except DiedError as death:
@@ -248,12 +250,12 @@ class Bench:
         return measured
 
     def _unload(self, run: Run, worker: Worker, most: int) -> None:
-        """Unload what was loaded longest ago, until no more than `most` are left."""
+        """Unload the objects that were loaded longest ago, until at most `most` are left."""
         for handle in worker.let_go(most):
             self._ask(run, worker, messages.Unload(handle=handle), self.context.policy.deadlines.load)
 
     def _warm_worker(self, run: Run, odd: Odd | None) -> Worker:
-        """A worker with the problem's buffers; one that dies of an earlier candidate is replaced, once."""
+        """A worker with the problem's buffers. If it dies of an earlier candidate, it is replaced once."""
         for last in (False, True):
             worker = self.context.pool.candidates()
             try:
@@ -329,10 +331,10 @@ class Bench:
         return run.timed(timing, facts)
 
     def _failed(self, run: Run, worker: Worker, odd: Odd) -> Measurement | None:
-        """The measurement of an object that is not right on its odd problems; None of one that is."""
+        """The measurement of an object that is wrong on its odd problems, or None if it is right."""
         verify = messages.Verify(handle=run.digest, keys=tuple(p.key for p in odd.problems), renewed=True)
 
-        def check() -> messages.Reply:  # unless it killed others' workers while this device waited for what they find
+        def check() -> messages.Reply:  # while this device waited, it may have killed the workers of others
             return self._refusal(run.digest) or self._ask(run, worker, verify, self.context.policy.deadlines.check)
 
         with run.phases("check"):

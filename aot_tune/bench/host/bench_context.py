@@ -1,4 +1,4 @@
-"""What the bench, its races and its measurements share: a device, its workers, and what is known of it so far."""
+"""What the bench, its races and its measurements share: a device, its workers, and what is known so far."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ __all__ = ["BenchContext"]
 
 
 class BenchContext:
-    """One device's workers and findings; `operators` are those of the problems that were prepared.
+    """One device's workers and findings. `operators` are those of the problems that were prepared.
 
-    `unloads` says whether libraries are unloaded once a variant is verified in them. Arguments are those of `Bench`.
+    `unloads` says whether libraries are unloaded once a variant is verified in them. The arguments are those of
+    `Bench`.
     """
 
     def __init__(
@@ -57,19 +58,19 @@ class BenchContext:
         )
 
     def floor_ns(self, prepared: Prepared) -> float:
-        """A time per call below which a measurement cannot be true."""
+        """A time in ns per call. A measurement below it cannot be true."""
         operator = self.operators[prepared.operator]
         return floor_of(self.device, operator, prepared.problem)
 
     def conditions(self, age: float = 0.0) -> DeviceState | None:
-        """What the device is like now, or was at most `age` seconds ago: to ask takes milliseconds."""
+        """What the device is like now, or was at most `age` seconds ago. Asking takes milliseconds."""
         if time.monotonic() - self._conditions[0] > age:
             state = self.monitor.read([w.pid for w in self.pool.workers()])
             self._conditions = time.monotonic(), state
         return self._conditions[1]
 
     def struck(self, digest: str) -> DiedError | None:
-        """What an object did that has killed as many workers as it may."""
+        """How an object killed a worker, if it has killed as many workers as it may."""
         return self.findings.struck(digest, self.policy.strikes)
 
     def introduce(self, worker: Worker, *problems: Prepared) -> None:
@@ -93,15 +94,15 @@ class BenchContext:
         """Have a worker that knows a problem make its buffers.
 
         Raises:
-            DiedError: when the worker dies of it, or cannot make them: it is not used again.
+            DiedError: when the worker dies of it, or cannot make them. It is then not used again.
         """
         limit = self.policy.deadlines.prepare
         reply = self.remarks.prepare(prepared, lambda r: self.pool.request(worker, r, limit))
-        if isinstance(reply, messages.Failure):  # no candidate's fault, unless one that was there before leaked
+        if isinstance(reply, messages.Failure):  # a candidate is at fault only if an earlier one leaked
             worker.kill()
             raise DiedError(reply.status, reply.reason)
 
 
 def _expect_done(reply: messages.Reply) -> None:
     if isinstance(reply, messages.Failure):
-        raise WorkerError("a worker cannot set a problem up", why=reply.reason, fix="see the worker's output above")
+        raise WorkerError("a worker cannot set up a problem", why=reply.reason, fix="see the worker's output above")

@@ -1,4 +1,4 @@
-"""What is found out once for all devices of one model: references, and what objects come to on odd problems."""
+"""What is found out once for all devices of one model: references, and verdicts on objects by odd problems."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _never() -> bool:
 
 
 class Once(Generic[T]):
-    """Values by name, each made by the first thread that asks; the others wait for it.
+    """Values by name. The first thread that asks makes the value, and the others wait for it.
 
-    Where making it fails, or what comes of it is not to be kept, the next one that asks or waits makes it itself. But
-    once it is `over`, those that wait do not, one after the other, what was ended before.
+    A value may fail, or may not be worth keeping. Then the next thread that asks or waits makes it itself. But once it
+    is `over`, waiting threads raise instead. Otherwise each of them would begin again what was ended.
     """
 
     def __init__(self, keep: Callable[[T], bool] = lambda _value: True, over: Callable[[], bool] = _never) -> None:
@@ -40,7 +40,7 @@ class Once(Generic[T]):
         """The value of that name.
 
         Raises:
-            WorkerError: when it is over, and what was waited for was not made.
+            WorkerError: when it is over, and the awaited value was not made.
         """
         other: threading.Event | None = None
         while True:
@@ -48,7 +48,10 @@ class Once(Generic[T]):
                 if name in self._made:
                     return self._made[name]
                 if other is not None and self._over():
-                    raise WorkerError("what another device had begun was ended", why="the build or its budget ended")
+                    raise WorkerError(
+                        "the work of another device was ended before its result was there",
+                        why="the build or its budget ended",
+                    )
                 other = self._making.get(name)
                 if other is None:
                     mine = self._making[name] = threading.Event()
@@ -66,7 +69,7 @@ class Once(Generic[T]):
             mine.set()
 
     def has(self, name: str) -> bool:
-        """Whether it is made."""
+        """Whether the value is made."""
         with self._lock:
             return name in self._made
 
@@ -76,18 +79,21 @@ class Once(Generic[T]):
             return self._made.get(name)
 
     def put(self, name: str, value: T) -> None:
-        """It was made elsewhere."""
+        """Keep a value that was made elsewhere."""
         with self._lock:
             self._made.setdefault(name, value)
 
     def making(self, name: str) -> bool:
-        """Whether somebody makes it now."""
+        """Whether a thread is making it now."""
         with self._lock:
             return name in self._making
 
 
 class Checks:
-    """Odd problems by operator and what a kernel requires: to fit them takes a while, and many require the same."""
+    """Odd problems by operator and by what a kernel requires.
+
+    Fitting them takes a while, and many kernels require the same.
+    """
 
     def __init__(self) -> None:
         self._made = Once[list[Check]]()
@@ -95,27 +101,27 @@ class Checks:
     def of(
         self, folder: Path, operator: Operator, requires: Sequence[Expr], policy: Policy, on_host: bool
     ) -> list[Check]:
-        """As `checks_for` gives them for the operator in a folder."""
+        """What `checks_for` gives for the operator in a folder."""
         name = "\n".join((str(folder.resolve()), policy.digest, str(on_host), *(r.key() for r in requires)))
         return self._made.get(name, lambda: checks_for(operator, requires, policy, on_host=on_host))
 
 
 @dataclass(frozen=True)
 class Odd:
-    """The odd problems of an object; none where it is known already what it comes to on its `suite`."""
+    """The odd problems of an object. There are none if the verdict on its `suite` is known already."""
 
     suite: str
     problems: Sequence[Prepared] = ()
 
 
 class Findings:
-    """What benches on devices of one model, each in a thread of its own, need not find out for themselves.
+    """What benches on devices of one model share. Each bench is in a thread of its own.
 
     Args:
-        folder: where references go; workers of all benches can read it.
-        prefix: of their names, which tell them from those of others in a worker.
-        over: whether what the benches do is being ended.
-        checks: those that are known from before.
+        folder: where references go. The workers of all benches can read it.
+        prefix: of the references' names, to tell them from others in a worker.
+        over: whether the benches are being ended.
+        checks: those that are known already.
     """
 
     def __init__(
@@ -131,13 +137,14 @@ class Findings:
 
     @staticmethod
     def suite(operator_folder: str, digest: str, requires: Sequence[Expr]) -> str:
-        """The name of what an object comes to on the odd problems that its guards let through."""
+        """The name of the verdict on an object: what comes of it on the odd problems that its guards let through."""
         return digest_of([operator_folder, digest, [r.key() for r in requires]])
 
     def choose(self, suites: Iterable[str]) -> int:
-        """Which of an asking thread's objects to try next, by what they come to on odd problems.
+        """Which of the calling thread's objects to try next, by their verdicts on odd problems.
 
-        The first for which that is known, or which no other thread has begun; from now on this one has. Else the first.
+        It is the first whose verdict is known, or that no other thread has begun. It then counts as begun by this
+        thread. If none is, it is the first of all.
         """
         me = threading.get_ident()
         with self._lock:
@@ -147,12 +154,12 @@ class Findings:
         return 0
 
     def struck(self, digest: str, most: int) -> DiedError | None:
-        """What an object did that has killed as many workers as it may."""
+        """How an object killed a worker, if it has killed as many workers as it may."""
         with self._lock:
             count, death = self._strikes.get(digest, (0, DiedError("ok", "")))
         return death if count >= most else None
 
     def strike(self, digest: str, death: DiedError) -> None:
-        """Count a worker that an object killed."""
+        """Count a worker that an object has killed."""
         with self._lock:
             self._strikes[digest] = (self._strikes.get(digest, (0, death))[0] + 1, death)

@@ -1,4 +1,7 @@
-"""Odd problems that every object must be right on: derived from the operator, fitted to what a kernel requires."""
+"""Odd problems that every object must be right on.
+
+They follow from the operator, and are fitted to a kernel's guards.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from aot_tune.spec.generators import ROWWISE
 
 __all__ = ["checks_for", "derived_checks", "large_checks", "oddest_checks"]
 
-_LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of none
+_LONG = (67, 131, 259)  # longer than two blocks of most sizes, and a multiple of none
 _SHORT = (3, 5, 7)
 _PLAIN = (13, 37, 29)
 _LONGEST = 1031
-_LONGEST_PADDED = 1021  # a prime, too; the pitch of rows that are padded by 3 is a multiple of much
+_LONGEST_PADDED = 1021  # also a prime; rows padded by 3 have a pitch with many divisors
 _BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
 _PITCH = 64
-_MOST = 24  # of one object on a device whose every launch and answer takes its time
+_MOST = 24  # for one object, on a device where every launch and answer takes its time
 _MULTIPLES = (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512)
 
 
@@ -33,14 +36,14 @@ def derived_checks(
     most_bytes: int = 8 << 20,
     most: int | None = None,
 ) -> list[Check]:
-    """Problems to verify an object on beside the one it is tuned for.
+    """Problems on which an object is verified, beside the problem that it is tuned for.
 
     They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast
-    and strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards
-    and pinned dims) or what the operator calls legal rules one out, the nearest problem that they allow takes its
-    place, if there is one. One more is on small integers where the operator is exact on them: what its sums run over is
-    longer than most blocks and a multiple of none. Problems of more than `most_bytes` are left out, but never all of
-    them; of more than `most`, every so many.
+    and strided axes, the least alignment), the optional tensors and the attributes. A problem may be ruled out by
+    `requires` (a kernel's guards and pinned dims) or by what the operator calls legal. Then the nearest allowed problem
+    takes its place, if there is one. One more has small integers, if the operator is exact on them. Its sums are longer
+    than most blocks, and a multiple of none. Problems of more than `most_bytes` are left out, but never all. If there
+    are more than `most`, they are thinned out evenly.
     """
     found = _every_check(operator, requires, special)
     sizes = {key: operator.compulsory_bytes(check.problem) for key, check in found.items()}
@@ -52,7 +55,7 @@ def derived_checks(
 
 
 def large_checks(operator: Operator, requires: Sequence[Expr], most_bytes: int) -> tuple[int, int]:
-    """How many of the derived checks take more than so many bytes, and how many there are in all."""
+    """How many of the derived checks take more than `most_bytes`, and how many there are in all."""
     found = _every_check(operator, requires, special=True).values()
     return sum(operator.compulsory_bytes(c.problem) > most_bytes for c in found), len(found)
 
@@ -93,7 +96,7 @@ def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, 
 
 
 def oddest_checks(every: Sequence[Check]) -> list[Check]:
-    """Of what `checks_for` gives that with the oddest strides, and one that chooses an attribute, if there are such."""
+    """Checks of `checks_for`: one with the oddest strides, and one that chooses an attribute, if there are any."""
     found = [c for c in every if not c.integers and not c.special]
     if not found:
         return []
@@ -109,7 +112,7 @@ def _oddness(check: Check) -> tuple[int, int, int, int, str]:
 
 
 def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, str]:
-    """The dtypes that the facts `dtype.<variable>` are pinned to, without those that are the defaults anyway."""
+    """The dtypes that the facts `dtype.<variable>` are pinned to. Dtypes that are the defaults anyway are left out."""
     pinned = dict(p for r in requires for p in r.pinned())
     found = {v: choices[pinned.get(f"dtype.{v}", 0)] for v, choices in operator.dtypes.items()}
     return {v: d for v, d in found.items() if d != operator.dtypes[v][0]}
@@ -118,7 +121,7 @@ def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, st
 def _thinned(checks: list[Check], most: int | None) -> list[Check]:
     """At most so many, spread over the list.
 
-    The first, that on small integers and the last, which has the special values, are kept.
+    The first, the one on small integers, and the last, which has the special values, are kept.
     """
     if most is None or len(checks) <= most:
         return checks
@@ -148,9 +151,9 @@ def _dims(operator: Operator) -> Iterator[Problem]:
 def _integer_check(
     operator: Operator, exact: IntegerSums, requires: Sequence[Expr], dtypes: Mapping[str, str]
 ) -> Check | None:
-    """Small integers in a problem whose sums run over long extents; every optional tensor is passed.
+    """Small integers in a problem whose sums have many terms. Every optional tensor is passed.
 
-    Where that is allowed, sums run along padded rows, so that what lies behind their last term is a number too.
+    If that is allowed, sums run along padded rows, so that a number also follows their last term.
     """
     requires, tensors = (*requires, *exact.requires), {t.name: t for t in operator.tensors}
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
@@ -195,7 +198,7 @@ def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]
 def _padded(
     operator: Operator, problem: Problem, tensor: Tensor, pad: int, step: int, order: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Strides of a tensor whose fastest axis has stride `step` and whose rows are `pad` elements longer than needed."""
+    """Strides of a tensor. Its fastest axis has stride `step`, and its rows are `pad` elements longer than needed."""
     shape = operator.shape(problem, tensor)
     strides = [0] * len(shape)
     size, rest = step, pad
@@ -222,9 +225,9 @@ def _options(operator: Operator) -> Iterator[Problem]:
 def _fitted(
     operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
 ) -> Problem | None:
-    """The problem if it is allowed, else the one near it that is: pinned facts set, dims rounded up where they must.
+    """The problem if it is allowed, else an allowed one near it: pinned facts set, dims rounded up where they must be.
 
-    Where what requires strides came before what changes the dims, once more with the dims first.
+    If this fails in the given order of requirements, those about dims alone come first in a second attempt.
     """
     if all_of(requires, operator.facts(problem)):
         return problem
@@ -236,7 +239,7 @@ def _fitted(
 def _nearest(
     operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
 ) -> Problem | None:
-    """The problem with one requirement after the other met, if all are in the end."""
+    """The problem with one requirement after the other met, or None if they are not all met in the end."""
     pinned = dict(p for r in requires for p in r.pinned())
     near = _with_pins(operator, problem, pinned, tensors)
     facts = operator.facts(near)
@@ -258,10 +261,11 @@ def _rounded(
     pinned: Mapping[str, int],
     of_dims: Sequence[Expr],
 ) -> Problem | None:
-    """The problem with the dims that a requirement is about rounded up to the least multiple that meets it, or cut.
+    """The problem with new extents for the dims of a requirement.
 
-    Else with extents at its constants, between them and their halves, or beyond them. Where that can be, so that
-    those `of_dims`, which are about dims alone, still hold.
+    They are rounded up to the least multiple that meets it, or cut. If neither meets it, extents at its constants,
+    between them and their halves, or beyond them are tried. Extents with which `of_dims` (the requirements about dims
+    alone) still hold are preferred.
     """
     about = require.facts()
     names = [n for n in operator.dims if n in about and n not in pinned]
@@ -285,11 +289,15 @@ def _rounded(
 
 
 def _extents(now: Mapping[str, int], constants: Sequence[int]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """Extents of some dims to try in order: those by rounding, cutting and around constants, and those beyond them."""
+    """Extents of some dims to try, in order.
+
+    First come those by rounding, by cutting and around constants, then those beyond.
+    """
     rounded = [{n: -(-extent // multiple) * multiple for n, extent in now.items()} for multiple in _MULTIPLES]
     close = [*rounded, *({n: min(extent, most) for n, extent in now.items()} for most in _BOUNDS)]
     close += [dict.fromkeys(now, extent) for c in constants for extent in (c - 1, c // 2 + 1)]
-    # Rows of 2049 to 4096 that are multiples of 16, say: extents of their own, so that padding is not always empty.
+    # Rows of 2049 to 4096 elements that are multiples of 16, for example. They are not constants, so padding is not
+    # always empty.
     close += [
         {n: c // 2 + extent for n, extent in r.items()} for c in constants for r in rounded if max(r.values()) <= c // 2
     ]
@@ -301,7 +309,7 @@ def _extents(now: Mapping[str, int], constants: Sequence[int]) -> tuple[list[dic
 
 
 def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mapping[str, Tensor]) -> Problem | None:
-    """The problem with rows padded to a pitch of much, for the tensors whose strides a requirement is about."""
+    """The problem with a pitch that has many divisors, for the rows of tensors whose strides a requirement is about."""
     strides = dict(problem.strides)
     for name in sorted({fact.split(".")[1] for fact in require.facts() if fact.startswith("stride.")}):
         shape, now = operator.shape(problem, tensors[name]), operator.strides(problem, tensors[name])
@@ -313,7 +321,7 @@ def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mappi
 
 
 def _constants(expr: Expr) -> list[int]:
-    """The constants of an expression that may be extents; of `next_power_of_2(D) == 4096` those around 4096."""
+    """The constants of an expression that may be extents. `next_power_of_2(D) == 4096` gives those around 4096."""
     own = [int(expr.value)] if expr.kind == "const" and int(expr.value) > 1 else []
     return [*own, *(c for a in expr.args for c in _constants(a))]
 
@@ -321,7 +329,7 @@ def _constants(expr: Expr) -> list[int]:
 def _with_pins(
     operator: Operator, problem: Problem, pinned: Mapping[str, int], tensors: Mapping[str, Tensor]
 ) -> Problem:
-    """The problem with dims, presence, attributes and the fastest axis of tensors as the pinned facts say."""
+    """The problem with the dims, presence, attributes and fastest axes that the pinned facts say."""
     dims, order, dtypes = dict(problem.dims), dict(problem.order), dict(problem.dtypes)
     present, attributes = set(problem.present), dict(problem.attributes)
     strides = {} if any(f in dims and dims[f] != v for f, v in pinned.items()) else dict(problem.strides)

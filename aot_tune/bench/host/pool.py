@@ -1,4 +1,7 @@
-"""Workers of one bench: one for candidates with a warm spare, one for frameworks; none of them outlives the bench."""
+"""Workers of one bench: one for candidates with a warm spare, and one for frameworks.
+
+None of them outlives the bench.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ __all__ = ["Pool"]
 
 
 class Pool:
-    """A context manager; nothing of it is kept in the module, so several can be open in one process."""
+    """A context manager. The module keeps no state, so several pools can be open in one process."""
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class Pool:
             self._candidates, self._spare = self._new("candidate"), self._new("candidate")
             self._candidates.start()
             self._spare.start()
-            if not self._on_host:  # a framework takes seconds to import, and disturbs nothing that is timed
+            if not self._on_host:  # a framework takes seconds to import, and the import disturbs no timing
                 self._frameworks = self._new("framework")
                 self._frameworks.start()
         except BaseException:
@@ -91,7 +94,7 @@ class Pool:
         return [w for w in found if w is not None and w.state not in ("NEW", "DEAD")]
 
     def candidates(self) -> Worker:
-        """The worker for candidates; a dead one is replaced by the spare, and the spare by a new one.
+        """The worker for candidates. If it died, the spare replaces it, and a new one replaces the spare.
 
         Raises:
             WorkerError: when no worker can be started.
@@ -117,7 +120,7 @@ class Pool:
         return self._candidates
 
     def frameworks(self) -> Worker:
-        """The worker for references and baselines, started when it is first asked for.
+        """The worker for references and baselines. It starts when it is first asked for.
 
         Raises:
             WorkerError: when it cannot be started.
@@ -137,7 +140,7 @@ class Pool:
         return self._frameworks
 
     def _bury(self, *workers: Worker | None) -> None:
-        """Sweep up after workers that died since they were last asked: that is no fault of what is asked next."""
+        """Clean up after workers that died while idle. The next request is not to blame."""
         for worker in workers:
             if worker is not None and worker.died_idle():
                 self.deaths += 1
@@ -152,7 +155,7 @@ class Pool:
                 self._log(f"sandbox: {note}")
 
     def request(self, worker: Worker, request: messages.Request, seconds: float) -> messages.Reply:
-        """Ask a worker; when it dies of it, sweep what it left behind.
+        """Ask a worker. If it dies of the request, kill what it left behind.
 
         Raises:
             DiedError: as `Worker.request` does.
@@ -168,7 +171,7 @@ class Pool:
             raise
 
     def refer(self, request: messages.Request, seconds: float) -> messages.Reply:
-        """Ask the worker for frameworks; once more when it dies of what need not come again, such as a kill.
+        """Ask the worker for frameworks. After a death that may not happen again, such as a kill, ask once more.
 
         Raises:
             DiedError: as `Worker.request` does.
@@ -186,7 +189,7 @@ class Pool:
         if not self._on_host:
             return
         if self._spare is not None:
-            with contextlib.suppress(WorkerError):  # told when it is needed
+            with contextlib.suppress(WorkerError):  # said when the spare is needed
                 self._spare.wait_ready()
         others = [w.pid for w in self.workers() if w is not self._candidates]
         processes.wait_until_quiet(others, 0.5)
@@ -203,7 +206,7 @@ class Pool:
         shutil.rmtree(worker.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Kill all workers and what they left behind, restore what was set. Idempotent."""
+        """Kill all workers and what they left behind, and restore what was set. Idempotent."""
         if not self._open or os.getpid() != self._owner:
             return
         self._open = False
@@ -216,5 +219,8 @@ class Pool:
 
 
 def _died(error: WorkerError) -> bool:
-    """Whether a worker died by itself while it started: worth a second try, unlike a deadline or a wrong device."""
+    """Whether a worker died by itself while it started.
+
+    Only this is worth a second try, not a deadline or a wrong device.
+    """
     return isinstance(error.__cause__, DiedError) and error.__cause__.status != "timeout"

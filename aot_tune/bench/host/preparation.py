@@ -24,9 +24,9 @@ Refer = Callable[[messages.Reference, float], messages.Reply]
 
 
 class Preparation:
-    """Has references computed that findings lack; `refer` asks the worker for it, within so many seconds.
+    """Computes the references that findings lack. `refer` asks the worker for one, within so many seconds.
 
-    `seconds` is what it took so far, to wait for another bench's included.
+    `seconds` is how long this took so far, with the time spent waiting for other benches.
     """
 
     def __init__(self, device: Device, policy: Policy, refer: Refer) -> None:
@@ -50,7 +50,7 @@ class Preparation:
     def of_all(
         self, findings: Findings, operator_folder: Path, operator: Operator, checks: Sequence[Check]
     ) -> list[Prepared]:
-        """Those of several; first what no other bench is at.
+        """The references of several checks. Those that no other bench is computing come first.
 
         Raises:
             WorkerError, AotTuneError: as `Bench.prepare` does.
@@ -76,7 +76,7 @@ class Preparation:
                 raise WorkerError(
                     f"{self._device.name}{unit and f' ({unit})'} cannot be measured on",
                     why=death.reason.removeprefix(WORKER_FAULT),
-                    fix=unit and "leave it out of CUDA_VISIBLE_DEVICES: what is measured by now is kept",
+                    fix=unit and "leave it out of CUDA_VISIBLE_DEVICES: what was measured so far is kept",
                 ) from death
             reply = messages.Failure(kind=death.status, reason=death.reason)
         if not isinstance(reply, messages.Done):
@@ -104,11 +104,11 @@ class Preparation:
 
 
 def _blamed(why: str) -> str:
-    """What is to be mended: a reference is not asked where its inputs cannot be drawn."""
+    """What is to be mended: where inputs cannot be drawn, it is not the reference."""
     return "the function" if OF_VALUES in why else "`reference`"
 
 
 def _size(operator: Operator, problem: Problem) -> int:
-    """Bytes of an operator's true values."""
+    """Bytes of the true values of an operator."""
     outputs = [t for t in operator.outputs if operator.is_present(problem, t)]
     return sum(8 * math.prod(operator.shape(problem, t)) for t in outputs)

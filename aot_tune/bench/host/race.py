@@ -1,4 +1,4 @@
-"""The final: entries and baselines in interleaved rounds of changing order, judged by paired times."""
+"""The final: entries and baselines in interleaved rounds of changing order. Paired times decide."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["Race"]
 
 
 _SPARED = 3
-"""A worker's death during a runner's turns is put down to others in the worker at most so often."""
+"""How often a worker's death in a runner's turns may be blamed on others in the worker."""
 _LINGER = 0.3
-"""Seconds in which what an entry leaves running must kill a worker that it has for itself, to be found out."""
+"""Seconds to wait whether a worker dies of what the one entry in it left running."""
 
 
 class Race:
@@ -56,7 +56,7 @@ class Race:
         self._last: Runner | None = None
 
     def run(self) -> list[Measurement]:
-        """Hold the race; always one measurement per entry."""
+        """Hold the race. There is always one measurement per entry."""
         for runner in self._entries:
             self._qualify(runner)
         for runner in self._baselines:
@@ -71,14 +71,14 @@ class Race:
         return [self._result(r) for r in runners]
 
     def _worker(self, runner: Runner) -> Worker:
-        """The runner's worker, in which it is loaded beside those that were asked before it."""
+        """The runner's worker, in which it is loaded beside the runners that came before it."""
         if runner.entry is None:
             worker = self._pool.frameworks()
-            if worker is not runner.home:  # another baseline has taken the last one with it
+            if worker is not runner.home:  # another baseline has taken the last worker with it
                 self._prepare_baseline(runner)
             return worker
         worker = self._pool.candidates()
-        if self._loaded_in is not None and worker is not self._loaded_in:  # it died between two turns
+        if self._loaded_in is not None and worker is not self._loaded_in:  # the worker died between two turns
             self._try_those_in(self._loaded_in)
             worker = self._pool.candidates()
         if worker is not self._loaded_in:
@@ -104,10 +104,10 @@ class Race:
             runner.out(reply.status, reply.reason)
 
     def _ask(self, runner: Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
-        """Ask a runner's worker; when it dies, the runner is out and the race goes on without it.
+        """Ask a runner's worker. If the worker dies, the runner is out, and the race goes on without it.
 
-        Where others were in the worker too, what one of them left behind may have killed it. Then those that are in the
-        race are tried, each in a new worker, and the runner is asked again, in one that has held nothing else.
+        Something that others left in the worker may have killed it. Then each of them that is still in the race is
+        tried in a new worker. The runner is asked again in a worker that has held nothing else.
         """
         deaths = 0
         while runner.status == "ok":
@@ -115,7 +115,7 @@ class Race:
             try:
                 worker = self._worker(runner)
             except DiedError as death:
-                deaths += runner.status == "ok" and runner.spared == spared  # else it died as the runner was loaded
+                deaths += runner.status == "ok" and runner.spared == spared  # else it died while the runner was loaded
                 if deaths == 2:
                     for other in self._standing():
                         other.out("no-result", f"no worker can hold the problem: {death.reason}")
@@ -134,7 +134,7 @@ class Race:
         return None
 
     def _blame(self, runner: Runner, worker: Worker, death: DiedError) -> None:
-        """Put a runner out whose worker died, unless something else may have done it; then the others are tried."""
+        """Put out a runner whose worker died. If something else may have killed it, try the others instead."""
         if not self._may_be_blameless(runner, worker, death):
             self._strike(runner, death)
             return
@@ -142,19 +142,19 @@ class Race:
         self._try_those_in(worker, but=runner)
 
     def _may_be_blameless(self, runner: Runner, worker: Worker, death: DiedError) -> bool:
-        """Whether something else than a runner may have killed its worker, as far as it is worth another try."""
-        killed = death.status == "timeout" or death.reason.startswith("killed by SIGKILL")  # as a budget's end does
+        """Whether something other than the runner may have killed its worker, and another try is worth it."""
+        killed = death.status == "timeout" or death.reason.startswith("killed by SIGKILL")  # also at a budget's end
         return not (killed or death.certain or worker.hosted <= {runner.digest} or runner.spared == _SPARED)
 
     def _try_those_in(self, died: Worker, but: Runner | None = None) -> None:
-        """See, once for each, whether a worker outlives an entry that it has for itself; which is out, if not."""
+        """Try each entry once in a worker that it has for itself. If the worker dies, the entry is out."""
         for runner in self._standing():
             self._loaded_in = None
             if runner is but or runner.tried or runner.digest not in died.hosted:
                 continue
             runner.tried = True
             request = messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True)
-            with contextlib.suppress(DiedError):  # as it is made ready: told when the entry is asked the next time
+            with contextlib.suppress(DiedError):  # a death here is reported at the next request
                 worker = self._worker(runner)
                 try:
                     self._pool.request(worker, request, self._policy.deadlines.verify)
@@ -230,16 +230,16 @@ class Race:
         self._repeat(runners, order)
 
     def _turn_ns(self, runner: Runner) -> float:
-        """How long a turn takes, roughly: its sample, and the calls before it that do not count."""
+        """Roughly how long a turn takes: its sample, and the calls before it that do not count."""
         call, gpu = statistics.median(runner.samples), self._policy.gpu
         load = gpu.load_before(call) if gpu and runner.warm else 0
         return call * (runner.calls + runner.warm) + load
 
     def _round(self, runners: Sequence[Runner], order: random.Random, *, fresh: bool) -> None:
-        """A turn of each that is still in the race, and after the last one the device's clock.
+        """One turn of each runner that is still in the race. After the last one, the device's clock is probed.
 
-        What the device is like is asked once for all of them, which takes longer than a sample: a round that is taken
-        again for it is so as a whole.
+        The device's state is asked once per round, because asking takes longer than a sample. So a spoiled round is
+        taken again as a whole.
         """
         spoiled = True
         while spoiled:
@@ -258,22 +258,20 @@ class Race:
         return bool(self._policy.gpu and self._policy.gpu.probe_cycles)
 
     def _steady(self, least: int) -> list[int]:
-        """Which rounds to keep: all where the power cap was seen, which moves the clock with every kernel.
+        """Which rounds to keep. If the power cap was seen, all are kept, because it moves the clock with every kernel.
 
-        The first look at the device tells of what ran before the rounds.
+        The first state does not count. It is of what ran before the rounds.
         """
         if any(self._context.monitor.capped(state) for state in self._states[1:]):
             return list(range(len(self._clocks)))
         return steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
 
     def _repeat(self, runners: Sequence[Runner], order: random.Random) -> None:
-        """Take rounds under a changed clock again, and drop them as far as enough others are there."""
+        """Repeat rounds whose clock changed, and drop such rounds as long as enough others are left."""
         if not self._probes:
             return
         if not any(self._clocks) and any(r.status == "ok" for r in runners):
-            self._context.remarks.log(
-                "the clock of multiprocessors cannot be probed: NVML is asked for the clock instead"
-            )
+            self._context.remarks.log("the clock of multiprocessors cannot be probed, so NVML tells the clock")
         rounds = len(self._clocks)
         for _ in range(math.ceil(self._policy.on_gpu.repeats * rounds)):
             if len(self._steady(0)) >= rounds:
@@ -289,7 +287,7 @@ class Race:
         self._clocks = [self._clocks[i] for i in kept]
 
     def _size(self, runner: Runner) -> None:
-        """Find how many calls a sample takes; a long call needs no call to warm up."""
+        """Find how many calls a sample takes. A long call needs no call to warm up."""
         if runner.status != "ok":
             return
         self._turn(runner, fresh=False, clock=False)
@@ -299,7 +297,10 @@ class Race:
             runner.warm = 0 if call > self._policy.long_ns else 1
 
     def _turn(self, runner: Runner, *, fresh: bool, clock: bool) -> float:
-        """Take a runner's next sample, or find that it is out; returns the device's clock in MHz, 0 if not known."""
+        """Take a runner's next sample, or find that it is out.
+
+        Returns the device's clock in MHz, or 0 if it is not known.
+        """
         self._hush(runner)
         last, self._last = self._last, runner
         resumed = self._others_since(last, runner)
@@ -317,7 +318,7 @@ class Race:
         return reply.mhz
 
     def _others_since(self, last: Runner | None, runner: Runner) -> bool:
-        """Whether another process may have used the device since the last runner's turn; entries share a worker."""
+        """Whether another process may have used the device since the last runner's turn. Entries share one worker."""
         strangers = bool(self._states and self._states[-1].others)
         return strangers or last is None or (last.entry is None) != (runner.entry is None)
 
@@ -332,13 +333,16 @@ class Race:
             self._pool.settle()
 
     def _look(self) -> DeviceState | None:
-        """What the device is like now, which is kept."""
+        """Reads the device's state now, and keeps it."""
         state = self._context.conditions()
         self._states += [state] if state is not None else []
         return state
 
     def _spoiled(self) -> bool:
-        """Whether the device slowed down during the last round; waits for it when the round is worth another try."""
+        """Whether the device slowed down during the last round.
+
+        If the round is worth another try, this waits for the device.
+        """
         state = self._look()
         why = self._context.monitor.spoiled(state) if self._recoveries else ""
         if not why:
@@ -368,7 +372,7 @@ class Race:
         final = told_apart(self._context, floor, runner.samples, runner.overhead) if runner.status == "ok" else None
         status, reason = runner.status, runner.reason
         if final and runner.entry is not None and statistics.median(final) < floor:
-            # Its screen was not below it, or it would not be here: the clock slipped, and the screen's time stands.
+            # Its screen was not below the floor, or it would not race. So the clock slipped, and the screen stands.
             status, reason = "skipped", f"{statistics.median(final):.1f} ns per call is below the device's floor"
             final = None
         elif status == "ok":
@@ -388,7 +392,7 @@ class Race:
         )
 
     def _conditions(self) -> tuple[DeviceState, ...]:
-        """The device before and after, and whoever was beside the race on it at any time."""
+        """The device before and after the race, and the most other processes that were on it in between."""
         if not self._states:
             return ()
         others = max(s.others for s in self._states)

@@ -1,4 +1,4 @@
-"""What is to be said of every time that is taken of a problem."""
+"""Remarks that belong to every time of a problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Remarks"]
 
 
 class Remarks:
-    """What workers say of problems when they first set them up: it belongs to every time that is taken of one."""
+    """What workers say of a problem when they first set it up. It belongs to every time of that problem."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
@@ -19,7 +19,7 @@ class Remarks:
         self._told: set[str] = set()
 
     def prepare(self, prepared: Prepared, ask: Callable[[messages.Prepare], messages.Reply]) -> messages.Reply:
-        """Have a worker make a problem's buffers, and keep and log what the first one to do so says of them."""
+        """Have a worker make a problem's buffers. The first worker's remarks on the problem are kept and logged."""
         new = prepared.key not in self._known
         reply = ask(messages.Prepare(key=prepared.key, probe=new))
         if new and isinstance(reply, messages.Done):
@@ -35,5 +35,5 @@ class Remarks:
             self._log(line)
 
     def on(self, prepared: Prepared, note: str) -> str:
-        """A note on times of a problem with what is to be said of all of them."""
+        """A note on times of a problem, with the remarks that belong to all of them."""
         return "; ".join(text for text in (note, self._known.get(prepared.key, "")) if text)

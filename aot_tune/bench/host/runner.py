@@ -1,4 +1,4 @@
-"""Candidates as a build hands them in, and how those in a race, and its baselines, fare."""
+"""Candidates as a build hands them in, and the state of entries and baselines in a race."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Entrant", "Runner"]
 
 
 _POISONED = 4
-"""Before one sample of so many, outputs are poisoned."""
+"""Before one of so many samples, the outputs are poisoned."""
 
 
 class Entrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,10 +25,10 @@ class Entrant(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         candidate: what its measurements are of.
-        shared_object: its object, linked for the bench.
-        symbol: what the names of its functions begin with.
+        shared_object: the candidate's object, linked for the bench.
+        symbol: the prefix of its functions' names.
         code: digest of what is measured.
-        requires: its guards, with its pinned dims.
+        requires: its guards and its pinned dims.
     """
 
     candidate: CandidateLike
@@ -39,7 +39,7 @@ class Entrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner:
-    """An entry or a baseline during a race; out once `status` is not ok."""
+    """An entry or a baseline during a race. It is out once `status` is not ok."""
 
     def __init__(self, name: str, digest: str, handle: str, entry: Entrant | None) -> None:
         self.name, self.digest, self.handle, self.entry = name, digest, handle, entry
@@ -53,7 +53,7 @@ class Runner:
         self.samples: list[float] = []
 
     def turn(self, key: str, *, fresh: bool, clock: bool, resumed: bool) -> messages.Turn:
-        """What to ask of its worker for the next sample; nobody knows before which of them outputs are poisoned."""
+        """The request for the next sample. Nobody can foresee before which samples the outputs are poisoned."""
         return messages.Turn(
             handle=self.handle,
             key=key,
@@ -66,5 +66,5 @@ class Runner:
         )
 
     def out(self, status: Status, reason: str) -> None:
-        """It takes no further turn, and why."""
+        """End its turns, for a reason."""
         self.status, self.reason = status, reason

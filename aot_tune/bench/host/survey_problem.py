@@ -1,4 +1,4 @@
-"""Times of verified candidates on a problem without reference results: many shapes cost little that way."""
+"""Times of verified candidates on a problem without reference results. So many shapes cost little."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from aot_tune.bench.protocol.messages import failure_of
 __all__ = ["survey_problem"]
 
 _NEAR = 1.1
-"""What takes up to so much more than the best is timed twice: of many about as fast, the least time is mostly luck."""
+"""Candidates up to so much slower than the best are timed twice. Among many near ties, the least time is mostly
+luck."""
 
 
 _FAR, _AGAIN, _ALIKE = 8.0, 3, 1.5
-"""What takes so many times as long as the best is timed again, up to three times, and has its least time: others may
-have had the cores. Two times that are within 1.5 x of each other are believed."""
+"""Candidates that take so many times the best are timed again, at most three times. The least time counts, because
+others may have used the cores. Two times within 1.5 x of each other are believed."""
 
 
 class _Surveyed:
-    """What is known of candidates on a problem: the worker that they are in, and their measurements by number."""
+    """What is known of candidates on a problem: the worker that holds them, and their measurements by number."""
 
     def __init__(self) -> None:
         self.worker: Worker | None = None
@@ -41,9 +42,9 @@ class _Surveyed:
 
 
 def survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequence[Entrant]) -> list[Measurement]:
-    """A measurement of each candidate; the results of others are compared with those of the first that has some.
+    """A measurement of each candidate. The first candidate with results sets what the others are compared with.
 
-    `prepared` needs no folder. Candidates stay loaded in the worker; what one does to it is a status of its own.
+    `prepared` needs no folder. Candidates stay loaded in the worker. If one kills the worker, its own status says so.
 
     Raises:
         WorkerError: when no worker can be started.
@@ -61,7 +62,7 @@ def survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequence
             surveyed.found[number] = msgspec.structs.replace(first, screen=(*first.screen, *again.screen))
     for number in far if surveyed.stands else ():
         first = surveyed.found[number]
-        for _ in range(_AGAIN):  # of several threads one may wait for another program's turn
+        for _ in range(_AGAIN):  # one of several threads may have waited for another program
             again = _survey(context, prepared, surveyed, number, entrants[number])
             if again.status != "ok":
                 break
@@ -80,7 +81,7 @@ def _ns(measurement: Measurement) -> float:
 def _survey(
     context: BenchContext, prepared: Prepared, surveyed: _Surveyed, number: int, entrant: Entrant
 ) -> Measurement:
-    """Time a candidate; what it does to its worker is its own status."""
+    """Time a candidate. If it kills its worker, its status says so."""
     run = Run(context, prepared, entrant.candidate.id, entrant.code, Phases())
     if (struck := context.struck(entrant.code)) is not None:
         measured = run.ended(struck.status, struck.reason)
@@ -98,7 +99,7 @@ def _survey(
 
 
 def _worker(context: BenchContext, prepared: Prepared, worker: Worker | None) -> Worker:
-    """A worker that knows the problem, and is quiet."""
+    """A worker that knows the problem and is quiet."""
     worker = context.pool.candidates() if worker is None else worker
     context.introduce(worker, prepared)
     context.pool.settle()

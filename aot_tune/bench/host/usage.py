@@ -1,4 +1,4 @@
-"""What a worker takes of the machine beyond what the system has limits for: files in all, and memory that is shared."""
+"""What a worker uses of the machine where the system has no limits: the size of all its files, and shared memory."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from aot_tune.bench.protocol.measurement_records import Status
 __all__ = ["Usage"]
 
 _DISK = 256 << 20
-"""Bytes that all files of a worker may take together."""
+"""The most bytes of all files of a worker together."""
 
 _RSS_SHMEM = re.compile(rb"RssShmem:\s*(\d+)")
 _SHARED = Path("/dev/shm")  # noqa: S108
 
 
 class Usage:
-    """Watches one worker: `pid`, which writes below `folder`, and may share `most` bytes of memory."""
+    """Watches one worker: process `pid`, which writes below `folder` and may share `most` bytes of memory."""
 
     def __init__(self, pid: int, folder: Path, most: int) -> None:
         self._pid, self._folder, self._most = pid, folder, most
         self._files: set[Path] = set()
 
     def excess(self) -> tuple[Status, str] | None:
-        """What it takes too much of; None while it does not."""
+        """What it uses too much of, or None."""
         disk = _size_below(self._folder)
         if disk > _DISK:
-            return "too-much-disk", f"its files take {disk >> 20} MiB, {_DISK >> 20} are allowed"
+            return "too-much-disk", f"its files take {disk >> 20} MiB, but only {_DISK >> 20} are allowed"
         pids = (self._pid, *_children(self._pid))
         for pid in pids:
             self._files |= _shared_files(pid)
         shared = sum(map(_shared_memory, pids)) + sum(map(_size, self._files))
         if shared > self._most:
-            return "oom", f"it shares {shared >> 20} MiB of memory, {self._most >> 20} are allowed"
+            return "oom", f"it shares {shared >> 20} MiB of memory, but only {self._most >> 20} are allowed"
         return None
 
     def clear(self) -> None:
-        """Remove the shared memory that it was seen to use and left behind."""
+        """Remove the shared memory that it used and left behind."""
         for path in self._files:
             with contextlib.suppress(OSError):
                 if path.lstat().st_uid == os.geteuid():
@@ -49,14 +49,17 @@ class Usage:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    with contextlib.suppress(OSError):  # few kernels lack it, and threads end
+    with contextlib.suppress(OSError):  # some kernels lack this file, and threads end
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
             found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
 def _read(path: str) -> bytes:
-    """A small file of `/proc`, which is read between the turns of candidates: without what Python's files do beside."""
+    """Read a small file of `/proc`.
+
+    This runs between the turns of candidates, so it avoids the extra work of Python's files.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, 1 << 16)
@@ -79,7 +82,7 @@ def _size(path: Path) -> int:
 
 
 def _shared_memory(pid: int) -> int:
-    """Resident bytes that a process shares and no file on a disk has."""
+    """Resident bytes that a process shares, without those of files on a disk."""
     with contextlib.suppress(OSError):
         found = _RSS_SHMEM.search(_read(f"/proc/{pid}/status"))
         return int(found[1]) << 10 if found else 0
@@ -90,7 +93,7 @@ def _shared_files(pid: int) -> set[Path]:
     """Files of shared memory that a process has open."""
     found: set[Path] = set()
     with contextlib.suppress(OSError):
-        if not os.listdir(_SHARED):  # noqa: PTH208  # as it mostly is
+        if not os.listdir(_SHARED):  # noqa: PTH208  # it is mostly empty
             return found
         for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
             with contextlib.suppress(OSError):

@@ -18,14 +18,14 @@ __all__ = ["verify_linked"]
 def verify_linked(
     context: BenchContext, library: Path, function: str, variant: str, problems: Sequence[Prepared]
 ) -> Measurement:
-    """Verify a variant on problems; the first fault ends it, and the measurement is of that problem.
+    """Verify a variant on problems. The first fault ends it, and the measurement is of that problem.
 
     Args:
         context: of the bench of the device that the variant is for.
         library: the shared library.
         function: the operator's public C function.
-        variant: as AOT_TUNE_FORCE takes it: `operator:name`.
-        problems: that it serves; at least one.
+        variant: `operator:name`, as AOT_TUNE_FORCE takes it.
+        problems: those that it serves, at least one.
 
     Raises:
         WorkerError: when no worker can be started.
@@ -33,7 +33,7 @@ def verify_linked(
     load = messages.Load(handle=variant, path=str(library.resolve()), symbol=function, variant=variant)
     while True:
         worker = context.pool.candidates()
-        first = not worker.hosted  # else what others left behind may be at fault, or a library that did not go
+        first = not worker.hosted  # else something left behind may be at fault, or a library that stayed
         run = Run(context, problems[0], variant, load.handle, Phases())
         try:
             return _attempt(run, worker, load, problems)
@@ -63,12 +63,13 @@ def _attempt(run: Run, worker: Worker, load: messages.Load, problems: Sequence[P
 
 
 def _unload(context: BenchContext, worker: Worker, handle: str) -> None:
-    """The way in which a runtime library goes is no fault of a variant: another worker takes over, once.
+    """Unload the library.
 
-    From then on libraries stay, and each variant is called in a copy of its own: workers take seconds to start.
+    A worker may die of its runtime library, which is no fault of the variant. Then another worker takes over. From then
+    on libraries stay loaded, because workers take seconds to start. Each variant is called in its own copy.
     """
     try:
         context.pool.request(worker, messages.Unload(handle=handle), context.policy.deadlines.load)
     except DiedError as death:
         context.unloads = False
-        context.log(f"libraries stay loaded while they are verified, a worker died as one went: {death.reason}")
+        context.log(f"libraries now stay loaded while verified, because a worker died of unloading one: {death.reason}")

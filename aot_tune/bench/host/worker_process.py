@@ -31,13 +31,13 @@ __all__ = ["DiedError", "Holdings", "Output", "Worker", "shown"]
 State = Literal["NEW", "STARTING", "READY", "BUSY", "DEAD"]
 _HALF = 32 << 10
 _LOOK = 0.25
-"""Seconds between two looks at what a worker takes of the machine."""
+"""Seconds between two readings of what a worker uses of the machine."""
 
 
 class DiedError(Exception):
-    """A worker died, or was killed, before it answered; or its answer was its last.
+    """A worker died, or was killed, before it answered. Or it answered and ended.
 
-    `certain` says that the request did it, and not something that an earlier one left running.
+    `certain` says that the request did it, not something that an earlier request left running.
     """
 
     def __init__(self, status: Status, reason: str, certain: bool = False) -> None:
@@ -46,7 +46,7 @@ class DiedError(Exception):
 
 
 def shown(text: str) -> str:
-    """A text of anybody's as a terminal may get it: escapes and other controls by their codes."""
+    """Any text, made safe for a terminal: escapes and other control characters become their codes."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -66,7 +66,7 @@ class Output:
             del self._tail[: len(self._tail) - _HALF]
 
     def text(self) -> str:
-        """Everything kept, with a line that says what is left out."""
+        """Everything that was kept, and a line that says how much is left out."""
         missing = self.total - len(self._head) - len(self._tail)
         middle = f"\n[... {missing} bytes left out ...]\n".encode() if missing else b""
         return shown((bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace"))
@@ -77,9 +77,9 @@ class Output:
 
 
 class Holdings:
-    """What a worker holds: keys of problems that are `known` to it, digests of objects that it has `hosted`.
+    """What a worker holds: keys of the problems that it has `known`, and digests of the objects that it has `hosted`.
 
-    Handles are `loaded` still, the oldest first.
+    `loaded` are the handles that are still loaded, the oldest first.
     """
 
     def __init__(self) -> None:
@@ -88,19 +88,19 @@ class Holdings:
         self.loaded: dict[str, None] = {}
 
     def learn(self, key: str) -> None:
-        """It knows a problem from now on."""
+        """The worker knows a problem from now on."""
         self.known.add(key)
 
     def host(self, digest: str) -> None:
-        """It is about to load an object, and what that leaves behind stays until the worker ends."""
+        """The worker is about to load an object. What the object leaves behind stays until the worker ends."""
         self.hosted.add(digest)
 
     def keep(self, handle: str) -> None:
-        """An object is loaded, and stays so."""
+        """An object is loaded, and stays loaded."""
         self.loaded[handle] = None
 
     def let_go(self, most: int) -> Iterator[str]:
-        """Handles to unload, of which no more than `most` are left then."""
+        """Handles to unload, so that at most `most` are left."""
         while len(self.loaded) > most:
             handle = next(iter(self.loaded))
             del self.loaded[handle]
@@ -110,7 +110,7 @@ class Holdings:
 class Worker(Holdings):
     """One worker process. States: NEW, STARTING, READY, BUSY, DEAD; `start` is idempotent.
 
-    The thread that starts it must live as long as it: the kernel ties the worker's life to that thread.
+    The thread that starts it must live as long as the worker, because the kernel ties the worker's life to it.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Worker(Holdings):
         self._place, self._resident = "starting", 0
 
     def died_idle(self) -> bool:
-        """Whether it died while it had nothing to do, which is found out now; it is DEAD then."""
+        """Whether it died while it had nothing to do. This call finds out, and then it is DEAD."""
         if self.state == "READY" and any(key.data == "death" for key, _ in self._selector.select(0)):
             self._finish()
             return True
@@ -199,7 +199,7 @@ class Worker(Holdings):
         """Wait for the worker's Hello.
 
         Raises:
-            WorkerError: when it does not come in time, or from another device or protocol; with what it printed.
+            WorkerError: when it is late, or from another device or protocol. Says what the worker printed.
         """
         self.start()
         if self.state != "STARTING":
@@ -228,10 +228,10 @@ class Worker(Holdings):
         self.hello, self.state = hello, "READY"
 
     def request(self, request: messages.Request, seconds: float) -> messages.Reply:
-        """Send a request and wait for its answer, at most `seconds` after each place that the worker says it is at.
+        """Send a request and wait for its answer, at most `seconds` after each place that the worker reports.
 
         Raises:
-            DiedError: when the worker dies, ends itself or is killed at the deadline; says by what, where, and what it
+            DiedError: when the worker dies, ends itself or is killed at the deadline. Says by what, where, and what it
                 printed last.
         """
         self.wait_ready()
@@ -239,7 +239,7 @@ class Worker(Holdings):
             raise DiedError("no-result", "the worker is gone")
         self._resident = 0
         self.state, self._place, self.output = "BUSY", type(request).__name__.lower(), Output()
-        with contextlib.suppress(ClosedError):  # a dead worker is noticed below
+        with contextlib.suppress(ClosedError):  # the code below notices a dead worker
             self._id = new_id()
             write_frame(self._requests, self._id + messages.encode(request))
         reply = self._wait(seconds)
@@ -251,12 +251,12 @@ class Worker(Holdings):
             raise DiedError(reply.status, f"{reply.reason} in {place}{said}", certain=True)
         unloads = family(self.device.family).on_host
         if messages.ends_a_turn(request, unloads=unloads) and not isinstance(request, messages.Turn):
-            self._look()  # not between turns of a race: nothing is to disturb the times
+            self._look()  # not between turns of a race: nothing may disturb the times
         self.state = "READY"
         return reply
 
     def _look(self) -> None:
-        """Kill a worker whose candidate takes more of the machine than it may."""
+        """Kill a worker whose candidate uses too much of the machine."""
         if self.role == "candidate" and (excess := self._usage.excess()):
             place = self._place
             self.kill()
@@ -265,7 +265,7 @@ class Worker(Holdings):
     def _wait(self, seconds: float) -> messages.Reply:
         deadline, place = time.monotonic() + seconds, self._place
         while True:
-            if self._place != place:  # a hang shows as soon; a machine that others keep busy is no hang
+            if self._place != place:  # a hang is still found as soon, and a busy machine is no hang
                 deadline, place = time.monotonic() + seconds, self._place
             left = deadline - time.monotonic()
             if left <= 0:
@@ -289,7 +289,7 @@ class Worker(Holdings):
             if any(number != self._id for number, _ in frames):
                 raise ClosedError("an answer that nobody asked for")
             replies = [messages.decode_reply(data) for _, data in frames]
-        except (ClosedError, msgspec.MsgspecError) as error:  # whatever wrote that, no answer can be told from it now
+        except (ClosedError, msgspec.MsgspecError) as error:  # whatever wrote that, no later answer can be recognised
             self._drain_output()
             self.kill()
             raise DiedError("no-result", f"no message in {self._place}: {error}{self._said()}") from error
@@ -304,13 +304,13 @@ class Worker(Holdings):
             data = os.read(self._replies, 1 << 16)
         except BlockingIOError:
             return b""
-        if not data:  # the end of the pipe; the death itself arrives on the pidfd
+        if not data:  # the pipe has ended; the pidfd reports the death itself
             with contextlib.suppress(KeyError):
                 self._selector.unregister(self._replies)
         return data
 
     def _drain_output(self) -> None:
-        for _ in range(16):  # in turns with the other pipe: a flood must not hide an answer or a deadline
+        for _ in range(16):  # in turns with the other pipe: much output must not hide an answer or a deadline
             try:
                 data = os.read(self._printed, 1 << 16)
             except BlockingIOError:
@@ -326,7 +326,7 @@ class Worker(Holdings):
         return f"; it printed: {said}" if said else ""
 
     def _bury(self) -> DiedError:
-        """Reap a worker that died by itself, with its group, and say what it died of."""
+        """Reap a worker that died by itself, with its group, and say how it died."""
         code, peak = self._finish()
         said = self.output.text()
         place = f" in {self._place}"
@@ -341,7 +341,7 @@ class Worker(Holdings):
         return DiedError("no-result", f"ended with status {code}{place} before it answered{self._said()}")
 
     def kill(self) -> None:
-        """Kill the worker's group by the ladder of the deadlines, reap it, and close its pipes. Idempotent."""
+        """Kill the worker's group by the steps of the deadlines, reap it, and close its pipes. Idempotent."""
         if self.state in ("NEW", "DEAD"):
             self.state = "DEAD"
             return
@@ -371,7 +371,10 @@ class Worker(Holdings):
         return False
 
     def _finish(self) -> tuple[int, int]:
-        """Kill what is left of the group, reap the worker; returns its exit code as Popen has it, and peak memory."""
+        """Kill what is left of the group, and reap the worker.
+
+        Returns its exit code, as Popen gives it, and its peak memory.
+        """
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
         code, peak = 0, 0
@@ -382,7 +385,7 @@ class Worker(Holdings):
             pass  # somebody else reaped it
         self._process.returncode = code
         processes.WORKERS.discard(self.pid)
-        with contextlib.suppress(ChildProcessError):  # those of its group that it left behind
+        with contextlib.suppress(ChildProcessError):  # members of its group that it left behind
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
         self._drain_output()
@@ -391,6 +394,6 @@ class Worker(Holdings):
         for descriptor in (self._requests, self._replies, self._printed, self._pidfd):
             os.close(descriptor)
         self.state = "DEAD"
-        # Linux counts what the parent held at the spawn into a child's peak: up to there, it says nothing of the child.
+        # Linux counts what the parent held at the spawn into a child's peak. A lower peak says nothing of the child.
         inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return code, peak if peak > inherited else self._resident

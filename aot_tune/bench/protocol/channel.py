@@ -1,6 +1,6 @@
-"""Length-framed messages over a pair of pipes: four bytes of length, then as many bytes: a request's id, then JSON.
+"""Messages over a pair of pipes: four bytes of length, then as many bytes, which are a request's id and JSON.
 
-An answer carries the id of the request, which nobody can guess: what a candidate writes to the pipe is no answer.
+An answer carries the id of its request. Nobody can guess the id, so what a candidate writes to the pipe is no answer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import struct
 __all__ = ["HELLO", "LIMIT", "ClosedError", "Frames", "new_id", "opened", "read_frame", "write_frame"]
 
 LIMIT = 16 << 20
-"""Bytes of the longest message; a longer one is a broken peer."""
+"""Bytes of the longest message. Who announces a longer one is broken."""
 
 _LENGTH = struct.Struct("<I")
 _ID_BYTES = 16
 
 HELLO = b"hello".ljust(_ID_BYTES)
-"""The id of what a worker says without being asked, when it is ready."""
+"""The id of a worker's first message, which nobody asked for: it is ready."""
 
 
 def new_id() -> bytes:
@@ -50,14 +50,14 @@ def write_frame(descriptor: int, data: bytes) -> None:
 
 
 def read_frame(descriptor: int) -> bytes:
-    """Wait for one message; for the worker, which has nothing else to do.
+    """Wait for one message. This is for the worker, which has nothing else to do.
 
     Raises:
-        ClosedError: at the end of the pipe, or for a length that cannot be.
+        ClosedError: at the end of the pipe, or for an impossible length.
     """
     (length,) = _LENGTH.unpack(_read_exactly(descriptor, _LENGTH.size))
     if length > LIMIT:
-        raise ClosedError(f"a message of {length} bytes was announced, {LIMIT} is the most")
+        raise ClosedError(f"a message of {length} bytes was announced, but at most {LIMIT} are allowed")
     return _read_exactly(descriptor, length)
 
 
@@ -72,23 +72,26 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
 
 
 class Frames:
-    """Cuts a stream of bytes, fed as they arrive, into messages; for the bench, which waits on several things."""
+    """Cuts a stream of bytes into messages as the bytes arrive.
+
+    This is for the bench, which waits for several things.
+    """
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes; return the messages that are whole now.
+        """Add bytes, and return the messages that are now whole.
 
         Raises:
-            ClosedError: for a length that cannot be.
+            ClosedError: for an impossible length.
         """
         self._bytes += data
         found = []
         while len(self._bytes) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._bytes)
             if length > LIMIT:
-                raise ClosedError(f"a message of {length} bytes was announced, {LIMIT} is the most")
+                raise ClosedError(f"a message of {length} bytes was announced, but at most {LIMIT} are allowed")
             end = _LENGTH.size + length
             if len(self._bytes) < end:
                 break

@@ -14,9 +14,9 @@ __all__ = ["InterpreterAnswer", "InterpreterRequest"]
 
 
 class InterpreterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One config of a Triton kernel of the operator in `folder`, to be run on a check as on the target.
+    """One config of a Triton kernel of the operator in `folder`. It is run on a check as it would run on the target.
 
-    `inspections` is what its function declares, `roots` are the folders that files of functions lie below.
+    `inspections` is what the kernel's function declares. `roots` are the folders that contain the files of functions.
     """
 
     folder: str
@@ -30,7 +30,7 @@ class InterpreterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InterpreterAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the result is right; `text` says what is wrong, or why there is none."""
+    """Whether the result is right. `text` says what is wrong, or why there is no result."""
 
     verdict: Literal["right", "wrong", "not runnable"]
     text: str = ""

@@ -43,24 +43,24 @@ Status = Literal[
     "leaves-threads",
     "too-much-disk",
 ]
-"""What a candidate came to. `no-result`: its process ended without an answer and without a signal; `failed`: a function
-returned an error, could not be loaded or changed its process; `skipped`: not run, with the reason; `suspicious`: faster
-than is possible, or than it is where it is needed."""
+"""What became of a candidate. `no-result`: its process ended without an answer and without a signal. `failed`: a
+function returned an error, could not be loaded, or changed its process. `skipped`: not run, and the reason says why.
+`suspicious`: faster than is possible, or faster when timed than in real use."""
 
 
 WORKER_FAULT = "in the worker: "
-"""A reason that starts so tells of a fault of the bench, not of the candidate."""
+"""A reason that begins so names a fault of the bench, not of the candidate."""
 
 
 BASELINE = "baseline:"
-"""A measurement's candidate that begins so is the baseline of that name."""
+"""The candidate of a measurement begins so for a baseline. The baseline's name follows."""
 
 
 Role = Literal["candidate", "framework"]
-"""Workers run either candidates, or frameworks: references and baselines."""
+"""A worker runs either candidates or frameworks. Frameworks compute references and baselines."""
 
 MOST_CALLS = 4096
-"""Calls of a sample, at most."""
+"""The most calls of a sample."""
 
 
 def group_size(call_ns: float, sample_ns: float) -> int:
@@ -87,10 +87,10 @@ class CandidateLike(Protocol):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device. `identity` is everything that two devices must share to share measurements; `slug` names folders.
+    """One device. `identity` is all that two devices must have in common to share measurements. `slug` names folders.
 
-    `unit` tells equal devices of one machine apart, as the driver wants it told (a GPU's UUID or a MIG name); it is no
-    part of the digest.
+    `unit` tells equal devices of one machine apart. It is what the driver calls the device (a GPU's UUID or a MIG
+    name). The digest does not cover it.
     """
 
     family: str
@@ -106,13 +106,14 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a device was like when samples were taken; 0 where its driver does not tell.
+    """What a device was like when samples were taken. A field is 0 if the driver does not tell it.
 
     Args:
         sm_mhz, memory_mhz: clocks.
         celsius: temperature; watts: power.
-        reasons: bits of NVML's clock event (throttle) reasons; the power cap where it acted since the state before.
-        others: processes on the device that are not the bench's; the most that were seen since the state before.
+        reasons: bits of NVML's clock event (throttle) reasons. The power cap is in it if it acted since the state
+            before.
+        others: processes on the device that are not the bench's. It is the most that were seen since the state before.
     """
 
     sm_mhz: int = 0
@@ -139,32 +140,32 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy says beside the rest where a GPU's own clock takes the times.
+    """The part of a policy for devices whose own clock takes the times: GPUs.
 
     Args:
-        launch: calls are played from a CUDA graph, where they can be captured in one, or are made on a stream.
-        statistic: what counts of the rounds of a race and of the samples of a screen.
-        short_ns: shorter calls are short; a graph holds at least `short_calls` of them.
-        most_calls: a graph holds at most so many calls, unless there are more copies of the tensors than that.
-        plays: a sample is at most so many plays of its graph.
-        single_ns: a single call that is waited for takes at most so much longer than one of many, by the host's clock
-            and with compilers on all cores; one that is hopeless by that is not timed otherwise.
-        empty_calls: nodes of the graph of empty kernels whose time is recorded as the overhead.
-        streams: a worker launches kernels on so many streams beside its own before it takes times, each time that
-            another process used the device or other kernels were loaded.
-        idle_seconds: a device without work for so long is heated up before a sample, for `heat_seconds` and on until
-            its clock is steady, `heat_most` seconds at most.
-        loaded_ns: calls that are not short load the device for so long before each sample of a race.
-        probe_cycles: of its clock a multiprocessor spins for so many, in each round, to tell what its clock is; 0 is
-            for no probe.
-        clock_change: a clock is steady while it changes by no more than this share of it. A round of a race in which
-            it is farther from the race's median is taken again, unless the power cap was seen during the race.
-        repeats: at most this share of a race's rounds is taken again for that.
-        read_limit: a rotation does not keep its tensors cold where they are read this many times as fast as memory is.
+        launch: `graph` replays calls from a CUDA graph if they can be captured. `stream` makes them on a stream.
+        statistic: which statistic counts, of the rounds of a race and of the samples of a screen.
+        short_ns: a call is short when it takes less. A graph holds at least `short_calls` of the short calls.
+        most_calls: the most calls of a graph. Only if there are more copies of the tensors, it holds one call per copy.
+        plays: the most plays of its graph in one sample.
+        single_ns: how much longer a single call, which the host waits for, may take than one call of many. It is by the
+            host's clock, with compilers on all cores. A call that is hopeless by this is not timed in another way.
+        empty_calls: how many empty kernels are nodes of the graph whose time is recorded as the overhead.
+        streams: on how many streams beside its own a worker launches kernels before it takes times. It does so each
+            time that another process used the device, or that other kernels were loaded.
+        idle_seconds: a device that had no work for so long is heated up before a sample. That takes `heat_seconds` and
+            goes on until the clock is steady, but not longer than `heat_most` seconds.
+        loaded_ns: how long calls that are not short load the device before each sample of a race.
+        probe_cycles: for how many of its cycles a multiprocessor spins, once a round, to find its clock. 0 is for no
+            probe.
+        clock_change: a clock is steady while it changes by no more than this share. A round of a race is taken again if
+            its clock is farther from the race's median, unless the power cap was seen during the race.
+        repeats: the largest share of a race's rounds that is taken again for a changed clock.
+        read_limit: a rotation does not keep its tensors cold if they are read at so many times the memory's speed.
         dropped: bits of NVML's clock event reasons under which samples are taken again.
-        kept: bits of reasons that excuse a clock below `least_clock` of the highest; without one it counts as dropped.
-        tries: a screen's samples are taken at most so often in all; waits: a race waits so often for a slowed device.
-        recoveries, recovery_seconds: pauses for a slowed device in a whole bench, and the length of one.
+        kept: bits of reasons that excuse a clock below `least_clock` of the highest. Without one, it counts as dropped.
+        tries: how often a screen's samples are taken at most. waits: how often a race waits for a slowed device.
+        recoveries, recovery_seconds: the most pauses for a slowed device in a whole bench, and the length of one.
         busy_percent, busy_seconds: a bench begins when kernels run for less than this share of the time, or after this
             wait.
     """
@@ -197,7 +198,7 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
     busy_seconds: float = 10.0
 
     def load_before(self, call_ns: float) -> int:
-        """ns for which calls that take so many each load the device before a sample of a race."""
+        """For how many ns the device is loaded before a sample of a race, if a call takes `call_ns`."""
         return self.loaded_ns if call_ns >= self.short_ns else 0
 
 
@@ -209,19 +210,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         seed: of the inputs' values.
         sample_ns: shortest sample; shorter calls are grouped.
         screen_stop: a screen ends after two samples that are both this many times slower than the best.
-        screen_ns: time of further samples in a screen; screen_samples: at most so many.
-        long_ns: calls that take longer are timed while they are verified instead of again.
+        screen_ns: time of the further samples in a screen. screen_samples: the most of them.
+        long_ns: calls that take longer are timed while they are verified, and not again.
         race_ns: time of a whole race; race_rounds, race_least: most and fewest rounds.
         cold_factor: copies of cold tensors rotate until they hold this many times the last cache's bytes.
-        copies: at most so many copies.
+        copies: the most copies.
         workspace_bytes: a candidate that asks for more is skipped.
         memory_bytes: a candidate may hold this much beside the buffers it is given.
         output_bytes: size of the largest file that a candidate may write.
-        leak_bytes: growth per call from which a candidate is dropped.
-        check_bytes: odd problems larger than this are left out unless nothing smaller is left.
+        leak_bytes: a candidate that grows by this much per call is dropped.
+        check_bytes: larger odd problems are left out, unless there is no smaller one.
         strikes: a candidate that killed so many workers is not run again.
-        special_values: check once that NaN and infinities come out where they should.
-        gpu: what there is to say only of devices that have it; no part of the digest of others.
+        special_values: whether NaN and infinities are checked once to come out where they should.
+        gpu: only for devices that have it. The digest of the others does not cover it.
     """
 
     version: int = 2
@@ -248,7 +249,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_gpu(self) -> GpuTiming:
-        """What is said of GPUs, or what would be."""
+        """The part for GPUs, or what it would be."""
         return self.gpu or GpuTiming()
 
     @property
@@ -260,9 +261,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """A problem to verify on.
 
-    `special` names an input that NaN and infinities are put into, see `Operator.special`; with `integers`, inputs are
-    small integers on which results must be exact, see `IntegerSums`. `scalars` are passed in place of those of every
-    other call.
+    `special` names an input that gets NaN and infinities, see `Operator.special`. With `integers`, inputs are small
+    integers, and results must be exact, see `IntegerSums`. `scalars` replace those of every other call.
     """
 
     problem: Problem
@@ -281,7 +281,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem whose reference results lie in read-only files below `folder`; `key` names them."""
+    """A problem whose reference results are read-only files below `folder`. `key` names them."""
 
     key: str
     operator: str
@@ -302,18 +302,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         candidate: the candidate's id, or `baseline:<name>`.
         code: what was measured, see `compile.object_records.measured_code`; empty for a baseline.
         device, policy: digests.
-        reason: why the status is not ok: signal, place, numbers, last lines of output; a note when it is ok.
+        reason: why the status is not ok (signal, place, numbers, last lines of output), or a note when it is ok.
         screen: ns per call of each sample of the screen.
-        final: ns per call in each round of a race, in the order of rounds, so that entries of one race pair up.
-        race: names the race that `final` is from.
-        error: largest |got - want| in units of the tolerance; at most 1 when the status is ok.
-        bitwise: whether repeated runs gave the same bits; None when it was not run twice.
-        overhead: ns per call of an empty call; taken off the times on a CPU, only recorded (an empty kernel in a graph)
-            on a GPU.
+        final: ns per call in each round of a race, in the order of the rounds. So entries of one race pair up.
+        race: names the race of `final`.
+        error: largest |got - want| in units of the tolerance. It is at most 1 when the status is ok.
+        bitwise: whether repeated runs gave the same bits, or None if there was one run only.
+        overhead: ns per call of an empty call. On a CPU it is taken off the times. On a GPU it is only recorded, for an
+            empty kernel in a graph.
         leak: bytes per call by which the process grew.
         phases: seconds per phase of the bench.
         conditions: of the device before and after the samples.
-        clocks: MHz of the multiprocessors in each round of `final`, where there is a probe; 0 where it did not tell.
+        clocks: MHz of the multiprocessors in each round of `final`, if there is a probe. 0 if it could not tell.
     """
 
     candidate: str
@@ -341,15 +341,21 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def lasting(self) -> bool:
-        """Whether the status is the candidate's own doing; else it may differ the next time and is not to be stored."""
+        """Whether the candidate caused the status.
+
+        If not, the status may differ the next time and is not to be stored.
+        """
         if self.status in ("timeout", "no-result"):
             return False
         if self.status in ("oom", "crashed"):
-            return not self.reason.startswith("killed by SIGKILL")  # which a worker never sends itself
+            return not self.reason.startswith("killed by SIGKILL")  # a worker never sends itself SIGKILL
         return not (self.status == "failed" and self.reason.startswith(WORKER_FAULT))
 
     @cached_property
     def ns(self) -> float | None:
-        """The best known time of a call: the median of the race, else of the screen; None unless the status is ok."""
+        """The best known time of a call: the median of the race, or else of the screen.
+
+        None unless the status is ok.
+        """
         samples = self.final or self.screen
         return statistics.median(samples) if samples and self.status == "ok" else None

@@ -1,4 +1,4 @@
-"""The typed messages between the bench and its workers: JSON, told apart by the field `type`, never code."""
+"""The typed messages between the bench and its workers: JSON, never code. The field `type` tells them apart."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class Ping(_Message):
 
 
 class Work(_Message):
-    """Name a problem to a worker: where its operator and its reference results are. Buffers are made when needed."""
+    """Tell a worker a problem: where its operator and its reference results are.
+
+    Buffers are made when they are needed.
+    """
 
     key: str
     operator_folder: str
@@ -59,9 +62,9 @@ class Work(_Message):
 
 
 class Prepare(_Message):
-    """Make buffers and inputs of a named problem now, so that their cost is not a candidate's.
+    """Make the buffers and inputs of a known problem now, so that no candidate pays for it.
 
-    With `probe`, see whether timed calls will find cold what shall be cold.
+    With `probe`, find out whether timed calls will find the cold tensors cold.
     """
 
     key: str
@@ -77,9 +80,9 @@ class Reference(_Message):
 
 
 class Load(_Message):
-    """Load a shared object; `handle` names it from now on.
+    """Load a shared object. `handle` is its name from now on.
 
-    With a `variant`, it is a whole library and `symbol` an operator's public function; see `objects.Linked`.
+    With a `variant`, it is a whole library, and `symbol` is an operator's public function. See `loaded_objects.Linked`.
     """
 
     handle: str
@@ -95,9 +98,9 @@ class Unload(_Message):
 
 
 class Verify(_Message):
-    """Run a loaded candidate on problems and compare with their references; `quick` leaves out repeats.
+    """Run a loaded candidate on problems, and compare with their references. `quick` leaves out repeats.
 
-    With `renewed`, calls on other contents of the same memory come before those that are compared.
+    With `renewed`, there are first calls on other contents of the same memory. Then come those that are compared.
     """
 
     handle: str
@@ -107,7 +110,7 @@ class Verify(_Message):
 
 
 class Screen(_Message):
-    """Screen a verified candidate: few samples, fewer when it is slow."""
+    """Screen a verified candidate: a few samples, and fewer when it is slow."""
 
     handle: str
     key: str
@@ -115,10 +118,10 @@ class Screen(_Message):
 
 
 class SurveyOne(_Message):
-    """Time a loaded candidate on a problem that has no reference results, as a screen does.
+    """Time a loaded candidate as a screen does, on a problem that has no reference results.
 
-    The first one on a problem leaves its results there; those of others are compared with them. `best_ns` is the best
-    time so far.
+    The first candidate on a problem leaves its results there. Those of the others are compared with them. `best_ns` is
+    the best time so far.
     """
 
     handle: str
@@ -128,7 +131,7 @@ class SurveyOne(_Message):
 
 
 class PrepareBaseline(_Message):
-    """Import a baseline's module and prepare it on a problem; `handle` names it from now on."""
+    """Import a baseline's module, and prepare it on a problem. `handle` is its name from now on."""
 
     handle: str
     key: str
@@ -136,9 +139,11 @@ class PrepareBaseline(_Message):
 
 
 class Turn(_Message):
-    """Time one sample of `calls` calls, after `warm` calls that are not timed; `poison` poisons the outputs first.
+    """Time one sample of `calls` calls, after `warm` calls that are not timed. `poison` first poisons the outputs.
 
-    `fresh` does that too, verifies what the calls made, and sees whether a call does less where it is repeated.
+    `fresh` poisons them too, verifies what the calls made, and finds out whether repeated calls do less. With `clock`,
+    the device's clock is probed afterwards. `resumed` says that another process may have used the device since this
+    worker's last turn.
 
     With `clock`, the device's clock is probed after it. `resumed` says that another process may have used the device
     since this worker's last turn.
@@ -160,7 +165,10 @@ Request = (
 
 
 class Hello(_Message):
-    """A worker's first message. `abi` is the protocol's version, `sandbox` what holds it, `notes` what could not."""
+    """A worker's first message.
+
+    `abi` is the protocol's version, `sandbox` what holds the worker, `notes` what could not.
+    """
 
     pid: int
     abi: int
@@ -174,7 +182,7 @@ class Pong(_Message):
 
 
 class Place(_Message):
-    """Where a worker is now, and its memory; what the bench reports when the worker dies before its answer."""
+    """Where a worker is now, and its memory. The bench reports it if the worker dies before its answer."""
 
     place: str
     resident_bytes: int
@@ -183,7 +191,7 @@ class Place(_Message):
 class Done(_Message):
     """A request without a result was carried out.
 
-    `remark` is to be said of all times that are taken of the problem, `log` is a line that is said once.
+    `remark` belongs to all times of the problem. `log` is a line to log once.
     """
 
     remark: str = ""
@@ -191,13 +199,13 @@ class Done(_Message):
 
 
 class Empty(_Message):
-    """A baseline cannot run here, and why."""
+    """A baseline cannot run here. The reason says why."""
 
     reason: str
 
 
 class Checked(_Message):
-    """What a verification came to; `runs` are ns of the single calls of the last problem."""
+    """The result of a verification. `runs` are ns of the single calls of the last problem."""
 
     status: Status
     reason: str = ""
@@ -209,8 +217,8 @@ class Checked(_Message):
 class Timed(_Message):
     """Samples in ns per call, the overhead (see `Measurement`), and growth of the process in bytes per call.
 
-    `status` is not ok when the outputs of the timed calls were wrong, or a call failed; `reason` may be a note
-    otherwise. `mhz` is the device's clock, where it was asked for and can be told.
+    `status` is not ok when the outputs of the timed calls were wrong, or a call failed. If it is ok, `reason` may be a
+    note. `mhz` is the device's clock, if it was asked for and is known.
     """
 
     samples: tuple[float, ...]
@@ -224,7 +232,7 @@ class Timed(_Message):
 class Failure(_Message):
     """A request that could not be carried out. `kind` is the class of the error.
 
-    The worker lives on unless this is its `last` word: then what failed has left the device's context unusable.
+    The worker lives on, unless this is its `last` answer: the failure has left the device's context unusable.
     """
 
     kind: str
@@ -268,9 +276,9 @@ def decode_reply(data: bytes) -> Reply:
 
 
 def ends_a_turn(request: Request, *, unloads: bool) -> bool:
-    """Whether another candidate's turn may come after a request, so that what this one left is looked for now.
+    """Whether another candidate may follow after a request. Then what this one left behind is looked for now.
 
-    `unloads` says whether a candidate is unloaded as soon as it was screened: then it is looked for after that.
+    `unloads` says whether a candidate is unloaded after its screen. Then the search comes after the unloading.
     """
     if isinstance(request, Verify):
         return request.quick or not unloads

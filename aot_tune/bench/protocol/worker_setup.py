@@ -10,9 +10,9 @@ __all__ = ["Setup"]
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is started with. `shared` is where it writes references; empty for candidates' workers.
+    """What a worker is started with. `shared` is where it writes references, and is empty for candidates' workers.
 
-    `mark` is what its descendants are known by, see `support.processes.mark_of`.
+    `mark` identifies its descendants, see `support.processes.mark_of`.
     """
 
     device: Device

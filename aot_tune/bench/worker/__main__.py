@@ -74,7 +74,7 @@ def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
     own, asked = os.getpid(), [b""]
 
     def emit(message: messages.Reply) -> None:
-        if os.getpid() != own:  # a candidate forked and both returned: only one of them is to answer
+        if os.getpid() != own:  # a candidate forked and both processes returned, but only one of them may answer
             os._exit(0)
         write_frame(setup.replies, asked[0] + messages.encode(message))
 
@@ -95,7 +95,7 @@ def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
         if isinstance(request, messages.Quit):
             return
         left = None
-        if watched and on_host and isinstance(request, messages.Unload):  # before the code of its threads goes
+        if watched and on_host and isinstance(request, messages.Unload):  # before the code of its threads is unloaded
             left = _left(before)
         reply = left or _answer(session, request, emit)
         libc.fflush(None)
@@ -114,15 +114,15 @@ def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
 
 
 def _is_undisturbed(request: messages.Request, turned: Container[str]) -> bool:
-    """Whether this is a turn of a race that is to leave the next one's times alone: not the first, nor the last.
+    """Whether nothing may disturb the next turn's times after this turn of a race: it is not the first or the last.
 
-    `turned` are the handles of those that have had a turn.
+    `turned` are the handles of the runners that have had a turn.
     """
     return isinstance(request, messages.Turn) and not request.fresh and request.handle in turned
 
 
 def _changed(before: ProcessState, *, on_host: bool) -> messages.Failure | None:
-    """What a candidate has made of its process, which is none for the next one then."""
+    """What a candidate has changed of its process. If anything, the next candidate does not get this process."""
     found = changes(before, on_host=on_host)
     if not found:
         return None
@@ -131,7 +131,7 @@ def _changed(before: ProcessState, *, on_host: bool) -> messages.Failure | None:
 
 
 def _left(before: ProcessState) -> messages.Failure | None:
-    """What threads a candidate leaves when it has had its turn."""
+    """Which threads a candidate leaves running after its turn."""
     left = left_threads(before)
     return messages.Failure(kind="process", reason=left, status="leaves-threads", last=True) if left else None
 
@@ -164,4 +164,4 @@ def _place(error: BaseException) -> str:
 if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
-    os._exit(status)  # what candidates left registered for the exit is not run
+    os._exit(status)  # what candidates have registered to run at exit does not run

@@ -1,4 +1,4 @@
-"""Compares results with true values, element by element, in arrays of numpy or tensors of torch."""
+"""Compares results with true values, element by element, in numpy arrays or torch tensors."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from aot_tune.bench.worker.reference_results import Bounds
 __all__ = ["FAR_OFF", "agree", "compare"]
 
 FAR_OFF = 1e30
-"""The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
+"""The error, in tolerances, of a value that cannot be compared. It is finite, since JSON has no infinity."""
 
 _TIMES = 16.0
 _STEP, _SHARE = 2, 0.1
-"""A right kernel may be off by some tolerances, or by a step in a few elements; what is farther off is just wrong."""
+"""A right kernel may be off by some tolerances, or by a step in a few elements. Beyond this, a result is wrong."""
 
 
 def compare(
     xp: Any, name: str, got: Any, want: Any, bounds: Bounds, highest: float, block: int = 1 << 16
 ) -> tuple[str, float]:
-    """Compare an output with the truth, in float64 or whole 64 bits; NaN and infinities must be where it has them.
+    """Compare an output with the truth, in float64 or whole 64 bits.
 
-    Overflow to infinity is right where the truth is beyond `highest`. Returns what is wrong with the worst element, and
-    what could be declared if it is right, or an empty text; and the largest error in tolerances.
+    NaN and infinities must be where the truth has them. Overflow to infinity is right if the truth is beyond `highest`.
+    Returns two things. The first is what is wrong with the worst element, and what could be declared if the element is
+    right, or an empty text. The second is the largest error in tolerances.
 
     Args:
-        xp: numpy or torch, which both arrays are of.
-        name: of the output, for what is wrong.
-        got, want: of one shape; bools as bytes.
+        xp: numpy or torch. Both arrays are of this kind.
+        name: of the output, for the text.
+        got, want: arrays of the same shape. Bools are bytes.
         bounds: how far off a value may be.
         highest: the largest finite value of the output's dtype.
-        block: so many elements are compared at a time.
+        block: how many elements are compared at a time.
     """
     values, wanted = got.reshape(-1), want.reshape(-1)
     worst, place, wrong, other = 0.0, 0, 0, 0
@@ -44,7 +45,7 @@ def compare(
         if float(ratio[here]) > worst:
             worst, place = float(ratio[here]), start + here
     share = other / max(1, values.shape[0])
-    if not wrong and other <= math.ceil(bounds.share * values.shape[0]):  # of few elements one may always be
+    if not wrong and other <= math.ceil(bounds.share * values.shape[0]):  # even of a few elements, one may be off
         return "", worst
     index = ", ".join(map(str, _index(place, got.shape)))
     true, found = wanted[place].item(), values[place].item()
@@ -53,7 +54,7 @@ def compare(
     where = f"{name}[{index}]: got {found!r}, want {true!r}"
     if not wrong:
         return (
-            f"{where}; {other} of {values.shape[0]} elements are off, {share:.2%}, allowed are {bounds.share:.2%}"
+            f"{where}; {other} of {values.shape[0]} elements ({share:.2%}) are off, but only {bounds.share:.2%} may be"
             f"{_advice(name, bounds, 1.0, share, whole=True)}"
         ), share / bounds.share
     allowed = bounds.absolute + bounds.relative * abs(true)
@@ -74,7 +75,7 @@ def _index(place: int, shape: Any) -> list[int]:
 
 
 def _advice(name: str, bounds: Bounds, off: float, share: float, whole: bool) -> str:
-    """What could be declared where a result that is as far off is right: a little more than what was seen."""
+    """What could be declared if this result is right: a little more than what was seen."""
     if whole:
         if not off <= _STEP or share > _SHARE:
             return ""
@@ -88,10 +89,10 @@ def _advice(name: str, bounds: Bounds, off: float, share: float, whole: bool) ->
 
 
 def _ratios(xp: Any, value: Any, exact: Any, bounds: Bounds, highest: float) -> Any:
-    """Errors in tolerances; `FAR_OFF` where there is nothing to compare."""
-    if exact.dtype in (xp.int64, xp.uint64):  # of large ones a float64 would not tell those that differ by 1
+    """Errors in tolerances, or `FAR_OFF` if there is nothing to compare."""
+    if exact.dtype in (xp.int64, xp.uint64):  # in float64, large integers that differ by 1 may look equal
         step = xp.asarray(xp.where(value > exact, value - exact, exact - value), dtype=xp.float64)
-        step = xp.where(step < 0.0, step + 2.0**64, step)  # of int64: the difference needs another bit
+        step = xp.where(step < 0.0, step + 2.0**64, step)  # the difference of two int64 needs one more bit
         return xp.where(value == exact, 0.0, step / bounds.absolute if bounds.absolute else FAR_OFF)
     value, exact = xp.asarray(value, dtype=xp.float64), xp.asarray(exact, dtype=xp.float64)
     ratio = xp.abs(value - exact) / (xp.abs(exact) * bounds.relative + (bounds.absolute + 5e-324))
@@ -104,21 +105,21 @@ def _ratios(xp: Any, value: Any, exact: Any, bounds: Bounds, highest: float) -> 
 
 
 def agree(name: str, got: Any, want: Any, epsilon: float | None) -> str:
-    """How two candidates' results differ by more than rounding may explain; empty where they do not.
+    """How the results of two candidates differ by more than rounding may explain. Empty if they do not.
 
-    It is a look for what goes wrong on odd shapes, not a verification: what is off by less than 16 times the rounding
-    of the largest value, or 2^-8 of it, passes.
+    This only looks for failures on odd shapes and verifies nothing. It accepts differences of up to 16 times the
+    rounding of the largest value, or up to 2^-8 of that value.
 
     Args:
         name: of the output.
         got, want: arrays of numpy or tensors of torch, of one shape and dtype.
-        epsilon: of their dtype; None of integers and bools, which must be equal.
+        epsilon: of their dtype, or None for integers and bools, which must be equal.
     """
     if epsilon is None:
         return "" if bool((got == want).all()) else f"{name!r} is not what another candidate computes"
     if not math.prod(got.shape):
         return ""
     off, limit = float(abs(got - want).max()), max(16 * epsilon, 2.0**-8) * float(abs(want).max())
-    if off <= limit:  # which NaN is not
+    if off <= limit:  # a comparison with NaN is false
         return ""
-    return f"{name!r} is off by {off:.3g} from what another candidate computes, more than {limit:.3g}"
+    return f"{name!r} is off by {off:.3g} from what another candidate computes; {limit:.3g} is allowed"

@@ -1,4 +1,4 @@
-"""Values that a function of the operator's author draws, with inputs in view, and the checks of what it returns."""
+"""Values that a function of the operator's author draws, which may see other inputs, and checks of its results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["DrawCall", "function_values"]
 
 
 class DrawCall:
-    """The call that such a function sees: numbers and names at once, an input when it is asked for.
+    """The call that such a function sees. Numbers and names are known at once, and an input when it is asked for.
 
     Args:
         known: dims, scalars, attributes, and the tensor's shape.
-        inputs: those before the tensor, by name, as functions that draw them.
+        inputs: functions that draw the inputs before the tensor, by name.
         later: the tensors that are not drawn yet.
     """
 
@@ -55,16 +55,16 @@ def function_values(
     random: Callable[[], np.random.Generator],
     call: Callable[[], DrawCall],
 ) -> NDArray[Any]:
-    """What a tensor's function returns, of the tensor's shape; `random` makes its generator, always in one state.
+    """What a tensor's function returns, in the tensor's shape. `random` makes its generator, always in the same state.
 
     Raises:
-        ValueError: naming the function with its line, for an error of it and for what the tensor cannot hold.
+        ValueError: if the function raises, or if the tensor cannot hold its result. It names the function and its line.
     """
     first, again = (_called(tensor, kind, random(), call()) for _ in range(2))
     if first.shape != shape:
         _refuse(tensor, kind, f"returns an array of shape {first.shape}, wanted {shape}")
     if not np.array_equal(first, again, equal_nan=first.dtype.kind == "f"):
-        _refuse(tensor, kind, "returns other values when it is called again: all randomness has to be of `rng`")
+        _refuse(tensor, kind, "returns other values when it is called again; take all random numbers from `rng`")
     _check_range(tensor, kind, dtype, first)
     return first
 
@@ -82,7 +82,7 @@ def _called(tensor: Tensor, kind: Drawn, rng: np.random.Generator, call: DrawCal
 
 
 def _check_range(tensor: Tensor, kind: Drawn, dtype: DType, found: NDArray[Any]) -> None:
-    """Refuse values that the tensor's dtype does not hold; infinities and NaN of floats are as they are meant."""
+    """Refuse values that the tensor's dtype cannot hold. Infinities and NaN are allowed in floats."""
     if dtype.code in (0, 1, 6):
         most = largest_integer(dtype)
         least = -most - 1 if dtype.code == 0 else 0

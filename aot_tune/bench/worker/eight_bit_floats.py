@@ -1,8 +1,8 @@
-"""Floats of 8 bits in numpy, which has none: their patterns as uint8, and what each one is.
+"""Floats of 8 bits in numpy, which has none: their patterns as uint8, and the values of the patterns.
 
-f8e4m3 is the OCP's E4M3 (DLPack's float8_e4m3fn): no infinities, NaN is 0x7f and 0xff, the largest value 448. f8e5m2 is
-its E5M2, as IEEE has it: infinities are 0x7c and 0xfc, the largest value 57344. What is too large is stored as the
-largest value, infinities too, as NVIDIA's conversions do it (`.satfinite`).
+f8e4m3 is the OCP's E4M3 (DLPack's float8_e4m3fn): no infinities, NaN is 0x7f and 0xff, the largest value is 448. f8e5m2
+is its E5M2, as in IEEE: infinities are 0x7c and 0xfc, the largest value is 57344. Values that are too large, and
+infinities, are stored as the largest value, like NVIDIA's conversions do (`.satfinite`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EightBits(NamedTuple):
 
     @property
     def overflow(self) -> float:
-        """From there on a value would be rounded beyond the largest one, were there a next."""
+        """From here on, a value would round to more than the largest one, if there were a next one."""
         return self.max + (self.max - float(_values(self)[self.largest - 1])) / 2
 
     @property
@@ -43,13 +43,13 @@ class EightBits(NamedTuple):
         return float(2.0**self.least_exponent)
 
     def values(self, patterns: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """What patterns are."""
+        """The values of patterns."""
         found: NDArray[np.float32] = _values(self)[patterns]
         return found
 
     def patterns(self, values: NDArray[Any]) -> NDArray[np.uint8]:
-        """Values rounded to the nearest, ties to even; NaN stays NaN."""
-        with np.errstate(invalid="ignore"):  # a NaN that signals
+        """Values rounded to the nearest, ties to even. NaN stays NaN."""
+        with np.errstate(invalid="ignore"):  # there may be signalling NaNs
             given = np.asarray(values, np.float64)
         nan = np.isnan(given)
         size = np.minimum(np.abs(np.where(nan, 0.0, given)), self.overflow)
@@ -73,7 +73,7 @@ def eight_bits(dtype: DType) -> EightBits:
 
 @cache
 def _values(form: EightBits) -> NDArray[np.float32]:
-    """What each of 256 patterns is."""
+    """The value of each of the 256 patterns."""
     patterns = np.arange(256)
     exponents, fractions = patterns % _SIGN >> form.fraction, patterns & ((1 << form.fraction) - 1)
     normal = exponents > 0

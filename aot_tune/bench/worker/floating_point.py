@@ -1,4 +1,4 @@
-"""How the calling thread computes in floating point: a candidate must leave it as it found it."""
+"""How the calling thread computes in floating point. A candidate must leave this as it found it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["AT_FIRST", "changed_since", "mode", "restore"]
 
 _libm = ctypes.CDLL("libm.so.6")
 _SAVED = ctypes.create_string_buffer(64)
-"""The environment when this was imported; C's `fenv_t` takes 32 bytes at most."""
+"""The environment at import. C's `fenv_t` takes at most 32 bytes."""
 _libm.fegetenv(_SAVED)
 _LEAST, _ONE = 5e-324, 1.0
 
@@ -19,19 +19,19 @@ def mode() -> tuple[int, bool]:
 
 
 AT_FIRST = mode()
-"""What it was when this was imported."""
+"""The mode at import."""
 
 
 def changed_since(before: tuple[int, bool]) -> str:
-    """What a call made of the `mode` from before it, empty when nothing; it is what it was at first from then on."""
+    """How a call changed the `mode` from before it, or empty. This also resets the mode to that at import."""
     now = mode()
     if now == before:
         return ""
     restore()
-    what = "rounds in another direction" if now[0] != before[0] else "treats denormal numbers otherwise"
+    what = "rounds in another direction" if now[0] != before[0] else "treats denormal numbers differently"
     return f"the thread that called it {what} from then on"
 
 
 def restore() -> None:
-    """Let the thread compute as it did when this was imported."""
+    """Let the thread compute as it did at import."""
     _libm.fesetenv(_SAVED)

@@ -1,4 +1,4 @@
-"""Values and arguments of a problem: the same seed gives the same bytes in every process and on every machine."""
+"""Values and arguments of a problem. The same seed gives the same bytes in every process and on every machine."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from aot_tune.spec.generators import ROWWISE, largest_integer
 __all__ = ["Strided", "attribute_indices", "call_of", "draw", "fill", "layout", "scalar_values", "storage_extent"]
 
 _PERIOD = 1_000_003
-"""Values are drawn once per so many elements (a prime, so that no row pitch hides a wrong index) and then repeated."""
+"""So many values are drawn, and then repeated. It is a prime, so that no row pitch hides a wrong index."""
 
 _LARGEST = 8
-"""Small integers of a check go up to it where the sums leave room."""
+"""The largest small integer of a check, if the sums leave room for it."""
 
 _RULE_OUT = "say in the operator's `legal` that there is no such call, or mend the tensor's `values`"
 
@@ -46,13 +46,13 @@ def draw(
 ) -> NDArray[Any]:
     """The values of a tensor's storage of `count` elements, in its dtype; a long storage repeats them.
 
-    They are float32 for a dtype that numpy does not have. Where the tensor's values or the check tell elements apart by
-    their indices, all `count` are drawn.
+    They are float32 for a dtype that numpy lacks. All `count` values are drawn if the tensor's values or the check
+    depend on the indices of elements.
 
-    Integers are drawn evenly from -8 to 8 (0 or 1 for bool), which are exact in every accumulator, or by `uniform`.
+    Integers are drawn evenly from -8 to 8 (0 or 1 for bool), which every accumulator holds exactly, or by `uniform`.
 
     Raises:
-        ValueError: when what the tensor's values promise cannot be kept on the problem, or their file cannot be used.
+        ValueError: when the problem does not allow what the tensor's values promise, or their file cannot be used.
     """
     text = f"{seed}\n{operator.name}\n{check.problem.id}\n{tensor.name}"
     words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint64)
@@ -76,10 +76,10 @@ def draw(
 def _by_function(
     operator: Operator, check: Check, tensor: Tensor, kind: Drawn, seed: int, period: int, states: list[int], count: int
 ) -> NDArray[Any]:
-    """A storage with what the author's function draws; 0 between the rows."""
+    """A storage with the values that the author's function draws, and 0 between the rows."""
     place, element = layout(operator, check, tensor), operator.dtype(check.problem, tensor)
     if any(n > 1 and s == 0 for n, s in zip(*place, strict=True)):
-        raise ValueError(f"{tensor.name!r}: an axis has stride 0, and values by a function; {_RULE_OUT}")
+        raise ValueError(f"{tensor.name!r}: a function draws its values, so no axis may have stride 0; {_RULE_OUT}")
     before = operator.inputs[: [t.name for t in operator.inputs].index(tensor.name)]
 
     def one(other: Tensor) -> NDArray[Any] | None:
@@ -138,26 +138,28 @@ def _elements(
 
 
 def _integers(generator: np.random.Generator, low: int, high: int, count: int) -> NDArray[Any]:
-    """Integers from [low, high), in 64 bits with a sign unless they need all of them."""
+    """Integers from [low, high). They are int64 unless they need an unsigned dtype."""
     return generator.integers(low, high, count, dtype=np.int64 if high <= 2**63 else np.uint64)
 
 
 def _rows(
     operator: Operator, check: Check, tensor: Tensor, generator: np.random.Generator, count: int, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """A storage with a row of its own for each place along the other axes; 0 between the rows."""
+    """A storage with its own row for each place along the other axes, and 0 between the rows."""
     storage = np.zeros(count, dtype)
     view = _strided(operator, check, tensor, storage)
     rows, length = view.reshape(-1, view.shape[-1]).shape if view.size else (0, 0)
     if length < operator.shape(check.problem, tensor)[-1] and view.size:
-        raise ValueError(f"{tensor.name!r}: all elements of a row are one: no {type(tensor.values).__name__}")
+        raise ValueError(
+            f"{tensor.name!r}: stride 0 makes a row one element, so it cannot be a {type(tensor.values).__name__}"
+        )
     most = length - 1
     if isinstance(tensor.values, Permutation):
         drawn = generator.permuted(np.broadcast_to(np.arange(length), (rows, length)), axis=1)
     elif isinstance(tensor.values, SortedOffsets):
         most = tensor.values.total.evaluate(check.problem.dims)
         if most < 0:
-            raise ValueError(f"{tensor.name!r}: offsets cannot end with {most}, below their begin, 0; {_RULE_OUT}")
+            raise ValueError(f"{tensor.name!r}: offsets begin with 0, so they cannot end with {most}; {_RULE_OUT}")
         drawn = np.sort(generator.integers(0, most, (rows, length), endpoint=True), axis=1)
         drawn[:, -1:], drawn[:, :1] = most, 0
     else:
@@ -172,9 +174,9 @@ def _rows(
 def _summands(
     operator: Operator, check: Check, tensor: Tensor, integers: Callable[..., NDArray[Any]], count: int
 ) -> NDArray[Any]:
-    """Integers other than 0, with the 0s of the input that is thinned out; see `IntegerSums`.
+    """Integers other than 0, and zeros in the input that is thinned out. See `IntegerSums`.
 
-    Half of what the outputs' dtypes hold is left for what is added to the products.
+    Half of the range of the outputs' dtypes is left for what is added to the products.
     """
     exact, problem = operator.exact, check.problem
     if exact is None:
@@ -193,7 +195,7 @@ def _summands(
 
 
 def _strided(operator: Operator, check: Check, tensor: Tensor, storage: NDArray[Any]) -> NDArray[Any]:
-    """A tensor in its storage; an axis of stride 0 has one place, since its elements are one."""
+    """A tensor in its storage. An axis of stride 0 has one place, since all its elements are the same."""
     place = layout(operator, check, tensor)
     if place.extent() != storage.size:
         raise ValueError(f"{tensor.name!r} of shape {place.shape} spans {place.extent()} elements, not {storage.size}")
@@ -218,7 +220,7 @@ def _read(operator: Operator, kind: FromFile, dtype: np.dtype[Any]) -> NDArray[A
 def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], seed: int) -> None:
     """Write drawn values, repeated, into the storage of the inputs in `views`, by tensor name.
 
-    Those are flat, of what `stored_elements.array_dtype` says.
+    The views are flat, in the dtypes that `stored_elements.array_dtype` gives.
     """
     for tensor in operator.inputs:
         view = views.get(tensor.name)
@@ -235,7 +237,7 @@ def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], se
 
 
 def storage_extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
-    """Elements of the storage that a strided tensor spans, and the index of its first element in it."""
+    """How many elements of storage a strided tensor spans, and the index of its first element there."""
     if 0 in shape:
         return 0, 0
     low = sum(min(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))

@@ -1,4 +1,4 @@
-"""A process that runs one config of a Triton kernel through Triton's interpreter and compares it with the reference.
+"""A process that runs one config of a Triton kernel in Triton's interpreter, and compares it with the reference.
 
 TRITON_INTERPRET=1 python -m aot_tune.bench.worker.interpreted_call <request.json> <answer.json>
 """
@@ -34,12 +34,12 @@ from aot_tune.triton.triton_private import element_type
 __all__ = ["main"]
 
 _MARGIN = 256
-"""Elements in front of and behind each tensor that nobody may write to; a multiple of any alignment."""
+"""Elements before and behind each tensor that nobody may write to. It is a multiple of any alignment."""
 _TEXT = 500
-"""Characters of an error that are told."""
+"""How many characters of an error are reported."""
 _GUARD, _POISON = 0xA5, 0xFF
 _MULTIPROCESSORS = 3
-"""Of the device that a grid may ask for: more than one, and few, since programs run one by one."""
+"""Multiprocessors that a grid may ask for. More than one, but few, since programs run one by one."""
 
 
 class _HeldTensor:
@@ -58,12 +58,12 @@ class _HeldTensor:
 
     @property
     def tensor(self) -> InterpretedTensor:
-        """As the function is passed it."""
+        """The tensor as the function gets it."""
         first = _MARGIN + self.place.first()
         return InterpretedTensor(self._whole, first, *self.place, self.dtype.torch)
 
     def held(self) -> NDArray[Any]:
-        """Its elements as arrays hold them, strided as the tensor is."""
+        """Its elements as arrays hold them, with the tensor's strides."""
         return self.place.array(self.flat.dtype, self.flat)
 
     def overrun(self) -> bool:
@@ -73,7 +73,7 @@ class _HeldTensor:
 
 
 class _InterpretedCall:
-    """The kernel on the problem, with its arguments as the launcher would pass them."""
+    """The kernel on the problem, with the arguments that the launcher would pass."""
 
     def __init__(self, operator: Operator, kernel: Kernel, request: InterpreterRequest) -> None:
         self.check: Check = request.check
@@ -107,10 +107,10 @@ class _InterpretedCall:
         call(function, [int(self._value(e)) for e in extents], arguments)
 
     def fault(self, folder: Path) -> str:
-        """What is wrong with what it left."""
+        """What is wrong with the results."""
         for name, memory in self.memory.items():
             if memory.overrun():
-                return f"it writes in front of or behind {name!r}"
+                return f"it writes before or behind {name!r}"
             changes = self.operator.tensor(name).written
             if name in self.before and not changes and not np.array_equal(_bits(memory.flat), _bits(self.before[name])):
                 return f"it writes to the input {name!r}"
@@ -175,7 +175,7 @@ def _answer(request: InterpreterRequest) -> InterpreterAnswer:
         one = _InterpretedCall(operator, kernel, request)
         try:
             one.run()
-        except Exception as error:  # whatever the function, or the interpreter, raises
+        except Exception as error:  # anything that the function or the interpreter raises
             return InterpreterAnswer(verdict="not runnable", text=_first_line(error))
         fault = one.fault(truth)
     return InterpreterAnswer(verdict="wrong" if fault else "right", text=fault)
@@ -191,7 +191,7 @@ def main() -> int:
     request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=InterpreterRequest)
     try:
         answer = _answer(request)
-    except (AotTuneError, ValueError, TypeError, KeyError) as error:  # of the reference, or of values to draw
+    except (AotTuneError, ValueError, TypeError, KeyError) as error:  # raised by the reference, or by values to draw
         answer = InterpreterAnswer(verdict="not runnable", text=_first_line(error))
     Path(sys.argv[2]).write_bytes(msgspec.json.encode(answer))
     return 0

@@ -1,4 +1,4 @@
-"""Candidates loaded and called through ctypes: alone by the contract of kernels and library, or inside a library."""
+"""Candidates loaded and called through ctypes: alone, by the contract of kernels and library, or inside a library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCALARS: dict[str, Any] = {
 }
 _FORCE = "AOT_TUNE_FORCE"
 _EXPLAINED = 1 << 16
-"""Bytes for what a library says of a call; the name of the variant comes far before the end."""
+"""Bytes for what a library says of a call. The name of the variant comes long before the end."""
 
 
 class Memory(Protocol):
@@ -37,11 +37,11 @@ class Memory(Protocol):
 
     @property
     def address(self) -> int:
-        """Of its first byte."""
+        """The address of its first byte."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Its size in bytes."""
 
 
 class LoadError(AotTuneError):
@@ -130,7 +130,7 @@ class Arguments:
 
 
 class Loaded:
-    """A candidate that is loaded. `close` unloads it; it is not to be called after that.
+    """A candidate that is loaded. `close` unloads it, and nothing may call it after that.
 
     Raises:
         LoadError: when the file cannot be loaded or a function is missing.
@@ -173,7 +173,7 @@ class Loaded:
         return size.value
 
     def failure(self, function: str, code: int) -> str:
-        """What a code other than 0 of one of its functions (`_workspace` or `_launch`) comes to."""
+        """The text for a code other than 0 from one of its functions (`_workspace` or `_launch`)."""
         return f"{self.symbol}{function} returned {code}"
 
     def preload(self) -> None:
@@ -199,10 +199,10 @@ class Loaded:
 
 
 class Linked(Loaded):
-    """A variant inside a linked library, called through the library's public C functions, which are made to choose it.
+    """A variant inside a linked library, called through the library's public C functions.
 
-    The library reads the name from the environment once, at its first call. One that is loaded still (not all libraries
-    go when they are closed) is loaded a second time, from a copy.
+    An environment variable makes them choose it. The library reads the variant's name once, at its first call. Some
+    libraries stay loaded when they are closed. Such a library is loaded a second time, from a copy.
 
     Args:
         path: of the library.
@@ -227,7 +227,7 @@ class Linked(Loaded):
         self._last_error = self._function(f"{symbol.removesuffix(operator)}last_error", ctypes.c_char_p)
 
     def launch(self, *arguments: Any) -> int:
-        """As a candidate's `launch`, whose last three arguments go into the execution struct."""
+        """Like a candidate's `launch`. Its last three arguments go into the execution struct."""
         *call, workspace, size, stream = arguments
         execution = _Execution(stream.value, workspace.value, size.value)
         return int(self._call(*call, ctypes.byref(execution)))
@@ -236,7 +236,7 @@ class Linked(Loaded):
         """Bytes of workspace that a call asks for.
 
         Raises:
-            LaunchError: when a function returns an error, or another variant would answer.
+            LaunchError: when a function returns an error, or when another variant would answer.
         """
         size = super().workspace_bytes(arguments)
         text = ctypes.create_string_buffer(_EXPLAINED)
@@ -252,7 +252,7 @@ class Linked(Loaded):
         return size
 
     def failure(self, function: str, code: int) -> str:
-        """What a code of one of its functions comes to, with what the library says of it."""
+        """The text for a code from one of its functions, with what the library says of it."""
         said = (self._last_error() or b"").decode(errors="replace")
         return f"{self.symbol}{function.removesuffix('_launch')} returned {code}: {said}"
 
@@ -261,7 +261,7 @@ class Linked(Loaded):
 
 
 def load(path: Path, symbol: str, variant: str = "") -> Loaded:
-    """A candidate of its own, or with `variant` one inside a library; see `Linked`.
+    """A candidate of its own, or with `variant` one inside a library. See `Linked`.
 
     Raises:
         LoadError: when the file cannot be loaded or a function is missing.
@@ -280,7 +280,7 @@ def _is_loaded(path: Path) -> bool:
 
 @contextmanager
 def _copied(path: Path) -> Iterator[Path]:
-    """A copy of a library, which the loader takes for another one; gone after the block.
+    """A copy of a library, which the loader takes for another library. It is removed after the block.
 
     Raises:
         LoadError: when it cannot be written.
@@ -299,7 +299,7 @@ def _dlclose(handle: ctypes.c_void_p) -> None:
 
 
 def _keep_runtimes() -> None:
-    """Pin OpenMP runtimes: their idle threads live in their code, which must not go with the last candidate."""
+    """Pin OpenMP runtimes. Their idle threads run their code, so it must not be unloaded with the last candidate."""
     for name in _RUNTIMES:
         try:
             ctypes.CDLL(name, mode=os.RTLD_NOW | _RTLD_NOLOAD | _RTLD_NODELETE)
@@ -308,7 +308,7 @@ def _keep_runtimes() -> None:
 
 
 def empty_call(arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """A C function that does nothing, with arguments like those of `launch`: what is left is the cost of the call."""
-    function = ctypes.CDLL(None).abs  # takes one integer; further arguments are passed all the same
+    """A C function that does nothing, with arguments like those of `launch`. Its time is the cost of a call."""
+    function = ctypes.CDLL(None).abs  # takes one integer, and ignores the further arguments
     function.restype = ctypes.c_int32
     return function, (ctypes.c_int32(0), *arguments[1:])

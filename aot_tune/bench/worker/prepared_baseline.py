@@ -1,4 +1,4 @@
-"""Baselines in the frameworks' worker, whatever they compute on."""
+"""Baselines in the frameworks' worker, for any device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PreparedBaseline", "UnusableError", "baseline_of"]
 
 
 class UnusableError(Exception):
-    """A baseline cannot run here; says why."""
+    """A baseline cannot run here. The text says why."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class PreparedBaseline:
     """A baseline on a problem, ready to be timed.
 
     Args:
-        sample: gives the mean ns of so many calls, after so many that are not timed.
-        error: the largest of its outputs' errors in tolerances.
-        note: what is wrong where that is more than 1, as it is for a baseline that computes less than the operator (a
-            product without its epilogue).
-        close: lets go of what it holds.
+        sample: gives the mean ns of so many calls, after so many calls that are not timed.
+        error: the largest error of its outputs, in tolerances.
+        note: what is wrong if the error is more than 1. A baseline may compute less than the operator, such as a
+            product without its epilogue.
+        close: releases what it holds.
     """
 
     sample: Callable[[int, int], float]

@@ -1,4 +1,4 @@
-"""What a candidate may change of the process that it shares with those after it, and must not."""
+"""What a candidate could change of the process that it shares with later candidates, and must not."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ T = TypeVar("T")
 __all__ = ["ProcessState", "changes", "left_threads", "state_now"]
 
 _SETTLES = 0.5
-"""Seconds in which threads that are about to end do so, such as those of a team of OpenMP that was larger."""
+"""Seconds in which ending threads must end, such as those of an OpenMP team that was larger."""
 
 _SIGNALS = re.compile(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", re.MULTILINE)
-"""What `/proc` tells of signals: those that are blocked, ignored and caught, as bits."""
+"""Lines of `/proc` on signals: those that are blocked, ignored and caught, as bits."""
 _THREADS = 0b11 << 31
-"""Signals 32 and 33, which the C library takes for itself once there are threads."""
+"""Signals 32 and 33. The C library takes them for itself once there are threads."""
 
 
 class ProcessState(NamedTuple):
-    """What is compared; of a GPU's worker, whose driver does much of its own, less."""
+    """What is compared. It is less for a GPU's worker, because the driver changes much by itself."""
 
     affinity: frozenset[int]
     nice: tuple[int, int]
@@ -44,7 +44,7 @@ class ProcessState(NamedTuple):
 
 
 def state_now(*, on_host: bool) -> ProcessState:
-    """How this process is now."""
+    """The present state of this process."""
     common = ProcessState(
         affinity=frozenset(os.sched_getaffinity(0)),
         nice=(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)),
@@ -63,7 +63,7 @@ def state_now(*, on_host: bool) -> ProcessState:
 
 
 def changes(before: ProcessState, *, on_host: bool) -> list[str]:
-    """What is not as it was, in words; empty when all is."""
+    """What has changed, in words, or empty."""
     now = state_now(on_host=on_host)
     found = []
     if lowered := (sandbox.lowered(before.limits) if on_host else []):
@@ -89,7 +89,10 @@ def changes(before: ProcessState, *, on_host: bool) -> list[str]:
 
 
 def left_threads(before: ProcessState) -> str:
-    """What threads a candidate left, beside those of OpenMP, which wait for the next one; empty for none."""
+    """Which threads a candidate left, or empty.
+
+    Those of OpenMP do not count, because they wait for the next candidate.
+    """
     deadline = time.monotonic() + _SETTLES
     while more := _threads() - before.threads - {os.getpid()}:
         more -= {*_in_team(threading.get_native_id)}
@@ -134,24 +137,24 @@ def _signals(before: tuple[str, ...], now: tuple[str, ...]) -> str:
 
 
 def _environment() -> frozenset[bytes]:
-    """What C has, which Python's copy does not follow."""
+    """The environment as C sees it. Python's copy does not follow changes."""
     pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
     found = []
     for number in range(1 << 16):
         if not pointer or (text := pointer[number]) is None:
             break
-        if not text.startswith(b"AOT_TUNE_"):  # by which this process itself tells a library what to call
+        if not text.startswith(b"AOT_TUNE_"):  # this process itself sets these, to tell a library what to call
             found.append(text)
     return frozenset(found)
 
 
 def _descriptors() -> frozenset[str]:
-    """What is open, but for the files that true values are mapped from."""
+    """What is open, without the files that true values are mapped from."""
     found = set()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
             target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
-        except OSError:  # that of the listing itself
+        except OSError:  # the descriptor of the listing itself
             continue
         if not is_truth(target):
             found.add(f"{name} to {target}")
@@ -159,7 +162,7 @@ def _descriptors() -> frozenset[str]:
 
 
 def _openmp() -> Any:
-    """OpenMP's run time library, if something has loaded it."""
+    """OpenMP's runtime library, if something has loaded it."""
     try:
         return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
@@ -172,7 +175,7 @@ def _openmp_threads() -> int:
 
 
 def _openmp_changes() -> str:
-    """What is not as it was at first of OpenMP, which candidates share, and of the arithmetic of its threads."""
+    """What has changed of OpenMP, which candidates share, or of the arithmetic of its threads."""
     library = _openmp()
     if library is None:
         return ""
@@ -189,12 +192,13 @@ def _arithmetic() -> str:
 
 
 def _in_team(ask: Callable[[], T]) -> list[T]:
-    """What each of OpenMP's threads answers, this one among them; nothing when nobody has loaded OpenMP."""
+    """The answers of all OpenMP threads, including this one. Empty if nobody has loaded OpenMP."""
     library, answers = _openmp(), []
     if library is None:
         return []
     called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: answers.append(ask()))
-    # A team of one would leave the pool alone, with threads that a kernel asked for by number; a larger one trims it.
+    # A team of one would leave the pool alone, with the threads that a kernel asked for by number. A larger team trims
+    # it.
     team = max(_openmp_threads(), min(len(_threads()), 2))
     library.GOMP_parallel(called, None, ctypes.c_uint(team), ctypes.c_uint(0))
     return answers

@@ -1,18 +1,18 @@
-"""Reference results in float64, and the tolerance that the same computation suggests where it rounds as kernels do.
+"""Reference results in float64, and the tolerance that the same computation suggests if it rounds like kernels do.
 
-The yardstick is the larger error of two runs: numpy as it is, whose sums are pairwise, and, unless a floating input is
-narrower than float32, numpy with strictly sequential sums, since a correct kernel may add in any order. Both compute in
-float32 (in float64 what has tensors of it), and round each intermediate result to the dtype that `Operator.rounds_to`
-tells: the narrowest one of the tensors unless the operator declares another. Sums and products are accumulated in
-float32 and rounded at their end.
+The yardstick is the larger error of two runs. One uses numpy as it is, whose sums are pairwise. The other uses numpy
+with strictly sequential sums, since a correct kernel may add in any order. It is left out if a floating input is
+narrower than float32. Both compute in float32 (in float64 if there are tensors of it). They round each intermediate
+result to the dtype of `Operator.rounds_to`: the narrowest one of the tensors, unless the operator declares another.
+Sums and products are accumulated in float32 and rounded at their end.
 
-From the errors e and the true values v two numbers per output are taken: `relative`, the largest e / |v| among the
-larger half of the values that are not 0, and `absolute`, the largest e - relative * |v| of all. A result may be off by
+From the errors e and the true values v, two numbers per output are taken. `relative` is the largest e / |v| among the
+larger half of the values that are not 0. `absolute` is the largest e - relative * |v| of all. A result may be off by
 tolerance * (absolute + relative * |v|), where `tolerance` is the operator's for that output. Neither number is less
-than what rounding alone must cost: one unit in the last place, relative, and half of one at the typical value,
-absolute. Small problems are drawn anew until their errors are a fair sample.
+than the least cost of rounding: relatively one unit in the last place, and absolutely half a unit at the typical value.
+Small problems are drawn again until their errors are a fair sample.
 
-Where a check is on small integers (`spec.generators.IntegerSums`), every sum is exact, and a result may not be off.
+If a check is on small integers (`spec.generators.IntegerSums`), every sum is exact, and a result may not be off.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ __all__ = [
 ]
 
 SAMPLE = 4096
-"""Errors that are a fair sample."""
+"""How many errors are a fair sample."""
 SEQUENTIAL = 512
-"""Elements of a product whose sums are made one term after the other."""
+"""How many elements of a product are summed one term after the other."""
 _DRAWS = 24
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Allowed error of one output: `absolute + relative * |v|`, the operator's tolerance, `factor`, included.
+    """Allowed error of one output: `absolute + relative * |v|`. The operator's tolerance, `factor`, is included.
 
     At most a `share` of the elements may be off at all.
     """
@@ -85,7 +85,7 @@ _MOST_EXACT = 2.0**53
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
     """Where an output's true values are, in row-major order, and how far off a result may be.
 
-    They are float64, but those of integers of 64 bits, of which float64 does not tell large ones apart.
+    They are float64. Only integers of 64 bits are not, because float64 cannot tell large ones apart.
     """
 
     file: str
@@ -96,9 +96,9 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SequentialSums:
-    """numpy with sums that add one element after the other; `used` once `sum` or `mean` was called.
+    """numpy with sums that add one element after the other. `used` is set once `sum` or `mean` was called.
 
-    `matmul` is numpy's, with so many of its elements summed one term after the other that the largest error is known.
+    `matmul` is numpy's. But enough of its elements are summed one term after the other to know the largest error.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,10 @@ class SequentialSums:
 
 
 def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
-    """The inputs of a problem with its strides, drawn from the seed; float32, and dense, where numpy lacks a dtype."""
+    """The inputs of a problem with its strides, drawn from the seed.
+
+    If numpy lacks a dtype, they are float32 and dense.
+    """
     operator = operator.concrete(check.problem.dtypes)
     arrays: dict[str, NDArray[Any]] = {}
     flats: dict[str, NDArray[Any]] = {}
@@ -154,19 +157,19 @@ def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDA
 
 
 def refuse_inexact(operator: Operator, check: Check, tensor: Tensor, largest: float, whole: bool) -> None:
-    """See to it that a check on small integers is exact in an output's dtype, in any order of summation.
+    """Raise unless a check on small integers is exact in an output's dtype, in any order of summation.
 
-    `largest` is the output's largest value when all inputs are replaced by their absolute values; `whole` says whether
+    `largest` is the output's largest value when all inputs are replaced by their absolute values. `whole` says whether
     all true values are integers.
 
     Raises:
-        ValueError: when it is not.
+        ValueError: when it is not exact.
     """
     most = largest_integer(operator.dtype(check.problem, tensor))
     if not whole or not largest <= most:
         raise ValueError(
             f"`exact` of operator {operator.name!r} does not hold: on small integers {tensor.name!r} "
-            + (f"has sums of up to {largest:.0f}, exact are {most}" if whole else "has fractions")
+            + (f"has sums of up to {largest:.0f}, but is exact only up to {most}" if whole else "has fractions")
             + "; mend the terms or the requires of its IntegerSums"
         )
 
@@ -206,7 +209,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
         )
         dtype: TruthDType = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
         name = f"{tensor.name}.{dtype}"
-        (partial / name).write_bytes(value.tobytes())  # unlike `tofile`, it says that a disk is full
+        (partial / name).write_bytes(value.tobytes())  # unlike `tofile`, this reports a full disk
         truth = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
         index[tensor.name] = msgspec.to_builtins(truth)
     (partial / "truth.json").write_text(json.dumps(index, sort_keys=True))
@@ -216,7 +219,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
 
 
 def new_partial(folder: Path) -> Path:
-    """An empty folder that is to become `folder`; a worker that was killed may have left one."""
+    """An empty folder that will become `folder`. A worker that was killed may have left one."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -224,7 +227,7 @@ def new_partial(folder: Path) -> Path:
 
 
 def publish(partial: Path, folder: Path) -> None:
-    """Let a folder that is whole appear; a worker that was killed before it could say so may have done that before."""
+    """Let a finished folder appear. A worker that was killed before it answered may have done so already."""
     try:
         partial.rename(folder)
     except OSError:
@@ -234,7 +237,7 @@ def publish(partial: Path, folder: Path) -> None:
 
 
 def is_truth(path: str) -> bool:
-    """Whether a file is one that true values are mapped from."""
+    """Whether true values are mapped from a file."""
     return path.endswith((".float64", ".int64", ".uint64"))
 
 
@@ -251,9 +254,9 @@ def _values(folder: Path, truth: Truth) -> NDArray[Any]:
 
 
 def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
-    """Results that are rounded as kernels round them: one, or two when the order of sums matters.
+    """Results that are rounded as kernels round them: one, or two if the order of sums matters.
 
-    It does not where inputs have fewer bits than a sum does: kernels keep more than one.
+    The order does not matter if inputs have fewer bits than a sum, because kernels keep more than one partial sum.
     """
     arrays = rounded_inputs(operator, check, inputs)
     found = []
@@ -266,13 +269,13 @@ def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) 
 
 
 def rounded_inputs(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Inputs of a computation that rounds each result to what `Operator.rounds_to` tells."""
+    """Inputs of a computation that rounds each result to the dtype of `Operator.rounds_to`."""
     bits = operator.rounds_to(check.problem).fraction
     return {n: _computed_in(a, bits) for n, a in inputs.items()}
 
 
 def _computed_in(array: NDArray[Any], bits: int) -> NDArray[Any]:
-    """An input as the yardstick computes with it: floats of 32 bits or more, rounded to so many of fraction."""
+    """An input as the yardstick computes with it: floats of 32 bits or more, rounded to so many bits of fraction."""
     if array.dtype.kind != "f":
         return array
     wide = array.astype(np.promote_types(array.dtype, np.float32))
@@ -285,17 +288,17 @@ def outputs_of(
     """The outputs that are present, with what the reference returns for them; `api` gives the array API for a call.
 
     Raises:
-        TypeError: when it does not name them; KeyError when it leaves one out; ValueError for one of a wrong shape.
+        TypeError: when it does not name them. KeyError: when it leaves one out. ValueError: when one has a wrong shape.
     """
     call = call_of(operator, check, arrays)
     for scalar in operator.scalars:
-        if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
+        if scalar.dtype_name == "f32":  # the number that a kernel gets, which may differ from the written one
             setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
     xp = api(call)
     bind_fragments(operator, check.problem, xp, call)
     found = operator.reference(xp, call)
     if not isinstance(found, Mapping):
-        raise TypeError(f"the reference returns {type(found).__name__}, wanted a dict of output name to array")
+        raise TypeError(f"the reference returns {type(found).__name__} instead of a dict from output names to arrays")
     results = []
     for tensor in operator.outputs:
         if not operator.is_present(check.problem, tensor):
@@ -304,7 +307,7 @@ def outputs_of(
             raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
         shape, wanted = tuple(np.shape(found[tensor.name])), operator.shape(check.problem, tensor)
         if shape != wanted:
-            raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, declared is {wanted}")
+            raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, but {wanted} is declared")
         results.append((tensor, found[tensor.name]))
     return results
 
@@ -312,7 +315,10 @@ def outputs_of(
 def run_reference(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], xp: Any, *, wide: bool
 ) -> dict[str, NDArray[Any]]:
-    """Run the reference; its results as `Truth` has them, unless wide rounded to the outputs' dtypes before."""
+    """Run the reference.
+
+    Results are as `Truth` has them. Without `wide`, they are first rounded to the outputs' dtypes.
+    """
     arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
     arrays |= {t.name: arrays[t.name].copy() for t in operator.inputs if t.inout and t.name in arrays}
     results: dict[str, NDArray[Any]] = {}
@@ -336,7 +342,7 @@ def _refuse_large_floats(tensor: Tensor, value: NDArray[Any]) -> None:
 
 
 def _casts_nonfinite(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether the reference makes integers of NaN or infinities: no two machines agree on which."""
+    """Whether the reference makes integers of NaN or infinities. Machines do not agree on such integers."""
     with warnings.catch_warnings(record=True) as said, np.errstate(invalid="warn"):
         warnings.simplefilter("always")
         run_reference(operator, check, inputs, np, wide=True)
@@ -388,6 +394,6 @@ def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, toleranc
 
 
 def _differ(exact: NDArray[Any], near: NDArray[Any]) -> bool:
-    """Whether two runs disagree on where NaN and infinities are: then the definition does not say."""
+    """Whether two runs disagree on where NaN and infinities are. Then the definition does not say."""
     same = np.array_equal(np.isnan(exact), np.isnan(near)) and np.array_equal(np.isinf(exact), np.isinf(near))
     return not same

@@ -1,7 +1,7 @@
-"""Arrays of numpy whose operations round their results, as kernels do that keep them in a narrow dtype.
+"""numpy arrays whose operations round their results, like kernels that keep results in a narrow dtype.
 
-Values stay in float32 or float64 and lose bits of their fraction alone: a sum of squares that is beyond what float16
-holds is no infinity, since kernels keep sums in float32.
+Values stay in float32 or float64, and only lose bits of their fraction. So a sum of squares beyond the range of float16
+is not infinite, since kernels keep sums in float32.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ EXACT_FUNCTIONS = frozenset(
     swapdims t take take_along_axis take_along_dim tile to topk transpose tril triu trunc unbind unfold
     unsqueeze view where zeros_like""".split()  # noqa: SIM905
 )
-"""Functions of numpy and torch that move, choose or negate values: what comes out is as exact as what went in."""
+"""Functions of numpy and torch that move, choose or negate values. Their results are as exact as their arguments."""
 
 _BITS = {4: (np.dtype(np.int32), 23), 8: (np.dtype(np.int64), 52)}
 
 
 def round_fraction(values: NDArray[Any], bits: int) -> NDArray[Any]:
-    """The nearest values with so many bits of fraction, ties to even; NaN and infinities as they are."""
+    """The nearest values with so many bits of fraction, ties to even. NaN and infinities stay as they are."""
     whole, held = _BITS[values.dtype.itemsize]
     drop = held - bits
     if drop <= 0:
@@ -40,13 +40,13 @@ def round_fraction(values: NDArray[Any], bits: int) -> NDArray[Any]:
 
 
 class RoundedArray(np.ndarray[Any, np.dtype[Any]]):
-    """An array whose operations round what they compute to `bits` of fraction; made by `of`."""
+    """An array whose operations round their results to `bits` of fraction. Made by `of`."""
 
     bits = 23
 
     @classmethod
     def of(cls, values: NDArray[Any], bits: int) -> NDArray[Any]:
-        """These values, not rounded themselves."""
+        """These values themselves are not rounded."""
         found: RoundedArray = values.view(cls)
         found.bits = bits
         return found

@@ -1,8 +1,8 @@
 """Accident containment for workers: Landlock, resource limits, parent-death signal. Not a security boundary.
 
-A worker may read everything and write only its scratch folder, `/dev/null`, `/dev/shm` and what its device family
-names; TCP and signals to processes outside are denied where the kernel can. All of it is inherited by threads and
-children made later, so it is set up before the worker makes any.
+A worker may read everything. It may write only to its scratch folder, `/dev/null`, `/dev/shm` and what its device
+family names. TCP, and signals to processes outside, are denied if the kernel can do so. Threads and children made later
+inherit all this, so it is set up before the worker makes any.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = [
     "tie_to_parent",
 ]
 
-# Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>; the system calls have these numbers on all
-# architectures that are younger than Linux 5.1's unified table, x86-64 and aarch64 among them.
+# Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>. System calls have these numbers on all architectures
+# since Linux 5.1's unified table, including x86-64 and aarch64.
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_NO_NEW_PRIVS = 1, 15, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _RULE_PATH_BENEATH = 1
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
 _IOCTL_DEV = 1 << 15
-_CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))  # remove and make of every kind
+_CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))  # remove and make, for every kind of file
 _NET_BIND, _NET_CONNECT = 1, 2
 _SCOPE_ABSTRACT_UNIX, _SCOPE_SIGNAL = 1, 2
 _LIMITS = {n: int(getattr(resource, n)) for n in sorted(dir(resource)) if re.fullmatch("RLIMIT_(?!OFILE)[A-Z]+", n)}
-"""Numbers of the system's limits by name; RLIMIT_OFILE is another name of one."""
+"""Numbers of the system's limits by name. RLIMIT_OFILE is a second name of another limit."""
 
 
 class _Ruleset(ctypes.Structure):
@@ -64,7 +64,7 @@ def set_name(name: str) -> None:
 
 
 def tie_to_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; ends it at once when that has happened already."""
+    """Have the kernel kill this process when its parent dies. If the parent is dead already, end at once."""
     _libc().prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -77,14 +77,14 @@ def limit(output_bytes: int) -> None:
 
 
 def mark(value: int) -> None:
-    """Make this process and all that descends from it known by a limit of message queues, which nobody uses."""
+    """Mark this process and all its descendants by a limit of message queues, which nobody uses."""
     _lower(resource.RLIMIT_MSGQUEUE, value)
 
 
 def memory_limit(allowance: int | None) -> None:
-    """Let this process's data grow by `allowance` bytes from what it is now; None lifts the limit.
+    """Let this process's data grow by `allowance` bytes from now on. None lifts the limit.
 
-    RLIMIT_DATA counts private writable memory; unlike RLIMIT_AS it leaves reservations alone, of which device drivers
+    RLIMIT_DATA counts private writable memory. Unlike RLIMIT_AS, it does not count reservations, and device drivers
     make very large ones.
     """
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -108,7 +108,10 @@ def limits() -> dict[str, tuple[int, int]]:
 
 
 def lowered(before: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Names of the limits that are lower than they were; memory's soft one comes and goes with `memory_limit`."""
+    """Names of the limits that are lower than before.
+
+    Memory's soft limit does not count, since `memory_limit` changes it.
+    """
 
     def size(value: int) -> float:
         return math.inf if value == resource.RLIM_INFINITY else value
@@ -120,7 +123,10 @@ def lowered(before: Mapping[str, tuple[int, int]]) -> list[str]:
 
 
 def restrict(writable: Iterable[Path]) -> str:
-    """Deny writing outside `writable` and TCP, for good. Returns why not, or an empty text when it is in force."""
+    """Deny writing outside `writable`, and TCP, for good.
+
+    Returns why this is impossible, or an empty text when it is in force.
+    """
     abi = landlock_abi()
     if not abi:
         return "this kernel has no Landlock: candidates may write wherever the user may"
@@ -152,7 +158,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what is not there needs no permission
+        return  # a path that does not exist needs no permission
     try:
         if not path.is_dir():
             rights &= _WRITE_FILE | _TRUNCATE | _IOCTL_DEV

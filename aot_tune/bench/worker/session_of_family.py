@@ -1,4 +1,4 @@
-"""The worker's side, whatever its family: keeps problems and loaded candidates, carries out one request at a time."""
+"""The worker's side for every family: keeps problems and loaded candidates, and carries out one request at a time."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Ready = TypeVar("Ready", bound=_Closing)
 
 
 class WorkerSession(ABC, Generic[State, Ready]):
-    """The worker's side of a family; what a family does in its own way is abstract here.
+    """The worker's side of a family. The methods that differ between families are abstract.
 
     Args:
         policy: how to measure.
         role: what the worker runs.
-        memory: the host's bytes that what a candidate does may take beyond what is held then.
+        memory: bytes of the host's memory that a candidate's work may take beyond what is held before.
         most: bytes of the buffers that are kept while they are not in use.
     """
 
@@ -80,7 +80,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
         _quiet_collector()
 
     def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
-        """Answer a request; `emit` sends Progress in between."""
+        """Answer a request. `emit` sends messages in between."""
         return self._actions[type(request)](request, emit)
 
     def clean(self) -> None:
@@ -97,7 +97,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
 
     @abstractmethod
     def _write_reference(self, operator: Operator, request: messages.Reference) -> None:
-        """Compute what results are compared with."""
+        """Compute the reference results."""
 
     @abstractmethod
     def _judge(self, loaded: Loaded, state: State, request: messages.Verify, emit: Emit) -> Verdict:
@@ -129,7 +129,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
         return self._operators[folder]
 
     def _state(self, key: str) -> State:
-        """A named problem, which is the last one that was used from now on."""
+        """A named problem. From now on it counts as the last one that was used."""
         if key not in self._states:
             work = self._named[key]
             self._states[key] = self._make_state(self._operator(work.operator_folder), work)
@@ -143,7 +143,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
 
     @contextmanager
     def _confined(self) -> Iterator[None]:
-        """What runs inside may take only so much of the host's memory beyond what is held now."""
+        """The block may take only so much of the host's memory beyond what is held now."""
         sandbox.memory_limit(self._memory)
         try:
             yield
@@ -160,13 +160,13 @@ class WorkerSession(ABC, Generic[State, Ready]):
         return messages.Done()
 
     def _warm(self, keys: Sequence[str]) -> None:
-        """Make all buffers of some problems, and let go of those of others that were used longest ago."""
+        """Make all buffers of some problems. Release those of other problems that were used longest ago."""
         for key in keys:
             self._fill(self._state(key))
         self._make_room(keys)
 
     def _make_room(self, keys: Sequence[str]) -> None:
-        """Let go of buffers of problems but some that were used longest ago, as far as there are too many."""
+        """If there are too many buffers, release those that were used longest ago. Those of `keys` are kept."""
         held = sum(s.bytes for s in self._states.values())
         used = {*keys, *(k for _, k in self._ready)}
         for key, state in list(self._states.items()):
@@ -275,6 +275,6 @@ def _quiet_collector() -> None:
 
 
 def session_of(policy: Policy, role: Role, device: Device) -> WorkerSession[Any, Any]:
-    """The session for a device: `make_session` of the module that this package has for its family."""
+    """The session for a device. `make_session` of this package's module for the family makes it."""
     module = importlib.import_module(f"aot_tune.bench.worker.{device.family}.worker_session")
     return cast(WorkerSession[Any, Any], module.make_session(policy, role, device))

@@ -1,6 +1,6 @@
-"""Elements of tensors in arrays of numpy, which lacks bf16 and floats of 8 bits: their bits are uint16 and uint8.
+"""Elements of tensors in numpy arrays. numpy lacks bf16 and floats of 8 bits, so their bits are uint16 and uint8.
 
-Whoever draws, computes with, compares or hands on such elements converts them here; all others move bits.
+Code that draws, computes with, compares or passes on such elements converts them here. All other code moves bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHIFT = np.uint32(16)
 
 
 class FloatLimits(NamedTuple):
-    """Of a floating dtype: the step above 1, the least normal number, the largest finite one."""
+    """Limits of a floating dtype: the step above 1, the least normal number, the largest finite number."""
 
     eps: float
     tiny: float
@@ -29,12 +29,12 @@ class FloatLimits(NamedTuple):
 
 
 def array_dtype(dtype: DType) -> np.dtype[Any]:
-    """What arrays hold elements of a dtype as."""
+    """The dtype of arrays that hold elements of a dtype."""
     return np.dtype(dtype.bits_as)
 
 
 def values_of(dtype: DType, stored: NDArray[Any]) -> NDArray[Any]:
-    """Elements as numbers: the array itself, but float32 for what numpy lacks."""
+    """Elements as numbers: the array itself, or float32 for dtypes that numpy lacks."""
     if dtype.numpy:
         return stored
     if dtype.saturates:
@@ -56,7 +56,7 @@ def stored_as(dtype: DType, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def limits_of(dtype: DType) -> FloatLimits:
-    """What floats of a dtype end at."""
+    """The limits of floats of a dtype."""
     if dtype.saturates:
         return FloatLimits(2.0**-dtype.fraction, eight_bits(dtype).tiny, eight_bits(dtype).max)
     info = np.finfo(dtype.numpy or "float32")
@@ -66,19 +66,21 @@ def limits_of(dtype: DType) -> FloatLimits:
 
 
 def least_errors(dtype: DType) -> tuple[float, float]:
-    """What rounding to a floating dtype may cost at least: relative to a value, and of values near 0.
+    """The least error of rounding to a floating dtype: relative to a value, and for values near 0.
 
-    It is a unit in the last place and the least normal number. Of floats of 8 bits a unit is an eighth or a quarter of
-    the value, and no hardware takes their subnormal numbers for 0: there it is half a unit, and the least step.
+    These are a unit in the last place and the least normal number. For floats of 8 bits, a unit is an eighth or a
+    quarter of the value, and no hardware flushes their subnormal numbers to 0. So there they are half a unit and the
+    least step.
     """
     eps, tiny, _ = limits_of(dtype)
     return (eps / 2, eps * tiny) if dtype.saturates else (eps, tiny)
 
 
 def epsilon_of(dtype: DType) -> float | None:
-    """What results of two candidates are compared by, see `comparison.agree`; None of integers.
+    """What results of two candidates are compared by, see `comparison.agree`. None for integers.
 
-    It is the step above 1, of which 16 may lie between them; of floats of 8 bits one, since more would be the value.
+    It is the step above 1, and 16 of these may lie between them. For floats of 8 bits it is a 16th of that, since 16
+    steps would be the value itself.
     """
     if not dtype.is_floating:
         return None
@@ -86,7 +88,10 @@ def epsilon_of(dtype: DType) -> float | None:
 
 
 def cut_off(dtype: DType, values: NDArray[Any]) -> NDArray[Any]:
-    """True values of a dtype that saturates as far as it matters how large they are; of others as they are."""
+    """True values of a dtype.
+
+    If the dtype saturates, values beyond its range are cut off, as far as their size matters.
+    """
     if not dtype.saturates:
         return values
     limit = eight_bits(dtype).overflow

@@ -1,4 +1,4 @@
-"""Results on problems that have no reference: those of other candidates are compared with the first one's."""
+"""Results on problems without a reference. The first candidate's results are what the others are compared with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["SurveyedOutput", "SurveyedResults"]
 
 
 class SurveyedOutput(NamedTuple):
-    """An output's values as a copy, in a dtype that differences of it fit in, and its own dtype's epsilon, if any."""
+    """A copy of an output's values, in a dtype that holds their differences, and its own dtype's epsilon, if any."""
 
     values: Any
     epsilon: float | None
@@ -24,7 +24,7 @@ class SurveyedResults:
         self._key, self._kept = "", dict[str, SurveyedOutput]()
 
     def compare(self, key: str, outputs: Mapping[str, SurveyedOutput], *, first: bool) -> str:
-        """What is wrong with results on a problem; empty where nothing is. The `first` ones are kept."""
+        """What is wrong with results on a problem, or empty. The `first` results are kept."""
         if first:
             self._key, self._kept = key, dict(outputs)
         if self._key != key:

@@ -40,8 +40,11 @@ OBJECT, RECORD, KEY = "object.o", "object.json", "key.json"
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `object.json` holds. `includes` maps the files that were read beside the source to their digests, and those
-    that were looked for in vain to nothing; `timeout` is the limit in seconds that the run had."""
+    """What `object.json` holds.
+
+    `includes` maps the files that were read beside the source to their digests, and files that were looked for but
+    missing to an empty digest. `timeout` is the limit in seconds that the run had.
+    """
 
     status: CompileStatus
     digest: str
@@ -58,13 +61,13 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
-    """The key of an entry and its plain text; the order of any mapping in `parts` does not matter."""
+    """The key of an entry and its plain text. The order of any mapping in `parts` does not matter."""
     text = msgspec.json.format(canonical({"schema": SCHEMA, **parts}), indent=2) + b"\n"
     return hashlib.sha256(text).hexdigest(), text
 
 
 class Contents(NamedTuple):
-    """A whole entry: its record, its key in plain text, and the object, empty where there is none."""
+    """A whole entry: its record, its key in plain text, and the object, which is empty if there is none."""
 
     stored: Stored
     text: bytes
@@ -72,15 +75,15 @@ class Contents(NamedTuple):
 
 
 def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str) -> Stored:
-    """Read an entry and check all of it: the key's text, the record's seal, the object's digest, the files included.
+    """Read an entry and check all of it: the key's text, the record's seal, the object's digest, the included files.
 
-    `locate` tells where an included file lies now.
+    `locate` tells where an included file is now.
 
     Raises:
         FileNotFoundError: when there is no such entry.
-        CorruptError: when it is damaged, or a file that the source includes has changed.
+        CorruptError: when it is damaged, or when a file that the source includes has changed.
         OtherSchemaError: when another version wrote it.
-        CacheError: when it is not this user's alone and not `trusted`.
+        CacheError: when others own it or can write to it, and it is not `trusted`.
     """
     return read_entry(folder, key, trusted=trusted, locate=locate).stored
 
@@ -88,7 +91,10 @@ def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str],
 def read_entry(
     folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str, tier_of: int = -1
 ) -> Contents:
-    """As `load_entry`, with all that it holds; `tier_of` is the owner of the tier that it is in, if it is in one."""
+    """Like `load_entry`, with all that the entry holds.
+
+    `tier_of` is the owner of the tier that it is in, if it is in one.
+    """
     text = check_entry(folder, key, trusted, tier_of)
     stored = unseal(read_checked(folder / RECORD, trusted, tier_of), Stored, SCHEMA)
     data = read_checked(folder / OBJECT, trusted, tier_of) if stored.status == "ok" else b""
@@ -101,7 +107,7 @@ def read_entry(
 
 
 def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> bytes:
-    """Check that an entry is a folder, and that the key in it is `key`; the key's text.
+    """Check that an entry is a folder, and that the key in it is `key`. Returns the key's text.
 
     Raises:
         FileNotFoundError, CorruptError, CacheError: as `load_entry`.
@@ -118,14 +124,14 @@ def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> byt
 
 
 def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
-    """Complete an entry in a temporary folder that holds the object, and have all of it on the disk."""
+    """Complete an entry in a temporary folder that holds the object, and write all of it to the disk."""
     write_file(folder / RECORD, seal(stored, SCHEMA))
     write_file(folder / KEY, text)
     keep = {RECORD, KEY, OBJECT} if stored.status == "ok" else {RECORD, KEY, *SOURCES}
     for entry in os.scandir(folder):
         if entry.name in keep:
             continue
-        if entry.is_dir(follow_symlinks=False):  # of a compiler that was killed
+        if entry.is_dir(follow_symlinks=False):  # left by a compiler that was killed
             shutil.rmtree(entry.path)
         else:
             Path(entry.path).unlink()
@@ -141,7 +147,7 @@ def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
 
 
 def copy_entry(folder: Path, contents: Contents) -> None:
-    """Write an entry of a tier into a folder; should a power cut spoil it, its checksums show that."""
+    """Write an entry of a tier into a folder. If a power cut spoils it, its checksums show that."""
     write_file(folder / RECORD, seal(contents.stored, SCHEMA), durable=False)
     write_file(folder / KEY, contents.text, durable=False)
     if contents.stored.status == "ok":
@@ -150,7 +156,7 @@ def copy_entry(folder: Path, contents: Contents) -> None:
 
 @cache
 def file_digest(path: str) -> str:
-    """SHA-256 of a file as it is when this process first asks; empty when it cannot be read."""
+    """SHA-256 of a file at the time when this process first asks. Empty when it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
@@ -158,11 +164,11 @@ def file_digest(path: str) -> str:
 
 
 def read_checked(path: Path, trusted: bool, tier_of: int = -1) -> bytes:
-    """What a file of an entry holds; `tier_of` as for `read_entry`.
+    """What a file of an entry holds. `tier_of` is as for `read_entry`.
 
     Raises:
         CorruptError: when it is no plain file, or cannot be read.
-        CacheError: when it is not this user's alone and not `trusted`.
+        CacheError: when others own it or can write to it, and it is not `trusted`.
     """
     try:
         return read_own(path, trusted=trusted, tier_of=tier_of)

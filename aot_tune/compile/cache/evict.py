@@ -1,4 +1,4 @@
-"""Bounds the size of the object cache: what was not used for longest goes first."""
+"""Bounds the size of the object cache. The entries that were not used for longest go first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _IN_USE_SECONDS = 24 * 3600.0
 
 
 def prune(root: Path, limit: int = LIMIT_BYTES, *, every: float = _EVERY_SECONDS) -> int:
-    """Remove the entries that were not used for longest until all take less than nine tenths of `limit` bytes.
+    """Remove the entries that were not used for longest, until all take less than nine tenths of `limit` bytes.
 
-    Does nothing when it ran less than `every` seconds ago or another process is at it. An entry that was used within a
-    day stays, whatever the size: a running build may need it. Returns the number of entries that went.
+    Does nothing when it ran less than `every` seconds ago, or while another process does it. An entry that was used
+    within a day stays, whatever the size, because a running build may need it. Returns the number of removed entries.
     """
     stamp = root / "pruned"
     try:
@@ -32,8 +32,8 @@ def prune(root: Path, limit: int = LIMIT_BYTES, *, every: float = _EVERY_SECONDS
             sweep_temporaries(root / TEMPORARIES)
             _remove_old_locks(root / "locks")
             return _remove_entries(root, limit)
-    except (Timeout, OSError, NotImplementedError):  # the last where there are no locks
-        return 0  # the cache is complete without it; the next build tries again
+    except (Timeout, OSError, NotImplementedError):  # NotImplementedError: there are no locks
+        return 0  # the cache works without pruning, and the next build tries again
 
 
 def _remove_entries(root: Path, limit: int) -> int:
@@ -60,6 +60,6 @@ def _remove_old_locks(folder: Path) -> None:
             continue
         try:
             with FileLock(path, timeout=0, mode=0o600):
-                path.unlink(missing_ok=True)  # who waits for it sees the unlinked file and starts over
+                path.unlink(missing_ok=True)  # whoever waits for it notices the unlinked file and starts over
         except Timeout:
             continue

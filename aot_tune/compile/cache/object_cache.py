@@ -1,4 +1,4 @@
-"""The object cache: content-addressed, shared by processes, and never in the way."""
+"""The object cache: content-addressed, shared by processes, and never an obstacle."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ _FULL = ("no space left", "disk quota exceeded")
 
 
 class CacheCounters(msgspec.Struct):
-    """What a cache did: compiler runs (`compiled`), objects that were `copied` from a tier, objects that are `unkept`
-    and will be made again, and entries that were `damaged` and replaced."""
+    """What a cache did: compiler runs (`compiled`), objects `copied` from a tier, `unkept` objects that will be made
+    again, and `damaged` entries that were replaced."""
 
     compiled: int = 0
     copied: int = 0
@@ -73,18 +73,18 @@ class CacheCounters(msgspec.Struct):
 
 
 class ObjectCache:
-    """Compiles candidates once per machine: `get` takes an object from the cache or makes it.
+    """Compiles candidates once per machine. `get` takes an object from the cache, or makes it.
 
     Args:
         root: folder of the cache, or None to keep nothing. Objects are below `objects/`.
         toolchain: the backend's compiler.
         mode: rw; ro (read only); fresh (old entries are not read, but replaced); off.
-        trusted: accept a folder or entries that belong to, or may be written by, others.
-        required: a root that cannot be used is an error; else it is one warning, and nothing is kept.
+        trusted: also accept folders and entries that belong to others, or that others may write to.
+        required: a root that cannot be used is an error. Otherwise it is one warning, and nothing is kept.
         timeout: seconds that one compiler run may take.
-        scratch: folder for objects that are not kept; by default a temporary one that lives as long as the cache.
-        elsewhere: compilers of other machines, which are run in place of the toolchain's own.
-        tiers: caches that are asked, in this order, for what is not in this one; what they have is copied.
+        scratch: folder for objects that are not kept. By default, a temporary one that lives as long as the cache.
+        elsewhere: compilers of other machines, which run instead of the toolchain's own.
+        tiers: caches that are asked, in this order, for what is not in this one. What they have is copied.
 
     Raises:
         CacheError: when `required` and the root cannot be used.
@@ -110,10 +110,10 @@ class ObjectCache:
         self._tiers = () if mode == "fresh" else tuple(tiers)
         self._count = threading.Lock()
         self.includes: dict[str, str] = {}
-        """Digests of all files that objects so far were made of, beside their sources."""
+        """Digests of all files that the objects so far were made from, beside their sources."""
         self._kept: dict[str, Object] = {}
         self._made: set[str] = set()
-        self._locate = functools.cache(toolchain.locate)  # asked for hundreds of files of every object
+        self._locate = functools.cache(toolchain.locate)  # it is asked for hundreds of files of every object
         self._warned: set[str] = set()
         self._temporary = None if scratch is not None else scratch_folder()
         self.scratch = scratch if scratch is not None else Path(self._temporary.name if self._temporary else "")
@@ -130,7 +130,7 @@ class ObjectCache:
         tiers: Sequence[CacheTier] = (),
         elsewhere: CompilersElsewhere | None = None,
     ) -> ObjectCache:
-        """The cache at a place that `cache_location` found; says so once when nothing is kept."""
+        """The cache at a place that `cache_location` found. If nothing is kept, it says so once."""
         if location.message:
             _log.warning("%s", location.message)
         root, mode, trusted, required = location.root, location.mode, location.trusted, location.required
@@ -138,18 +138,18 @@ class ObjectCache:
 
     @property
     def root(self) -> Path | None:
-        """The folder in use; None when nothing is kept (any more)."""
+        """The folder in use, or None when nothing is kept (any more)."""
         return self._root
 
     def maker(self, target: Target) -> dict[str, object]:
-        """What keys say of the toolchain; to ask takes a millisecond, in which files are looked for."""
+        """What keys say of the toolchain. Asking takes a millisecond, because files are looked for."""
         return {"recipe": self.toolchain.recipe(target), "toolchain": self.toolchain.identity()}
 
     def key(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> tuple[str, bytes]:
         """The key of an object, and its plain text: everything that decides what the object holds.
 
         Args:
-            maker: what `maker` said just before.
+            maker: what `maker` has just returned.
         """
         return key_text(
             {
@@ -163,13 +163,13 @@ class ObjectCache:
         )
 
     def find(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> Object | None:
-        """The object of a rendered candidate, if it is in this cache, whatever tiers have; `maker` as for `key`."""
+        """The object of a rendered candidate, if it is in this cache. Tiers do not count. `maker` is as for `key`."""
         return self._lookup(self.key(rendered, target, maker)[0])
 
     def get(self, rendered: Rendered, target: Target) -> Object:
-        """The object of a rendered candidate; a source that does not compile gives an object with that status.
+        """The object of a rendered candidate. A source that does not compile gives an object with that status.
 
-        Safe to call from several threads and processes: each key is compiled once, others wait for it.
+        Safe to call from several threads and processes: each key is compiled once, and others wait for it.
 
         Raises:
             ToolchainError: when the compiler cannot be started.
@@ -184,17 +184,17 @@ class ObjectCache:
             try:
                 return self._get_locked(self._root, key, text, rendered, target, elsewhere)
             except Timeout:
-                _log.warning("waited too long for another build to compile %s; it is compiled here as well", key[:16])
+                _log.warning("waited too long for another build to compile %s, so it is compiled here too", key[:16])
             except OSError as error:
                 if error.errno not in DISK_ERRORS:
                     raise
                 self._disable(error)
-            except NotImplementedError:  # what some versions of filelock say where the disk has no locks
+            except NotImplementedError:  # some versions of filelock raise this where the disk has no locks
                 self._disable(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
         return self._get_unkept(key, rendered, target, elsewhere)
 
     def close(self) -> None:
-        """Bound the size of the cache and remove what was not kept."""
+        """Bound the size of the cache, and remove what was not kept."""
         grown = self.counters.compiled or self.counters.copied
         if self._root is not None and self._mode in ("rw", "fresh") and grown:
             prune(self._root)
@@ -253,7 +253,7 @@ class ObjectCache:
         return None
 
     def _in_tiers(self, key: str) -> Contents | None:
-        """The whole entry of a key, of the first tier that has one which can be used."""
+        """The whole entry of a key, from the first tier that has a usable one."""
         for tier in self._tiers:
             folder = self._entry(tier.path, key)
             try:
@@ -365,7 +365,7 @@ def _object(stored: Stored, key: str, path: Path, *, cached: bool) -> Object:
 
 
 def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:
-    """Put a complete entry in its place in one step; what lies there is damaged or old, and goes."""
+    """Put a complete entry in its place in one step. What is there is damaged or old, and is removed."""
     if os.path.lexists(folder):
         discard(folder, temporaries)
     temporary.rename(folder)
@@ -377,22 +377,22 @@ def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:
 
 
 def _changed_since(moment: int, paths: Iterable[str]) -> bool:
-    """Whether a file was made or changed since a moment, in ns; none where the files' clock is ahead of this one.
+    """Whether a file was made or changed since a moment, in ns. Times in the future do not count.
 
-    It may be some ms behind, which is less than a compiler takes to begin to read.
+    The files' clock may be some ms behind. That is less than a compiler takes until it reads.
     """
     now = time.time_ns()
     for path in paths:
         try:
             if moment < Path(path).stat().st_ctime_ns <= now:
                 return True
-        except OSError:  # one that is not there
+        except OSError:  # the file does not exist
             continue
     return False
 
 
 def _touch(path: Path) -> None:
-    """Mark an entry as used, at most every ten minutes."""
+    """Mark an entry as used, at most once in ten minutes."""
     try:
         if abs(path.stat().st_mtime - time.time()) > _TOUCH_SECONDS:
             os.utime(path)

@@ -1,7 +1,8 @@
-"""Asks the NVIDIA driver which GPUs are visible, without a context on any of them, and prints the answer as JSON.
+"""Asks the NVIDIA driver which GPUs are visible, without a context on any GPU. Prints the answer as JSON.
 
-A program of its own: the driver reads CUDA_VISIBLE_DEVICES once in the life of a process, may crash, and must not be
-initialised in a process that will fork workers. It uses the standard library only, so it starts in 30 ms.
+This is a program of its own, for three reasons. The driver reads CUDA_VISIBLE_DEVICES only once per process, it may
+crash, and it must not be initialised in a process that will fork workers. It only uses the standard library, so it
+starts in 30 ms.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _error_name(cuda: Any, code: int) -> str:
 
 
 def _add_nvml(answer: dict[str, Any]) -> None:
-    """Add the driver's own version, and say which devices are slices of a GPU (MIG) or GPUs that have slices."""
+    """Add the driver's own version. Say which devices are slices of a GPU (MIG), and which GPUs have slices."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2() != 0:

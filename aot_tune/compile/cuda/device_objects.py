@@ -13,9 +13,9 @@ __all__ = ["device_digest"]
 
 
 def device_digest(path: Path) -> str:
-    """SHA-256 of the device code (machine code and PTX) in an object or library; empty where there is none.
+    """SHA-256 of the device code (machine code and PTX) in an object or library. Empty if there is none.
 
-    Equal for equal sources under one CUDA compiler, whatever the host compiler.
+    Equal sources and the same CUDA compiler give equal digests, whatever the host compiler.
     """
     with path.open("rb") as file:
         section = ELFFile(file).get_section_by_name(DEVICE_CODE)

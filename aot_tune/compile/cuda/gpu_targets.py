@@ -14,7 +14,7 @@ _MAX_THREADS = 1024
 _REGISTERS = 65536
 _REGISTERS_PER_THREAD = 255
 _REGISTERS_OF_A_WARP = 256
-"""Registers are handed out to warps in steps of this many."""
+"""Warps get registers in steps of this many."""
 
 
 def _target(suffix: str, last: int, shared_kib: int) -> Target:
@@ -28,18 +28,18 @@ def _target(suffix: str, last: int, shared_kib: int) -> Target:
     return Target(name=f"cuda-sm_{suffix}", family="cuda", level=level, last=last, facts=facts)
 
 
-# Generic variants run wherever there is room for what every GPU since sm_80 has: 99 KiB of shared memory in a block.
+# Generic variants run on every GPU with as much room as those since sm_80: 99 KiB of shared memory in a block.
 BASELINE = Target(
     name="cuda-ptx_80",
     family="cuda",
     level=80,
     facts={"capability": 80, "shared_bytes": 99 * _KIB, "wgmma": 0, "arch_specific": 0},
 )
-# The same from sm_89 on, for kernels that have no code for older GPUs: see `plan.eight_bit_targets`.
+# The same from sm_89 on, for kernels that have no code for older GPUs. See `plan.eight_bit_targets`.
 EIGHT_BIT_BASELINE = Target(name="cuda-ptx_89", family="cuda", level=89, facts={**BASELINE.facts, "capability": 89})
 TARGETS = (
     BASELINE,
-    _target("80", 80, 163),  # those of 86 and 89 have less shared memory than its candidates may use
+    _target("80", 80, 163),  # GPUs of 86 and 89 have less shared memory than this target's candidates may use
     _target("86", 89, 99),
     _target("89", 89, 99),
     _target("90", 99, 227),
@@ -54,9 +54,9 @@ _SINCE_OTHERS = "12.8"
 
 
 def best_targets(levels: Iterable[int]) -> tuple[Target, ...]:
-    """The best targets of devices of these levels, best last; the baseline where nothing else runs.
+    """The best targets of devices of these levels, the best last. If nothing else runs, it is the baseline.
 
-    A device of level 90 has cuda-sm_90 and cuda-sm_90a; one of level 87 has cuda-sm_86, the highest that it runs.
+    A device of level 90 has cuda-sm_90 and cuda-sm_90a. One of level 87 has cuda-sm_86, the highest that it runs.
     """
     found: dict[str, Target] = {}
     for level in sorted(set(levels)):
@@ -68,7 +68,7 @@ def best_targets(levels: Iterable[int]) -> tuple[Target, ...]:
 
 
 def code_flags(target: Target) -> tuple[str, ...]:
-    """What tells nvcc the target: machine code for it alone, and for the baseline also PTX for later devices."""
+    """The flags that tell nvcc the target: machine code for it, and for the baseline also PTX for later devices."""
     if target.name in (BASELINE.name, EIGHT_BIT_BASELINE.name):
         return ("-gencode", f"arch=compute_{target.level},code=[sm_{target.level},compute_{target.level}]")
     suffix = target.name.removeprefix("cuda-sm_")
@@ -76,7 +76,7 @@ def code_flags(target: Target) -> tuple[str, ...]:
 
 
 def check_known(target: Target, known: Collection[str], version: str) -> None:
-    """Raise ToolchainError when an nvcc of that version, which lists `known` such as sm_90, cannot compile a target."""
+    """Raise ToolchainError if an nvcc of that version cannot compile a target. It lists `known`, such as sm_90."""
     suffix = target.name.removeprefix("cuda-sm_").removeprefix("cuda-ptx_")
     since = _SINCE.get(suffix, _SINCE_OTHERS)
     if f"sm_{target.level}" in known and _version(version) >= _version(since):
@@ -95,11 +95,11 @@ def check_known(target: Target, known: Collection[str], version: str) -> None:
 
 
 def fits(target: Target, shared_bytes: int, threads: int, registers: int = 0) -> str:
-    """Why a block of that many threads, each with that many registers, can never run on a target; empty if it can.
+    """Why a block of that many threads with that many registers each can never run on a target. Empty if it can.
 
     Args:
         shared_bytes: shared memory of the block, dynamic and static together.
-        registers: of each thread; 0 is not known yet.
+        registers: of each thread. 0 if that is not known yet.
     """
     room = target.facts["shared_bytes"]
     if shared_bytes > room:

@@ -50,19 +50,19 @@ FLAGS = (
     "-O3",
     "-DNDEBUG",  # an assert would put the header's path into the device code
     "--expt-relaxed-constexpr",
-    "-w",  # thousands of warnings in headers that are not ours hide the errors
+    "-w",  # thousands of warnings in headers of others would hide the errors
     "-Xptxas=-v",
-    "-Xcudafe=--orig_src_path_name=candidate.cu",  # names of kernels hold a digest of this path
+    "-Xcudafe=--orig_src_path_name=candidate.cu",  # names of kernels contain a digest of this path
     *_RULE,
 )
 
 _MEMORY = 8 << 30
 _MEMORY_PER_JOB = int(3.6 * (1 << 30))
 _OUTPUT = 4 << 20
-"""Names of CUTLASS kernels are pages long, and each comes twice in the report of its resources."""
+"""Names of CUTLASS kernels are pages long, and each appears twice in the report of its resources."""
 
 _LISTING = 64 << 20
-"""Instructions of a large kernel with their codes."""
+"""The instructions of a large kernel, with their codes."""
 
 _VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 _LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
@@ -70,12 +70,12 @@ _CUTLASS = re.compile(r"^\s*#\s*include\s*[<\"](?:cutlass|cute)/", re.MULTILINE)
 
 
 class NvccToolchain(Toolchain):
-    """nvcc of the machine's toolkit, else of the wheels `nvidia-cuda-nvcc` and its family.
+    """nvcc of the machine's toolkit, or else of the wheel `nvidia-cuda-nvcc` and its family.
 
     Args:
-        environ: variables that choose the compiler; by default those of this process.
-        system: where the machine's toolkit is when no variable tells.
-        search: folders in which wheels are looked for; by default those that Python imports from.
+        environ: variables that choose the compiler. By default, those of this process.
+        system: where the machine's toolkit is if no variable tells.
+        search: folders in which wheels are looked for. By default, those that Python imports from.
     """
 
     name = "nvcc"
@@ -85,7 +85,7 @@ class NvccToolchain(Toolchain):
     ) -> None:
         super().__init__(environ)
         self._system, self._search = system, search
-        # Looked for once under a given environment: a cache asks for them at every file that an object included.
+        # Looked up once per environment, because a cache asks for them for every file that an object includes.
         self._toolkit: Toolkit | None = None
         self._cutlass: tuple[Path | None] | None = None
 
@@ -94,7 +94,7 @@ class NvccToolchain(Toolchain):
         return NvccToolchain(dict(environ), self._system, self._search)
 
     def targets(self) -> tuple[Target, ...]:
-        """The baseline, cuda-sm_80 to cuda-sm_120, and those with an `a`, for the devices of one level only."""
+        """The baseline, cuda-sm_80 to cuda-sm_120, and those with an `a`, which are for devices of one level only."""
         return TARGETS
 
     def baselines(self) -> tuple[Target, ...]:
@@ -102,7 +102,7 @@ class NvccToolchain(Toolchain):
         return (BASELINE,)
 
     def native(self) -> tuple[Target, ...]:
-        """The best targets of the GPUs that CUDA_VISIBLE_DEVICES leaves visible; the driver is asked once."""
+        """The best targets of the GPUs that CUDA_VISIBLE_DEVICES leaves visible. The driver is asked once."""
         return best_targets(device.capability for device in visible_devices(self._env()).devices)
 
     def memory_per_job(self) -> int:
@@ -127,20 +127,20 @@ class NvccToolchain(Toolchain):
         return f"{shlex.join(found.command)}{f' ({real})' if real != own else ''}, {found.reason}"
 
     def cutlass(self) -> Path | None:
-        """The include folder of CUTLASS; None when there is none."""
+        """The include folder of CUTLASS, or None if there is none."""
         if self._cutlass is None or self._environ is None:
             self._cutlass = (find_cutlass(self._env(), self._search),)
         return self._cutlass[0]
 
     def identity(self) -> dict[str, str]:
-        """nvcc's version, the digests of its parts and of the host compiler's, and that of CUTLASS's version."""
+        """nvcc's version, the digests of its parts and of the host compiler, and the digest of CUTLASS's version."""
         toolkit, host = self.toolkit(), self._host()
         found = {"version": toolkit.version}
         found |= {name: program_digest(program_state(Path(p))) for name, p in sorted(toolkit.programs.items())}
         found |= {f"host {name}": text for name, text in host.identity().items()}
         found |= {f"host {n}": program_digest(program_state(Path(p))) for n, p in self.binutils().items()}
         cutlass = self.cutlass()
-        if cutlass is not None:  # headers that an object was made of are compared one by one beside this
+        if cutlass is not None:  # headers that an object was made from are also compared one by one
             found["cutlass"] = program_digest(program_state(cutlass / "cutlass" / "version.h"))
         return found
 
@@ -192,7 +192,7 @@ class NvccToolchain(Toolchain):
             )
 
     def _run(self, source: str, target: Target, scratch: Path, includes: Sequence[str], timeout: float) -> Finished:
-        """Run the compiler; what it made is `made.o`, among what lies between."""
+        """Run the compiler. The result is `made.o`, beside intermediate files."""
         (scratch / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
         argv = [*self.toolkit().command, f"-ccbin={self._host().command()[0]}", *self._flags(target), *includes]
         argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
@@ -207,7 +207,7 @@ class NvccToolchain(Toolchain):
         timeout: float,
         options: CompileOptions = NO_OPTIONS,
     ) -> dict[str, bytes]:
-        """PTX, and SASS where cuobjdump lies beside nvcc."""
+        """PTX, and SASS if cuobjdump is beside nvcc."""
         cutlass = self._include_flags(source, folder)
         if cutlass is None:
             return {}
@@ -221,14 +221,14 @@ class NvccToolchain(Toolchain):
         return {ending: text for ending, text in found.items() if text}
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
-        """Link objects into a shared library that uses dlopen and the shared CUDA runtime, where it lies now."""
+        """Link objects into a shared library that uses dlopen and the shared CUDA runtime, where that is now."""
         runtime = self.toolkit().shared_runtime()
         argv = [*self._host().command(), *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects), str(runtime)]
         argv += [*link_words(libraries), f"-Wl,-rpath,{runtime.parent}", "-ldl", "-lpthread"]
         link(argv, out, self._child(out.parent))
 
     def link_arguments(self) -> tuple[str, ...]:
-        """The static CUDA runtime and what it needs; libcuda is not among it, it is loaded when it is first used."""
+        """The static CUDA runtime and what it needs. libcuda is not part of it: it is loaded at its first use."""
         return (str(self.toolkit().static_runtime()), "-ldl", "-lpthread", "-lrt")
 
     def _library(self, name: str) -> str | None:
@@ -237,11 +237,14 @@ class NvccToolchain(Toolchain):
         return host or library_file(name, [str(folder), *map(str, sorted(folder.parent.parent.glob("*/lib")))])
 
     def include_folders(self) -> tuple[str, ...]:
-        """That of the CUDA runtime."""
+        """The folder of the CUDA runtime's headers."""
         return (self.toolkit().include,)
 
     def locate(self, include: str) -> str:
-        """Files of the toolkit are named cuda:..., those of CUTLASS cutlass:..., all others by their path."""
+        """Files of the toolkit are named cuda:..., and those of CUTLASS cutlass:....
+
+        All others are named by their path.
+        """
         place, colon, name = include.partition(":")
         if not colon or place not in ("cuda", "cutlass"):
             return include
@@ -258,7 +261,7 @@ class NvccToolchain(Toolchain):
         return super()._child(scratch) | self._nvcc_variables()
 
     def _host(self) -> CxxToolchain:
-        """The host compiler: CUDAHOSTCXX, NVCC_CCBIN or CXX without a launcher before it, else g++."""
+        """The host compiler: CUDAHOSTCXX, NVCC_CCBIN or CXX without a launcher before it, or else g++."""
         environ = dict(self._env())
         named = next((environ[n] for n in ("CUDAHOSTCXX", "NVCC_CCBIN", "CXX") if environ.get(n)), "")
         if shutil.which(named, path=environ.get("PATH")) is None:
@@ -277,7 +280,7 @@ class NvccToolchain(Toolchain):
         return (*FLAGS, *host, *code_flags(target))
 
     def _include_flags(self, source: str, scratch: Path) -> tuple[str, ...] | None:
-        """Where CUTLASS is, if the source asks for it: through a link, so that no path gets into the object."""
+        """Where CUTLASS is, if the source asks for it. It is passed as a link, so that no path gets into the object."""
         if _CUTLASS.search(source) is None:
             return ()
         found = self.cutlass()
@@ -289,7 +292,10 @@ class NvccToolchain(Toolchain):
     def _includes(
         self, source: str, listed: Sequence[str], scratch: Path, options: CompileOptions, log: str = ""
     ) -> tuple[str, ...]:
-        """Names of the files that a source depends on beside itself; those of `listed` may be relative to `scratch`."""
+        """Names of the files that a source depends on, without itself.
+
+        Those of `listed` may be relative to `scratch`.
+        """
         opened = [real_include(name, options) for name in listed]
         paths = {name: str(scratch / name) for name in opened}
         folders = (*map(str, options.include_directories), *self._host().search_folders())
@@ -298,11 +304,11 @@ class NvccToolchain(Toolchain):
         return self._include_names(names, self.toolkit())
 
     def _opened(self, target: Target, scratch: Path, includes: Sequence[str]) -> list[str]:
-        """What a source includes that does not compile; compilers list it unless a header is at fault."""
+        """What a source includes that does not compile. A compiler lists this itself, unless a header is at fault."""
         rule = scratch / "candidate.d"
         if listed := rule_files(rule, CUDA_SOURCE_NAME) if rule.is_file() else []:
             return listed
-        flags = [flag for flag in self._flags(target) if flag not in _RULE]  # which are not for -E
+        flags = [flag for flag in self._flags(target) if flag not in _RULE]  # those flags are not for -E
         argv = [*self.toolkit().command, f"-ccbin={self._host().command()[0]}", *flags, *includes]
         argv += ["-E", "-Xcompiler=-H", CUDA_SOURCE_NAME, "-o", os.devnull]
         done = run(argv, folder=scratch, environ=self._child(scratch), timeout=QUERY_SECONDS, keep=_OUTPUT)

@@ -1,4 +1,4 @@
-"""Finds nvcc and what belongs to it: the machine's toolkit, else the wheels of the `nvidia-cuda-nvcc` family."""
+"""Finds nvcc and what belongs to it: the machine's toolkit, or else the wheels of the `nvidia-cuda-nvcc` family."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
     """A CUDA compiler with its files.
 
     Args:
-        command: nvcc and the arguments that always precede ours.
+        command: nvcc and the arguments that always come before ours.
         version: such as 13.0.88.
-        known: architectures that it compiles for, such as sm_90; the special ones (sm_90a) are not listed.
-        programs: its parts by name, as files.
+        known: architectures that it compiles for, such as sm_90. The special ones (sm_90a) are not listed.
+        programs: the files of its parts, by name.
         include: folder of cuda_runtime.h.
         libraries: folders that may hold the CUDA runtime.
     """
@@ -60,7 +60,7 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
         return self._library("libcudart_static.a")
 
     def shared_runtime(self) -> Path:
-        """libcudart.so, which wheels have under its versioned name only.
+        """libcudart.so. Wheels only have it under its versioned name.
 
         Raises:
             ToolchainError: when it is not there.
@@ -81,17 +81,17 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundNvcc(NamedTuple):
-    """An nvcc with the arguments that a variable gives it, and why it is that one."""
+    """An nvcc, the arguments that a variable adds to it, and why it was chosen."""
 
     command: tuple[str, ...]
     reason: str
 
 
 def find_nvcc(environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Sequence[str] | None = None) -> FoundNvcc:
-    """The program, and the arguments that NVCC or CUDACXX give it.
+    """The program, and the arguments that NVCC or CUDACXX adds.
 
-    In order: NVCC, CUDACXX, CUDA_HOME, CUDA_PATH, PATH, `system`, and the wheels below the folders of `search`
-    (by default those that Python imports from).
+    The order is NVCC, CUDACXX, CUDA_HOME, CUDA_PATH, PATH, `system`, and the wheels below the folders of `search` (by
+    default, those that Python imports from).
 
     Raises:
         ToolchainError: when there is none, or a variable names something else.
@@ -129,10 +129,10 @@ def find_nvcc(environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Se
 
 
 def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]) -> Toolkit:
-    """Ask an nvcc where its files are; it does not answer without a host compiler.
+    """Ask an nvcc where its files are. It only answers with a host compiler.
 
     Raises:
-        ToolchainError: when it does not answer as nvcc does.
+        ToolchainError: when the answer is not that of an nvcc.
     """
     child = compiler_environment(environ, Path("/nowhere"))
     del child["TMPDIR"]
@@ -140,7 +140,7 @@ def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]
 
 
 def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None) -> Path | None:
-    """The include folder of CUTLASS: below CUTLASS_PATH, else in the wheel `nvidia-cutlass`; None without one.
+    """The include folder of CUTLASS: below CUTLASS_PATH, or else in the wheel `nvidia-cutlass`. None without one.
 
     Raises:
         ToolchainError: when CUTLASS_PATH holds none.
@@ -163,7 +163,7 @@ def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None
 
 
 def _wheel_folders(folder: str) -> list[Path]:
-    """Folders with programs of the wheels below an import folder: nvidia/cu13/bin, the newest first."""
+    """Program folders of the wheels below an import folder, such as nvidia/cu13/bin. The newest comes first."""
     found = Path(folder or ".", "nvidia").glob("cu[0-9]*/bin")
     return sorted(found, key=lambda p: (len(p.parent.name), p.parent.name), reverse=True)
 
@@ -173,7 +173,7 @@ def _open(
     command: tuple[str, ...], host: str, environ: tuple[tuple[str, str], ...], _: tuple[str, int, int, int]
 ) -> Toolkit:
     release = _RELEASE.search(_ask(command, environ, "--version"))
-    # a dry run tells the folders, also when what is on PATH is a script that starts the real one
+    # A dry run tells the folders, even if nvcc on PATH is a script that starts the real one.
     question = ("--dryrun", f"-ccbin={host}", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null")
     told = dict(_TOLD.findall(_ask(command, environ, *question)))
     if release is None or not told.get("_HERE_") or not told.get("CICC_PATH"):
@@ -197,7 +197,7 @@ def _open(
             fix=_RUNTIME,
         )
     libraries = [w[2:] for w in shlex.split(told.get("LIBRARIES", "")) if w.startswith("-L")]
-    libraries.append(str(here.parent / "lib"))  # where the wheels of 13.0 have them, whose nvcc names lib64
+    libraries.append(str(here.parent / "lib"))  # the wheels of 13.0 have them here, but their nvcc names lib64
     return Toolkit(
         command=command,
         version=release[1],

@@ -1,6 +1,6 @@
-"""Calls of cuBLASLt: host code alone, compiled by the C++ compiler, for the targets of CUDA.
+"""Calls of cuBLASLt. They are host code only, which the C++ compiler compiles for the targets of CUDA.
 
-The library is not needed to compile or link: an object finds it with dlopen when it is first called.
+The library is not needed to compile or to link. An object finds it with dlopen when it is first called.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["TOOLCHAIN", "CublasLtToolchain"]
 
 
 _DEVICE = hashlib.sha256(b"cublaslt").hexdigest()
-"""What a GPU runs is the library's. Which of its algorithms that is, the digest of the source says."""
+"""A GPU runs the library's code. The digest of the source tells which of its algorithms that is."""
 
 
 class CublasLtToolchain(Toolchain):
-    """The C++ compiler for the baseline CPU, under the targets of the CUDA compiler."""
+    """The C++ compiler for the baseline CPU, with the targets of the CUDA compiler."""
 
     name = "cublaslt"
 
@@ -44,16 +44,16 @@ class CublasLtToolchain(Toolchain):
         return self._cuda().native()
 
     def identity(self) -> dict[str, str]:
-        """The C++ compiler's; no CUDA compiler is needed."""
+        """The C++ compiler's identity. No CUDA compiler is needed."""
         return self._cxx().identity()
 
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """Nothing: the compiler makes only what calls the library."""
+        """Nothing: the compiler only makes code that calls the library."""
         del identity
         return {}
 
     def recipe(self, target: Target) -> dict[str, object]:
-        """That of the C++ compiler for every x86-64 CPU, whatever the GPU."""
+        """The C++ compiler's recipe for every x86-64 CPU, whatever the GPU."""
         del target
         cxx = self._cxx()
         return cxx.recipe(cxx.baselines()[0])
@@ -77,7 +77,7 @@ class CublasLtToolchain(Toolchain):
         self._cxx().link_shared([*objects, *(Path(word) for word in self.link_arguments())], out)
 
     def link_arguments(self) -> tuple[str, ...]:
-        """dlopen and mutexes, which older C libraries keep apart."""
+        """dlopen and mutexes, which are separate libraries in older C libraries."""
         return ("-ldl", "-lpthread")
 
     def _cxx(self) -> Toolchain:

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as a child process learns them from the driver, and what bars a build from using them."""
+"""The GPUs of this machine, as a child process learns them from the driver, and what keeps a build from using them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _REASONS = {
     _NO_DEVICE: ("the driver sees no GPU", "check `nvidia-smi`; in a container pass the GPUs in, such as --gpus all"),
     _BAD_DEVICE: ("the driver does not know a device that was named", "name one that `nvidia-smi -L` lists"),
     304: (
-        "the driver is not let at the device files",
+        "the driver may not open the device files",
         "allow read and write of /dev/nvidia* and of /proc/self/task in the sandbox or container",
     ),
     802: ("the GPUs are not ready", "start nvidia-fabricmanager, or wait until the GPUs are up"),
@@ -57,10 +57,10 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         ordinal: its number under CUDA_VISIBLE_DEVICES.
         uuid: GPU-..., or MIG-... for a slice of one.
-        capability: such as 90; the level of the targets that it runs.
+        capability: such as 90. It is the level of the targets that the GPU runs.
         shared_bytes: largest shared memory of a block.
         compute_mode: default, exclusive (one process at a time) or prohibited.
-        mig: slice; enabled or disabled for a whole GPU; empty where it is not known.
+        mig: `slice` for a slice, `enabled` or `disabled` for a whole GPU, empty if it is not known.
     """
 
     ordinal: int
@@ -79,9 +79,9 @@ class DeviceQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What the driver told.
 
     Args:
-        driver: the newest CUDA that it supports, such as 13000 for 13.0; 0 without a driver.
-        driver_text: its own version, such as 580.95.05; empty where NVML does not tell.
-        error: why there is no device, in one line; empty when there is one.
+        driver: the newest CUDA that it supports, such as 13000 for 13.0. 0 without a driver.
+        driver_text: its own version, such as 580.95.05. Empty if NVML does not tell.
+        error: why there is no device, in one line. Empty if there is one.
         fix: what to do about it.
     """
 
@@ -93,15 +93,15 @@ class DeviceQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def visible_devices(environ: Mapping[str, str] | None = None) -> DeviceQuery:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible. Asked once per value of it, in a child, without a context."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible. A child asks once per value of it, without a context."""
     environ = os.environ if environ is None else environ
     return query_with(tuple((name, environ.get(name)) for name in _ASKED))
 
 
 def check_driver(toolkit: str, driver: int) -> str:
-    """Whether a driver runs what a toolkit makes; returns a warning, empty when there is nothing to say.
+    """Check that a driver runs what a toolkit makes. Returns a warning, or an empty text.
 
-    Within a major version an older driver runs machine code of a newer toolkit, but translates no PTX of it.
+    Within a major version, an older driver runs machine code of a newer toolkit, but does not translate its PTX.
 
     Args:
         toolkit: version of nvcc, such as 13.0.88.
@@ -132,8 +132,8 @@ def check_torch(built_for: str | None, driver: int) -> None:
     """Raise ToolchainError when torch cannot use the driver.
 
     Args:
-        built_for: `torch.version.cuda`, None for a torch without CUDA.
-        driver: what `DeviceQuery.driver` holds; 0 is no driver, which is not torch's fault.
+        built_for: `torch.version.cuda`. None for a torch without CUDA.
+        driver: what `DeviceQuery.driver` holds. 0 means no driver, which is not torch's fault.
     """
     if built_for is None:
         raise ToolchainError(
@@ -151,7 +151,7 @@ def check_torch(built_for: str | None, driver: int) -> None:
 
 
 def installed_torch() -> tuple[str, str | None] | None:
-    """The version of torch and that of the CUDA it is built for, without importing it; None where it is missing."""
+    """The versions of torch, and of the CUDA that it is built for, without importing it. None if there is no torch."""
     try:
         spec = importlib.util.find_spec("torch")
         text = Path(spec.origin or "").with_name("version.py").read_text() if spec is not None else ""
@@ -162,9 +162,9 @@ def installed_torch() -> tuple[str, str | None] | None:
 
 
 def check_usable(query: DeviceQuery) -> None:
-    """Raise ToolchainError when no visible GPU can be measured: there is none, or its mode forbids it.
+    """Raise ToolchainError if no visible GPU can be measured: there is none, or its mode forbids it.
 
-    A GPU in exclusive mode serves one process at a time; whether one has it now shows only when a context is made.
+    A GPU in exclusive mode serves one process at a time. Only making a context shows whether a process uses it now.
     """
     if query.error or not query.devices:
         raise ToolchainError(query.error or "there is no GPU", why="candidates are measured on a GPU", fix=query.fix)
@@ -181,13 +181,13 @@ def check_usable(query: DeviceQuery) -> None:
 
 
 def check_ready(toolkit: str, query: DeviceQuery) -> str:
-    """Check all that a build needs to measure on the visible GPUs; returns a warning, empty without one.
+    """Check all that a build needs to measure on the visible GPUs. Returns a warning, or an empty text.
 
     Args:
         toolkit: version of nvcc.
 
     Raises:
-        ToolchainError: for what bars it: no GPU, its mode, torch, the driver.
+        ToolchainError: for what prevents it: no GPU, its mode, torch, the driver.
     """
     check_usable(query)
     torch = installed_torch()
@@ -204,8 +204,8 @@ def check_ready(toolkit: str, query: DeviceQuery) -> str:
 
 @cache
 def query_with(variables: tuple[tuple[str, str | None], ...]) -> DeviceQuery:
-    """Ask the driver with these variables and no others that it reads; asked once for each."""
-    # the driver alone reads these: numbers, UUIDs, their beginnings, MIG names
+    """Ask the driver with these variables, and no others that it reads. Each set of variables is asked once."""
+    # Only the driver interprets these: numbers, UUIDs, their beginnings, MIG names.
     environ = {k: v for k, v in os.environ.items() if k not in _ASKED} | {k: v for k, v in variables if v is not None}
     program = Path(__file__).with_name("ask_driver.py")
     try:

@@ -1,4 +1,7 @@
-"""Processes that compile Triton functions: started when they are needed, kept, replaced when they die."""
+"""Processes that compile Triton functions.
+
+They start when they are needed, are kept, and are replaced when they die.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ __all__ = ["CompilerDiedError", "CompilerPool", "CompilerSetup", "TimedOutError"
 
 _START_SECONDS = 120.0
 _MEMORY = 3 << 29
-"""A worker that holds more than this is replaced: LLVM gives little back."""
+"""A worker that holds more than this is replaced, because LLVM frees little."""
 _IDLE = 16
 
 
 class CompilerSetup(NamedTuple):
-    """What workers that are alike have in common."""
+    """What identical workers have in common."""
 
     target: str
     roots: tuple[str, ...]
@@ -42,17 +45,17 @@ class CompilerSetup(NamedTuple):
 
     @classmethod
     def of(cls, target: str, roots: Sequence[str], search: Sequence[str], environ: Mapping[str, str]) -> CompilerSetup:
-        """The same from plain data; only variables that reach a worker count."""
+        """The same from plain data. Only variables that reach a worker count."""
         reach = child_environment(environ, (), Path("/nowhere"))
         return cls(target, tuple(roots), tuple(search), tuple(sorted(reach.items())))
 
 
 class CompilerDiedError(Exception):
-    """A worker died while it compiled; the message is how, and what it printed last."""
+    """A worker died while it compiled. The message says how, and what it printed last."""
 
 
 class TimedOutError(Exception):
-    """A worker took too long and was killed; `busy` is its CPU seconds, with those of the programs it ran."""
+    """A worker took too long and was killed. `busy` is its CPU seconds, with those of the programs it ran."""
 
     def __init__(self, busy: float) -> None:
         super().__init__()
@@ -88,10 +91,10 @@ class _CompilerProcess:
         return self._process.poll() is None and self._resident() < _MEMORY
 
     def compile(self, request: CompileRequest, timeout: float) -> CompileReply:
-        """Have it compile; a worker that died or was too slow is of no more use.
+        """Have it compile. A worker that died or was too slow cannot be used again.
 
         Raises:
-            CompilerDiedError, TimedOutError: see there.
+            CompilerDiedError, TimedOutError: see these classes.
         """
         before = self._busy()
         assert self._process.stdin is not None
@@ -105,7 +108,7 @@ class _CompilerProcess:
             raise TimedOutError(max(0.0, group_seconds(self._process.pid) - before)) from None
 
     def end(self) -> None:
-        """Kill it with all that it started."""
+        """Kill it with everything that it started."""
         disown(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -141,13 +144,13 @@ class _CompilerProcess:
 
     def _last_words(self) -> str:
         text = (self._scratch / "worker.log").read_text(errors="replace").strip()
-        disown(self._process)  # what it started may go on; its own status is that of its death all the same
+        disown(self._process)  # programs that it started may go on, and its own exit status still tells how it died
         code = self._process.returncode
         died = f"died of signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
         return f"its process {died}\n{text[-4000:]}".strip()
 
     def _busy(self) -> float:
-        """CPU seconds of the process so far, with those of programs that it waited for."""
+        """CPU seconds of the process so far, with those of the programs that it waited for."""
         try:
             return stat_of(self._process.pid).busy
         except OSError:
@@ -169,7 +172,7 @@ class _CompilerProcess:
 
 
 class CompilerPool:
-    """Workers of one process: each thread that compiles has one to itself for as long as that takes."""
+    """Workers of one process. Each thread that compiles has one to itself for as long as the compile takes."""
 
     def __init__(self) -> None:
         self._owner, self._lock = os.getpid(), threading.Lock()
@@ -183,7 +186,7 @@ class CompilerPool:
 
         Raises:
             CompilerDiedError, TimedOutError: when the request killed it, or took longer than `timeout` seconds.
-            ToolchainError: when none can be started.
+            ToolchainError: when no worker can be started.
         """
         worker = self._take(setup)
         try:
@@ -200,7 +203,7 @@ class CompilerPool:
         return reply, peak
 
     def close(self) -> None:
-        """End all workers; only in the process that started them."""
+        """End all workers. Only the process that started them may do so."""
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -246,7 +249,7 @@ _pools_lock = threading.Lock()
 
 
 def pool() -> CompilerPool:
-    """The workers of this process; a forked child starts its own."""
+    """The workers of this process. A forked child starts its own."""
     with _pools_lock:
         if os.getpid() not in _pools:
             _pools[os.getpid()] = CompilerPool()

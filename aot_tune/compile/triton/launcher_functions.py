@@ -1,4 +1,4 @@
-"""The functions that launchers call: one object for each family of devices, made when the first is linked."""
+"""The functions that launchers call. Each family of devices has one object, made when the first launcher is linked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aot_tune.support.storage import scratch_folder
 __all__ = ["FUNCTIONS", "functions_of"]
 
 FUNCTIONS = {"cuda": LAUNCHER / "cuda.cpp", "hip": LAUNCHER / "hip.cpp"}
-"""Their source for each family; a library is linked with the same by CMake."""
+"""The source for each family. CMake links a library with the same source."""
 
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-gnu-unique")
 _lock = threading.Lock()
@@ -27,10 +27,10 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def functions_of(objects: Sequence[Path], command: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
-    """What launchers among `objects` must be linked with, compiled by `command`.
+    """What the launchers among `objects` must be linked with, compiled by `command`.
 
     Raises:
-        ToolchainError: when the compiler does not take it.
+        ToolchainError: when the compiler fails.
     """
     held = [path.read_bytes() for path in objects]
     wanted = [f for f in FUNCTIONS if any(_namespace(f) in data for data in held)]
@@ -39,7 +39,7 @@ def functions_of(objects: Sequence[Path], command: Sequence[str], environ: Mappi
 
 
 def _namespace(family: str) -> bytes:
-    """How names of its functions begin in an object."""
+    """The prefix of its functions' names in an object."""
     return f"_ZN8launcher{len(family)}{family}".encode()
 
 

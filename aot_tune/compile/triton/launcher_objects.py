@@ -1,4 +1,4 @@
-"""The object of a Triton candidate: its image and `kernel.h`, compiled with the launcher by the C++ compiler."""
+"""The object of a Triton candidate. The C++ compiler makes it from the image, `kernel.h` and the launcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["HEADER", "IMAGE", "KERNEL_IMAGE", "LAUNCHER", "compile_launcher", "h
 
 HEADER, IMAGE = "kernel.h", "kernel.bin"
 KERNEL_IMAGE = ".rodata.aot_tune_kernel_image"
-"""The section of an object that holds its image, with a zero byte after it."""
+"""The section of an object that holds its image, with a zero byte after the image."""
 
 LAUNCHER = RUNTIME / "triton"
 """The folder of the headers that launchers include, and of the functions that they call."""
@@ -29,7 +29,7 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-fno-exceptions",
     "-fno-rtti",
-    "-fno-asynchronous-unwind-tables",  # nothing throws, and tables of every launcher are bytes of the library
+    "-fno-asynchronous-unwind-tables",  # nothing throws, and such tables would make every launcher larger
     "-fno-gnu-unique",
     "-frandom-seed=candidate",
     "-fmax-errors=5",
@@ -68,7 +68,7 @@ __asm__("aot_tune_kernel_image");
 
 
 def kernel_header(image: Image) -> str:
-    """The text of `kernel.h`, for behind `launch.h`: what the launcher must know of an image, and the image itself."""
+    """The text of `kernel.h`, to follow `launch.h`: what the launcher must know of an image, and the image itself."""
     values = {name: _literal(getattr(image, name)) for name in image.__struct_fields__ if name != "descriptors"}
     values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "image": IMAGE, "section": KERNEL_IMAGE}
     return _TEXT.format(**values)
@@ -88,7 +88,7 @@ def _descriptor(one: DescriptorMap) -> str:
 
 
 def host_flags() -> tuple[str, ...]:
-    """How launchers are compiled, for every CPU of this machine's kind."""
+    """Flags that compile launchers for every CPU of this machine's kind."""
     return (*_FLAGS, *baseline_flags())
 
 

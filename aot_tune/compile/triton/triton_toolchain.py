@@ -1,4 +1,4 @@
-"""Triton: functions compiled for GPUs of NVIDIA and AMD without one, and embedded with their launchers."""
+"""Triton: functions are compiled for GPUs of NVIDIA and AMD, without such a GPU, and embedded with their launchers."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ _PROGRAMS = (
     "backends/amd/lib/ockl.bc",
 )
 _TENSOR_MEMORY = 512
-"""Columns of tensor memory that a multiprocessor of sm_100 has."""
+"""The columns of tensor memory of a multiprocessor of sm_100."""
 
 
 _RESOURCES = 2
-"""Raised when more is said of what code takes: objects that were made before are made again."""
+"""Raised when more is reported about the resources of code. Then older objects are made again."""
 
 
 def _hip(arch: str) -> Target:
-    # gfx942 is 9, 4, 2 in base 16; a device runs the code of its own architecture alone
+    # gfx942 is 9, 4, 2 in base 16. A device only runs code of its own architecture.
     level = int(arch.removeprefix("gfx"), 16)
     shared = DEVICES[arch].shared
     facts = {"capability": 0, "shared_bytes": shared, "wgmma": 0, "arch_specific": 1, "warp_size": 64}
@@ -73,11 +73,11 @@ def _supported(target: Target) -> bool:
 
 
 class TritonToolchain(Toolchain):
-    """The Triton that this process could import, and the C++ compiler for launchers.
+    """The Triton that this process can import, and the C++ compiler for launchers.
 
     Args:
-        environ: variables that choose the C++ compiler, and `AOT_TUNE_TEMPLATE_ROOTS`; by default this process's.
-        search: folders to import from; by default those that this process imports from.
+        environ: variables that choose the C++ compiler, and `AOT_TUNE_TEMPLATE_ROOTS`. By default, this process's.
+        search: folders to import from. By default, those that this process imports from.
     """
 
     name = "triton"
@@ -91,23 +91,23 @@ class TritonToolchain(Toolchain):
         return TritonToolchain(dict(environ), self._search)
 
     def targets(self) -> tuple[Target, ...]:
-        """Those of the CUDA compiler, as far as Triton's code runs on all that they promise, and three of AMD.
+        """The CUDA compiler's targets on whose devices all Triton code can run, and three of AMD.
 
-        cuda-ptx_89 is that of generic kernels with instructions for f8e4m3.
+        cuda-ptx_89 is for generic kernels with f8e4m3 instructions.
         """
         return (*(t for t in TARGETS if _supported(t)), EIGHT_BIT_BASELINE, *HIP_TARGETS)
 
     def baselines(self) -> tuple[Target, ...]:
-        """cuda-ptx_80, PTX of sm_80 that the driver translates for every later device, and each target of AMD."""
+        """cuda-ptx_80, whose PTX of sm_80 the driver translates for every later device, and each target of AMD."""
         return (BASELINE, *HIP_TARGETS)
 
     def native(self) -> tuple[Target, ...]:
-        """Those of the CUDA compiler: no AMD device is looked for."""
+        """The CUDA compiler's. No AMD device is looked for."""
         cuda: Toolchain = toolchain_for("nvcc", self._env())
         return tuple(t for t in cuda.native() if _supported(t))
 
     def identity(self) -> dict[str, str]:
-        """Triton's version, the digests of its compilers and of its Python, and the C++ compiler's."""
+        """Triton's version, the digests of its compilers and its Python code, and the C++ compiler's identity."""
         found = self._installed()
         programs = {Path(p).name: found.folder / p for p in _PROGRAMS if (found.folder / p).is_file()}
         identity = {"version": found.version, "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
@@ -116,7 +116,7 @@ class TritonToolchain(Toolchain):
         return identity | {f"host {name}": text for name, text in self._cxx().identity().items()}
 
     def memory_per_job(self) -> int:
-        """A worker with torch loaded holds 0.7 GB, large kernels take as much again."""
+        """A worker that has loaded torch holds 0.7 GB. A large kernel takes as much again."""
         return _MEMORY_PER_JOB
 
     def recipe(self, target: Target) -> dict[str, object]:
@@ -141,7 +141,7 @@ class TritonToolchain(Toolchain):
         timeout: float,
         options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
     ) -> CompileOutcome:
-        """Compile the function that a source names, write `kernel.bin` and `kernel.h` beside it, then the launcher."""
+        """Compile the function that a source names, write `kernel.bin` and `kernel.h`, and compile the launcher."""
         began = time.monotonic()
         try:
             recipe = read_recipe(source)
@@ -188,22 +188,22 @@ class TritonToolchain(Toolchain):
         return CompilerSetup.of(target.name, template_roots(self._env()), search, self._env())
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
-        """Link objects into a shared library for the benchmark; drivers are found when it runs."""
+        """Link objects into a shared library for the benchmark. It finds drivers when it runs."""
         cxx = self._cxx()
         called = functions_of(objects, cxx.command(), self._env())
         cxx.link_shared([*objects, *called, *(Path(word) for word in self.link_arguments())], out)
 
     def link_arguments(self) -> tuple[str, ...]:
-        """dlopen and mutexes, which older C libraries keep apart."""
+        """dlopen and mutexes, which are separate libraries in older C libraries."""
         return ("-ldl", "-lpthread")
 
     def locate(self, include: str) -> str:
-        """Headers of launchers are named launcher:..., all others by their path."""
+        """Headers of launchers are named launcher:..., and all others by their path."""
         place, colon, name = include.partition(":")
         return str(LAUNCHER / name) if colon and place == "launcher" else include
 
     def _embed(self, source: str, image: Image, out: Path, timeout: float, began: float, memory: int) -> CompileOutcome:
-        """Compile the launcher, with the image in it."""
+        """Compile the launcher with the image in it."""
         done = compile_launcher(self._cxx().command(), source, image, out, self._child(out.parent), timeout)
         if done.timed_out:
             log = f"{done.output}\nerror: the C++ compiler took too long for the launcher"
@@ -242,7 +242,7 @@ def _failed(log: str, began: float, *, lasting: bool) -> CompileOutcome:
 
 
 def _unfit(target: Target, image: Image) -> str:
-    """What a block needs and a target does not have; empty where it fits."""
+    """What a block needs and a target does not have, or empty."""
     if image.tensor_memory > _TENSOR_MEMORY:
         return f"{image.tensor_memory} columns of tensor memory, {target.name} has {_TENSOR_MEMORY}"
     registers = max(image.registers, 0) if target.family == "cuda" else 0
@@ -262,7 +262,7 @@ def _includes(rule: Path) -> tuple[str, ...]:
 
 @cache
 def _library_digest(folder: Path) -> str:
-    """Of Triton's Python: its language, its compiler passes' order, and the library that kernels call."""
+    """Digest of Triton's Python: its language, the order of its compiler passes, and the library that kernels call."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0{program_digest(program_state(path))}\n".encode())

@@ -1,4 +1,4 @@
-// The Python face of a library: the functions that read the tables which generated code fills in.
+// The Python face of a library: functions that read the tables which generated code fills in.
 #ifndef AOT_TUNE_LINK_BINDING_H_
 #define AOT_TUNE_LINK_BINDING_H_
 
@@ -32,10 +32,10 @@ struct TypeEntry {
   const ExchangeApi* api;
   Kind kind;
   PyObject* gradient;          // the type's `requires_grad`, or NULL
-  descrgetfunc read_gradient;  // what an access to it comes to, where that is known for good
+  descrgetfunc read_gradient;  // how the type reads it, if that can never change
   bool plain;                  // C alone tells what tensors of the type are
-  bool torch;                  // of torch: gradients are recorded, and versions counted
-  // Of `api`; the first may be NULL.
+  bool torch;                  // a type of torch: gradients are recorded, and versions counted
+  // Functions of `api`. The first may be NULL.
   int (*view)(void* object, DLTensor* out);
   int (*current_stream)(DLDeviceType type, int32_t id, void** stream);
 };
@@ -62,8 +62,8 @@ enum Word {
 constexpr int kTypeEntries = 8;
 constexpr int kMaxKeywords = kMaxTensors + kMaxScalars + kMaxAttributes + 2;
 
-// The keywords of an operator's last call, and the place of the argument that each is for; -1 where it is no
-// object that is passed on.
+// The keywords of an operator's last call, and which argument each is for. -1 if it is no object that is
+// passed on.
 struct Keywords {
   PyObject* names;  // a tuple, or NULL
   Py_ssize_t count;
@@ -78,23 +78,23 @@ struct State {
   Keywords* keywords;  // per operator
   TypeEntry types[kTypeEntries];
   int next_type;
-  PyObject* array_type;  // numpy.ndarray once numpy was seen
+  PyObject* array_type;  // numpy.ndarray, once numpy was seen
   PyObject* array_empty;
   PyObject* version_arguments;  // {"max_version": (1, 0)}
   PyObject* no_arguments;
-  PyObject* current_stream;         // torch.cuda.current_stream once it was needed
-  PyObject* is_grad_enabled;        // torch's once it was needed
-  PyCFunction ask_gradients;        // what a call of it comes to, where that is known for good
-  PyObject* gradients_self;         // and what that is called with; borrowed
-  bool (*gradient_mode)();          // what that tells in the end, or NULL
-  bool gradients_off;               // when that was asked last
-  const void* const* (*tracing)();  // torch::jit::tracer's state, NULL where nothing is traced; or NULL
-  int64_t (*dispatch_modes)();      // how many modes see what torch does; or NULL
+  PyObject* current_stream;         // torch.cuda.current_stream, once it was needed
+  PyObject* is_grad_enabled;        // torch's, once it was needed
+  PyCFunction ask_gradients;        // the C function that it calls, if that can never change
+  PyObject* gradients_self;         // what this is called with; borrowed
+  bool (*gradient_mode)();          // the function that answers in the end, or NULL
+  bool gradients_off;               // the last answer
+  const void* const* (*tracing)();  // torch::jit::tracer's state, which may hold NULL; or NULL
+  int64_t (*dispatch_modes)();      // how many modes watch what torch does; or NULL
   bool (*inference_mode)();         // or NULL
   PyObject* forward_ad;             // the module, once torch was seen; borrowed
-  PyObject* increment_version;      // torch's once it was needed
-  PyObject* increment_all;          // what that comes to with a tuple of tensors, or NULL
-  PyCFunction ask_negated;          // what a plain tensor's method comes to, once it was needed
+  PyObject* increment_version;      // torch's, once it was needed
+  PyObject* increment_all;          // what that calls with a tuple of tensors, or NULL
+  PyCFunction ask_negated;          // the C function of a plain tensor's method, once it was needed
   uint8_t calls_without_asking;
   PyObject* error;  // base of the three below
   PyObject* type_error;
@@ -109,8 +109,8 @@ State* state_of(PyObject* module);
 
 struct Managed;
 
-// A tensor that `borrow` got from a Python object, to be released by who asked. Nothing is set before: a call
-// has room for many more tensors than it passes.
+// A tensor that `borrow` got from a Python object. Whoever asked must release it. Nothing is set before,
+// because a call has room for many more tensors than it passes.
 struct Borrowed {
   DLTensor tensor;
   int64_t shape[kMaxRank];
@@ -118,8 +118,8 @@ struct Borrowed {
   PyObject* keep;
   Managed* managed;
   bool read_only;
-  bool copied;       // by who handed it out: nobody sees what is written
-  bool unversioned;  // so that it does not tell either, unless it is torch's
+  bool copied;       // its owner made a copy, so nobody sees what is written
+  bool unversioned;  // its owner does not say if it may be written, unless it is torch's
   void release() {
     if (keep != nullptr || managed != nullptr) give_back();
   }
@@ -135,7 +135,7 @@ struct Place {
 // Puts a type that was not seen lately into the state.
 const TypeEntry* learn_type(State* state, PyObject* type);
 
-// NULL where its type was not seen lately.
+// NULL if its type was not seen lately.
 inline const TypeEntry* known_type(const State* state, PyObject* object) {
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   for (const TypeEntry& entry : state->types) {
@@ -149,13 +149,13 @@ inline const TypeEntry* find_type(State* state, PyObject* object) {
   return entry != nullptr ? entry : learn_type(state, reinterpret_cast<PyObject*>(Py_TYPE(object)));
 }
 
-// The stream that a call works on, known from the caller or from its first tensor on a GPU.
+// The stream that a call works on. The caller gives it, or the first tensor on a GPU.
 struct Stream {
   void* handle = nullptr;
   bool known = false;
 };
 
-// Whether the tensors of a call may need gradients: where none are recorded, their flags are not read.
+// Whether the tensors of a call may need gradients. If none are recorded, their flags are not read.
 enum class Gradients : uint8_t { kUnknown, kOff, kFlags };
 
 // What the tensors of a call share.
@@ -165,37 +165,37 @@ struct Shared {
   bool forward = false;  // tensors may carry tangents
 };
 
-// Fills `out`, and of `shared` what is not known yet; false with a Python exception set when the object is
-// no tensor that can be read.
+// Fills `out`, and what is not known yet of `shared`. Returns false with a Python exception set if the object
+// is no tensor that can be read.
 bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, Borrowed* out);
 
-// The same for the stream of a tensor on a device, if that is a GPU; false without an exception of ours.
+// The same for the stream of a tensor on a device, if that is a GPU. False without an exception of ours.
 inline bool find_stream(decltype(TypeEntry::current_stream) ask, const DLDevice& device, Stream* stream) {
   if (device.device_type == kDLCPU || stream->known) return true;
   stream->known = ask(device.device_type, device.device_id, &stream->handle) == 0;
   return stream->known;
 }
 
-// Takes a tensor's extents and strides over from who lent them, as long as nothing else has run since.
+// Copies a tensor's extents and strides from their owner. Nothing else may have run since they were lent.
 void copy_layout(DLTensor* tensor, Borrowed* out);
 
-// Has the tensor's pointer be NULL where a subclass of torch's has no memory: torch adds the offset of a view
-// to NULL. It may run Python code.
+// Makes the tensor's pointer NULL if a subclass of torch's has no memory, because torch adds the offset of a
+// view to NULL. It may run Python code.
 void find_memory(PyObject* object, DLTensor* tensor);
 
-// Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
-// cause; false.
+// Raises a framework's error as one of ours, with the first line of its message, and with the original as the
+// cause. Returns false.
 __attribute__((cold)) bool cannot_read(State* state, PyObject* object, const Place& place);
 
-// " of type FakeTensor" for what is neither a plain tensor of torch nor an array of numpy, else ""; a new
+// " of type FakeTensor" for what is neither a plain tensor of torch nor an array of numpy, else "". A new
 // text, or NULL with an exception set.
 PyObject* type_told(State* state, PyObject* object);
 
-// Finds out whether flags are to be read; asks torch, which may run Python code. False with an exception set
-// where torch traces or transforms what it does: to that, a call of ours would be a constant without a word.
+// Finds out whether flags must be read. It asks torch, which may run Python code. False with an exception set
+// if torch traces or transforms: to that, a call of ours would silently be a constant.
 bool find_gradients(State* state, const Place& place, Shared* shared);
 
-// Tells torch that a tensor was written to, so that a backward pass that needs what was there says so.
+// Tells torch that a tensor was written to. Then a backward pass that needs the old contents reports it.
 void bump_version(State* state, PyObject* object);
 
 // All: false with an exception set.
@@ -203,8 +203,7 @@ bool check_tangent(State* state, PyObject* object, const Place& place);
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
 bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
 
-// A negated view of torch's (the imaginary part of a conjugate) has strides that are all even; others are not
-// asked.
+// A negated view of torch's (the imaginary part of a conjugate) has only even strides. Others are not asked.
 inline bool may_be_negated(const DLTensor& tensor) {
   if (tensor.strides == nullptr || tensor.ndim > kMaxRank) return false;
   for (int i = tensor.ndim - 1; i >= 0; --i) {
@@ -213,14 +212,14 @@ inline bool may_be_negated(const DLTensor& tensor) {
   return true;
 }
 
-// A module that somebody has imported already, or NULL without an exception; borrowed.
+// A module that is imported already, or NULL without an exception. Borrowed.
 PyObject* imported(const char* name);
 
-// Whether numpy was imported, with its functions in the state.
+// Whether numpy was imported. If so, its functions are in the state.
 bool learn_numpy(State* state);
 
-// A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set. Its axes
-// are in memory as those of `layout` are, if that is not NULL.
+// A new tensor of the framework that `like` belongs to, on its device. NULL with an exception set. Its axes
+// have the same order in memory as those of `layout`, if that is not NULL.
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const Place& place,
                    const DType& type, int rank, const int64_t* extents, const DLTensor* layout);
 
@@ -231,7 +230,7 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const P
 bool parse_device(State* state, PyObject* value, DLDevice* device);
 bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream);
 
-// What to pass as `stream` to __dlpack__ of an object on that device; sets `stream` where it is not known.
+// What to pass as `stream` to __dlpack__ of an object on that device. Sets `stream` if it is not known.
 PyObject* stream_argument(State* state, PyObject* object, const DLDevice& device, Stream* stream);
 
 PyObject* preload(PyObject* module, PyObject* device);
@@ -239,10 +238,10 @@ PyObject* preload(PyObject* module, PyObject* device);
 // ---- Calls
 // ---------------------------------------------------------------------------------------------------------
 
-// Raises the exception that fits a status, with the library's message, and `more` behind it; returns NULL.
+// Raises the exception that fits a status, with the library's message, followed by `more`. Returns NULL.
 __attribute__((cold)) PyObject* raise_status(State* state, int32_t status, PyObject* more = nullptr);
 
-// Whether the library that was loaded is the one that the module was built with; false with ImportError set.
+// Whether the loaded library is the one that the module was built with. False with ImportError set.
 bool check_library();
 
 // The module from its generated methods (one per operator, name and signature) and doc.

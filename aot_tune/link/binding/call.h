@@ -1,5 +1,5 @@
-// A call of an operator that the compiler knows: what most calls do is written out for its tensors, and the
-// rest is left to calls.cpp, which alone tells what is wrong.
+// A call of an operator that the compiler knows. What most calls do is written out for its tensors. The rest
+// is left to calls.cpp, which also finds out what is wrong.
 #ifndef AOT_TUNE_LINK_CALL_H_
 #define AOT_TUNE_LINK_CALL_H_
 
@@ -9,7 +9,7 @@
 
 namespace aot_tune::python {
 
-// The tensors that positional arguments are, in their order.
+// The tensors of the positional arguments, in order.
 struct Positions {
   int count = 0;
   int8_t tensors[kMaxTensors] = {};
@@ -45,7 +45,7 @@ bool parse_call(State* state, int index, PyObject* const* arguments, Py_ssize_t 
   const Keywords& known = state->keywords[index];
   if (known.names != keywords && !learn_keywords(state, index, keywords))
     return parse(state, index, arguments, count, keywords, out);
-  uint64_t rest = 0;  // whose values are to be converted, which may run Python code, and other calls
+  uint64_t rest = 0;  // these values must be converted, which may run Python code and other calls
   for (Py_ssize_t k = 0; k < known.count; ++k) {
     const int place = known.places[k];
     PyObject* const value = arguments[count + k];
@@ -67,7 +67,7 @@ bool parse_call(State* state, int index, PyObject* const* arguments, Py_ssize_t 
   return true;
 }
 
-// The outputs of a call: one as it is, several as a tuple; None of an operator that has none.
+// The outputs of a call: one as it is, several as a tuple, None if the operator has none.
 template <const Operator& Op, size_t... I>
 PyObject* results_of(const Parsed& parsed, const CallTensors& tensors, std::index_sequence<I...>) {
   if constexpr (output_count(Op) == 1) {
@@ -118,7 +118,7 @@ PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py
   return results_of<Op>(parsed, tensors, all);
 }
 
-// A call of an operator, whose place in the library is `index`.
+// A call of an operator. Its place in the library is `index`.
 template <const Operator& Op>
 PyObject* call(PyObject* module, int index, PyObject* const* arguments, Py_ssize_t count,
                PyObject* keywords) {

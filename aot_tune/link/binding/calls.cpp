@@ -39,7 +39,7 @@ int find(PyObject* const* names, int count, PyObject* key) {
   return -1;
 }
 
-// The index of a value among the choices of what `kind` and `name` say.
+// The index of a value among the choices. `kind` and `name` say which choices, for messages.
 bool parse_choice(State* state, const Operator& op, const char* kind, const char* name,
                   PyObject* const* choices, int32_t count, PyObject* value, int32_t* out) {
   *out = PyUnicode_Check(value) ? find(choices, count, value) : -1;
@@ -57,7 +57,7 @@ bool parse_choice(State* state, const Operator& op, const char* kind, const char
   return false;
 }
 
-// The arguments that all operators have; NULL when it is none of them.
+// The arguments that all operators have. NULL if it is none of them.
 PyObject** common_argument(State* state, PyObject* key, Parsed* out) {
   PyObject* words[] = {state->words[kWordStream], state->words[kWordWorkspace], state->words[kWordDevice]};
   PyObject** values[] = {&out->stream, &out->workspace, &out->device};
@@ -70,7 +70,7 @@ void unknown_argument(State* state, int index, const Names& names, PyObject* key
   const int count = accept_dims ? op.dim_count + op.variable_count : 0;
   PyObject* more = PyTuple_New(count);
   for (int i = 0; more != nullptr && i < count; ++i) {
-    Py_INCREF(names.dims[i]);  // the dtype variables stand behind
+    Py_INCREF(names.dims[i]);  // the dtype variables follow
     PyTuple_SetItem(more, i, names.dims[i]);
   }
   if (more == nullptr) return;
@@ -114,7 +114,7 @@ const DType& type_of(const Operator& op, int tensor, Tensors given) {
       const DType& type = variable.choices[k].type;
       if (given[i]->dtype.code == type.code && given[i]->dtype.bits == type.bits) return type;
     }
-    break;  // of a dtype that the library refuses
+    break;  // the library refuses this dtype
   }
   return argument.type;
 }
@@ -178,7 +178,7 @@ bool learn_keywords(State* state, int index, PyObject* names) {
   if (count > kMaxKeywords) return false;
   for (Py_ssize_t k = 0; k < count; ++k) {
     PyObject* const key = PyTuple_GetItem(names, k);
-    if (!PyUnicode_CheckExact(key)) return false;  // when such a name goes, Python code may run
+    if (!PyUnicode_CheckExact(key)) return false;  // freeing such a name may run Python code
     const int i = find(tensors, op.tensor_count, key);
     found.places[k] = static_cast<int8_t>(i >= 0                                ? i
                                           : key == state->words[kWordStream]    ? kStreamPlace
@@ -186,7 +186,7 @@ bool learn_keywords(State* state, int index, PyObject* names) {
                                                                                 : -1);
   }
   Keywords& known = state->keywords[index];
-  Py_INCREF(names);  // held, so that no other tuple comes to lie where it does
+  Py_INCREF(names);  // held, so that no other tuple can get the same address
   Py_XDECREF(known.names);
   known = found;
   return true;

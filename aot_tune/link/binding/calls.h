@@ -6,7 +6,7 @@
 
 namespace aot_tune::python {
 
-// Places of arguments that are objects, beside those of tensors: their indices.
+// Places of arguments that are objects but not tensors, as indices.
 constexpr int kStreamPlace = kMaxTensors;
 constexpr int kWorkspacePlace = kMaxTensors + 1;
 
@@ -14,17 +14,17 @@ struct Parsed {
   bool accept_dims = false;  // dims, dtypes and a device by keyword, for questions about a problem
   PyObject* tensors[kMaxTensors];
   Scalar scalars[kMaxScalars];
-  uint32_t scalars_given;  // a bit each
+  uint32_t scalars_given;  // one bit each
   int32_t attributes[kMaxAttributes];
   int64_t dims[kMaxDims];
   int dims_given;
-  int32_t dtypes[kMaxVariables];  // of a stated problem
-  PyObject* stream;               // this and the next: NULL or None when not given
+  int32_t dtypes[kMaxVariables];  // for a stated problem
+  PyObject* stream;               // this and the next are NULL or None if not given
   PyObject* workspace;
   PyObject* device;
 };
 
-// The tensors of one call: borrowed from the arguments, or made for outputs that were not passed.
+// The tensors of one call. They are borrowed from the arguments, or made for outputs that were not passed.
 struct CallTensors {
   static constexpr uint32_t kWorkspace = uint32_t{1} << kMaxTensors;
   static constexpr uint32_t kMade = kWorkspace << 1;
@@ -41,7 +41,7 @@ struct CallTensors {
   CallTensors(const CallTensors&) = delete;
   CallTensors& operator=(const CallTensors&) = delete;
 
-  // All: false with an exception set. `take_passed` takes what a call got for a tensor, if that is one.
+  // All return false with an exception set. `take_passed` takes a tensor's argument, if that is a tensor.
   bool take(State* state, const Operator& op, int index, PyObject* object);
   bool take_passed(State* state, const Operator& op, int index, PyObject* object) {
     const TensorArgument& argument = op.tensors[index];
@@ -53,20 +53,20 @@ struct CallTensors {
   }
   bool take_given(State* state, const Operator& op, const Parsed& parsed);
 
-  // Tells torch of the outputs that the caller passed and the call has written.
+  // Tells torch which passed outputs the call has written.
   __attribute__((noinline)) void bump_versions(State* state, const Parsed& parsed) const;
 
-  // Whether a tensor has leading dims where one axis is declared for them.
+  // Whether a tensor has leading dims for which only one axis is declared.
   static bool leads(const TensorArgument& argument, const DLTensor* tensor) {
     return argument.folds && tensor != nullptr && tensor->ndim != argument.rank;
   }
-  // Takes the leading dims of all tensors, or of one, as one axis, and puts them in the place of an output's
-  // first extent; all: false with an exception set.
+  // Treats the leading dims of all tensors, or of one, as one axis. An output gets them in place of its first
+  // extent. All return false with an exception set.
   __attribute__((noinline)) bool fold(State* state, const Operator& op);
   bool fold_one(State* state, const Operator& op, int index);
   bool unfold(State* state, const Operator& op, int index, int* rank, int64_t* extents) const;
 
-  // To be called before anything may run that changes tensors: other Python code, other threads.
+  // Must be called before anything that may change tensors: other Python code, other threads.
   void settle() {
     if (lent != 0) copy_layouts();
   }
@@ -74,39 +74,39 @@ struct CallTensors {
   // The memory of an object as the call's workspace; false with an exception set.
   bool take_workspace(State* state, const Operator& op, PyObject* object, aot_tune_exec* exec);
 
-  // Both raise what is wrong with a tensor and return false.
+  // Both raise what is wrong with a tensor, and return false.
   __attribute__((cold)) static bool is_missing(State* state, const Operator& op, int index);
   __attribute__((cold)) bool is_read_only(State* state, const Operator& op, int index) const;
 
-  // The first tensor that is there, as an index; `count` when there is none.
+  // The index of the first tensor that is there, or `count` if there is none.
   int first() const {
     int i = 0;
     while (i < count && given[i] == nullptr) ++i;
     return i;
   }
 
-  // The tensor whose order of axes an output has that is made; NULL for a row-major one.
+  // The tensor whose order of axes a new output gets. NULL for a row-major output.
   const DLTensor* layout_for(const TensorArgument& argument) const {
     return argument.layout_of < 0 ? nullptr : given[argument.layout_of];
   }
 
   int count;
-  uint32_t lent = 0;       // a bit each: extents and strides are still in the framework's memory
-  uint32_t owned = 0;      // a bit each: there is something to give back; and one of the next two
-  uint32_t versioned = 0;  // a bit each: outputs of torch's
+  uint32_t lent = 0;       // one bit each: extents and strides are still in the framework's memory
+  uint32_t owned = 0;      // one bit each: must be given back; also kWorkspace and kMade
+  uint32_t versioned = 0;  // one bit each: outputs that are torch's
   int64_t elements = 0;
   bool on_gpu = false;
-  int leading = -1;  // how many leading dims the call has, where these are not the one axis
+  int leading = -1;  // how many leading dims the call has, if not exactly one axis
   Shared shared;
   const DLTensor* given[kMaxTensors];
   PyObject* made[kMaxTensors];
-  DLTensor views[kMaxTensors];  // of those that are lent; their layouts come to lie in `held`
+  DLTensor views[kMaxTensors];  // of lent tensors; their layouts are copied to `held`
   Borrowed held[kMaxTensors];
   Borrowed workspace;
-  int64_t lead[kMaxRank];  // the leading dims, where there are others than the one axis
+  int64_t lead[kMaxRank];  // the leading dims, if not exactly one axis
 
  private:
-  // Of what no framework shows as it is.
+  // For objects that no framework shows directly.
   __attribute__((noinline)) bool take_any(State* state, const Operator& op, int index, PyObject* object);
   void took(const DLTensor& tensor);
   __attribute__((noinline)) bool check_flags(State* state, const Operator& op, int index,
@@ -131,27 +131,26 @@ bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count
            Parsed* out);
 bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Parsed* out);
 
-// Notes where the keywords of a call lead, for the next one from the same line of code; false where that is
-// not to be kept.
+// Notes which arguments the keywords of a call are for. The next call from the same line of code uses this.
+// False if it must not be kept.
 __attribute__((cold)) bool learn_keywords(State* state, int index, PyObject* names);
 
-// Whether the scalars without a default were passed; false with an exception set.
+// Whether the scalars without a default were passed. False with an exception set.
 bool all_scalars(State* state, int index, const Parsed& parsed);
 
-// The dtype of a tensor in a call, that of its variable taken from the tensors that are there.
+// The dtype of a tensor in a call. The tensors that are there give the dtype of its variable.
 const DType& type_of(const Operator& op, int tensor, Tensors given);
 
-// Whether an output that got `value` from the caller is to be made: optional ones only when asked for by
-// True.
+// Whether to make an output for which the caller passed `value`. Optional ones are only made if it is True.
 constexpr bool wants_allocation(const TensorArgument& argument, PyObject* value) {
   return argument.optional ? value == Py_True : value == nullptr || value == Py_None;
 }
 
-// Makes the outputs that are wanted; false with an exception set.
+// Makes the outputs that are wanted. False with an exception set.
 bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors);
 
-// Calls that touch fewer elements are done before another thread could take over the interpreter. A call for
-// a GPU does not wait for its elements, only for a place in a full queue of launches: for other kernels.
+// Calls with fewer elements end before another thread could take over the interpreter. A call for a GPU does
+// not wait for its elements. It only waits for a place in a full queue of launches, so for other kernels.
 constexpr int64_t kReleaseElements = 32768;
 constexpr int64_t kReleaseElementsOfGpus = 1 << 20;
 
@@ -171,10 +170,10 @@ constexpr int output_count(const Operator& op) {
   return count;
 }
 
-// The outputs of a call: one as it is, several as a tuple; None of an operator that has none.
+// The outputs of a call: one as it is, several as a tuple, None if the operator has none.
 PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors);
 
-// Raises what a call came to, with the types of tensors that have no data; returns NULL.
+// Raises the error of a call, and names the types of tensors that have no data. Returns NULL.
 __attribute__((cold)) PyObject* raise_call(State* state, const Operator& op, const Parsed& parsed,
                                            const CallTensors& tensors, int32_t status);
 

@@ -16,7 +16,7 @@ struct DeviceName {
 constexpr DeviceName kDeviceNames[] = {
     {"cpu", kDLCPU}, {"cuda", kDLCUDA}, {"rocm", kDLROCM}, {"hip", kDLROCM}};
 
-// The device that torch works on when none is stated; 0 without torch.
+// The device that torch uses if none is stated. 0 without torch.
 long current_device() {
   PyObject* cuda = imported("torch.cuda");
   PyObject* id = cuda != nullptr ? PyObject_CallMethod(cuda, "current_device", nullptr) : nullptr;
@@ -26,7 +26,7 @@ long current_device() {
   return found >= 0 ? found : 0;
 }
 
-// What "cuda" stands for: AMD's devices, too, have that name in a torch for ROCm.
+// The device type that "cuda" means. In a torch for ROCm, AMD's devices have that name too.
 DLDeviceType cuda_type() {
   PyObject* version = imported("torch.version");
   PyObject* hip = version != nullptr ? PyObject_GetAttrString(version, "hip") : nullptr;
@@ -36,7 +36,7 @@ DLDeviceType cuda_type() {
   return rocm ? kDLROCM : kDLCUDA;
 }
 
-// "cuda:1" as a device; false without an exception when it is no such text.
+// "cuda:1" as a device. False without an exception if it is no such text.
 bool read_device(const char* text, DLDevice* device) {
   for (const DeviceName& name : kDeviceNames) {
     const size_t length = std::strlen(name.text);
@@ -109,7 +109,7 @@ bool parse_device(State* state, PyObject* value, DLDevice* device) {
     if (id >= 0 && id <= INT32_MAX) return true;
     PyErr_Clear();
   }
-  PyObject* text = PyObject_Str(value);  // of a torch.device: "cuda:0"
+  PyObject* text = PyObject_Str(value);  // for a torch.device: "cuda:0"
   PyObject* bytes = text != nullptr ? PyUnicode_AsUTF8String(text) : nullptr;
   const bool read = bytes != nullptr && read_device(PyBytes_AsString(bytes), device);
   Py_XDECREF(text);
@@ -146,9 +146,9 @@ bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream
 PyObject* stream_argument(State* state, PyObject* object, const DLDevice& device, Stream* stream) {
   if (!stream->known && is_torch_tensor(object)) {
     if (!torch_stream(state, device, stream)) return nullptr;
-    return PyLong_FromLong(-1);  // work on the producer's own stream waits for nothing
+    return PyLong_FromLong(-1);  // this is work on the producer's own stream, which waits for nothing
   }
-  stream->known = true;  // without a better one the default stream
+  stream->known = true;  // if nothing better is known, it is the default stream
   if (stream->handle != nullptr) return PyLong_FromVoidPtr(stream->handle);
   return PyLong_FromLong(device.device_type == kDLCUDA ? 1 : 0);  // DLPack's numbers of the default stream
 }

@@ -1,5 +1,5 @@
-// Layouts that Python frameworks exchange tensors with: DLPack 1.x and numpy's array interface. Facts of
-// those ABIs.
+// Layouts in which Python frameworks exchange tensors: DLPack 1.x and numpy's array interface. These are
+// facts of those ABIs.
 #ifndef AOT_TUNE_LINK_EXCHANGE_H_
 #define AOT_TUNE_LINK_EXCHANGE_H_
 
@@ -14,7 +14,7 @@ struct Version {
   uint32_t minor;
 };
 
-// What a capsule named "dltensor_versioned" holds.
+// The contents of a capsule named "dltensor_versioned".
 struct Managed {
   Version version;
   void* context;
@@ -26,14 +26,14 @@ struct Managed {
 constexpr uint64_t kReadOnly = 1;
 constexpr uint64_t kCopied = 2;
 
-// What a capsule named "dltensor" holds.
+// The contents of a capsule named "dltensor".
 struct LegacyManaged {
   DLTensor tensor;
   void* context;
   void (*deleter)(LegacyManaged*);
 };
 
-// What the capsule `__dlpack_c_exchange_api__` of a type, named "dlpack_exchange_api", holds.
+// The contents of a type's capsule `__dlpack_c_exchange_api__`, which is named "dlpack_exchange_api".
 struct ExchangeApi {
   Version version;
   const ExchangeApi* previous;
@@ -45,7 +45,7 @@ struct ExchangeApi {
   int (*current_stream)(DLDeviceType type, int32_t id, void** stream);
 };
 
-// What the capsule `__array_struct__` of a numpy array holds; strides are in bytes.
+// The contents of a numpy array's capsule `__array_struct__`. Strides are in bytes.
 struct ArrayInterface {
   int two;
   int ndim;

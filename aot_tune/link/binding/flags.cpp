@@ -1,5 +1,4 @@
-// What torch knows of its tensors beside what DLPack tells: gradients, negative bits, versions, and what
-// traces it.
+// What torch knows of its tensors beyond what DLPack tells: gradients, negative bits, versions, tracing.
 #include <dlfcn.h>
 
 #include <initializer_list>
@@ -9,11 +8,11 @@
 namespace aot_tune::python {
 namespace {
 
-// Calls between two questions to a torch that has recorded gradients so far.
+// How many calls to skip between two questions, if torch has recorded gradients so far.
 constexpr uint8_t kCallsWithoutAsking = 15;
 
-// Functions of torch's libraries as the one has them that `asked` is of, or NULL: of all that torch does to
-// answer a question, the answer. Those of another library in the process may tell another mode.
+// Functions of the torch library that contains `asked`, or NULL. They give the answer without all that torch
+// does beside. Another library in the process with such functions may have another mode.
 struct Symbols {
   void* library = nullptr;
   explicit Symbols(PyCFunction asked) noexcept {
@@ -32,7 +31,7 @@ struct Symbols {
   }
 };
 
-// A function of C without arguments is called as it is: torch's tells its mode without Python's help.
+// A C function without arguments is called directly. torch's function tells its mode without Python's help.
 __attribute__((cold)) void learn_gradients(State* state) {
   PyObject* torch = imported("torch");
   state->is_grad_enabled = torch != nullptr ? PyObject_GetAttrString(torch, "is_grad_enabled") : nullptr;
@@ -51,7 +50,7 @@ __attribute__((cold)) void learn_gradients(State* state) {
   symbols.find("_ZN3c1013InferenceMode10is_enabledEv", &state->inference_mode);
 }
 
-// What a function of a module says, called with an argument or none: whether it is neither None nor False.
+// Whether a function of a module, called with an argument or none, returns neither None nor False.
 __attribute__((cold)) bool says(const char* module, const char* function, const char* argument = nullptr) {
   PyObject* found = imported(module);
   found = found != nullptr ? PyObject_GetAttrString(found, function) : nullptr;
@@ -74,10 +73,10 @@ __attribute__((cold)) bool says(const char* module, const char* function, const 
 bool is_traced(State* state) {
   if (state->tracing != nullptr ? *state->tracing() != nullptr : says("torch.jit", "is_tracing")) return true;
   if (state->dispatch_modes != nullptr && state->dispatch_modes() == 0) return false;
-  return says("torch._C", "_get_dispatch_mode", "PROXY");  // others, such as those that count, may go on
+  return says("torch._C", "_get_dispatch_mode", "PROXY");  // others, such as those that count, may continue
 }
 
-// Whether a level of forward-mode gradients is open, in which tensors may carry tangents.
+// Whether a level of forward-mode gradients is open. In it, tensors may carry tangents.
 bool is_forward(State* state) {
   if (state->forward_ad == nullptr) return false;
   PyObject* level = PyDict_GetItemWithError(PyModule_GetDict(state->forward_ad),
@@ -105,8 +104,8 @@ inline bool gradients_enabled(State* state) {
 
 namespace {
 
-// Torch takes as long to tell its mode as to tell the flag of one tensor. So, where its function is called
-// for that, the mode is asked first where it was off when last asked, and else only now and then.
+// Torch takes as long to tell its mode as to tell one tensor's flag. So, if its function must be called for
+// the mode, the mode is only asked first if it was off the last time, and otherwise now and then.
 Gradients gradients_of(State* state) {
   if (state->gradient_mode != nullptr) return state->gradient_mode() ? Gradients::kFlags : Gradients::kOff;
   if (!state->gradients_off && state->calls_without_asking < kCallsWithoutAsking) {
@@ -124,7 +123,7 @@ bool find_gradients(State* state, const Place& place, Shared* shared) {
   shared->forward = is_forward(state);
   if (!is_traced(state)) return true;
   PyErr_Format(state->runtime_error,
-               "%s: torch traces this call, which would be a constant in what it records; call it outside of "
+               "%s: torch traces this call, and would record its result as a constant; call it outside "
                "torch.jit.trace and make_fx, or as an operator of torch (aot_tune.torch.register)",
                place.op->name);
   return false;
@@ -132,8 +131,8 @@ bool find_gradients(State* state, const Place& place, Shared* shared) {
 
 namespace {
 
-// torch.autograd.graph's function makes a tuple of a tensor and calls one of C++; a torch may have another
-// one.
+// torch.autograd.graph's function makes a tuple of a tensor, and calls a C++ function with it. Some versions
+// of torch have another function.
 __attribute__((cold)) bool learn_versions(State* state) {
   PyObject* graph = imported("torch.autograd.graph");
   state->increment_version = graph != nullptr ? PyObject_GetAttrString(graph, "increment_version") : nullptr;
@@ -143,7 +142,7 @@ __attribute__((cold)) bool learn_versions(State* state) {
   return state->increment_version != nullptr;
 }
 
-// The same as torch.autograd.graph.increment_version(object); NULL with an exception set.
+// The same as torch.autograd.graph.increment_version(object). NULL with an exception set.
 PyObject* increment_version(State* state, PyObject* object) {
   if (state->increment_all != nullptr) {
     PyObject* tensors = PyTuple_Pack(1, object);
@@ -169,7 +168,7 @@ void bump_version(State* state, PyObject* object) {
     if (uncounted) return;  // no backward pass may need it
   }
   PyObject* done = increment_version(state, object);
-  if (done == nullptr) PyErr_Clear();  // of a tensor whose versions are not counted
+  if (done == nullptr) PyErr_Clear();  // the versions of this tensor are not counted
   Py_XDECREF(done);
 }
 
@@ -188,7 +187,7 @@ bool check_tangent(State* state, PyObject* object, const Place& place) {
   return false;
 }
 
-// The flag of a tensor that needs a gradient which nobody computes; false with an exception set.
+// Reads the flag of a tensor that needs a gradient which nobody computes. False with an exception set.
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
   PyObject* grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
                                                   : PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
@@ -203,7 +202,7 @@ bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, cons
   return false;
 }
 
-// Refuses a tensor whose negative bit is set; false with an exception set.
+// Refuses a tensor whose negative bit is set. False with an exception set.
 bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
   if (entry.plain && state->ask_negated == nullptr) {
     PyObject* method = PyObject_GetAttr(object, state->words[kWordIsNeg]);

@@ -1,4 +1,4 @@
-// The order in memory of a tensor's axes. Python is not needed.
+// The order of a tensor's axes in memory. Python is not needed.
 #ifndef AOT_TUNE_LINK_LAYOUTS_H_
 #define AOT_TUNE_LINK_LAYOUTS_H_
 
@@ -8,8 +8,8 @@
 
 namespace aot_tune::python {
 
-// The axes of a tensor from the slowest to the fastest; false where that is their order, or where some are
-// broadcast. An axis of extent 1 counts as in a row-major tensor.
+// The axes of a tensor from the slowest to the fastest. False if they are in that order already, or if some
+// are broadcast. An axis of extent 1 counts as in a row-major tensor.
 inline bool axes_in_memory(const DLTensor* tensor, int* order) {
   if (tensor == nullptr || tensor->strides == nullptr || tensor->ndim > kMaxRank) return false;
   int64_t steps[kMaxRank];
@@ -32,7 +32,7 @@ inline bool axes_in_memory(const DLTensor* tensor, int* order) {
   return other;
 }
 
-// The first `count` axes as one; false where no distance leads from each of its elements to the next.
+// The first `count` axes as one. False if there is no single distance from each of its elements to the next.
 inline bool as_one(const DLTensor& tensor, int count, int64_t* extent, int64_t* stride) {
   int64_t elements = 1, step = 0;
   bool known = false, whole = true;

@@ -1,4 +1,4 @@
-// Leading dims, of which an operator declares one axis: taken as one without a copy.
+// Leading dims for which an operator declares one axis. They are treated as one axis, without a copy.
 #include <cstring>
 
 #include "calls.h"

@@ -1,4 +1,4 @@
-// The library that the module's functions are in: the one that was built with it, or none.
+// The library that has the module's functions: the one that was built with the module, or none.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -43,7 +43,7 @@ bool check_library() {
   const int folder = slash != nullptr ? static_cast<int>(slash - ours.dli_fname) + 1 : 0;
   slash = std::strrchr(loaded.dli_fname, '/');
   const char* name = slash != nullptr ? slash + 1 : loaded.dli_fname;
-  for (const char* below : {"", "lib/"}) {  // where the module looks for it
+  for (const char* below : {"", "lib/"}) {  // the module looks for it here
     char path[PATH_MAX];
     const int length = std::snprintf(path, sizeof path, "%.*s%s%s", folder, ours.dli_fname, below, name);
     struct stat about;
@@ -57,7 +57,7 @@ bool check_library() {
         ours.dli_fname, path, loaded.dli_fname);
     return false;
   }
-  return true;  // it was moved, as tools that repair wheels do
+  return true;  // it was moved, for example by a tool that repairs wheels
 }
 
 }  // namespace aot_tune::python

@@ -201,7 +201,7 @@ PyModuleDef definition = {
 State* state_of(PyObject* module) { return static_cast<State*>(PyModule_GetState(module)); }
 
 const char* signature_of(int index) {
-  static char text[1024];  // the lock of the interpreter is held
+  static char text[1024];  // the interpreter's lock is held
   const char* doc = methods[index].ml_doc;
   while (*doc != '(') ++doc;
   size_t length = 0;

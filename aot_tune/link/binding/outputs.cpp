@@ -19,7 +19,7 @@ PyObject* shape_tuple(int rank, const int64_t* extents) {
   return shape;
 }
 
-// A framework's new tensor with its axes in another order; it is given back with this.
+// A framework's new tensor with its axes in another order. Releasing this releases the tensor.
 struct Permuted {
   Managed managed;
   Managed* original;
@@ -50,7 +50,7 @@ Managed* permute(Managed* original, const int* order) {
   return &permuted->managed;
 }
 
-// The array whose axis order[i] is axis i of this one, which is taken over.
+// The array whose axis order[i] is axis i of this one. Takes over the reference.
 PyObject* transpose(PyObject* array, int rank, const int* order) {
   PyObject* axes = array != nullptr ? PyTuple_New(rank) : nullptr;
   for (int i = 0; axes != nullptr && i < rank; ++i) {
@@ -80,8 +80,8 @@ PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, cons
   return static_cast<PyObject*>(object);
 }
 
-// The functions of the framework that an object is of: those of the array API standard, or CuPy's; NULL
-// without an exception where it names none.
+// The functions of the framework of an object: those of the array API standard, or CuPy's. NULL without an
+// exception if it names none.
 PyObject* namespace_of(State* state, PyObject* like) {
   PyObject* space = PyObject_CallMethodObjArgs(like, state->words[kWordNamespace], nullptr);
   if (space != nullptr) return space;
@@ -95,7 +95,7 @@ PyObject* namespace_of(State* state, PyObject* like) {
   return space;
 }
 
-// By the `empty` of a framework; NULL without an exception where it lacks that or the dtype.
+// Allocates with a framework's `empty`. NULL without an exception if it lacks that function or the dtype.
 PyObject* allocate_in(State* state, PyObject* space, PyObject* like, const DType& wanted, PyObject* shape) {
   PyObject* empty = PyObject_GetAttr(space, state->words[kWordEmpty]);
   PyObject* type = empty != nullptr ? PyObject_GetAttrString(space, wanted.name) : nullptr;
@@ -109,7 +109,7 @@ PyObject* allocate_in(State* state, PyObject* space, PyObject* like, const DType
     if (device != nullptr) PyDict_SetItem(named, state->words[kWordDevice], device);
     result = PyObject_Call(empty, arguments, named);
     if (result == nullptr && device != nullptr && PyErr_ExceptionMatches(PyExc_TypeError)) {
-      PyErr_Clear();  // CuPy's makes it on the current device
+      PyErr_Clear();  // CuPy's `empty` uses the current device
       PyDict_DelItem(named, state->words[kWordDevice]);
       result = PyObject_Call(empty, arguments, named);
     }
@@ -118,7 +118,7 @@ PyObject* allocate_in(State* state, PyObject* space, PyObject* like, const DType
   return result;
 }
 
-// An array of numpy; NULL without an exception where that cannot be.
+// An array of numpy. NULL without an exception if that is impossible.
 PyObject* allocate_array(State* state, const DLDevice& device, const DType& wanted, PyObject* shape) {
   if (device.device_type != kDLCPU || !wanted.standard()) return nullptr;
   PyObject* numpy = PyImport_ImportModule("numpy");

@@ -1,4 +1,4 @@
-// is_tuned and explain: about tensors, or about a problem stated by its dims.
+// is_tuned and explain: questions about tensors, or about a problem stated by its dims.
 #include <cstdlib>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace aot_tune::python {
 namespace {
 
-// Tensors that have a shape but no memory; the library does not touch data for these questions.
+// Tensors that have a shape but no memory. For these questions, the library does not touch data.
 struct Imagined {
   DLTensor tensor;
   int64_t shape[kMaxRank];
@@ -46,7 +46,7 @@ int find_operator(State* state, PyObject* name) {
   return -1;
 }
 
-// The dim that an integer is.
+// The integer of a scalar as a dim.
 int64_t dim_of(const ScalarArgument& argument, const Scalar& scalar) {
   switch (argument.kind) {
     case ScalarArgument::kI8:
@@ -66,7 +66,8 @@ int64_t dim_of(const ScalarArgument& argument, const Scalar& scalar) {
   }
 }
 
-// The integer that a dim is; one that its type does not hold is another, which the library then refuses.
+// A dim as the integer of a scalar. If the type cannot hold it, the result is another number, which the
+// library refuses.
 Scalar scalar_of(const ScalarArgument& argument, int64_t dim) {
   switch (argument.kind) {
     case ScalarArgument::kI8:
@@ -86,7 +87,7 @@ Scalar scalar_of(const ScalarArgument& argument, int64_t dim) {
   }
 }
 
-// Has the dims of integers that were passed under the name of a scalar, and those scalars of dims.
+// Sets the dims of integers that were passed under a scalar's name, and the scalars of dims.
 void share_bound_dims(const Operator& op, Parsed* parsed) {
   for (int i = 0; i < op.scalar_count; ++i) {
     const ScalarArgument& argument = op.scalars[i];
@@ -185,7 +186,7 @@ PyObject* question(PyObject* module, PyObject* const* arguments, Py_ssize_t coun
   }
   aot_tune_exec exec{nullptr, nullptr, 0};
   if (parsed.workspace != nullptr && PyLong_Check(parsed.workspace)) {
-    exec.workspace = reinterpret_cast<void*>(64);  // only its size is asked for
+    exec.workspace = reinterpret_cast<void*>(64);  // the question is only about its size
     exec.workspace_size = PyLong_AsSize_t(parsed.workspace);
     if (PyErr_Occurred() != nullptr) return nullptr;
   } else if (!tensors.take_workspace(state, op, parsed.workspace, &exec)) {
@@ -199,7 +200,7 @@ bool add_to_list(PyObject* dict, const char* key, PyObject* value) {
   return list != nullptr && PyList_Append(list, value) == 0;
 }
 
-// "M=16" as an entry of the dict `dict[key]`, the value a number where it is one.
+// Adds "M=16" to the dict `dict[key]`, as a number if it is one.
 bool add_to_dict(PyObject* dict, const char* key, const char* text, size_t length, bool number) {
   PyObject* inner = PyDict_GetItemString(dict, key);  // borrowed
   const auto* equals = static_cast<const char*>(std::memchr(text, '=', length));
@@ -218,7 +219,7 @@ bool is_key(const char* line, size_t length, const char* key) {
   return std::strlen(key) == length && std::strncmp(line, key, length) == 0;
 }
 
-// The list that lines with a key go to, or null.
+// The name of the list for lines with a key, or null.
 const char* list_of(const char* line, size_t key) {
   if (is_key(line, key, "tensor")) return "tensors";
   static const char* const lists[] = {"expected", "path", "rejected"};

@@ -1,4 +1,4 @@
-// Scalars of calls from Python: numbers of each kind, and what is wrong with others.
+// Scalars of calls from Python: numbers of each kind, and what is wrong with other values.
 #include "scalars.h"
 
 #include <cstdint>
@@ -27,7 +27,7 @@ int bits_of(Number kind) {
   }
 }
 
-// Raises that a value is no such scalar, if it was found to be none; false.
+// Raises that a value is no such scalar, if it was found to be none. Returns false.
 bool wrong_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value) {
   const bool large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
   if (!large && !PyErr_ExceptionMatches(PyExc_TypeError)) return false;
@@ -50,7 +50,7 @@ bool wrong_scalar(State* state, const Operator& op, const ScalarArgument& argume
   return false;
 }
 
-// All that follow: the value, or an exception is set, which they do not describe.
+// All that follow return the value, or set an exception that does not describe the argument.
 long long parse_signed(PyObject* value, int bits) {
   const long long found = PyLong_AsLongLong(value);
   const long long most = std::numeric_limits<int64_t>::max() >> (64 - bits);
@@ -69,7 +69,7 @@ unsigned long long parse_unsigned(PyObject* value, int bits) {
   return found;
 }
 
-// numpy's booleans are no numbers: they have no __index__.
+// numpy's booleans are not numbers: they have no __index__.
 bool is_numpy_bool(PyObject* value) {
   PyObject* const name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(value)), "__qualname__");
   const bool found = name != nullptr && PyUnicode_Check(name) &&
@@ -80,7 +80,7 @@ bool is_numpy_bool(PyObject* value) {
   return found;
 }
 
-// True and False, of numpy too, and the numbers 1 and 0.
+// True and False, also those of numpy, and the numbers 1 and 0.
 bool parse_bool(PyObject* value) {
   if (value == Py_True || value == Py_False) return value == Py_True;
   if (is_numpy_bool(value)) return PyObject_IsTrue(value) == 1;

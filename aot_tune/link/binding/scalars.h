@@ -6,7 +6,7 @@
 
 namespace aot_tune::python {
 
-// Reads a value as an argument's kind; false with an exception set where it is none, or beyond its range.
+// Reads a value as an argument's kind. False with an exception set if it is of another kind or out of range.
 bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value,
                   Scalar* out);
 

@@ -1,5 +1,5 @@
-// What a library's operators take and return: tables that generated code fills in. Python is not needed to
-// read them.
+// What a library's operators take and return: tables that generated code fills in. Reading them does not need
+// Python.
 #ifndef AOT_TUNE_LINK_TABLES_H_
 #define AOT_TUNE_LINK_TABLES_H_
 
@@ -21,7 +21,7 @@ struct DType {
   const char* name;  // as frameworks spell it: "float32", "bfloat16"
   uint8_t code;
   uint8_t bits;
-  // Whether numpy and the array API have it.
+  // Whether numpy and the array API have this dtype.
   constexpr bool standard() const {
     return code == kDLInt || code == kDLUInt || code == kDLFloat || code == kDLBool;
   }
@@ -32,7 +32,7 @@ struct DTypeChoice {
   DType type;
 };
 
-// A dtype that several tensors share, one of its choices in a call.
+// A dtype that several tensors share. In a call it is one of its choices.
 struct DTypeVariable {
   const char* name;
   const DTypeChoice* choices;
@@ -41,15 +41,15 @@ struct DTypeVariable {
 
 struct TensorArgument {
   const char* name;
-  DType type;  // of a variable its first choice
+  DType type;  // with a variable, its first choice
   int8_t rank;
   int8_t variable;  // index of its dtype variable, or -1
   bool output;
   bool optional;
-  bool inout = false;  // an input that is written, too
+  bool inout = false;  // an input that is also written
   constexpr bool written() const { return output || inout; }
-  bool required = false;  // of an output: a dim or dtype of the call is that of this one
-  int8_t layout_of = -1;  // of an output that is made: the input whose axes have the same order in memory
+  bool required = false;  // for an output: it tells a dim or dtype of the call
+  int8_t layout_of = -1;  // for a new output: the input whose order of axes it gets
   bool folds = false;     // its first axis stands for any number of leading dims
 };
 
@@ -82,9 +82,9 @@ union Scalar {
 struct ScalarArgument {
   const char* name;
   enum Kind : uint8_t { kF32, kF64, kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64 } kind;
-  Scalar value;  // when the caller gives none
+  Scalar value;  // the value if the caller gives none
   bool required = false;
-  int8_t binds = -1;  // index of the dim that it is
+  int8_t binds = -1;  // index of the dim that it gives
 };
 
 struct AttributeArgument {
@@ -110,9 +110,9 @@ struct Operator {
   int32_t (*call)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*);
   int32_t (*explain)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*, char*, size_t);
   int32_t (*is_tuned)(Tensors, const Scalar*, const int32_t*, int32_t*);
-  // Reads the dims off tensors and scalars; false when a tensor is missing or has another number of axes.
+  // Reads the dims from tensors and scalars. False if a tensor is missing or has another number of axes.
   bool (*bind)(Tensors, const Scalar*, int64_t* dims);
-  // An extent that has no value, since it divides by zero or needs more than 64 bits, is -1.
+  // An extent without a value, because it divides by zero or needs more than 64 bits, is -1.
   void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
 };
 
@@ -129,12 +129,12 @@ struct Library {
   const char* signatures;  // the same as JSON, with shapes
 };
 
-// What tells code of other libraries that it was compiled with other tables than a module.
+// Tells code in other libraries if it was compiled with other tables than a module.
 constexpr uint64_t kTablesLayout = sizeof(TensorArgument) | sizeof(ScalarArgument) << 8 |
                                    sizeof(AttributeArgument) << 16 | sizeof(Operator) << 24 |
                                    static_cast<uint64_t>(sizeof(Library)) << 40;
 
-// The name of the capsule that a module has for code of other libraries: its version is that of this file.
+// The name of a module's capsule for code in other libraries. It contains the version of this file.
 constexpr char kTablesCapsule[] = "aot_tune.tables.1";
 
 }  // namespace aot_tune::python

@@ -4,7 +4,7 @@
 namespace aot_tune::python {
 namespace {
 
-// At most 2^40; none of one that has too many axes.
+// At most 2^40. 0 for a tensor with too many axes.
 int64_t elements_of(const DLTensor& tensor) {
   if (tensor.ndim > kMaxRank) return 0;
   uint64_t count = 1;
@@ -19,8 +19,8 @@ inline void CallTensors::took(const DLTensor& tensor) {
   on_gpu |= tensor.device.device_type != kDLCPU;
 }
 
-// Between the view of a plain tensor and the call nothing runs that could change the tensor, or its layout is
-// copied before.
+// Between the view of a plain tensor and the call, nothing may run that could change the tensor. Otherwise
+// its layout is copied first.
 bool CallTensors::take(State* state, const Operator& op, int index, PyObject* object) {
   const TypeEntry* const entry = known_type(state, object);
   if (entry == nullptr || entry->view == nullptr) return take_any(state, op, index, object);
@@ -36,7 +36,7 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
   if (!plain) settle();
   DLTensor& tensor = views[index];
   if (view(object, &tensor) != 0) return cannot_read(state, object, {&op, op.tensors[index].name});
-  if (tensor.shape == nullptr && tensor.ndim > 0) tensor.ndim = -1;  // no rank that is taken
+  if (tensor.shape == nullptr && tensor.ndim > 0) tensor.ndim = -1;  // a rank that no operator takes
   given[index] = &tensor;
   lent |= uint32_t{1} << index;
   took(tensor);
@@ -70,7 +70,7 @@ bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject
   took(place.tensor);
   if (!op.tensors[index].written()) return true;
   if (find_type(state, object)->torch) versioned |= uint32_t{1} << index;
-  if (made[index] != nullptr) place.unversioned = false;  // nobody else has seen it yet
+  if (made[index] != nullptr) place.unversioned = false;  // it is new, so nobody else has seen it
   return !(place.read_only || place.copied || place.unversioned) || is_read_only(state, op, index);
 }
 
@@ -98,8 +98,8 @@ void CallTensors::give_back() {
 bool CallTensors::is_missing(State* state, const Operator& op, int index) {
   PyErr_Format(state->type_error,
                op.tensors[index].output
-                   ? "%s() misses the output '%s', whose shape, dtype or device tells what is computed"
-                   : "%s() misses the tensor '%s'",
+                   ? "%s() needs the output '%s': its shape, dtype or device tells what to compute"
+                   : "%s() needs the tensor '%s'",
                op.name, op.tensors[index].name);
   return false;
 }
@@ -151,7 +151,7 @@ bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* obj
     return false;
   }
   exec->workspace_size = static_cast<size_t>(elements * (tensor.dtype.bits * tensor.dtype.lanes / 8));
-  // A tensor without elements may be nowhere, which would ask for the library's own memory.
+  // A tensor without elements may have a NULL pointer, which would ask for the library's own memory.
   exec->workspace = tensor.data != nullptr ? static_cast<char*>(tensor.data) + tensor.byte_offset
                                            : reinterpret_cast<void*>(64);
   return true;

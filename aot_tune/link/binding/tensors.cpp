@@ -22,8 +22,8 @@ const ExchangeApi* exchange_api(State* state, PyObject* type) {
   return api != nullptr && api->version.major == 1 ? api : nullptr;
 }
 
-// An attribute that C defines for a type cannot be hidden by one of its objects, so that its getter can be
-// called without a search along the type's bases at each call.
+// If C defines an attribute of a type, no object of the type can hide it. So its getter can be called without
+// a search along the type's bases at each call.
 void learn_gradient(State* state, TypeEntry* entry) {
   entry->gradient = PyObject_GetAttr(entry->type, state->words[kWordRequiresGrad]);
   if (entry->gradient == nullptr) {
@@ -34,14 +34,14 @@ void learn_gradient(State* state, TypeEntry* entry) {
   }
 }
 
-// A subclass of torch's tensors may have shapes that Python code tells.
+// A subclass of torch's tensors may compute its shape in Python code.
 bool is_plain(PyObject* type) {
   constexpr const char* kTypes[][2] = {{"torch", "Tensor"}, {"torch.nn.parameter", "Parameter"}};
   for (const auto& names : kTypes) {
     PyObject* module = imported(names[0]);
     PyObject* found = module != nullptr ? PyObject_GetAttrString(module, names[1]) : nullptr;
     if (found == nullptr) PyErr_Clear();
-    Py_XDECREF(found);  // which the module keeps
+    Py_XDECREF(found);  // the module keeps it
     if (found == type) return true;
   }
   return false;
@@ -68,7 +68,7 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
   return !may_be_negated(out->tensor) || check_negated(state, object, entry, place);
 }
 
-// "f32, bf16 or f16": what the tensor may have; a new text, or NULL with an exception set.
+// "f32, bf16 or f16": the dtypes that the tensor may have. A new text, or NULL with an exception set.
 PyObject* dtypes_taken(const Place& place) {
   const Operator& op = *place.op;
   int i = 0;
@@ -86,7 +86,7 @@ PyObject* dtypes_taken(const Place& place) {
   return text;
 }
 
-// Raises what is wrong with an array whose elements no kernel reads; false.
+// Raises what is wrong with an array whose elements no kernel reads. Returns false.
 __attribute__((cold)) bool wrong_array(State* state, PyObject* object, const Place& place,
                                        const ArrayInterface& array, int code) {
   const char* const op = place.op->name;
@@ -146,11 +146,11 @@ bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* 
     wrong = array->strides[i] % size != 0 && array->shape[i] > 1;
   }
   if (wrong) wrong_array(state, object, place, *array, code);
-  Py_DECREF(capsule);  // the array itself is kept alive by the caller
+  Py_DECREF(capsule);  // the caller keeps the array alive
   return !wrong;
 }
 
-// Where an object of another framework is; the CPU when it does not tell.
+// The device of another framework's object, or the CPU if it does not tell.
 bool dlpack_device(State* state, PyObject* object, DLDevice* device) {
   *device = {kDLCPU, 0};
   PyObject* pair = PyObject_CallMethodObjArgs(object, state->words[kWordDlpackDevice], nullptr);
@@ -169,7 +169,7 @@ bool dlpack_device(State* state, PyObject* object, DLDevice* device) {
   return PyErr_Occurred() == nullptr;
 }
 
-// Calls `__dlpack__` so that the tensor's data is there for work on the call's stream.
+// Calls `__dlpack__` in such a way that the tensor's data is ready for work on the call's stream.
 PyObject* export_capsule(State* state, PyObject* object, PyObject* method, Stream* stream) {
   DLDevice device;
   if (!dlpack_device(state, object, &device)) return nullptr;
@@ -184,7 +184,7 @@ PyObject* export_capsule(State* state, PyObject* object, PyObject* method, Strea
     return nullptr;
   }
   PyObject* capsule = PyObject_Call(method, state->no_arguments, named);
-  if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError)) {  // a producer without max_version
+  if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError)) {  // it does not know max_version
     PyErr_Clear();
     if (on_gpu) PyDict_DelItem(named, state->words[kWordMaxVersion]);
     capsule = PyObject_Call(method, state->no_arguments, on_gpu ? named : nullptr);
@@ -208,7 +208,7 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
   PyObject* capsule = export_capsule(state, object, method, stream);
   Py_DECREF(method);
   if (capsule == nullptr) return cannot_read(state, object, place);
-  out->keep = capsule;  // it frees the tensor, since it is not renamed as used
+  out->keep = capsule;  // the capsule frees the tensor, because it is not renamed as used
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     const auto* managed = static_cast<const Managed*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
     if (managed->version.major != 1) {
@@ -237,7 +237,7 @@ void copy_layout(DLTensor* tensor, Borrowed* out) {
   const int64_t* const shape = tensor->shape;
   const int64_t* const strides = tensor->strides;
   if (shape == nullptr && rank > 0) {
-    tensor->ndim = -1;  // no rank that is taken
+    tensor->ndim = -1;  // a rank that no operator takes
     return;
   }
   tensor->shape = out->shape;
@@ -293,7 +293,7 @@ bool cannot_read(State* state, PyObject* object, const Place& place) {
   PyObject* new_trace = nullptr;
   PyErr_Fetch(&new_type, &error, &new_trace);
   PyErr_NormalizeException(&new_type, &error, &new_trace);
-  if (cause != nullptr) PyException_SetCause(error, cause);  // takes the reference
+  if (cause != nullptr) PyException_SetCause(error, cause);  // takes over the reference
   PyErr_Restore(new_type, error, new_trace);
   for (PyObject* object : {type, trace, text, lines}) Py_XDECREF(object);
   return false;
@@ -366,7 +366,7 @@ bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, 
         return false;
       if (entry.torch && shared->forward && !check_tangent(state, object, place)) return false;
       if (!borrow_dlpack(state, object, place, &shared->stream, out)) return false;
-      out->unversioned &= !entry.torch;  // whose tensors can be written
+      out->unversioned &= !entry.torch;  // torch's tensors can be written
       return true;
   }
 }

@@ -1,1 +1,1 @@
-"""Checks of a library: its tables before anything is written, and what the linker made."""
+"""Checks of a library: its tables before anything is written, and the files that the linker made."""

@@ -1,4 +1,4 @@
-"""Checks of what the linker made against the manifest: nothing is missing, nothing else is there."""
+"""Checks the linker's files against the manifest: nothing is missing, and nothing else is there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 _SOURCE_PATH = re.compile(
     rb"(?<![A-Za-z0-9_.+-])/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b"
 )
-"""An absolute one: debug information of CMake's Debug builds holds relative ones."""
+"""Only absolute paths. Debug information of CMake's Debug builds has relative ones."""
 _PATH = "holds the path"
 _LATE = (*(name for facts in FAMILIES.values() for name in facts.late), "libc10", "libtorch")
 """Libraries that are linked statically, or found at a call."""
@@ -36,7 +36,7 @@ _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
 
 
 class ManifestVariant(msgspec.Struct, frozen=True):
-    """A variant as a manifest has it."""
+    """A variant in a manifest."""
 
     name: str
     symbol: str
@@ -99,10 +99,10 @@ def check_against_manifest(
 ) -> Document:
     """Check a linked library, and its Python module if there is one, against the manifest.
 
-    Every variant's object must be in the archive under its digest, and its code and constants in the library, equal but
-    for what the linker fills in. The library must hold the manifest's text, export its functions and nothing else.
-    Neither file may need a library of CUDA or torch, nor name an absolute source path, a text of `forbidden` (build
-    folders) or a search path outside of $ORIGIN.
+    Every variant's object must be in the archive under its digest. Its code and constants must be in the library, equal
+    except for what the linker fills in. The library must hold the manifest's text, and must export its functions and
+    nothing else. Neither file may need a library of CUDA or torch. Neither may name an absolute source path, a text of
+    `forbidden` (build folders), or a search path outside $ORIGIN.
 
     Raises:
         ManifestError: listing everything that does not fit.
@@ -126,7 +126,7 @@ def check_against_manifest(
 
 
 def check_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
-    """Check the Python module of a library that was checked by itself; see `check_against_manifest`.
+    """Check the Python module of a library that was checked already. See `check_against_manifest`.
 
     Raises:
         ManifestError: listing everything that does not fit.
@@ -136,7 +136,7 @@ def check_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequ
 
 
 def _loaded_as(library: Path, image: SharedLibrary) -> str:
-    """The name that programs need a library by: its SONAME, which may end in a version."""
+    """The name by which programs need a library: its SONAME, which may end in a version."""
     return next(iter(image.dynamic("DT_SONAME")), library.name)
 
 
@@ -176,7 +176,7 @@ def _check_tables(document: Document) -> list[str]:
 
 
 def _serves(v: ManifestVariant, bounded: Collection[str]) -> str:
-    """Devices and dtypes of a variant; `bounded` are families whose generic variants are for one architecture each."""
+    """Devices and dtypes of a variant. In `bounded` families, each generic variant is for one architecture."""
     place = v.target if family_of(v.target) in bounded else family_of(v.target)
     return " ".join([place, *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
 
@@ -199,7 +199,7 @@ def _check_variants(document: Document, members: dict[str, Member], image: Share
 
 
 def other_device_code(v: ManifestVariant, member: Member) -> bool:
-    """Whether an object that holds device code holds other code than the manifest says."""
+    """Whether an object has device code that is not the code in the manifest."""
     found = device_code_digest(member.data)
     return bool(v.device and found) and found != v.device
 
@@ -210,7 +210,7 @@ def _check_file(name: str, image: SharedLibrary, exports: set[str], forbidden: S
     problems += [f"{name} does not export {s!r}" for s in sorted(exports - found)]
     if image.start_sets_arithmetic():
         problems.append(
-            f"{name} sets the floating-point unit when it is loaded, as -ffast-math among CXXFLAGS or LDFLAGS has it"
+            f"{name} changes the floating-point unit when it is loaded; -ffast-math in CXXFLAGS or LDFLAGS does that"
         )
     for needed in image.dynamic("DT_NEEDED"):
         if needed.startswith(_LATE):

@@ -1,4 +1,4 @@
-"""Checks of a library's tables before anything is written: every index has its variant, every operator its answer."""
+"""Checks a library's tables before anything is written: every index has its variant, every operator its answer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from aot_tune.support.errors import ManifestError, did_you_mean
 __all__ = ["MAX_RANK", "check_guard", "check_library", "known_facts"]
 
 MAX_RANK = 8
-"""Axes that a tensor may have (kMaxRank of the runtime)."""
+"""The most axes of a tensor (kMaxRank of the runtime)."""
 
-# Arguments that an operator may have, and operators that a library may have (the binding's constants of these names).
+# The most arguments of an operator, and the most operators of a library (the binding's constants of these names).
 _LIMITS = {"tensors": 16, "scalars": 8, "attributes": 8, "dims": 16, "dtypes": 4}
 _MAX_OPERATORS = 256
 _MAX_DEPTH = 64
@@ -73,7 +73,7 @@ def _check_operator(table: OperatorTable) -> None:
 
 
 def _check_generics(family: str, table: OperatorTable, where: str) -> None:
-    """One variant must answer every legal call that has some variant's dtypes, on each device of some variant."""
+    """One variant must answer every legal call with the dtypes of some variant, on each device of some variant."""
     there = [v for v in table.variants if family_of(v.target) == family]
     places = {family: there}
     if table.bounded(family):
@@ -115,10 +115,10 @@ def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> 
 
 
 def check_guard(expr: Expr, operator: Operator, place: str) -> None:
-    """Check that dispatch can evaluate a guard in every call; `place` names it in messages.
+    """Check that dispatch can evaluate a guard in every call. `place` names the guard in messages.
 
     Raises:
-        ManifestError: for a fact that calls do not have, or a divisor that may be 0.
+        ManifestError: for a fact that calls do not have, or for a divisor that may be 0.
     """
     known = known_facts(operator)
     for fact in sorted(expr.facts()):
@@ -138,7 +138,7 @@ def check_guard(expr: Expr, operator: Operator, place: str) -> None:
 
 
 def _divides(expr: Expr, operator: Operator) -> bool:
-    """Whether an expression is above zero in every call that comes as far as guards: none has an empty tensor."""
+    """Whether an expression is above 0 in every call that reaches the guards. No such call has an empty tensor."""
     if expr.kind == "const":
         return int(expr.value) > 0
     if expr.kind == "fact":
@@ -205,5 +205,5 @@ def _unique(names: Iterable[str], what: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ManifestError(f"{what} {name!r} is there twice")
+            raise ManifestError(f"{what} {name!r} is defined twice")
         seen.add(name)

@@ -1,4 +1,4 @@
-"""Whether generic variants of some dtypes answer each combination of optional tensors and attributes once."""
+"""Whether generic variants of some dtypes answer each combination of optional tensors and attributes exactly once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MOST = 1 << 14
 def not_answered_once(operator: Operator, generics: Sequence[LinkedVariant]) -> str:
     """What is wrong with generic variants of the same devices and dtypes: a combination that several answer, or none.
 
-    Empty where all is well. What `legal` excludes needs no answer.
+    Empty if nothing is wrong. What `legal` excludes needs no answer.
     """
     guards = {v.name: tuple(g for g in v.requires if not _of_dtypes(g.facts())) for v in generics}
     facts = sorted({fact for several in guards.values() for g in several for fact in g.facts()})
     values = [values_of_fact(operator, fact) for fact in facts]
     if math.prod(map(len, values)) > _MOST:
-        return f"their guards speak of too much: {', '.join(facts)}"
+        return f"their guards have too many combinations of {', '.join(facts)}"
     for call in legal_combinations(operator, facts, values):
         answering = [name for name, several in guards.items() if all_of(several, call)]
         if len(answering) != 1:

@@ -1,1 +1,1 @@
-"""What is generated of a library: dispatch, header, Python module, archive, manifest."""
+"""What is generated for a library: dispatch, header, Python module, archive, manifest."""

@@ -1,4 +1,4 @@
-"""Generated tables of what the runtime knows of an operator's calls (runtime/facts.h), and what reads their facts."""
+"""Generated tables of what the runtime knows of an operator's calls (runtime/facts.h), and code that reads facts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ __all__ = ["own_facts", "render_facts", "render_library_info"]
 
 
 def own_facts(op: Operator) -> tuple[str, ...]:
-    """The facts of an operator's calls but for tensors, in the runtime's order, as decisions call them."""
+    """The facts of an operator's calls, without those of tensors, in the runtime's order.
+
+    The names are those of decisions.
+    """
     dtypes = (f"dtype.{v}" for v in sorted(op.dtypes))
     return (*op.dims, *dtypes, *(f"attribute.{name}" for name in sorted(a.name for a in op.attributes)))
 
 
 def render_facts(table: OperatorTable) -> str:
-    """`kFacts`, the names of an operator's facts, and `read_facts`, which reads those of a call."""
+    """`kFacts`, the names of an operator's facts, and `read_facts`, which reads the facts of a call."""
     op = table.operator
     dtypes, attributes = sorted(op.dtypes), sorted(a.name for a in op.attributes)
     names = [t.name for t in op.tensors]

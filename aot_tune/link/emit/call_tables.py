@@ -1,4 +1,4 @@
-"""Tables of what operators take and return, in C++: the Python module and XLA's handlers read them."""
+"""Tables of what operators take and return, in C++. The Python module and XLA's handlers read them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ constexpr Operator kOperator_{op.name} = {_entry(op)};
 
 
 def scalar_default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
-    """A default as source; `words` are for what has no literal."""
+    """A default as source. `words` are for values that have no literal."""
     value = scalar.default or 0
     if scalar.dtype_name == "bool":
         return str(bool(value)) if words is _PYTHON else str(bool(value)).lower()
@@ -67,14 +67,14 @@ def scalar_default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
 
 
 def _scalar_flags(op: Operator, scalar: Scalar) -> str:
-    """Whether it must be passed, and the index of the dim that it binds; what most are not is left out."""
+    """Whether it must be passed, and the index of the dim that it binds. Usual values are left out."""
     binds = f", {op.dims.index(scalar.binds)}" if scalar.binds else ""
     required = "true" if scalar.default is None else "false"
     return f", {required}{binds}" if binds or scalar.default is None else ""
 
 
 def _scalar_member(scalar: Scalar) -> str:
-    """Where the binding's union holds it."""
+    """The member of the binding's union that holds it."""
     return "truth" if scalar.dtype_name == "bool" else scalar.dtype_name
 
 

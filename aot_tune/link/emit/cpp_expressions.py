@@ -1,4 +1,4 @@
-"""Expressions as C++ that is defined whatever a caller passes, over the functions of runtime/arithmetic.h."""
+"""Expressions as C++ that is defined whatever a caller passes. It uses the functions of runtime/arithmetic.h."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FUNCTIONS = {"+": "plus", "-": "minus", "*": "times", "//": "quotient", "%": "r
 
 
 def is_plain(expr: Expr) -> bool:
-    """Whether an expression has a value in every call: nothing in it can overflow or divides."""
+    """Whether an expression has a value in every call: nothing in it divides or can overflow."""
     return expr.kind not in _FUNCTIONS and all(map(is_plain, expr.args))
 
 
 def checked(expr: Expr, name: Callable[[str], str], undefined: str = "undefined_") -> str:
-    """The expression as C++ that sets the bool `undefined` where it has no value; `name` prints a fact."""
+    """The expression as C++ that sets the bool `undefined` if there is no value. `name` prints a fact."""
     if is_plain(expr):
         return expr.cpp(name)
     args = [checked(a, name, undefined) for a in expr.args]

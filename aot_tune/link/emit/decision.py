@@ -15,7 +15,7 @@ __all__ = ["fact_printer", "render_choice"]
 
 
 def fact_printer(op: Operator) -> Callable[[str], str]:
-    """How a fact is read from a call `c`; only the facts that a decision asks for are ever computed."""
+    """How a fact is read from a call `c`. Only facts that a decision asks for are computed."""
     optional = {t.name for t in op.tensors if t.optional}
 
     def print_fact(fact: str) -> str:
@@ -34,7 +34,7 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
         if tensor not in optional:
             return read
         later = [e.cpp(lambda name: f"c.d_{name}") for e in op.tensor(tensor).shape[int(axis) + 1 :]]
-        dense = " * ".join(later) or "INT64_C(1)"  # as Operator.facts: an absent tensor counts as row-major
+        dense = " * ".join(later) or "INT64_C(1)"  # as in Operator.facts, an absent tensor counts as row-major
         return f"(c.t_{tensor} != nullptr ? {read} : {dense})"
 
     return print_fact
@@ -52,7 +52,7 @@ def render_choice(table: OperatorTable) -> str:
 
 
 def _refusals(table: OperatorTable) -> list[str]:
-    """A function for each list of guards that some variants have, and the one that knows which variant has which."""
+    """A function for each list of guards that some variants have, and one that knows each variant's list."""
     every = _all_guards(table)
     variants: dict[tuple[str, ...], list[int]] = {}
     for index, guards in every.items():
@@ -100,7 +100,7 @@ def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
 
 
 def _first_of(table: OperatorTable) -> str:
-    """The walk along a leaf's variants, which are data: as code they would be most of what is to be compiled."""
+    """The walk along a leaf's variants. They are data, because as code they would take most of the compile time."""
     generic = ", ".join(str(v.generic).lower() for v in table.variants)
     return f"""\
 constexpr bool kGeneric[] = {{{generic}}};
@@ -118,7 +118,7 @@ int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {{
 
 
 def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
-    """A target's decisions, behind its leaves; equal leaves are one."""
+    """A target's decisions, after its leaves. Equal leaves are one."""
     leaves = sorted({node.leaf for node in target.nodes if not node.fact and node.leaf})
     names = {leaf: f"kLeaf_{index}_{i}" for i, leaf in enumerate(leaves)}
     lines = [f"// {target.target}"]
@@ -143,9 +143,9 @@ def _function(name: str, body: list[str]) -> list[str]:
 
 
 def _exact(index: int, target: TargetTable) -> list[str]:
-    """What is taken of a call that is like a measured problem, as far as guards know.
+    """What a call gets that is like a measured problem, as far as guards know.
 
-    A generic variant that others were faster than there is no choice where it is left alone: others may fill in.
+    If other variants were faster there than a generic one, the generic one alone is no choice: others may fill in.
     """
     taken = "variant >= 0"
     if target.filling_in:
@@ -159,7 +159,7 @@ def _exact(index: int, target: TargetTable) -> list[str]:
 
 
 def _others(table: OperatorTable, names: Mapping[tuple[int, ...], str], index: int, target: TargetTable) -> list[str]:
-    """What is taken of a call that was not measured: by expected times, then by the tree."""
+    """What a call gets that was not measured: by expected times, then by the tree."""
     lines = []
     if target.expected:
         lines += [f"  const int variant = likely_{index}(c, trace);", "  if (variant >= 0) return variant;"]
@@ -167,9 +167,9 @@ def _others(table: OperatorTable, names: Mapping[tuple[int, ...], str], index: i
 
 
 def _filling_in(index: int, target: TargetTable) -> list[str]:
-    """The choice among variants that may not have been measured, for what no other takes but the generic one.
+    """The choice among variants that may not have been measured, for calls that otherwise only the generic one takes.
 
-    Where a generic variant was preferred to another, by expected times or in a leaf, that stays.
+    If a generic variant was preferred to another one, by expected times or in a leaf, that stays.
     """
     filling = ", ".join(map(str, target.filling_in))
     lines = [f"constexpr int16_t kFillingIn_{index}[] = {{{filling}}};"]
@@ -203,7 +203,7 @@ def _node(
 
 
 def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
-    """The guards of each variant that has some: what it requires, and that the call has its dtypes."""
+    """The guards of each variant that has some: its requirements, and that the call has its dtypes."""
     found = {}
     for index, variant in enumerate(table.variants):
         dtypes = zip(table.operator.dtypes, table.choices(variant), strict=True)

@@ -42,7 +42,7 @@ _CHUNK = 96
 
 
 def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
-    """The text of dispatch.cpp; `manifest` is embedded in the library."""
+    """The text of dispatch.cpp. The library embeds `manifest`."""
     families = sorted({f for table in spec.operators for f in table.families})
     backends = "\n".join(f"extern const Backend backend_{f};" for f in families)
     symbols = "\n".join(_prototypes(spec))
@@ -304,7 +304,7 @@ def _read(table: OperatorTable) -> str:
 
 
 def _read_device(table: OperatorTable) -> list[str]:
-    """The end of `read`: the call's backend and the variant that answers it in any case."""
+    """The end of `read`: the call's backend, and the variant that can always answer the call."""
     op = table.operator
     count = len(table.families)
     lines = [
@@ -334,7 +334,7 @@ def _read_device(table: OperatorTable) -> list[str]:
 
 
 def _other_architecture(table: OperatorTable, family: str) -> list[str]:
-    """The error of a device that no generic variant of its family is for, whatever the dtypes."""
+    """The error for a device for which the family has no generic variant, whatever the dtypes."""
     first = {table.variants[i].level: i for i in reversed(table.generics(family))}
     runs = " && ".join(f"!runs_on(kInfo[{i}], c_.level)" for i in sorted(first.values()))
     here = f"c_.backend == &backend_{family} && " if len(table.families) > 1 else ""

@@ -1,4 +1,4 @@
-"""Generated code that ranks variants by their expected times, where nobody measured a call (runtime/expected.h)."""
+"""Generated code that ranks variants by their expected times, for calls that nobody measured (runtime/expected.h)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["render_expected"]
 Fact = Callable[[str], str]
 
 _NONE = Tree((0, 0, 0), (0, 0, 0), (0,) * 8)
-"""Stands for no tree: an array has an element."""
+"""Stands for no trees, because an array must have an element."""
 
 
 def render_expected(index: int, target: TargetTable, fact: Fact) -> str:
-    """`likely_<index>`: the variant of a target's table that is expected to be fastest on a call, or -1.
+    """`likely_<index>`: the variant of a target's table that is expected to be the fastest for a call, or -1.
 
     `fact` prints a fact of the call `c`.
     """
@@ -28,7 +28,7 @@ def render_expected(index: int, target: TargetTable, fact: Fact) -> str:
 
 
 def _shared(expected: tuple[ExpectedTime, ...]) -> dict[int, int]:
-    """Numbers of the terms that variants have in common and some model needs, to their places."""
+    """The places of terms, by their numbers. These are terms that variants have in common and that some model needs."""
     needed: set[int] = set()
     for one in expected:
         for number in one.model.terms:

@@ -14,7 +14,10 @@ __all__ = ["render_explain", "render_functions", "render_preload", "render_serve
 
 
 def render_serve(table: OperatorTable) -> str:
-    """`serve`, a variant that can be had here within the workspace, `run` it, and `preload` where kernels load."""
+    """`serve` finds a variant that is available here within the workspace.
+
+    `run` runs it, and `preload` loads kernels.
+    """
     op = table.operator
     loads = any(family_facts(v.target).preloads for v in table.variants)
     load = (
@@ -123,7 +126,7 @@ def _preload(table: OperatorTable) -> str:
 
 
 def _preload_generics(table: OperatorTable, family: str) -> list[str]:
-    """Marks the generic variants that a device of a family runs, or fails where there are none."""
+    """Marks the generic variants that a device of a family runs, or fails if there are none."""
     generics = table.generics(family)
     targets = c_string(", ".join(table.targets(family)))
     fail = f"      return too_old(kOperator, device, level, kInfo[{generics[0]}], {targets});"
@@ -186,7 +189,7 @@ def render_explain(table: OperatorTable) -> str:
 
 
 def _or_zero(op: Operator) -> str:
-    """What may be said of the dims that no input tells to be 0."""
+    """What to say of dims that no input tells to be 0."""
     beside = dims_beside_inputs(op)
     return f", or a dim is 0 ({', '.join(beside)})" if beside else ""
 

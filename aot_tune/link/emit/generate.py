@@ -1,4 +1,4 @@
-"""Writes everything that the linker and the package need of a library; equal input gives equal bytes."""
+"""Writes everything about a library that the linker and the package need. Equal input gives equal bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LAUNCHER, _LOAD = "_ZN8launcher", "4loadERNS_6KernelE"  # launcher::<family>::l
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of what `generate` wrote, all below its folder."""
+    """Paths of what `generate` wrote. All are below its folder."""
 
     header: str
     dispatch: str
@@ -85,14 +85,14 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
 
 @dataclasses.dataclass(frozen=True)
 class _Object:
-    """A variant's object, with the functions that it defines, and the symbols that it uses of others."""
+    """A variant's object, with the functions that it defines and the symbols that it uses from others."""
 
     member: Member
     uses: frozenset[str]
 
 
 def _as_objects_tell(spec: LibrarySpec, objects: Mapping[str, _Object]) -> LibrarySpec:
-    """The library with `notes` and `settled` of each variant as its object has it."""
+    """The library with each variant's `notes` and `settled` as found in its object."""
 
     def told(variant: LinkedVariant) -> LinkedVariant:
         one = objects[variant.symbol]
@@ -128,11 +128,11 @@ def _objects(spec: LibrarySpec) -> dict[str, _Object]:
 
 
 def _checked_object(where: str, variant: LinkedVariant, data: bytes) -> _Object:
-    """A variant's object, which defines the functions that it must have, and its note if it has one.
+    """A variant's object. It must define the variant's functions, and its note if it has one.
 
-    Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's. A CUDA
-    object, whose host code is for the baseline, may have an initialiser by which nvcc registers its kernels, and that
-    of <iostream>, which CUTLASS includes: before GCC 13 everybody who includes it has one.
+    Objects of several targets are in one library. So nothing of one object may be used, or run, in place of another's.
+    A CUDA object has host code for the baseline. It may have an initialiser by which nvcc registers its kernels. It may
+    also have that of <iostream>, which CUTLASS includes: before GCC 13, every file that includes <iostream> has one.
     """
     try:
         symbols = symbols_of(data)

@@ -13,7 +13,7 @@ __all__ = ["check_scalars", "python_bind", "read_dim"]
 
 
 def read_dim(op: Operator, name: str, bound: BoundDim) -> list[str]:
-    """Lines of `read` that set a dim of the call `c_`, or return an error where there is no such extent."""
+    """Lines of `read` that set a dim of the call `c_`, or return an error if there is no such extent."""
     if bound.scalar:
         return [
             f"  c_.d_{name} = static_cast<int64_t>({bound.scalar});",
@@ -37,7 +37,7 @@ def read_dim(op: Operator, name: str, bound: BoundDim) -> list[str]:
 
 
 def check_scalars(op: Operator, bound: Mapping[str, BoundDim]) -> list[str]:
-    """Lines of `read` that compare integers with the dims that they bind where a tensor has told those already."""
+    """Lines of `read` that compare integers with the dims that they bind, if a tensor has already set these dims."""
     lines = []
     for scalar in (s for s in op.scalars if s.binds and bound[s.binds].scalar != s.name):
         passed, dim = f"static_cast<int64_t>({scalar.name})", f"c_.d_{scalar.binds}"
@@ -47,9 +47,9 @@ def check_scalars(op: Operator, bound: Mapping[str, BoundDim]) -> list[str]:
 
 
 def python_bind(op: Operator, unions: Mapping[str, str]) -> str:
-    """The binding's function that reads a call's dims; `unions` tells a scalar's member of `Scalar`.
+    """The binding's function that reads a call's dims. `unions` gives the member of `Scalar` for a scalar.
 
-    What the library refuses, such as an extent that is solved for no dim, is 0 here, so that the library tells of it.
+    If the library refuses a dim, such as an extent that no dim solves, it is 0 here. Then the library reports it.
     """
     index = {t.name: i for i, t in enumerate(op.tensors)}
     place = {d: i for i, d in enumerate(op.dims)}

@@ -1,4 +1,4 @@
-"""Generated checks of what every call must meet; others get an error that names the condition and what they have."""
+"""Generated checks of what every call must meet. Other calls get an error that names the condition and their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["render_legal"]
 
 
 def render_legal(op: Operator) -> str:
-    """The function that checks what every call must meet; nothing where there are no such conditions."""
+    """The function that checks what every call must meet. Empty if there are no such conditions."""
     if not op.legal:
         return ""
     fact = fact_printer(op)
@@ -30,7 +30,7 @@ def render_legal(op: Operator) -> str:
 
 
 def _found(op: Operator, fact: str) -> str:
-    """The initialiser of a fact as the error tells it: a number, or the name of a choice."""
+    """The initialiser of a fact for an error: a number, or the name of a choice."""
     kind, _, rest = fact.partition(".")
     text = "nullptr"
     if kind == "attribute":
@@ -41,7 +41,7 @@ def _found(op: Operator, fact: str) -> str:
 
 
 def _code(condition: Expr) -> str:
-    """The status that fits best: of layouts, dtypes, extents, attributes, and what must be passed or must not."""
+    """The status that fits best: layout, dtype, extent, attribute, or something that must or must not be passed."""
     kinds = {fact.partition(".")[0] if "." in fact else "" for fact in condition.facts()}
     if kinds & {"stride", "alignment"}:
         return "LAYOUT"

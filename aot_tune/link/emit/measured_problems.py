@@ -1,4 +1,4 @@
-"""Generated tables of the problems that were measured: a call like one of them gets what was fastest there."""
+"""Generated tables of measured problems. A call like one of them gets what was fastest there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MASK = 2**64 - 1
 
 
 def render_measured(table: OperatorTable) -> str:
-    """The rows of each target's table, and `measured_<index>`, which finds that of a call."""
+    """The rows of each target's table, and `measured_<index>`, which finds the row of a call."""
     op = table.operator
     rows = [_rows(op, i, target) for i, target in enumerate(table.tables) if target.tuned]
     return "\n\n".join([_row_type(op), _place(op), _same(op), *rows]) if rows else ""
@@ -34,7 +34,7 @@ def render_is_tuned(table: OperatorTable) -> str:
 
 
 def render_nearest(table: OperatorTable) -> str:
-    """`tell_nearest` of an operator: the measured problem of the call's dtypes and attributes with the nearest dims."""
+    """`tell_nearest` of an operator: the measured problem of the same dtypes and attributes with the nearest dims."""
     op = table.operator
     if not any(target.tuned for target in table.tables):
         return "void tell_nearest(const Call&, Text&) {}"
@@ -92,7 +92,7 @@ def _row_type(op: Operator) -> str:
 
 
 def _place(op: Operator) -> str:
-    """Where a call's row is looked for first."""
+    """Where to look first for a call's row."""
     read = [f"c.d_{d}" for d in op.dims] + [f"c.v_{a.name}" for a in op.attributes] + [f"c.y_{v}" for v in op.dtypes]
     terms = [f"static_cast<uint64_t>({value}) * UINT64_C({_odd(i):#x})" for i, value in enumerate(read)]
     return "\n".join(
@@ -107,7 +107,7 @@ def _place(op: Operator) -> str:
 
 
 def _same(op: Operator) -> str:
-    """Whether a call is like a row's problem; strides, which take longest to look at, last."""
+    """Whether a call is like a row's problem. Strides come last, because they take longest to compare."""
     tests = [f"row.dims[{i}] == c.d_{d}" for i, d in enumerate(op.dims)]
     tests += [f"row.attributes[{i}] == c.v_{a.name}" for i, a in enumerate(op.attributes)]
     tests += [f"row.dtypes[{i}] == c.y_{v}" for i, v in enumerate(op.dtypes)]
@@ -151,7 +151,7 @@ def _rows(op: Operator, index: int, target: TargetTable) -> str:
 
 
 def _slots(places: Sequence[int]) -> list[int]:
-    """A table of open addresses, at most half full: the number of the row at each place, or -1."""
+    """A table with open addressing, at most half full. Each place holds the number of its row, or -1."""
     size = 2
     while size < 2 * len(places):
         size *= 2
@@ -165,7 +165,7 @@ def _slots(places: Sequence[int]) -> list[int]:
 
 
 def place_of(op: Operator, problem: Problem) -> int:
-    """As the generated `place_of_row` of a call like the problem."""
+    """What the generated `place_of_row` gives for a call like the problem."""
     dims, _, attributes, dtypes = tuned_facts(op, problem)
     total = sum(value * _odd(i) for i, value in enumerate((*dims, *attributes, *dtypes))) & _MASK
     return total ^ (total >> 32)

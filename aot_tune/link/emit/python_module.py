@@ -14,7 +14,7 @@ from aot_tune.spec.leading_dims import folds
 __all__ = ["python_doc", "python_results", "python_signature", "render_module"]
 
 _COMMON = (*FLOATS, "i32", "i64")
-"""Scalars whose range nobody asks for."""
+"""Scalars whose range users do not ask about."""
 
 
 def python_signature(op: Operator) -> str:
@@ -29,7 +29,7 @@ def python_signature(op: Operator) -> str:
 
 
 def python_results(op: Operator) -> list[Tensor]:
-    """What a call makes where it is not passed, and returns."""
+    """What a call makes if it is not passed, and returns."""
     return [t for t in op.tensors if t.output]
 
 
@@ -117,7 +117,7 @@ extern "C" __attribute__((visibility("default"))) PyObject* PyInit_{spec.face}(v
 
 
 def _module_doc(spec: LibrarySpec) -> str:
-    """What `help` begins with; it shows the functions themselves far below, behind the errors."""
+    """The beginning of `help`, which shows the functions themselves only far below, after the errors."""
     operators = [table.operator for table in spec.operators]
     calls = "\n".join(f"{op.name}({python_signature(op)})" for op in operators)
     return (

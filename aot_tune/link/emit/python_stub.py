@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, type_ch
 
 @type_check_only
 class Tensor(Protocol):
-    """What DLPack reads: numpy.ndarray, torch.Tensor, ... It is there for annotations, under TYPE_CHECKING, alone."""
+    """What DLPack reads: numpy.ndarray, torch.Tensor, ... It only exists for annotations, under TYPE_CHECKING."""
 
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
     def __dlpack_device__(self) -> tuple[Any, Any]: ...
@@ -38,7 +38,7 @@ class _CudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 _Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | None
-# Of the first tensor, whose framework makes the results; a subclass of its tensors gets a plain one.
+# The type of the first tensor, whose framework makes the results. A subclass of its tensors gets a plain tensor.
 _T = TypeVar("_T", bound=Tensor)
 '''
 _ERRORS = (
@@ -59,7 +59,7 @@ _QUESTIONS = (
 )
 _WIDTH = 120
 _MOST_CHOICES = 3
-"""Outputs that may be left out, of which each doubles the overloads; with more of them a result is `Any`."""
+"""The most outputs that may be left out. Each doubles the overloads. With more of them, a result is `Any`."""
 
 
 def render_stub(spec: LibrarySpec) -> str:
@@ -106,7 +106,7 @@ def _function(op: Operator, wanted: Mapping[str, bool | None], returned: str, *,
 
 
 def _parameters(op: Operator, wanted: Mapping[str, bool | None]) -> list[str]:
-    """As `python_signature` has them; `wanted` says which outputs that may be left out are written, None either."""
+    """Like `python_signature`. `wanted` says which optional outputs are written. None means either."""
     like = _like(op) if "_T" in [_type(op, t) for t in python_results(op)] else None
     found = [f"{t.name}: {'_T' if t is like else 'Tensor'}" for t in op.inputs if not t.optional]
     found += [f"{t.name}: Tensor | None = None" for t in op.inputs if t.optional]
@@ -137,7 +137,7 @@ def _like(op: Operator) -> Tensor | None:
 
 
 def _type(op: Operator, output: Tensor) -> str:
-    """`_T` where a result is as the first tensor: types of arrays may have dtype and rank among their parameters."""
+    """`_T` if a result is like the first tensor. The types of arrays may have dtype and rank as parameters."""
     like = _like(op)
     same = like is not None and (output.dtype_name, output.rank) == (like.dtype_name, like.rank)
     return "_T" if same else "Any"

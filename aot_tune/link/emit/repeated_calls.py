@@ -1,4 +1,4 @@
-"""Generated code for calls like those before them, which get what those got (runtime/known.h)."""
+"""Generated code for calls like earlier ones, which get the same variants as those (runtime/known.h)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from aot_tune.spec.bound_dims import BoundDim
 
 __all__ = ["render_known"]
 
-_ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio; small multiples of its powers hardly ever sum up to another's
+_ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio; sums of small multiples of its powers are hardly ever equal
 
 
 def render_known(table: OperatorTable, bound: Mapping[str, BoundDim]) -> str:
-    """Where an operator's calls are remembered, `repeat` for a call like one of them, and `run` for another one.
+    """Where an operator's calls are remembered, `repeat` for a call like one of them, and `run` for other calls.
 
-    `bound` tells what each dim is learnt from.
+    `bound` says what each dim is learned from.
     """
     op = table.operator
     passed = [s.name for s in op.scalars] + [a.name for a in op.attributes]

@@ -1,4 +1,4 @@
-"""C spelling of an operator's arguments, shared by the header, the dispatch code and the binding."""
+"""How an operator's arguments are written in C. The header, the dispatch code and the binding share this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def scalar_type(scalar: Scalar) -> str:
-    """The C type that a scalar is passed as."""
+    """The C type of a scalar argument."""
     return DTYPES[scalar.dtype_name].c
 
 
@@ -45,7 +45,7 @@ def shape_text(operator: Operator, tensor: str) -> str:
 
 
 def dtype_text(operator: Operator, tensor: Tensor) -> str:
-    """A tensor's dtype for people: `f32`, of a variable its choices: `f32, bf16 or f16`."""
+    """A tensor's dtype for people: `f32`, or the choices of a variable: `f32, bf16 or f16`."""
     return choices_text(operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,)))
 
 
@@ -60,7 +60,7 @@ def first_tensor(operator: Operator) -> int:
 
 
 def in_place_flags(operator: Operator, tensor: Tensor) -> str:
-    """The end of a tensor's row in the tables: whether it is read, too, and a bit for each that it may alias."""
+    """The end of a tensor's row in the tables: whether it is also read, and a bit for each tensor that it may alias."""
     names = [t.name for t in operator.tensors]
     aliases = sum(1 << names.index(name) for name in tensor.may_alias)
     if not tensor.inout and not aliases:
@@ -76,6 +76,6 @@ def prepared(operator: Operator, call: str) -> str:
 
 
 def c_string(text: str) -> str:
-    """A C string literal in ASCII; all but plain characters are written as octal escapes."""
+    """A C string literal in ASCII. All but plain characters are octal escapes."""
     plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\\\?' else f"\\{b:03o}" for b in text.encode())
     return '"' + "".join(plain) + '"'

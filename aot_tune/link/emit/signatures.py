@@ -1,4 +1,4 @@
-"""What each operator takes and returns as JSON in the Python module, for bindings of frameworks."""
+"""What each operator takes and returns, as JSON in the Python module, for bindings of frameworks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from aot_tune.spec.leading_dims import folds
 __all__ = ["SIGNATURES_SCHEMA", "signatures_json"]
 
 SIGNATURES_SCHEMA = 1
-"""Goes up where a reader of the last one would misread."""
+"""It is raised when a reader of the last version would misread the text."""
 
 
 def signatures_json(spec: LibrarySpec) -> str:
     """The text that `signatures()` of a module parses.
 
-    Shapes are expressions as `Expr.data` writes them, over dims; `bound` says in order where a call has each dim from:
-    an axis of a tensor, whose extent is the fact `.extent` of `value`, or an integer. `xla_ffi` has the names of the
-    library's handlers by operator and platform of XLA, where it has some.
+    Shapes are expressions over dims, as `Expr.data` writes them. `bound` says, in order, where a call gets each dim
+    from: an axis of a tensor, whose extent is the fact `.extent` of `value`, or an integer. `xla_ffi` has the names of
+    the library's handlers, if there are any, by operator and XLA platform.
     """
     operators = [_operator(table.operator) for table in spec.operators]
     handlers = {one["name"]: handler_names(spec, str(one["name"])) for one in operators} if spec.xla_ffi else {}
@@ -54,7 +54,7 @@ def _tensor(tensor: Tensor, *, to_pass: bool, leading: bool) -> dict[str, object
         "inout": tensor.inout,
         "optional": tensor.optional,
         "folds": leading,  # its first axis stands for any number of leading dims
-        "to_pass": to_pass,  # of an output: it tells a dim, a dtype or the device of the call
+        "to_pass": to_pass,  # for an output: it tells a dim, a dtype or the device of the call
     }
     shape = [extent.data() for extent in tensor.shape]
     said: dict[str, object] = {flag: True for flag, on in flags.items() if on}

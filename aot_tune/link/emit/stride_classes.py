@@ -11,7 +11,7 @@ __all__ = ["canonical_strides", "stride_class"]
 
 
 def stride_class(strides: Sequence[int]) -> int:
-    """A number that is equal for tensors whose axes run in one order and whose fastest axis is alike contiguous."""
+    """Equal numbers mean the same order of axes, and a fastest stride of 1 in both tensors or in neither."""
     order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
     code = int(bool(order) and strides[order[-1]] == 1)
     for axis in order:

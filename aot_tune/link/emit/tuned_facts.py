@@ -1,4 +1,4 @@
-"""What `is_tuned` compares a call by: two problems that agree in it are one to a library."""
+"""The facts by which `is_tuned` compares a call. A library treats two problems with equal facts as one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aot_tune.spec import Operator, Problem
 __all__ = ["TunedFacts", "tuned_facts"]
 
 TunedFacts = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Dims, classes of strides (-1 where the tensor is absent), choices of attributes and of dtypes."""
+"""Dims, classes of strides (-1 for an absent tensor), choices of attributes and of dtypes."""
 
 
 def tuned_facts(op: Operator, problem: Problem) -> TunedFacts:

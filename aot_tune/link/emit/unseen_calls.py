@@ -1,4 +1,4 @@
-"""Generated tables of the calls that times are known of; AOT_TUNE_WARN tells of others (runtime/warn.h)."""
+"""Generated tables of the calls whose times are known. AOT_TUNE_WARN reports others (runtime/warn.h)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["render_unseen"]
 
 
 def render_unseen(table: OperatorTable) -> str:
-    """`warn`, which tells of a call unless times of such calls are known."""
+    """`warn`, which reports a call unless times of such calls are known."""
     op = table.operator
     lines = [_spans(op, index, target) for index, target in enumerate(table.tables) if target.seen]
     if table.tables:
@@ -45,7 +45,7 @@ def _spans(op: Operator, index: int, target: TargetTable) -> str:
 
 
 def _span(op: Operator, fact: str, seen: SeenCalls) -> str:
-    """The values that a fact had in what was seen, or all that it can have where it makes no difference."""
+    """The values that a fact had in what was seen, or all its possible values if the fact does not matter."""
     kind, _, name = fact.partition(".")
     if not name:
         low, high = seen.dims[fact]

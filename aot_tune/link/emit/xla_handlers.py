@@ -1,4 +1,4 @@
-"""xla_ffi.cpp: handlers of XLA's FFI for each operator and each kind of device, on the tables of all bindings."""
+"""xla_ffi.cpp: handlers of XLA's FFI for each operator and each kind of device. They use the tables of all bindings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["handler_names", "render_xla_handlers"]
 
 _DEVICES = {"cpu": "kDLCPU", "cuda": "kDLCUDA", "hip": "kDLROCM"}
 _PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "hip": "ROCM"}
-"""What XLA calls families of devices."""
+"""XLA's names of families of devices."""
 
 
 def handler_names(spec: LibrarySpec, operator: str) -> dict[str, str]:
-    """Names of an operator's handlers by XLA's platforms.
+    """Names of an operator's handlers, by XLA platform.
 
-    There is one for CUDA in each library: where it has nothing for GPUs, the call says so.
+    Each library has one for CUDA. If the library has nothing for GPUs, a call says so.
     """
     return {_PLATFORMS[family]: f"{spec.prefix}_{operator}_xla_{family}" for family in _families(spec)}
 

@@ -34,7 +34,7 @@ constexpr ElementType kElementTypes[] = {
     {XLA_FFI_DataType_PRED, {kDLBool, 8, 1}},
 };
 
-// By ScalarArgument::Kind.
+// In the order of ScalarArgument::Kind.
 constexpr XLA_FFI_DataType kScalarTypes[] = {
     XLA_FFI_DataType_F32, XLA_FFI_DataType_F64, XLA_FFI_DataType_PRED, XLA_FFI_DataType_S8,
     XLA_FFI_DataType_S16, XLA_FFI_DataType_S32, XLA_FFI_DataType_S64,  XLA_FFI_DataType_U8,
@@ -48,11 +48,11 @@ XLA_FFI_Error* error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const char
   return api->XLA_FFI_Error_Create(&made);
 }
 
-// What a call is made of.
+// The parts of a call.
 struct Call {
   const Handler& handler;
   const XLA_FFI_CallFrame& frame;
-  uint32_t present = 0;  // a bit for each tensor
+  uint32_t present = 0;  // one bit for each tensor
   DLTensor views[kMaxTensors];
   const DLTensor* given[kMaxTensors] = {};
   int64_t strides[kMaxTensors][kMaxRank];
@@ -89,7 +89,7 @@ bool same(const XLA_FFI_ByteSpan& span, const char* text) {
   return std::strlen(text) == span.len && std::memcmp(span.ptr, text, span.len) == 0;
 }
 
-// The tensor whose layout an attribute tells, or -1.
+// The tensor whose layout an attribute gives, or -1.
 int laid_out(const Operator& op, const XLA_FFI_ByteSpan& name) {
   constexpr size_t kEnd = sizeof kLayout - 1;
   if (name.len <= kEnd || std::memcmp(name.ptr + name.len - kEnd, kLayout, kEnd) != 0) return -1;
@@ -150,7 +150,7 @@ XLA_FFI_Error* Call::read_attribute(const XLA_FFI_ByteSpan& name, XLA_FFI_AttrTy
     present = static_cast<uint32_t>(bits);
     return nullptr;
   }
-  if (laid_out(op(), name) >= 0) return nullptr;  // read when the tensors are known
+  if (laid_out(op(), name) >= 0) return nullptr;  // it is read once the tensors are known
   return wrong("it has no '%.*s'", static_cast<int>(name.len < 80 ? name.len : 80), name.ptr);
 }
 
@@ -177,7 +177,7 @@ XLA_FFI_Error* Call::view(int i, const XLA_FFI_Buffer& buffer, int32_t device) {
   out.data = buffer.data;
   out.device = {handler.device, device};
   out.ndim = static_cast<int32_t>(buffer.rank);
-  out.dtype = {UINT8_MAX, 0, 1};  // one that the library refuses
+  out.dtype = {UINT8_MAX, 0, 1};  // a dtype that the library refuses
   for (const ElementType& known : kElementTypes) {
     if (known.xla == buffer.dtype) {
       out.dtype = known.dlpack;
@@ -276,8 +276,8 @@ XLA_FFI_Error_Code code_of(int32_t status) {
   }
 }
 
-// Tells XLA which version of its headers this was compiled with. Calls are not said to be fit for command
-// buffers: those share the library's workspace when they run at the same time.
+// Tells XLA the version of the headers that this was compiled with. Calls are not declared fit for command
+// buffers, because these share the library's workspace if they run at the same time.
 XLA_FFI_Error* describe(const XLA_FFI_CallFrame& frame) {
   auto* const asked = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame.extension_start);
   if (asked->extension_base.struct_size < XLA_FFI_Metadata_Extension_STRUCT_SIZE ||

@@ -1,4 +1,4 @@
-// Calls of a library's operators by XLA, through the C interface of its FFI. Nothing of XLA is linked.
+// Calls of a library's operators by XLA, through the C interface of its FFI. No part of XLA is linked.
 #ifndef AOT_TUNE_LINK_XLA_CALL_H_
 #define AOT_TUNE_LINK_XLA_CALL_H_
 
@@ -9,7 +9,7 @@
 
 namespace aot_tune::xla {
 
-// What a handler serves: an operator on devices of one kind.
+// What a handler is for: an operator on devices of one kind.
 struct Handler {
   const python::Operator& op;
   const char* (*last_error)();

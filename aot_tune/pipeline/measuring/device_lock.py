@@ -26,7 +26,7 @@ def device_lock(device: Device, log: Callable[[str], None], budget: Budget | Non
     Raises:
         WorkerError: when another build still measures at the end of the budget.
     """
-    shared = Path("/tmp")  # noqa: S108 - TMPDIR may differ between builds that must not measure together
+    shared = Path("/tmp")  # noqa: S108 - builds that must not measure together may have different TMPDIR
     folder = (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / f"aot_tune-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

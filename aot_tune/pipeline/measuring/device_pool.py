@@ -62,7 +62,7 @@ class DevicePool:
         return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
     def told(self) -> list[str]:
-        """A line for each device: how long it was at work, and on what."""
+        """A line for each device: how long it worked, and on what."""
         found = []
         for member in (*self.members, *self._gone):
             parts = sorted(member.spent.items(), key=lambda one: (-one[1], one[0]))

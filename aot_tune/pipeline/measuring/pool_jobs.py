@@ -134,7 +134,7 @@ class PoolJobs:
                 if self._done and not self._waits():
                     return None
                 turns = self._turns
-            if self._asking.acquire(blocking=False):  # else another device is asking
+            if self._asking.acquire(blocking=False):  # otherwise another device is asking
                 try:
                     found = self._more()
                 except BaseException:

@@ -31,17 +31,24 @@ _SCREENS = 3
 Probe = tuple[LoadedOperator, Problem, Entry]
 
 
-def check_agreement(session: Session, pool: DevicePool, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
+def check_agreement(
+    session: Session,
+    pool: DevicePool,
+    pairs: Sequence[tuple[LoadedOperator, Evidence]],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
     """Leave out the devices of a pool whose time for a generic variant differs from the others', and say so.
 
     One device needs no check. If no probe runs on any device, all stay, and a line says that they were not compared. A
-    probe that the end of the budget broke off says nothing, and nothing is measured after it.
+    probe that the end of the budget broke off says nothing, and nothing is measured after it. `meanwhile` is called
+    when the probe is compiled, before the devices run it, because the compilers then have nothing to do.
     """
     if len(pool.members) < 2:
         return
     probe = _probe(pairs)
     if probe is not None:
         session.compile([probe[2]], "probe")
+    meanwhile()
     found: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
         pool.each_member(partial(_time, found, pool.members.index, probe))
@@ -49,9 +56,7 @@ def check_agreement(session: Session, pool: DevicePool, pairs: Sequence[tuple[Lo
         return
     times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
     if not times:
-        session.progress.line(
-            f"NOTE no probe ran on any of the {len(pool.members)} devices: they are assumed to be equal"
-        )
+        session.progress.line(f"NOTE no probe ran on any of the {len(pool.members)} devices: they count as equal")
         return
     ratios = deviations(times)
     for i, bench in reversed(list(enumerate(pool.benches))):

@@ -166,7 +166,7 @@ class _Verifying:
 
 
 def _unasked(session: Session, entry: Entry) -> bool:
-    """Whether a variant is kept without having been measured."""
+    """Whether a variant is kept although it was not measured."""
     return entry.candidate.generic or _fills_in(session, entry)
 
 
@@ -247,7 +247,7 @@ def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, ent
 
 
 def served_by(session: Session, operator: Operator, entry: Entry, devices: str) -> list[Problem]:
-    """Problems of the workload that a variant serves, never none.
+    """Problems of the workload that a variant serves. There is always one.
 
     If the workload has none in the variant's dtypes, its problems are used in these dtypes. If nothing is worth tuning
     on `devices` of that family, the author's checks are used, or else odd problems.

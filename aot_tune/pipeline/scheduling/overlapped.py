@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,6 +12,7 @@ from aot_tune.pipeline.measuring.bench_linker import BenchLinker
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.measuring.pool_jobs import Job
+from aot_tune.pipeline.measuring.probe import check_agreement
 from aot_tune.pipeline.prune.after_leader import awaited, may_come, to_compile
 from aot_tune.pipeline.scheduling.background_compiler import BackgroundCompiler, may_compile
 from aot_tune.pipeline.scheduling.early_races import EarlyRaces, longest_first
@@ -48,14 +49,20 @@ def measure_overlapped(
     it is compiled when nothing else is and the problems of its leaders are screened, beside the other screens. If only
     races tell about its leaders, it is compiled, screened and raced after them.
 
-    If a budget is too short for all screens, time is left to race on the problems that were screened.
+    Several devices time a probe first, while compilers begin. If a budget is too short for all screens, time is left
+    to race on the problems that were screened.
     """
     begun = session.progress.now()
     new = {id(e) for e in entries}
+    known = [e for _, v in pairs for e in v.entries.values() if id(e) not in new]
     tuning = OverlappedTune(session, pool, pairs, list(entries))
     if session.turn.seconds is not None:
+        tuning.check_devices()
         tuning.vouch_for_generics()
-    tuning.queue.add(e for _, v in pairs for e in v.entries.values() if id(e) not in new)
+        tuning.queue.add(known)
+    else:
+        tuning.queue.add(known)
+        tuning.check_devices(meanwhile=tuning.begin_compiling)
     tuning.screen_known()
     while True:
         tuning.screen_all()
@@ -101,6 +108,22 @@ class OverlappedTune:
             mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
             found += to_compile(evidence, mine, self.queue.unsettled(evidence)) if mine else []
         return found
+
+    def check_devices(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Leave out devices that do not agree, if anything is to be measured."""
+        if not (self._session.pending.anything and self._session.turn.allows(1e-9)):
+            return
+        begun = self._session.progress.now()
+        try:
+            check_agreement(self._session, self._pool, self._pairs, meanwhile)
+        except BaseException:
+            self._end()
+            raise
+        self.timings.waiting += self._session.progress.now() - begun
+
+    def begin_compiling(self) -> None:
+        """Start compiling what is due, while devices do something else."""
+        self._begin(self.due())
 
     def vouch_for_generics(self) -> None:
         """Try each generic variant on the smallest problem that it serves, before a budget ends.

@@ -10,7 +10,6 @@ from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, left_undone
-from aot_tune.pipeline.measuring.probe import check_agreement
 from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with
@@ -180,8 +179,6 @@ def _overlapped(
 ) -> None:
     """Compile and measure at the same time."""
     with ended_with(session.turn, pool.interrupt):
-        if session.pending.anything and session.turn.allows(1e-9):
-            check_agreement(session, pool, pairs)
         timings = measure_overlapped(session, pool, pairs, entries)
     session.progress.line(
         f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "

@@ -1,6 +1,6 @@
 // CUDA devices: their capability, the thread's device, and workspace memory per stream. The driver is found
-// with dlopen at the first call; nothing here runs when the library loads, and no CUDA toolkit is needed to
-// build it.
+// with dlopen at the first call. Nothing here runs when the library loads, and building it needs no CUDA
+// toolkit.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -20,8 +20,9 @@ namespace {
 
 constexpr int32_t kMaxDevices = 64;
 
-// The CUDA that the driver must have: that of the runtime which is linked with kernels of nvcc, whose driver
-// may be of an older minor version; else the first whose driver loads kernels without a context.
+// The CUDA version that the driver must have. If the runtime is linked with nvcc's kernels, it is the
+// runtime's major version, because the driver's minor version may be older. Otherwise, it is the first
+// version whose driver loads kernels without a context.
 #ifdef CUDART_VERSION
 constexpr int kNeeded = CUDART_VERSION / 1000 * 1000;
 #else
@@ -31,7 +32,7 @@ constexpr int kNeeded = 12000;
 // ---- The driver
 // ----------------------------------------------------------------------------------------------------
 
-// Values of the driver's interface, which are those of the runtime's too. [CUDA driver API, cuda.h]
+// Values of the driver's interface. The runtime's are the same. [CUDA driver API, cuda.h]
 enum : int {
   kNotInitialized = 3,
   kRuntimeInsufficientDriver = 35,  // of the runtime only
@@ -45,7 +46,7 @@ enum : int {
   kActiveCapture = 1,
 };
 
-// None of these functions but `primary_retain` makes a context.
+// Of these functions, only `primary_retain` makes a context.
 struct Driver {
   int (*init)(unsigned flags) = nullptr;
   int (*version)(int* version) = nullptr;
@@ -139,7 +140,7 @@ int32_t driver_failed(int32_t device_id, int error) noexcept {
 // ---- Capability
 // ----------------------------------------------------------------------------------------------------
 
-std::atomic<int32_t> levels[kMaxDevices];  // 0 before it was asked for
+std::atomic<int32_t> levels[kMaxDevices];  // 0 until it is asked for
 
 int read_level(int32_t device_id, int32_t* level) noexcept {
   const Driver& functions = driver();
@@ -161,7 +162,7 @@ int32_t cuda_level(int32_t device_id) noexcept {
   int32_t level = 0;
   const int error = read_level(device_id, &level);
   if (error != 0) return -driver_failed(device_id, error);
-  if (cached) levels[device_id].store(level, std::memory_order_relaxed);  // the same whoever stores it
+  if (cached) levels[device_id].store(level, std::memory_order_relaxed);  // the same in every thread
   return level;
 }
 
@@ -174,11 +175,11 @@ int32_t cuda_processors(int32_t device_id) noexcept {
 // ---- The thread's device
 // -------------------------------------------------------------------------------------------
 
-// Contexts tell the thread's device, and can be put back without making one on a device that the caller never
-// used.
+// Contexts tell the thread's device. They can be restored without making one on a device that the caller
+// never used.
 std::atomic<void*> contexts[kMaxDevices];  // each device's context as last seen
 
-// The primary context of a device, which the CUDA runtime uses too; it is kept as long as the process lives.
+// The primary context of a device, which the CUDA runtime uses too. It is kept until the process ends.
 int primary_context(int32_t device_id, void** context) noexcept {
   static std::atomic<void*> retained[kMaxDevices];
   const bool cached = device_id >= 0 && device_id < kMaxDevices;
@@ -191,7 +192,7 @@ int primary_context(int32_t device_id, void** context) noexcept {
   return error;
 }
 
-// Makes the device the thread's.
+// Makes the device the thread's current one.
 int switch_device(int32_t device_id, Scope* scope) noexcept {
   const Driver& functions = driver();
   const bool cached = device_id >= 0 && device_id < kMaxDevices;
@@ -220,7 +221,7 @@ void cuda_leave(const Scope& scope) noexcept {
   driver().exchange_mode(&mode);
 }
 
-// A thread in relaxed mode may load modules and get memory while it, or another thread, captures a stream.
+// A thread in relaxed mode may load modules and allocate memory while it or another thread captures a stream.
 int32_t cuda_enter(int32_t device_id, Scope* scope) noexcept {
   int mode = kRelaxedCapture;
   int error = driver().found ? driver().exchange_mode(&mode) : int{kNotInitialized};
@@ -232,15 +233,16 @@ int32_t cuda_enter(int32_t device_id, Scope* scope) noexcept {
   return driver_failed(device_id, error);
 }
 
-// None in a process that was forked after CUDA was used. A launch of what is loaded is allowed in any mode of
-// captures, so that it does without `cuda_enter` where the context is there.
+// NULL in a process that was forked after CUDA was used. A launch of loaded code is allowed in any capture
+// mode. So it does not need `cuda_enter` if the context is there.
 void* cuda_context() noexcept {
   const Driver& functions = driver();
   void* context = nullptr;
   return functions.found && functions.get_current(&context) == 0 ? context : nullptr;
 }
 
-// The legacy stream cannot be captured: while others are, the question fails, and does them no harm.
+// The legacy stream cannot be captured. While other streams are captured, the question fails, and does not
+// disturb them.
 bool cuda_capturing(void* stream) noexcept {
   int state = 0;
   return driver().found && driver().is_capturing(stream, &state) == 0 && state == kActiveCapture;

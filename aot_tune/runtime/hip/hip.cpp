@@ -1,6 +1,6 @@
 // AMD's devices: their architecture, the thread's device, and workspace memory per stream. The HIP runtime is
-// found with dlopen at the first call and declared here as far as it is used; nothing here runs when the
-// library loads, and no ROCm is needed to build it. Tested with a stand-in only, never on a card.
+// found with dlopen at the first call, and declared here as far as it is used. Nothing here runs when the
+// library loads, and building it needs no ROCm. It was only tested with a stand-in, never on a card.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -30,7 +30,7 @@ enum : int {
   kActiveCapture = 1,
 };
 
-// hipDeviceProp_tR0600 as far as it is read: the name of the architecture, with bytes to spare behind it.
+// hipDeviceProp_tR0600 as far as it is read: the architecture's name, and spare bytes after it.
 struct Properties {
   char before[1160];
   char architecture[256];  // gcnArchName, such as "gfx942:sramecc+:xnack-"
@@ -48,7 +48,7 @@ struct Runtime {
   int (*is_capturing)(void* stream, int* state) = nullptr;
   int (*last_error)() = nullptr;
   const char* (*error_string)(int status) = nullptr;
-  const char* lacks = nullptr;  // the first function that is not there
+  const char* lacks = nullptr;  // the first missing function
   bool found = false;
   int status = 0;  // of `init`
 
@@ -70,7 +70,7 @@ struct Runtime {
     find(last_error, "hipGetLastError");
     find(error_string, "hipGetErrorString");
     find(is_capturing, "hipStreamIsCapturing");
-    if (usable() && (status = init(0)) != 0) last_error();  // which is kept here
+    if (usable() && (status = init(0)) != 0) last_error();  // the status is kept here
   }
 
   bool usable() const noexcept { return found && lacks == nullptr; }
@@ -86,7 +86,8 @@ const char* error_text(int status) noexcept {
   return text != nullptr ? text : "unknown error";
 }
 
-// A failed call leaves its status to the thread's next question for the last error, which is not ours.
+// A failed call leaves its status for the thread's next question about the last error. That question is not
+// ours.
 int forget(int status) noexcept {
   if (status != 0) runtime().last_error();
   return status;
@@ -129,9 +130,9 @@ int32_t runtime_failed(int32_t device_id, int error) noexcept {
 // ---- Architecture
 // --------------------------------------------------------------------------------------------------
 
-std::atomic<int32_t> levels[kMaxDevices];  // 0 before it was asked for
+std::atomic<int32_t> levels[kMaxDevices];  // 0 until it is asked for
 
-// The digits of an architecture's name in base 16, 0x942 of "gfx942:sramecc+:xnack-"; 0 of another text.
+// The digits of an architecture's name in base 16: 0x942 for "gfx942:sramecc+:xnack-". 0 for other text.
 int32_t level_of(const char* name) noexcept {
   if (std::strncmp(name, "gfx", 3) != 0) return 0;
   const size_t length = std::strcspn(name + 3, ":");
@@ -157,7 +158,7 @@ int32_t hip_level(int32_t device_id) noexcept {
         "ROCm, or pass tensors on the CPU",
         static_cast<int>(device_id), properties.architecture);
   }
-  if (cached) levels[device_id].store(level, std::memory_order_relaxed);  // the same whoever stores it
+  if (cached) levels[device_id].store(level, std::memory_order_relaxed);  // the same in every thread
   return level;
 }
 
@@ -171,7 +172,7 @@ void hip_leave(const Scope& scope) noexcept {
   forget(runtime().exchange_mode(&mode));
 }
 
-// A thread in relaxed mode may load modules and get memory while it, or another thread, captures a stream.
+// A thread in relaxed mode may load modules and allocate memory while it or another thread captures a stream.
 int32_t hip_enter(int32_t device_id, Scope* scope) noexcept {
   int mode = kRelaxedCapture;
   int error = runtime().usable() ? forget(runtime().exchange_mode(&mode)) : int{kNotInitialized};
@@ -188,7 +189,7 @@ int32_t hip_enter(int32_t device_id, Scope* scope) noexcept {
   return runtime_failed(device_id, error);
 }
 
-// The legacy stream cannot be captured: while others are, the question fails.
+// The legacy stream cannot be captured. While other streams are captured, the question fails.
 bool hip_capturing(void* stream) noexcept {
   int state = 0;
   return runtime().usable() && forget(runtime().is_capturing(stream, &state)) == 0 && state == kActiveCapture;

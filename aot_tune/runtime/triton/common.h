@@ -1,4 +1,4 @@
-// What does not depend on the driver, of the functions that launchers call. Part of cuda.cpp and hip.cpp,
+// The parts of the launchers' functions that do not depend on the driver. It is part of cuda.cpp and hip.cpp,
 // which define `State`, `find_driver`, `load_on`, `is_lasting`, `current_device`, `zero_plane` and `reason`.
 #ifndef AOT_TUNE_RUNTIME_TRITON_COMMON_H_
 #define AOT_TUNE_RUNTIME_TRITON_COMMON_H_
@@ -19,7 +19,7 @@ namespace {
 // ---- The kernel's code
 // ---------------------------------------------------------------------------------------------
 
-// The whole file with a zero behind it, or null; it is never freed.
+// The whole file with a zero after it, or null. It is never freed.
 void* read_file(const char* path) {
   errno = 0;
   std::FILE* file = std::fopen(path, "rb");
@@ -42,7 +42,7 @@ void* read_file(const char* path) {
   return bytes;
 }
 
-// The embedded code, or that of `<AOT_TUNE_KERNEL_DIR>/<symbol>.bin` where there is such a file; null when it
+// The embedded code, or that of `<AOT_TUNE_KERNEL_DIR>/<symbol>.bin` if there is such a file. Null if it
 // cannot be read.
 const void* kernel_image(const Kernel& kernel) {
   const char* folder = std::getenv("AOT_TUNE_KERNEL_DIR");
@@ -60,7 +60,7 @@ const void* kernel_image(const Kernel& kernel) {
 // ---- A kernel's state: from the first load on, for as long as the process runs
 // ----------------------------------------------------------------------------
 
-// Null without memory.
+// Null if there is no memory.
 template <typename State>
 State* state_of(Kernel& kernel) {
   void* found = __atomic_load_n(&kernel.state, __ATOMIC_ACQUIRE);
@@ -76,7 +76,7 @@ State* state_of(Kernel& kernel) {
   return static_cast<State*>(found);
 }
 
-// That of a kernel that was loaded.
+// The state of a loaded kernel.
 template <typename State>
 const State& loaded(const Kernel& kernel) {
   return *static_cast<const State*>(__atomic_load_n(&kernel.state, __ATOMIC_ACQUIRE));
@@ -95,7 +95,7 @@ int32_t zero_plane(void* at, size_t pitch, size_t width, size_t height, void* st
 // ---- Tensors as kernels take them that know no tensor maps
 // ------------------------------------------------------------------------------------
 
-// The descriptor's own conditions, whatever the driver.
+// The conditions of the descriptor itself, whatever the driver.
 template <int kRank>
 int32_t read_parts(const Described& how, const DLTensor& tensor, Descriptor* to) {
   to->data = tensor.data;
@@ -149,7 +149,7 @@ uint16_t float16_bits(double value) {
   uint64_t fraction = bits & ((uint64_t{1} << 52) - 1);
   if (exponent == 1024 || exponent > 15) return sign | (exponent == 1024 && fraction != 0 ? 0x7e00 : 0x7c00);
   if (exponent < -25) return sign;
-  int dropped = 42;  // of 52 bits of fraction, 10 are kept, and fewer of subnormal numbers
+  int dropped = 42;  // 10 of 52 bits of fraction are kept, and fewer in subnormal numbers
   uint64_t kept = static_cast<uint64_t>(exponent + 15) << 10;
   if (exponent < -14) {
     fraction |= uint64_t{1} << 52;

@@ -1,5 +1,5 @@
-// The functions of launchers for CUDA's devices, over the driver, which is found with dlopen. Compiled once
-// and linked into each library that has such a launcher.
+// The functions of launchers for CUDA's devices. They use the driver, which is found with dlopen. They are
+// compiled once, and linked into each library that has such a launcher.
 #define AOT_TUNE_LAUNCHER_FAMILY cuda
 #include <dlfcn.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 Driver driver;
 pthread_once_t driver_once = PTHREAD_ONCE_INIT;
-int32_t driver_status = 0;  // 0, kUnavailable or what cuInit said
+int32_t driver_status = 0;  // 0, kUnavailable, or what cuInit returned
 int32_t driver_version = 0;
 const char* driver_lacks = nullptr;  // a function
 
@@ -42,7 +42,7 @@ int32_t find_driver(const Kernel& kernel) {
 // ---- One kernel, loaded once for all devices
 // -----------------------------------------------------------------------
 
-// Written under the lock, read by others behind their device's bit of `ready`.
+// Written under the lock. Others read it after their device's bit of `ready` is set.
 struct State {
   pthread_mutex_t lock;
   void* kernel;

@@ -1,5 +1,5 @@
-// CUDA's driver, declared as far as it is used: names, numbers and layouts are those of cuda.h of CUDA 12.4
-// and later. Part of cuda.cpp.
+// CUDA's driver, declared as far as it is used. Names, numbers and layouts are from cuda.h of CUDA 12.4 and
+// later. It is part of cuda.cpp.
 #ifndef AOT_TUNE_RUNTIME_TRITON_DRIVER_CUDA_H_
 #define AOT_TUNE_RUNTIME_TRITON_DRIVER_CUDA_H_
 

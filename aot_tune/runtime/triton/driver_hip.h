@@ -1,5 +1,5 @@
-// AMD's HIP runtime, declared as far as it is used: names and numbers are those of hip_runtime_api.h of
-// ROCm 6. Part of hip.cpp.
+// AMD's HIP runtime, declared as far as it is used. Names and numbers are from hip_runtime_api.h of ROCm 6.
+// It is part of hip.cpp.
 #ifndef AOT_TUNE_RUNTIME_TRITON_DRIVER_HIP_H_
 #define AOT_TUNE_RUNTIME_TRITON_DRIVER_HIP_H_
 

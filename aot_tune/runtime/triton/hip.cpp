@@ -1,5 +1,6 @@
-// The functions of launchers for AMD's devices, over the HIP runtime, which is found with dlopen. Compiled
-// once and linked into each library that has such a launcher. Tested with a stand-in only, never on a card.
+// The functions of launchers for AMD's devices. They use the HIP runtime, which is found with dlopen. They
+// are compiled once, and linked into each library that has such a launcher. They were only tested with a
+// stand-in, never on a card.
 #define AOT_TUNE_LAUNCHER_FAMILY hip
 #include <dlfcn.h>
 
@@ -15,7 +16,7 @@ namespace {
 
 Driver driver;
 pthread_once_t driver_once = PTHREAD_ONCE_INIT;
-int32_t driver_status = 0;           // 0, kUnavailable or what hipInit said
+int32_t driver_status = 0;           // 0, kUnavailable, or what hipInit returned
 const char* driver_lacks = nullptr;  // a function
 
 void open_driver() {
@@ -41,7 +42,7 @@ int32_t find_driver(const Kernel&) {
 // ---- One kernel, loaded once for each device
 // -----------------------------------------------------------------------
 
-// Written under the lock, read by others behind their device's bit of `ready`.
+// Written under the lock. Others read it after their device's bit of `ready` is set.
 struct State {
   pthread_mutex_t lock;
   void* functions[kDevices];
@@ -61,7 +62,7 @@ int32_t load_on(const Kernel& kernel, State& state, int32_t device) {
     return 0;
   }
   if (module != nullptr) driver.module_unload(module);
-  driver.last_error();  // so that nobody's next call reports it again
+  driver.last_error();  // so that no later call of somebody else reports it again
   return status;
 }
 
@@ -94,7 +95,7 @@ int32_t zero_plane(void* at, size_t pitch, size_t width, size_t height, void* st
   return driver.memset_plane(at, pitch, 0, width, height, stream);
 }
 
-// Tensor descriptors come as their parts.
+// Tensor descriptors are passed as their parts.
 template <int kRank>
 int32_t describe_axes(const Kernel& kernel, const Described& how, const DLTensor& tensor, Descriptor* to,
                       void*** next) {

@@ -1,5 +1,5 @@
-// Where AMD's HIP runtime is. Part of launcher_hip.h, and of the run time for these devices: both must open
-// the same one.
+// Where AMD's HIP runtime is. It is part of launcher_hip.h and of the runtime for these devices, because both
+// must open the same library.
 #ifndef AOT_TUNE_RUNTIME_TRITON_HIP_LIBRARY_H_
 #define AOT_TUNE_RUNTIME_TRITON_HIP_LIBRARY_H_
 
@@ -7,7 +7,7 @@
 
 namespace {
 
-// What the process has loaded (a framework's copy) comes first, so that one serves all.
+// A library that the process has loaded already (a framework's copy) comes first, so that one serves all.
 inline void* open_hip() {
   constexpr const char* kNames[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
                                     "libamdhip64.so.5"};

@@ -1,6 +1,6 @@
-// What the launchers of Triton kernels are written in, whatever the driver: what they say of a kernel and of
-// a call, and arithmetic as Python's. Every candidate's launcher is compiled with it, so it includes next to
-// nothing: what all of them do alike is compiled once, in cuda.cpp and hip.cpp (functions.h declares it).
+// What launchers of Triton kernels use, whatever the driver: descriptions of a kernel and of a call, and
+// arithmetic like Python's. Every candidate's launcher is compiled with it, so it includes almost nothing.
+// What all launchers do alike is compiled once, in cuda.cpp and hip.cpp (functions.h declares it).
 #ifndef AOT_TUNE_RUNTIME_TRITON_LAUNCH_H_
 #define AOT_TUNE_RUNTIME_TRITON_LAUNCH_H_
 
@@ -29,8 +29,8 @@ struct Kernel {
   const void* image;
   uint32_t threads, ctas, shared;
   bool cooperative, pdl, tma, descriptor_rounding;
-  uint64_t ready;  // a bit per device: atomic
-  void* state;     // of the functions that load it: atomic, null before the first
+  uint64_t ready;  // a bit per device, atomic
+  void* state;     // for the functions that load it: atomic, null before the first load
 };
 
 // How the kernel was compiled to take a tensor map.
@@ -41,10 +41,10 @@ struct DescriptorMeta {
   int32_t block[kMaxRank];
 };
 
-// A parameter that is a tensor descriptor, and the tensor maps that it was passed last.
+// A parameter that is a tensor descriptor, and the tensor maps that were passed last.
 struct Described {
   int32_t rank, element;   // element: bytes
-  bool fill_nan;           // what stands for elements outside
+  bool fill_nan;           // which value stands for elements outside
   int8_t order[kMaxRank];  // its axes in the tensor
   DescriptorMeta meta;
   void* maps;
@@ -55,23 +55,23 @@ struct alignas(128) TensorMap {
   uint64_t words[16];
 };
 
-// What the kernel gets for a descriptor: its map, or the tensor's parts; and its shape and strides.
+// What the kernel gets for a descriptor: its map or the tensor's parts, and its shape and strides.
 struct Descriptor {
   TensorMap map;
   void* data;
   int64_t shape[kMaxRank], strides[kMaxRank];
-  uint8_t nan, rounding;  // what stands for elements outside; whether fp32 is rounded to tf32
+  uint8_t nan, rounding;  // which value stands for elements outside; whether fp32 is rounded to tf32
   int32_t short_shape[kMaxRank];
 };
 
-// Parameters that a descriptor comes to, at most.
+// The most parameters of a descriptor.
 constexpr int descriptor_parameters(int rank) { return 3 + 4 * rank; }
 
 struct Grid {
   int64_t x, y, z;
 };
 
-// What a call needs beside its tensors, in pieces that are aligned to 256 bytes: bytes, and where they are.
+// What a call needs beside its tensors, in pieces that are aligned to 256 bytes: how many bytes, and where.
 struct Workspace {
   uint64_t end;
   char* start;
@@ -82,7 +82,7 @@ struct Workspace {
 // -----------------------------------------------------------------------------
 
 namespace {
-// Divisions as Python's. A call for which Python would raise an error sets `undefined`.
+// Divisions like Python's. If Python would raise an error, they set `undefined`.
 inline int64_t floor_divide(int64_t a, int64_t b, bool* undefined) {
   if (b == 0 || (b == -1 && a == INT64_MIN)) {
     *undefined = true;
@@ -104,7 +104,7 @@ inline int64_t floor_modulo(int64_t a, int64_t b, bool* undefined) {
 inline int64_t least(int64_t a, int64_t b) { return b < a ? b : a; }
 inline int64_t greatest(int64_t a, int64_t b) { return b > a ? b : a; }
 
-// The least power of two that is not below a value; 1 for 0 and below, 0 where there is none in 64 bits.
+// The least power of two that is not below a value. 1 for 0 and below, and 0 if it does not fit 64 bits.
 inline int64_t next_power_of_2(int64_t value) {
   if (value <= 1) return 1;
   const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(value) - 1);
@@ -116,7 +116,7 @@ inline int64_t alignment_of(const void* data) {
   return int64_t{1} << __builtin_ctzll(reinterpret_cast<uintptr_t>(data) | 64u);
 }
 
-// Whether a value is one of a narrower type, into `out`.
+// Whether a narrower type holds a value, which goes into `out`.
 template <typename Narrow>
 inline bool narrow(int64_t value, Narrow* out) {
   *out = static_cast<Narrow>(value);
@@ -132,14 +132,14 @@ inline bool valid(const Grid& grid, uint32_t ctas) {
 
 inline bool empty(const Grid& grid) { return grid.x == 0 || grid.y == 0 || grid.z == 0; }
 
-// Blocks of all clusters, for a grid that is valid.
+// The number of blocks in all clusters, for a valid grid.
 inline uint64_t blocks(const Grid& grid, uint32_t ctas) {
   return static_cast<uint64_t>(grid.x * grid.y) * static_cast<uint64_t>(grid.z) * ctas;
 }
 
 constexpr uint64_t kAlignment = 256;
 
-// Bytes to ask for: memory that comes is aligned to 64 bytes.
+// How many bytes to ask for. The memory will be aligned to 64 bytes.
 inline size_t bytes(const Workspace& memory) { return memory.end == 0 ? 0 : memory.end + kAlignment - 64; }
 
 }  // namespace

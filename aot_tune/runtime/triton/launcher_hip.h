@@ -1,4 +1,4 @@
-// Launchers for AMD's devices. Included behind the generated `kernel.h`.
+// Launchers for AMD's devices. Included after the generated `kernel.h`.
 #ifndef AOT_TUNE_RUNTIME_TRITON_LAUNCHER_HIP_H_
 #define AOT_TUNE_RUNTIME_TRITON_LAUNCHER_HIP_H_
 

@@ -1,5 +1,5 @@
-// Loading once per device, by `State`, `find_driver`, `load_on`, `is_lasting`, `current_device` and `reason`
-// of a driver. Part of cuda.cpp and hip.cpp.
+// Loads once per device, with `State`, `find_driver`, `load_on`, `is_lasting`, `current_device` and `reason`
+// of a driver. It is part of cuda.cpp and hip.cpp.
 #ifndef AOT_TUNE_RUNTIME_TRITON_LOAD_H_
 #define AOT_TUNE_RUNTIME_TRITON_LOAD_H_
 
@@ -8,7 +8,7 @@
 namespace launcher {
 namespace {
 
-// Loads the kernel on a device, which must be the thread's, unless that was done before.
+// Loads the kernel on a device, unless that was done before. The device must be the thread's.
 __attribute__((noinline, cold)) int32_t load_slowly(Kernel& kernel, int32_t device) {
   if (device < 0 || device >= kDevices) return kInvalidDevice;
   if (const int32_t status = find_driver(kernel)) return status;

@@ -1,11 +1,11 @@
-// Tensor maps: what a kernel for sm_90 and later takes in place of a tensor. Part of cuda.cpp.
+// Tensor maps: what a kernel for sm_90 and later takes in place of a tensor. It is part of cuda.cpp.
 #ifndef AOT_TUNE_RUNTIME_TRITON_TENSOR_MAP_H_
 #define AOT_TUNE_RUNTIME_TRITON_TENSOR_MAP_H_
 
 namespace launcher {
 namespace {
 
-// What a map is made from, beside what is the same in all calls.
+// What a map is made from, without what is the same in all calls.
 template <int kRank>
 struct MapKey {
   uint64_t words[2 * kRank];  // address, shape, strides in elements without the last
@@ -22,8 +22,8 @@ struct MapKey {
   }
 };
 
-// The maps of one parameter that were made last, for any number of threads: readers take no lock, a map that
-// is just being replaced is one that is not here.
+// The last maps of one parameter, for any number of threads. Readers take no lock. A map that is being
+// replaced counts as missing.
 template <int kRank>
 class MapCache {
  public:
@@ -60,7 +60,7 @@ class MapCache {
  private:
   static constexpr int kSets = 128, kWays = 8;
 
-  // `version` is odd while the rest is being written, and 0 before it ever was.
+  // `version` is odd while the rest is being written, and 0 before the first write.
   struct Entry {
     uint64_t version;
     uint64_t key[2 * kRank];
@@ -81,7 +81,7 @@ class MapCache {
 
     void write(const MapKey<kRank>& from, const TensorMap& made) {
       uint64_t before = __atomic_load_n(&version, __ATOMIC_RELAXED);
-      if (before % 2 != 0) return;  // another thread writes
+      if (before % 2 != 0) return;  // another thread is writing
       if (!__atomic_compare_exchange_n(&version, &before, before + 1, false, __ATOMIC_ACQUIRE,
                                        __ATOMIC_RELAXED))
         return;
@@ -99,7 +99,7 @@ class MapCache {
 constexpr int32_t kTypes[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12, 13, 14, 15};
 constexpr int32_t kNoInterleave = 0, kPromote128 = 2, kFillZeros = 0, kFillNan = 1;
 
-// Makes a map. Axes run from the last to the first there.
+// Makes a map. Its axes run from the last to the first.
 template <int kRank>
 int32_t encode(const Described& how, Descriptor* to) {
   static_assert(kRank <= kMaxRank, "tensor maps have at most five axes");
@@ -107,7 +107,7 @@ int32_t encode(const Described& how, Descriptor* to) {
   const DescriptorMeta& meta = how.meta;
   uint64_t shape[kRank], strides[kRank] = {};
   uint32_t box[kRank];
-  uint64_t last = 0;  // bytes in front of the last element
+  uint64_t last = 0;  // bytes before the last element
   for (int i = 0; i < kRank; ++i) {
     const int at = kRank - 1 - i;
     const int padded = at == 0 && meta.fp4_padded ? 2 : 1;
@@ -128,7 +128,7 @@ int32_t encode(const Described& how, Descriptor* to) {
   return status;
 }
 
-// The map of a tensor whose parts were read, one that was made before where there is one.
+// The map of a tensor whose parts were read. If it was made before, that one is used.
 template <int kRank>
 int32_t find_map(Described& how, Descriptor* to) {
   const MapKey<kRank> key(*to);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -63,6 +64,33 @@ def test_who_waits_for_another_thread_waits_as_long() -> None:
         assert clock.now() == 5.0
         made.result()
     assert clock.now() == 6.0
+
+
+def test_a_thread_that_was_there_before_holds_nobody_up() -> None:
+    """As one that reads what another process sends."""
+    clock, (reading, writing) = VirtualClock(by=0.0), os.pipe()
+    with ThreadPoolExecutor(1) as before:
+        read = before.submit(os.read, reading, 1)
+        with clock.running():
+            clock.sleep(3.0)
+        os.write(writing, b"1")
+        assert read.result() == b"1"
+    os.close(reading)
+    os.close(writing)
+    assert clock.now() == 3.0
+
+
+def test_who_still_waits_when_a_clock_ends_is_let_go() -> None:
+    clock, gone = VirtualClock(by=0.0), threading.Event()
+
+    def wait() -> None:
+        clock.sleep(1e9)
+        gone.set()
+
+    with clock.running():
+        threading.Thread(target=wait).start()
+    assert gone.wait(10.0)
+    clock.sleep(1e9)
 
 
 def test_what_threads_compute_counts_one_after_the_other() -> None:

@@ -81,7 +81,7 @@ def test_two_files_are_merged_with_what_they_were_made_of(tmp_path: Path) -> Non
     ("second", "words"),
     [
         (a_database(contract="changed"), "differ in their version of the operator: contract and changed"),
-        (a_database(objects="new"), "are of different code: 4 candidates of packed"),
+        (a_database(objects="new"), "have different code: 4 candidates of packed"),
         (None, "holds no records"),
     ],
 )
@@ -314,7 +314,7 @@ def test_check_and_prune_by_what_templates_give(tmp_path: Path, capsys: pytest.C
     operator = templates / "softmax" / "operator.py"
     operator.write_text(operator.read_text() + WITHOUT.format(kernel))
     assert main(["records", "check", "--quiet", *given]) == 1
-    assert f"of {kernel}) are of kernels that the operator has no more" in capsys.readouterr().err
+    assert f"of {kernel}) are of kernels that the operator no longer has" in capsys.readouterr().err
     assert main(["records", "prune", "-n", *given]) == 0
     assert "of kernels that are gone" in capsys.readouterr().out
     assert load_database(path) == before

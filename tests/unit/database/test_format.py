@@ -163,8 +163,8 @@ MEASUREMENT = '{"measurement":{"problem":"M=1 '
         (lambda lines: [], ":1:", "not a database"),
         (lambda lines: ["hello"], ":1:", "not a database"),
         (without('{"header"'), ":1:", "not a database"),
-        (without('{"device"'), ":2:", "the device belongs here"),
-        (without('{"toolchains"'), ":4:", "the toolchains belongs here"),
+        (without('{"device"'), ":2:", "the line with the device belongs here"),
+        (without('{"toolchains"'), ":4:", "the line with the toolchains belongs here"),
         (without('{"candidate"'), ":", "no line above has the candidate"),
         (without('{"problem"'), ":11:", "no line above has the problem"),
         (without(MEASUREMENT), ":11:", "was changed by hand, lost, or merged by git as text"),
@@ -177,7 +177,7 @@ MEASUREMENT = '{"measurement":{"problem":"M=1 '
         (lambda lines: [*lines[:12], "", *lines[12:]], ":13:", "remove it and record again"),
         (lambda lines: [*lines[:12], "<<<<<<< HEAD", *lines[12:]], ":13:", "the conflict stands"),
         (lambda lines: ["<<<<<<< HEAD", *lines], ":1:", "the conflict stands"),
-        (lambda lines: [*lines[:12], "{}", *lines[12:]], ":13:", "holds one thing"),
+        (lambda lines: [*lines[:12], "{}", *lines[12:]], ":13:", "must hold one thing"),
         (changed('{"candidate"', '"MR":', '"MS":'), ":", "has the config of"),
         (changed('{"problem"', '"M":1,', '"M":2,'), ":11:", "has the dims of"),
         (changed(MEASUREMENT, '"ns":', '"nanoseconds":'), ":12:", "unknown field"),
@@ -187,7 +187,7 @@ MEASUREMENT = '{"measurement":{"problem":"M=1 '
         (changed(MEASUREMENT, '"screen":[', '"screen":[-1,'), ":", "not a time"),
         (changed(MEASUREMENT, '"error":0.25', '"error":0.2'), ":11:", "has another digest"),
         (changed('{"candidate"', "source4", "source5"), ":11:", "of their candidates was changed"),
-        (changed('{"candidate"', "was not declared", "is"), ":22:", "candidates that were not measured"),
+        (changed('{"candidate"', "was not declared", "is"), ":22:", "candidates without measurements"),
         (changed('{"toolchains"', "12.2.0", "12.3.0"), ":22:", "the head"),
         (changed('{"header"', '"contract":"c', '"contract":"d'), ":11:", "problem 'M=1 "),
         (changed('{"baselines"', "2.4.6", "2.4.7"), ":11:", "one of its measurements"),
@@ -300,7 +300,7 @@ def test_a_call_that_takes_no_time_is_none(small: OperatorDatabase) -> None:
 
 def test_an_error_over_the_tolerance_is_not_right(small: OperatorDatabase) -> None:
     first = msgspec.structs.replace(small.measurements[0], error=1.5)
-    with pytest.raises(DatabaseError, match=r"its error is 1\.5 tolerances, and it is said to be right"):
+    with pytest.raises(DatabaseError, match=r"its error is 1\.5 tolerances, but its status is ok"):
         encode(msgspec.structs.replace(small, measurements=(first,)))
 
 
@@ -311,7 +311,7 @@ def test_measurements_of_candidates_that_are_not_listed(small: OperatorDatabase)
 
 def test_measurements_of_other_code_than_the_candidates(small: OperatorDatabase) -> None:
     first = msgspec.structs.replace(small.measurements[0], code="other")
-    with pytest.raises(DatabaseError, match="it was measured as code other, the candidate's is "):
+    with pytest.raises(DatabaseError, match="it was measured as code other, but the candidate's is "):
         encode(msgspec.structs.replace(small, measurements=(first,)))
 
 

@@ -141,7 +141,7 @@ def test_what_cannot_be_compared_is_not_joined(change: dict[str, object], words:
 
 
 def test_other_code_of_a_candidate_is_not_joined() -> None:
-    with pytest.raises(DatabaseError, match="are of different code: 4 candidates of packed"):
+    with pytest.raises(DatabaseError, match="have different code: 4 candidates of packed"):
         join(a_database(), a_database(objects="new"))
 
 
@@ -180,7 +180,7 @@ def test_surveyed_times_of_code_that_is_no_more_go() -> None:
 
 def test_both_changed_a_kernel() -> None:
     base = a_database()
-    with pytest.raises(DatabaseError, match="are of different code"):
+    with pytest.raises(DatabaseError, match="have different code"):
         join_from(base, a_database(objects="ours"), a_database(objects="theirs"))
     same = canonical_database(a_database(objects="new"))
     assert join_from(base, same, same) == same

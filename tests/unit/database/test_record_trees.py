@@ -65,7 +65,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "two devices": (
         lambda path: save_database(path.parent.parent, of("gemm", "zz")).rename(path.with_name("x.jsonl")),
-        r"x\.jsonl:2: it is of Test CPU \(zz\), gemm\.jsonl beside it of another\n  why: a folder holds",
+        r"x\.jsonl:2: it is of Test CPU \(zz\), but gemm\.jsonl is not\n  why: a folder holds",
     ),
     "the same twice": (
         lambda path: save_database(path.parent.parent / "copy", a_database()),

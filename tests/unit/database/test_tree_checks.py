@@ -76,8 +76,12 @@ def test_a_committed_record_is_of_the_tree() -> None:
         (lambda d: msgspec.structs.replace(d, operator="sofmax"), True, "the tree has no operator 'sofmax'"),
         (lambda d: msgspec.structs.replace(d, contract="0" * 64), True, "it is of another version of operator"),
         (lambda d: msgspec.structs.replace(d, policy_digest="0" * 64), False, "measured under policy 000000000000"),
-        (lambda d: renamed(d, kernel_of(d), kernel="gone"), True, "of gone) are of kernels that the operator has no"),
-        (lambda d: renamed(d, kernel_of(d), config={"X": 3}), False, "are no configs of their kernels any more"),
+        (
+            lambda d: renamed(d, kernel_of(d), kernel="gone"),
+            True,
+            "of gone) are of kernels that the operator no longer has",
+        ),
+        (lambda d: renamed(d, kernel_of(d), config={"X": 3}), False, "are no longer configs of their kernels"),
     ],
 )
 def test_what_is_not_of_the_tree_is_told(change, wrong: bool, words: str) -> None:

@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,18 @@ from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.spec.dtypes import DTYPES as DTYPE
 from aot_tune.spec.load_operators import bundled_templates
 
-__all__ = ["DTYPES", "EPSILON", "TARGETS", "Edged", "build_for_cpu", "cpu_kernels", "firsts", "generic"]
+__all__ = [
+    "DTYPES",
+    "EPSILON",
+    "TARGETS",
+    "Edged",
+    "build_for_cpu",
+    "cpu_kernels",
+    "firsts",
+    "generic",
+    "in_turn",
+    "of_each_value",
+]
 
 DTYPES = ("f32", "bf16", "f16")
 EPSILON = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
@@ -74,6 +84,7 @@ class Edged:
         assert _LIBC.mprotect(ctypes.c_void_p(address + usable), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
         self._flat = np.frombuffer(self._memory, stored, count, usable - size * count)
         drawn = np.full(count, np.nan) if values is None else values.standard_normal(count)
+        self._low = low
         self._flat[:] = drawn > -0.7 if dtype == "bool" else stored_as(self._dtype, drawn)
         self._view = np.lib.stride_tricks.as_strided(self._flat[-low:], shape, [size * s for s in strides])
         self._extents = np.array([shape, strides], np.int64)
@@ -100,12 +111,9 @@ class Edged:
     def spare_is_untouched(self) -> bool:
         """Whether what is no element still is NaN; overwrites the elements."""
         self._view[...] = 0
-        left = np.isnan(values_of(self._dtype, self._flat)).sum()
-        return bool(left == self._flat.size - np.unique(self._offsets()).size)
-
-    def _offsets(self) -> NDArray[np.int64]:
-        shape, strides = self._extents
-        return sum(np.ogrid[tuple(slice(n) for n in shape)][axis] * s for axis, s in enumerate(strides))  # type: ignore[no-any-return]
+        spare = np.ones(self._flat.size, bool)
+        np.lib.stride_tricks.as_strided(spare[-self._low :], self._view.shape, self._extents[1])[...] = False
+        return bool(np.isnan(values_of(self._dtype, self._flat))[spare].all())
 
 
 def cpu_kernels(operator: Operator) -> list[Kernel]:
@@ -118,11 +126,33 @@ def generic(operator: Operator) -> Kernel:
     return next(k for k in operator.kernels if k.backend == "cxx" and k.generic)
 
 
-def firsts(operator: Operator) -> Iterator[tuple[Kernel, Target, Config]]:
-    """The first config of each kernel, for each of the targets that it has some for."""
+def in_turn(targets: Sequence[Target], dtypes: Sequence[str]) -> Iterator[tuple[Target, str]]:
+    """Each target with one dtype, in turn, and the last one with all: a build verifies what it ships, all of it."""
+    for i, target in enumerate(targets):
+        yield from ((target, d) for d in (dtypes if target is targets[-1] else [dtypes[i % len(dtypes)]]))
+
+
+def firsts(operator: Operator) -> Iterator[tuple[Kernel, Target, Config, str]]:
+    """The first config of each kernel and a dtype, for targets that it has some for; see `in_turn`."""
     for kernel in cpu_kernels(operator):
-        for target in TARGETS:
-            yield from ((kernel, target, config) for config in islice(kernel.configs(target.facts), 1))
+        targets = [t for t in TARGETS if any(True for _ in kernel.configs(t.facts))]
+        dtypes = [d for d in DTYPES if {"T": d} in operator.dtype_choices(kernel)]
+        for target, dtype in in_turn(targets, dtypes):
+            yield kernel, target, next(iter(kernel.configs(target.facts))), dtype
+
+
+def of_each_value(operator: Operator) -> Iterator[tuple[Kernel, Target, Config, str]]:
+    """Configs in which every value of every parameter of each kernel is met, targets and dtypes in turn."""
+    for kernel in cpu_kernels(operator):
+        dtypes = [choice["T"] for choice in operator.dtype_choices(kernel)]
+        met, count = set[tuple[str, str]](), 0
+        for target in reversed(TARGETS):
+            for config in kernel.configs(target.facts):
+                values = {(name, repr(value)) for name, value in config.items()}
+                if not values <= met:
+                    targets = [t for t in TARGETS if config in kernel.configs(t.facts)]
+                    yield kernel, targets[count % len(targets)], config, dtypes[count % len(dtypes)]
+                    met, count = met | values, count + 1
 
 
 def _machine(target: Target) -> list[str]:

@@ -88,7 +88,7 @@ class World:
         self.main = threading.get_ident()
         self.turn = Budget(budget, clock)
         self.race_seconds = 0.0
-        self.pending = SimpleNamespace(races=self.races)
+        self.pending = SimpleNamespace(races=self.races, anything=True)
         self.progress = SimpleNamespace(now=time.monotonic)
         self.operators = {"scale": SimpleNamespace(operator=OPERATOR)}
         self.linked: list[str] = []

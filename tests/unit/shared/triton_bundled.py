@@ -248,7 +248,7 @@ def leave_out_waits() -> None:
 
 
 def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
-    """Run a kernel on odd problems: its first config on all of them in all dtypes, the others on one.
+    """Run a kernel on odd problems: its first config on each in one of the dtypes, in turn, the others on one.
 
     With a change it is run until it is at fault.
     """
@@ -261,7 +261,8 @@ def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
     if operator in ("gemm", "flash_attention"):  # the interpreter of Triton 3.6 multiplies bf16 as integers
         choices = [c for c in choices if c != "bf16"]
     first, *others = kernel.configs(home(kernel).facts)
-    runs = [Interpreted(op, kernel, first, p) for d in choices for p in odd_problems(op, kernel, d)]
+    in_turn = [odd_problems(op, kernel, d)[i :: len(choices)] for i, d in enumerate(choices)]
+    runs = [Interpreted(op, kernel, first, p) for problems in in_turn for p in problems]
     some = odd_problems(op, kernel, choices[0])[:2]
     runs += [Interpreted(op, kernel, c, some[number % 2]) for number, c in enumerate(others)]
     if operator == "layer_norm":  # far from 0, moments that are not of centred values have few digits
@@ -275,8 +276,11 @@ def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
 
 
 def builds(name: str, configs: int) -> Iterator[str]:
-    """What is compiled: the target, then `plain`, which config, or `wide` for the widest rows of the workload."""
-    yield from (f"90 config {i}" for i in range(configs))
+    """What is compiled: the target, then `plain`, which config, or `wide` for the widest rows of the workload.
+
+    Configs are the first and the last one: a build compiles all.
+    """
+    yield from (f"90 config {i}" for i in sorted({0, configs - 1}))
     yield "90 plain"
     if "twice" in name:
         yield "90 wide"

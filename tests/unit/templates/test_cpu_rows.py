@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from bundled import OPERATORS
+from cpu_calls import in_turn
 from cpu_kernels import TARGETS, CpuKernel
 
 from aot_tune.bench.devices.family import devices
@@ -28,8 +29,7 @@ CASES = [
     (op, kernel, target, dtype)
     for op in ROWS
     for kernel, generic in (("generic", True), ("rows", False), ("streaming", False))
-    for target in (TARGETS[:1] if generic else TARGETS)
-    for dtype in ("bf16", "f16")
+    for target, dtype in in_turn(TARGETS[:1] if generic else TARGETS, ("bf16", "f16"))
 ]
 NAMES = [f"{op.name}-{kernel}-{target.name}-{dtype}" for op, kernel, target, dtype in CASES]
 

@@ -1,4 +1,4 @@
-"""Baselines as frameworks see them; runs in the frameworks' worker, never beside candidates."""
+"""Baselines as frameworks see them. This runs in the frameworks' worker, never beside candidates."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
 
 
 def _handed_on(framework: ModuleType, dtype: DType, view: NDArray[Any]) -> Any:
-    """A framework's tensor of the elements that a view holds, in the same memory.
+    """A framework's tensor of the elements of a view, in the same memory.
 
     Raises:
         AttributeError: when the framework takes no tensors of others, or has no such dtype.

@@ -1,8 +1,8 @@
-"""Memory for tensors with guards around it: canaries that show a write, and pages that stop any access.
+"""Memory for tensors with guards around it: canaries reveal a write, and pages without access stop every access.
 
-A region is laid out as [no access][canaries][storage][canaries][no access]. Placement decides which side touches the
-pages without access: `inside` neither, so that a stray write is found and named; `end` and `start` one of them, so that
-a stray read stops the process too.
+A region is laid out as [no access][canaries][storage][canaries][no access]. The placement decides which side of the
+storage touches a page without access. With `inside`, neither side does, so a stray write is found and named. With `end`
+and `start`, that side does, so a stray read stops the process too.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ class Region:
 
     Args:
         size: bytes of storage; may be 0.
-        origin: byte in the storage whose address is aligned (a tensor's first element).
-        alignment: largest power of two up to 64 that shall divide that address: of 4, the address is odd times 4.
+        origin: offset in the storage of a tensor's first element. The address there is aligned.
+        alignment: largest power of two, up to 64, that divides this address. With 4, the address is 4 times an odd
+            number.
         placement: see the module.
-        stagger: bytes, a multiple of 64, by which an `inside` region is moved, so that the tensors of a call do not all
+        stagger: bytes, a multiple of 64, by which an `inside` region is moved. So the tensors of a call do not all
             begin at the same place in a page.
 
     Raises:
@@ -78,7 +79,7 @@ class Region:
             _libc.munmap(self._base, self._length)
             raise MemoryError(f"no {body} bytes of memory")
         if body >= _HUGE:
-            _libc.madvise(self._low, body, _MADV_HUGEPAGE)  # as numpy does for its own large arrays
+            _libc.madvise(self._low, body, _MADV_HUGEPAGE)  # numpy does this too for large arrays
         self.address = self._place(origin, alignment, stagger)
         self._before = self.address - self._low
         self._after = self._high - self.address - size
@@ -88,7 +89,7 @@ class Region:
         self._memory = _memory(self.address, max(size, 1))
 
     def _place(self, origin: int, alignment: int, stagger: int) -> int:
-        wanted = 0 if alignment >= 64 else alignment  # of an address modulo 64
+        wanted = 0 if alignment >= 64 else alignment  # the address modulo 64
         if self.placement == "end":
             address = self._high - self.size
             return address - (address + origin - wanted) % 64
@@ -96,7 +97,7 @@ class Region:
         return address + (wanted - address - origin) % 64
 
     def close(self) -> None:
-        """Give the memory back; nothing may use it afterwards."""
+        """Give the memory back. Nothing may use it afterwards."""
         if self._base:
             _libc.munmap(self._base, self._length)
             self._base = 0
@@ -124,7 +125,7 @@ class Region:
         ctypes.memset(self.address, value, self.size)
 
     def damage(self) -> str:
-        """Where the guard zones were written to, such as `4 bytes past its end`; empty when they are whole."""
+        """Where the guard zones were written to, such as `4 bytes past its end`. Empty when they are intact."""
         for name, address, length in (
             ("before its start", self._low, self._before),
             ("past its end", self.address + self.size, self._after),
@@ -146,7 +147,7 @@ class Region:
         ctypes.memmove(self.address, other.address, self.size)
 
     def differing(self, other: Region, block: int) -> list[tuple[int, int]]:
-        """Where two storages of one size differ: offset and length of whole blocks, side by side ones as one."""
+        """Where two storages of the same size differ: offset and length of whole blocks. Adjacent blocks are merged."""
         found: list[tuple[int, int]] = []
         for offset in range(0, self.size, block):
             length = min(block, self.size - offset)

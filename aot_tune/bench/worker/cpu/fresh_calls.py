@@ -1,6 +1,6 @@
-"""Calls on a CPU of which none is like the one before it, beside calls that are repeated; see `honesty`.
+"""Calls on a CPU that each differ from the call before, beside calls that are repeated. See `honesty`.
 
-Both kinds write to the same places before each call, so that caches are in the same state; what they write differs.
+Both kinds write to the same places before each call, so that caches are in the same state. Only the contents differ.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _MOST = 256
 
 
 class FreshCalls:
-    """A candidate on one call set, whose outputs hold what is right for its inputs.
+    """A candidate on one call set. The outputs of the set hold the right results for its inputs.
 
     Args:
         launch: the candidate's function.
-        arguments: of a call on the set.
+        calls: the call set.
         calls: the set.
         pristine: the inputs' contents, by name.
-        call_ns: what a call takes, roughly.
-        undone: what undoes a call on what it reads and writes.
+        call_ns: roughly the time of a call.
+        undone: what undoes a call on the tensors that it reads and writes.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FreshCalls:
         self._places = np.random.default_rng()
 
     def play(self, fresh: bool) -> float:
-        """ns of a call and of what is done before it; inputs are as they were afterwards.
+        """ns of a call and of the work before it. Afterwards the inputs are as they were.
 
         Raises:
             LaunchError: when a call fails.
@@ -80,7 +80,7 @@ class FreshCalls:
         return (end - begin) / self._count
 
     def _changes(self, fresh: bool) -> list[tuple[int, tuple[int, int], int]]:
-        """For an element of each input where it is, and its contents in turn: another's, then its own."""
+        """For an element of each input: where it is, and what to write there (another element, then its own)."""
         found = []
         for tensor in self._inputs:
             own, width = self._pristine[tensor.name], tensor.dtype.itemsize

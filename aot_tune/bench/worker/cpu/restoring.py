@@ -1,7 +1,8 @@
-"""What calls change of the tensors that they read and write, and how it is put back after each of them.
+"""What calls change of the tensors that they read and write, and how to put it back after each call.
 
-A call is timed on what it was verified on: thousands of calls in a row on what the ones before them left would drift to
-infinity. It is put back after the call, not in front of it, so that what is cold has time to leave the caches.
+A call is timed on the contents that it was verified on. Otherwise thousands of calls in a row, each on the results of
+the last, would drift to infinity. Contents are put back after the call, not before the next, so that what is cold has
+time to leave the caches.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from aot_tune.bench.worker.cpu.state import CallSet
 __all__ = ["Copies", "changes_of", "restoring"]
 
 Copies = list[tuple[int, int, int]]
-"""Where to copy to, where from, and how many bytes."""
+"""Where to copy to, where to copy from, and how many bytes."""
 
 _BLOCK = 4096
-"""A call may change a few rows of a large cache: only blocks of so many bytes that it changes are put back."""
+"""A call may change only a few rows of a large cache. So only the blocks, of so many bytes, that it changes are put
+back."""
 
 
 def changes_of(sets: Sequence[CallSet], run: Callable[[], object]) -> list[Copies]:
-    """For each call set the copies that undo a call; empty where nothing is read and written.
+    """For each call set, the copies that undo a call. Empty if no tensor is both read and written.
 
-    `run` makes a call on the first set, which shows what calls change. All sets are as before any call afterwards.
+    `run` makes a call on the first set, which shows what calls change. Afterwards, all sets are as before any call.
     """
     first = sets[0]
     if not first.sources:
@@ -44,7 +46,7 @@ def changes_of(sets: Sequence[CallSet], run: Callable[[], object]) -> list[Copie
 
 
 def restoring(copies: Copies) -> Callable[[], None]:
-    """What carries copies out."""
+    """A function that makes these copies."""
     memmove = ctypes.memmove
 
     def restore() -> None:

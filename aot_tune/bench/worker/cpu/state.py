@@ -25,10 +25,11 @@ _BIG = 64 << 20
 
 
 class CallSet:
-    """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
+    """The tensors of one call in guarded memory. Inputs are copied from `pristine`, and outputs are poisoned.
 
-    `share` gives the regions of tensors that are not made anew, `aliases` the outputs that lie in an input's memory.
-    `views` hold what `stored_elements` says; `sources` what to fill with in front of a call what it reads and writes.
+    `share` gives the regions of tensors that are not made anew. `aliases` are the outputs that use an input's memory.
+    `views` hold what `stored_elements` says. `sources` are the contents to write, before a call, into tensors that it
+    reads and writes.
     """
 
     def __init__(
@@ -87,7 +88,10 @@ class CallSet:
         return [t for t in self.inputs() if not t.inout and t.name not in self._aliases.values()]
 
     def poison(self, *, renewed: bool = False) -> None:
-        """Fill all outputs with NaN, and what is read and written with what it held, unless that was `renewed`."""
+        """Fill all outputs with NaN.
+
+        Reset the tensors that are read and written, unless their contents were `renewed`.
+        """
         for tensor in self.outputs():
             source = self.sources.get(tensor.name)
             if source is None:
@@ -96,7 +100,7 @@ class CallSet:
                 self.regions[tensor.name].copy_from(source)
 
     def renew(self) -> bool:
-        """Other contents in the same memory, as legal as the inputs' own; whether there are any to be had."""
+        """Write other contents to the same memory, as legal as the inputs' own. Returns whether there are any."""
         renewed = False
         for tensor in exchangeable(self.operator, self.inputs()):
             own, region = self._pristine[tensor.name], self.regions[tensor.name]
@@ -124,7 +128,7 @@ class CallSet:
 
 
 class ProblemState:
-    """One problem in one worker; parts are made when they are first needed."""
+    """One problem in one worker. Its parts are made when they are first needed."""
 
     def __init__(self, operator: Operator, check: Check, folder: Path, policy: Policy, last_cache: int) -> None:
         self.operator, self.check, self.policy = operator.concrete(check.problem.dtypes), check, policy
@@ -136,14 +140,14 @@ class ProblemState:
 
     @property
     def truth(self) -> dict[str, tuple[Truth, NDArray[Any]]]:
-        """True values and bounds by output."""
+        """True values and bounds, by output."""
         if self._truth is None:
             self._truth = read_truth(self._folder)
         return self._truth
 
     @property
     def big(self) -> bool:
-        """Whether copies cost so much that one placement is left out."""
+        """Whether copies are so large that one placement is left out."""
         return self.operator.compulsory_bytes(self.check.problem) > _BIG
 
     def placements(self) -> tuple[Placement, ...]:
@@ -151,7 +155,7 @@ class ProblemState:
         return PLACEMENTS[:2] if self.big else PLACEMENTS
 
     def at(self, placement: Placement, aliases: Mapping[str, str] = MappingProxyType({})) -> CallSet:
-        """The tensors in a placement; some outputs in the memory of inputs."""
+        """The tensors in a placement. `aliases` are the outputs that use the memory of inputs."""
         key = placement, tuple(aliases.items())
         if key not in self._sets:
             self._sets[key] = CallSet(self.operator, self.check, self.pristine, placement, aliases=aliases)
@@ -159,7 +163,7 @@ class ProblemState:
 
     @property
     def pristine(self) -> dict[str, Region]:
-        """Inputs that no candidate is given, to copy from and to compare with."""
+        """Inputs that no candidate is given. They are copied from, and compared with."""
         if not self._pristine:
             problem, flats = self.check.problem, {}
             for tensor in self.operator.inputs:
@@ -171,9 +175,10 @@ class ProblemState:
         return self._pristine
 
     def rotation(self) -> list[CallSet]:
-        """Call sets to rotate through while timing: cold tensors have a copy in each, all others are shared.
+        """Call sets that take turns while calls are timed.
 
-        There are as many copies as it takes for the cold tensors to be evicted from the last cache before their turn.
+        Each has its own copy of the cold tensors, and all share the others. There are enough copies to evict the cold
+        tensors from the last cache before their turn.
         """
         if not self._rotation:
             first = self.at("inside")

@@ -28,9 +28,9 @@ _TRIES = 4
 
 
 class Sampler:
-    """Calls a function with one tuple of arguments after the other and times groups of calls.
+    """Calls a function with one tuple of arguments after the other, and times groups of calls.
 
-    `restores` undo the calls, one for each tuple: then each call is timed by itself, and undone outside of its time.
+    `restores` undo the calls, one for each tuple. With them, each call is timed by itself, and undone outside its time.
 
     Raises:
         LaunchError: out of `sample`, when a call does not return 0.
@@ -48,7 +48,7 @@ class Sampler:
         self._restores = itertools.cycle(restores) if restores else None
 
     def sample(self, calls: int) -> float:
-        """Mean ns of `calls` calls, made back to back unless they are undone."""
+        """Mean ns of `calls` calls. They are made back to back, unless they are undone."""
         batch = list(itertools.islice(self._next, calls))
         if self._restores is not None:
             return self._one_by_one(batch, self._restores) / calls
@@ -76,7 +76,7 @@ class Sampler:
 
 
 class Repeater:
-    """Calls functions of no arguments in turn and times groups of calls; what they return is dropped.
+    """Calls functions without arguments in turn, and times groups of calls. The results are dropped.
 
     `restores` undo the calls, one for each function, as those of a `Sampler` do.
     """
@@ -87,11 +87,11 @@ class Repeater:
         self._clock = clock
         self._next = itertools.cycle(functions)
         self._restores = itertools.cycle(restores) if restores else None
-        # ns of the clock itself, which are in the time of each call then
+        # ns that reading the clock takes, which are then in each call's time
         self._reading = min(-clock() + clock() for _ in range(32)) if restores else 0
 
     def sample(self, calls: int) -> float:
-        """Mean ns of `calls` calls, made back to back unless they are undone."""
+        """Mean ns of `calls` calls. They are made back to back, unless they are undone."""
         batch = list(itertools.islice(self._next, calls))
         if self._restores is not None:
             return max(self._one_by_one(batch, self._restores) / calls - self._reading, 0.0)
@@ -111,9 +111,9 @@ class Repeater:
 
 
 def screen(sample: Callable[[int], float], policy: Policy, best_ns: float | None, overhead: float = 0.0) -> list[float]:
-    """Samples of a screen: one to warm up (a single call of long ones), two that count, more unless both are slow.
+    """Samples of a screen: one to warm up (one call if calls are long), two that count, more unless both are slow.
 
-    What an empty call costs is in samples, but not in `best_ns`.
+    Samples include the cost of an empty call, but `best_ns` does not.
     """
     calls, samples = _warm_up(sample, policy)
     samples += [sample(calls) for _ in range(2 - len(samples))]
@@ -127,11 +127,11 @@ def screen(sample: Callable[[int], float], policy: Policy, best_ns: float | None
 
 
 def _warm_up(sample: Callable[[int], float], policy: Policy) -> tuple[int, list[float]]:
-    """Calls of a sample, and the samples that count already: one of calls so long that each is a sample.
+    """How many calls make a sample, and the samples that count already. If a call is long enough, one call is a sample.
 
-    The first call pays for what later ones find ready, and an idle core takes a while to wake. Whatever else runs makes
-    calls seem longer, never shorter: the least time says how many there must be, or a disturbance of a moment would
-    have few calls stand for many in the whole screen.
+    The first call pays for what later ones find ready, and an idle core takes a while to wake. Other programs only make
+    calls seem longer, never shorter. So the least time decides how many calls there are. Otherwise a short disturbance
+    would give the whole screen too few calls per sample.
     """
     least = sample(1)
     if group_size(least, policy.sample_ns) == 1:
@@ -151,9 +151,9 @@ def preemptions() -> int:
 
 
 def undisturbed(sample: Callable[[int], float], calls: int, count: Callable[[], int] = preemptions) -> float:
-    """A sample during which no other process took a core, if there is one among three; else the last.
+    """A sample during which no other process took a core, if there is one among three. Otherwise it is the last one.
 
-    Long samples are always disturbed a little and are taken as they are.
+    Long samples are always disturbed a little. They are taken as they are.
     """
     for _ in range(2):
         before = count()
@@ -166,9 +166,9 @@ def undisturbed(sample: Callable[[int], float], calls: int, count: Callable[[], 
 def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...], *, undone: bool = False) -> float:
     """ns of calling a function that does nothing with such arguments: the least of some samples.
 
-    As calls that are `undone` are timed, one by one, if such calls are.
+    With `undone`, calls are timed one by one, like calls that are undone.
 
-    What disturbs an empty call makes it slower, and what is too much would be taken off every time of a candidate.
+    Disturbances make an empty call slower. Its time is taken off every time of a candidate, so it must not be too long.
     """
     restores = [lambda: None] if undone else []
     sampler = Sampler(function, [arguments], time.perf_counter_ns, restores)
@@ -176,11 +176,11 @@ def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...], *, u
 
 
 def beside_empty(take: Callable[[float], list[float]], empty: Callable[[], float]) -> tuple[list[float], float]:
-    """Samples, and the ns of an empty call beside them: the less of those before and after.
+    """Samples, and the ns of an empty call, measured before and after them. The lesser counts.
 
-    A machine whose speed changes, as that of virtual ones does, makes both slower for a while. Samples no longer than
-    an empty call were taken at another speed than that, and are taken again; what stays so is not the machine's fault.
-    `take` is told what an empty call costs now.
+    The speed of some machines changes, as that of virtual ones. This slows down samples and empty calls for a while. If
+    a sample is no longer than an empty call, their speeds differed, so samples are taken again. If that repeats, it is
+    not the machine's fault. `take` gets the current cost of an empty call.
     """
     for _ in range(_TRIES):
         before = empty()
@@ -192,7 +192,7 @@ def beside_empty(take: Callable[[float], list[float]], empty: Callable[[], float
 
 
 def warm_sample(sample: Callable[[int], float], calls: int, warm: int) -> float:
-    """A sample of a race, see `undisturbed`, after so many calls that are not timed."""
+    """A sample of a race, see `undisturbed`, after `warm` calls that are not timed."""
     if warm:
         sample(warm)
     return undisturbed(sample, calls)

@@ -31,7 +31,7 @@ Bits = dict[str, NDArray[np.uint8]]
 
 
 def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | None:
-    """Guarded memory as large as the candidate asks for; None when it asks for nothing.
+    """Guarded memory as large as the candidate asks for, or None when it asks for nothing.
 
     Raises:
         WorkspaceError: when it asks for more than the policy allows.
@@ -50,14 +50,14 @@ def verify(
     *,
     renewed: bool = False,
 ) -> Verdict:
-    """Run a candidate on a problem in every placement and judge each run; the first fault ends it.
+    """Run a candidate on a problem in every placement, and judge each run. The first fault ends it.
 
-    When `renewed`, the first run comes after a call on other contents of the same memory, whose result is not judged: a
-    candidate that keeps what it made of its inputs, by their addresses, is wrong then.
+    With `renewed`, a call on other contents of the same memory comes before the first run. Its result is not judged. It
+    exposes a candidate that keeps, by the addresses of its inputs, what it made of them.
 
-    What is read and written has its first contents in front of each run. Unless `quick`, the first placement is run
-    twice and the bits are compared; when a call takes long, only if the operator is deterministic, whose bits must be
-    the same. Where outputs may be the memory of inputs, they are so in more runs.
+    Before each run, tensors that are read and written get their first contents again. Unless `quick`, the first
+    placement runs twice, and the bits are compared. If a call takes long, this is only done for operators that are
+    deterministic, so that their bits must be equal. If outputs may be the memory of inputs, more runs do so.
     """
     runs: list[float] = []
     worst, bitwise = 0.0, None
@@ -108,7 +108,7 @@ def verify(
 def _verify_aliased(
     loaded: Loaded, state: ProblemState, policy: Policy, aliases: Mapping[str, str], progress: Callable[[str], None]
 ) -> Verdict:
-    """Run a candidate once where outputs lie in the memory of inputs, and judge it."""
+    """Run a candidate once with outputs in the memory of inputs, and judge it."""
     calls, beside = state.at("inside", aliases), told(aliases)
     progress(f"a run of {state.check.place}{beside}")
     try:
@@ -138,7 +138,7 @@ _BESIDE: Mapping[Placement, str] = MappingProxyType(
 
 
 def _plan(state: ProblemState, quick: bool) -> Sequence[Placement]:
-    """The placements to run in, in order; the first one twice."""
+    """The placements to run in, in order. The first one is run twice."""
     placements = state.placements()
     return placements[:1] if quick else (placements[0], *placements)
 
@@ -157,12 +157,12 @@ def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int,
 
 
 def same_bits(calls: CallSet, bits: Bits) -> bool:
-    """Whether all outputs, and what is between their rows, hold these bits."""
+    """Whether all outputs, and the gaps between their rows, hold these bits."""
     return all(np.array_equal(calls.regions[n].bytes(), b) for n, b in bits.items())
 
 
 def unsteady(state: ProblemState, calls: CallSet, bits: Bits) -> str:
-    """Where outputs differ from those of an earlier run, if the operator is deterministic; else empty."""
+    """Where outputs differ from those of an earlier run, if the operator is deterministic. Otherwise empty."""
     for name, before in bits.items() if state.operator.deterministic else ():
         differing = np.flatnonzero(calls.regions[name].bytes() != before)
         if differing.size:
@@ -175,7 +175,7 @@ def unsteady(state: ProblemState, calls: CallSet, bits: Bits) -> str:
 def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, whole: bool = True) -> tuple[str, float]:
     """Judge what a run left behind: what is wrong (empty when nothing is), and the largest error in tolerances.
 
-    Values are compared only when `whole`; guard zones and inputs always are.
+    Values are compared only when `whole`. Guard zones and inputs are always checked.
     """
     zones = {**calls.regions, **({"workspace": workspace} if workspace is not None else {})}
     for name, region in zones.items():
@@ -207,7 +207,7 @@ def _first_change(region: Region, pristine: Region) -> str:
 
 
 def _written_gap(tensor: Tensor, calls: CallSet, state: ProblemState) -> str:
-    """Whether bytes between an output's rows, which belong to nobody, were written to."""
+    """Whether something was written between an output's rows, where no element is."""
     region, view, source = calls.regions[tensor.name], calls.views[tensor.name], calls.sources.get(tensor.name)
     if region.size == view.size * view.itemsize:
         return ""
@@ -226,8 +226,9 @@ def _written_gap(tensor: Tensor, calls: CallSet, state: ProblemState) -> str:
 
 
 def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[Any], bounds: Bounds) -> tuple[str, float]:
-    """See `comparison.compare`; `got` is as a call set's views are."""
-    got = got.view(np.uint8) if got.dtype.kind == "b" else got  # of the bytes that are true to numpy, one is right
+    """See `comparison.compare`. `got` is like a call set's views."""
+    # Only one of the bytes that numpy takes for true is right.
+    got = got.view(np.uint8) if got.dtype.kind == "b" else got
     got = values_of(tensor.dtype, got)
     highest = limits_of(tensor.dtype).max if tensor.dtype.code in FLOATING else np.inf
     with np.errstate(all="ignore"):

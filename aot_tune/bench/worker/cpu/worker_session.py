@@ -37,17 +37,18 @@ from aot_tune.support.processes import resident_bytes
 __all__ = ["CpuSession", "make_session"]
 
 _KEPT_BYTES = 3 << 30
-"""Buffers of problems are kept up to so many bytes, or a quarter of the machine's memory, when they are not in use."""
+"""How many bytes of buffers that are not in use are kept at most. A quarter of the machine's memory is another
+limit."""
 
 
 _LEAST_NS = 300.0
-"""Differences between calls that are noise: Python's own work is beside them."""
+"""Differences between calls that count as noise, because they include Python's own work."""
 
 
 class _Ready:
     """A loaded candidate on a problem: workspace and argument tuples, in rotation.
 
-    `changes` tells how to undo calls on what they read and write, see `restoring`; empty of other operators.
+    `changes` tells how to undo calls on what they read and write, see `restoring`. It is empty for other operators.
 
     Raises:
         LaunchError: when the call that shows what is to be undone fails.
@@ -73,7 +74,7 @@ class _Ready:
             raise LaunchError(str(code))
 
     def settle(self) -> None:
-        """A call whose results stay, where those of timed calls were undone.
+        """Make a call whose results stay, because those of timed calls were undone.
 
         Raises:
             LaunchError: when it fails.
@@ -90,7 +91,7 @@ class _Ready:
 def make_session(policy: Policy, role: Role, device: Device) -> CpuSession:
     """The session of a worker on a CPU."""
     del device
-    allow_tiles()  # as libraries do; a CPU without them refuses, and is given no candidate that uses them
+    allow_tiles()  # libraries do so too; a CPU without tiles refuses, and gets no candidate that uses them
     return CpuSession(policy, role, last_cache_bytes())
 
 
@@ -105,7 +106,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
 
     def _work(self, request: messages.Work, emit: Emit) -> messages.Reply:
         reply = super()._work(request, emit)
-        self._state(request.key)  # an operator that cannot be loaded is told of here
+        self._state(request.key)  # reports an operator that cannot be loaded
         return reply
 
     def _make_state(self, operator: Operator, work: messages.Work) -> ProblemState:
@@ -121,7 +122,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
 
     def _unload(self, request: messages.Unload, emit: Emit) -> messages.Reply:
         reply = super()._unload(request, emit)
-        arithmetic.restore()  # as code that is linked for fast mathematics changes it when it is loaded
+        arithmetic.restore()  # loading code that is linked for fast mathematics changes it
         return reply
 
     def _judge(self, loaded: Loaded, state: ProblemState, request: messages.Verify, emit: Emit) -> Verdict:
@@ -185,7 +186,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         )
 
     def _does_less(self, ready: _Ready, state: ProblemState, bits: Bits, call_ns: float) -> tuple[str, str]:
-        """What a candidate does less of where a call is repeated, and what is wrong after timed or fresh ones."""
+        """How the candidate does less when a call is repeated, and what is wrong after timed or fresh calls."""
         if not same_bits(ready.calls, bits) and (fault := self._fault(ready, state, bits)):
             return "", fault
         undone = ready.changes[0] if ready.changes else []
@@ -195,7 +196,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         return less, self._fault(ready, state, bits)
 
     def _fault(self, ready: _Ready, state: ProblemState, bits: Bits) -> str:
-        """What is wrong after timed calls; bits that were right before are right again."""
+        """What is wrong after timed calls. If the bits are those that were right before, nothing is."""
         same = bool(bits) and same_bits(ready.calls, bits)
         fault, _ = inspect(state, ready.calls, ready.workspace, whole=not same)
         fault = fault or ("" if same else unsteady(state, ready.calls, bits))
@@ -227,7 +228,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
 
 
 def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
-    """Copies of a call's results, in float32 where their own dtype is narrower."""
+    """Copies of a call's results, in float32 if their own dtype is narrower."""
     found = {}
     for tensor in calls.outputs():
         values = values_of(tensor.dtype, calls.views[tensor.name])
@@ -250,7 +251,7 @@ class _Growth:
         self._begin = self._since = 0
 
     def sample(self, calls: int) -> float:
-        """Pass on to the sampler."""
+        """Pass the call on to the sampler."""
         found = self._sample(calls)
         self.calls += calls
         if not self._begin:
@@ -259,7 +260,7 @@ class _Growth:
         return found
 
     def per_call(self) -> int:
-        """Bytes per call since the first; 0 when too little grew to tell."""
+        """Bytes per call since the first, or 0 when the growth is too small to tell."""
         later = self.calls - self._since
         grown = resident_bytes() - self._begin
         return grown // later if later > 0 and grown > 1 << 20 else 0

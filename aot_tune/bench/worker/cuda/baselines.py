@@ -32,7 +32,7 @@ def prepare_baseline(engine: Engine, state: ProblemState, name: str, clock: Cloc
             tensors = {t.name: one.tensor(t) for t in operator.tensors if t.name in one.layouts}
             calls.append(_call(baseline.prepare(module, call_of(operator, state.check, tensors))))
         sets[0].poison()
-        for _ in range(2):  # frameworks allocate, choose and compile in their first call
+        for _ in range(2):  # in their first call, frameworks allocate, choose and compile
             sets[0].undo()
             calls[0]()
         engine.check()
@@ -63,7 +63,7 @@ def _judge(state: ProblemState) -> tuple[float, str]:
 
 @contextmanager
 def _math(mode: str) -> Iterator[None]:
-    """TF32 in torch's products where the problem has it."""
+    """Allow TF32 in torch's products if the problem does."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = mode == "tf32"
     try:

@@ -1,4 +1,4 @@
-"""The first touch of a device, what keeps it from being used, and what a worker says of it last."""
+"""The first touch of a device, what keeps it from being used, and the last message about it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["check_device", "connected", "last_word"]
 
 
 def connected(connect: Callable[[], Engine], device: Device, share: float) -> Engine:
-    """The device, touched now and known to work: memory, a kernel, a comparison.
+    """The device, touched now and tested: memory, a kernel, a comparison.
 
     A GPU's worker may take `share` of its memory.
 
     Raises:
-        FaultError: when the device cannot be used, with what to do, or is not the one that was asked for.
+        FaultError: when the device cannot be used, with what to do, or when it is not the requested one.
     """
     try:
         engine = connect()
@@ -34,23 +34,23 @@ def connected(connect: Callable[[], Engine], device: Device, share: float) -> En
         raise FaultError(0, f"{WORKER_FAULT}the GPU computes a wrong sum: it needs a reset")
     if engine.device.type == "cuda":
         check_device(engine, device)
-        # What torch keeps of freed memory would be missing in the other worker.
+        # Freed memory that torch keeps would be missing in the other worker.
         torch.cuda.set_per_process_memory_fraction(share, engine.device)
     return engine
 
 
 def check_device(engine: Engine, device: Device) -> None:
-    """Raise FaultError when the worker is on another device than the one that is measured."""
+    """Raise FaultError if the worker is on another device than the one to measure."""
     seen = torch.cuda.get_device_properties(engine.device)
     pairs = (seen.name, seen.multi_processor_count), (device.identity.get("name"), device.identity.get("sm_count"))
     found, wanted = (f"{name} with {count} multiprocessors" for name, count in pairs)
     if found != wanted:
-        why = f"this is another device: {found}, wanted {wanted}; GPUs changed meanwhile: build again"
+        why = f"this is another device: {found} instead of {wanted}; GPUs changed meanwhile: build again"
         raise FaultError(0, f"{WORKER_FAULT}{why}")
 
 
 def last_word(fault: FaultError) -> messages.Failure:
-    """What a worker whose device is at fault says before it ends: the candidate's fault, or the machine's."""
+    """A worker's last message, if its device is at fault: the candidate's or the machine's fault."""
     status: Status = "crashed" if fault.by_kernel else "failed"
     reason = str(fault) if fault.by_kernel or str(fault).startswith(WORKER_FAULT) else f"{WORKER_FAULT}{fault}"
     return messages.Failure(kind="FaultError", reason=reason, status=status, last=True)
@@ -59,7 +59,7 @@ def last_word(fault: FaultError) -> messages.Failure:
 def _unusable(said: str) -> str:
     first = said.partition("\n")[0]
     hints = {
-        "busy or unavailable": "another process has it to itself: end that, or set its compute mode to default",
+        "busy or unavailable": "another process has it to itself: end that process, or set its compute mode to default",
         "prohibited": "set its compute mode to default with `nvidia-smi -c DEFAULT`",
         "out of memory": "other processes hold its memory: end them, or choose another GPU with CUDA_VISIBLE_DEVICES",
         "driver version is insufficient": "update the driver, or install a torch built for an older CUDA",

@@ -1,6 +1,6 @@
-"""What differs between devices for a session: streams, faults, recording calls and playing them on a clock.
+"""What differs between devices for a session: streams, faults, recording calls, and playing them on a clock.
 
-`GpuEngine` is a GPU's; `host.HostEngine` runs the same session on the host's tensors, for tests without a GPU.
+`GpuEngine` is for a GPU. `host_engine.HostEngine` runs the same session on the host's tensors, for tests without a GPU.
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ _FAULTS = {
     719: "unspecified launch failure",
     721: "contained error",
 }
-"""What a kernel can do that spoils its context for good."""
+"""Errors by which a kernel spoils its context for good."""
 
 _CAPTURE_GLOBAL = 0
 _LAUNCHES = 2
-"""On each of the other streams; one on each of 16, 24 on eight or 32 on two were enough on an H100."""
+"""How many to launch on each of the other streams. On an H100, one on each of 16, 24 on eight, or 32 on two were
+enough."""
 
 
 _QUEUEING = 60_000
-"""Cycles, some 30 us, that it takes to queue a graph."""
+"""Cycles, about 30 us, that queuing a graph takes."""
 
 
 class FaultError(Exception):
-    """The context is unusable from here on. `by_kernel` says that a kernel did it, and not the machine."""
+    """The context is unusable from now on. `by_kernel` says that a kernel is at fault, and not the machine."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{_FAULTS.get(code, text)} ({code})")
@@ -72,8 +73,8 @@ class CaptureError(Exception):
 class Engine(Protocol):
     """One device's stream.
 
-    `dlpack` is DLPack's type and number of the device; `stream` is what candidates are passed; `last_busy` is when it
-    was last kept busy, on the monotonic clock.
+    `dlpack` is DLPack's type and number of the device. `stream` is what candidates are passed. `last_busy` is when the
+    device was last kept busy, on the monotonic clock.
     """
 
     device: torch.device
@@ -82,7 +83,7 @@ class Engine(Protocol):
     last_busy: float
 
     def guard(self) -> Any:
-        """A context manager: torch's work goes to the stream."""
+        """A context manager. In it, torch's work goes to the stream."""
 
     def check(self) -> None:
         """Wait until all work is done.
@@ -95,22 +96,22 @@ class Engine(Protocol):
         """Clear an error that a failed launch left behind."""
 
     def use_streams(self, count: int) -> None:
-        """Launch kernels on so many other streams, as programs do; see docs/measuring-gpu.md, "Streams"."""
+        """Launch kernels on so many other streams, as programs do. See docs/measuring-gpu.md, "Streams"."""
 
     def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
-        """Calls to play together; those of a `framework` may allocate.
+        """Record calls to play together. Those of a `framework` may allocate.
 
         Raises:
-            CaptureError: when they cannot be captured; `plain` takes them then.
+            CaptureError: when they cannot be captured. `plain` takes such calls.
         """
 
     def plain(self, calls: Sequence[Call]) -> Recorded:
         """The same without a graph."""
 
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
-        """ns of each of `count` plays in a row, after one that is not timed when `warm`.
+        """ns of each of `count` plays in a row. With `warm`, one play before them is not timed.
 
-        What is to be done `before` each of them is in no time.
+        The time of what is done `before` each play is not included.
 
         Raises:
             FaultError: as `check` does.
@@ -121,14 +122,14 @@ class Engine(Protocol):
         """A call of a kernel that does nothing."""
 
     def clock_mhz(self, cycles: int) -> float:
-        """The multiprocessors' clock now, by a kernel that spins for so many of its cycles; 0 where nothing tells.
+        """The multiprocessors' clock now, by a kernel that spins for so many of its cycles. 0 when nothing tells.
 
         Raises:
             FaultError: as `check` does.
         """
 
     def read_rate(self, storages: Sequence[Any]) -> float:
-        """Bytes per ns at which tensors of bytes are read, again and again in this order; 0 where nothing tells.
+        """Bytes per ns at which tensors of bytes are read, again and again in this order. 0 when nothing tells.
 
         Raises:
             FaultError: as `check` does.
@@ -136,7 +137,7 @@ class Engine(Protocol):
 
 
 class Recorded:
-    """Calls that can be played again. `nodes` is how much work a graph holds; None without a graph."""
+    """Calls that can be played again. `nodes` is how much work a graph holds, or None without a graph."""
 
     def __init__(self, play: Play, nodes: int | None = None, close: Callable[[], None] = lambda: None) -> None:
         self.play, self.nodes, self.close = play, nodes, close
@@ -155,7 +156,7 @@ def one_by_one(calls: Sequence[Call]) -> Recorded:
 
 
 class GpuEngine:
-    """See `Engine`. Makes the CUDA context; candidates, torch and this share its runtime library and stream.
+    """See `Engine`. Makes the CUDA context. Candidates, torch and this share its runtime library and stream.
 
     Raises:
         FaultError: when the device cannot be used.
@@ -188,7 +189,7 @@ class GpuEngine:
         self._runtime.cudaGetLastError()
 
     def use_streams(self, count: int) -> None:
-        """Kernels that do nothing. Graphs and copies would not do, on however many streams."""
+        """Launches kernels that do nothing. Graphs and copies do not have the same effect, on however many streams."""
         while len(self._others) < count:
             self._others.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self.device)
@@ -235,7 +236,7 @@ class GpuEngine:
         return Recorded(play, int(nodes.value), close)
 
     def _record_framework(self, calls: Sequence[Call]) -> Recorded:
-        """Capture a graph through torch, which keeps the memory that the calls allocate for it."""
+        """Capture a graph through torch. torch keeps the memory that the calls allocate for the graph."""
         graph = torch.cuda.CUDAGraph()
         try:
             graph.capture_begin(capture_error_mode="global")
@@ -255,7 +256,7 @@ class GpuEngine:
         return one_by_one(calls)
 
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
-        """With events. The first play keeps the GPU busy while the rest is queued, so that no gap is timed."""
+        """Timed with events. The first play keeps the GPU busy while the rest is queued, so that no gap is timed."""
         if before is not None:
             return self._time_apart(play, count + warm, before)[int(warm) :]
         events = self._timers(count + 1)
@@ -269,7 +270,7 @@ class GpuEngine:
         return [1e6 * events[i].elapsed_time(events[i + 1]) for i in range(count)]
 
     def _time_apart(self, play: Play, count: int, before: Play) -> list[float]:
-        """Plays with something before each, and a spin behind that, during which the play is queued."""
+        """Something runs before each play, then a spin. The play is queued during the spin."""
         events = self._timers(2 * count)
         for number in range(count):
             before()
@@ -283,12 +284,12 @@ class GpuEngine:
     def _timers(self, count: int) -> list[Any]:
         while len(self._events) < count:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record(self._stream)  # which makes it: that shall not take its time later
+            event.record(self._stream)  # recording creates it, which must not take time later
             self._events.append(event)
         return self._events
 
     def empty(self) -> Call:
-        """torch's kernel that spins for no clock at all."""
+        """torch's kernel that spins, for no cycles."""
 
         def call() -> int:
             torch.cuda._sleep(0)  # type: ignore[no-untyped-call]
@@ -297,10 +298,10 @@ class GpuEngine:
         return call
 
     def clock_mhz(self, cycles: int) -> float:
-        """With the kernel of torch that spins until a multiprocessor's counter has gone on by so many cycles.
+        """Uses torch's kernel that spins until a multiprocessor's counter has advanced by so many cycles.
 
-        One spin keeps the GPU busy while the host queues the rest, one is timed, and one of no cycle tells what of that
-        time is not spinning.
+        The first spin keeps the GPU busy while the host queues the rest. The second is timed. The third has no cycles,
+        and tells how much of that time is not spinning.
         """
         events = self._timers(3)
         torch.cuda._sleep(cycles // 2)  # type: ignore[no-untyped-call]
@@ -313,7 +314,7 @@ class GpuEngine:
         return cycles / microseconds if microseconds > 0 else 0.0
 
     def read_rate(self, storages: Sequence[Any]) -> float:
-        """The best of three plays of a graph: the host is slower to launch than the GPU to read."""
+        """The best of three plays of a graph, because the host launches more slowly than the GPU reads."""
         play, size = reads(storages)
         if not size:
             return 0.0
@@ -343,10 +344,10 @@ class GpuEngine:
 
 
 def reads(storages: Sequence[Any]) -> tuple[Play, int]:
-    """A play that reads tensors of bytes in their order, and how many bytes these are.
+    """A play that reads tensors of bytes in their order, and how many bytes that is.
 
-    Many are read by one kernel: with a kernel for each, most of the time would pass between them. Bytes that are not
-    aligned as its numbers are, or do not fill one, are left out.
+    One kernel reads many tensors: with one kernel each, most of the time would be spent between them. Bytes are left
+    out if they are not aligned for its numbers, or do not fill one.
     """
     whole = []
     for storage in storages:

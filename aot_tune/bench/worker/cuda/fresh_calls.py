@@ -1,6 +1,6 @@
-"""Calls on a GPU of which none is like the one before it, beside calls that are repeated; see `honesty`.
+"""Calls on a GPU that each differ from the call before, beside calls that are repeated. See `honesty`.
 
-Both kinds write to the same places before each call, so that caches are in the same state; what they write differs.
+Both kinds write to the same places before each call, so that caches are in the same state. Only the contents differ.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MOST = 16
 
 
 class FreshCalls:
-    """A candidate on one call set, whose outputs hold what is right for its inputs.
+    """A candidate on one call set. The outputs of the set hold the right results for its inputs.
 
     Args:
         engine: of the device.
         call: the candidate's call on the set.
-        calls: the set.
-        call_ns: what a call takes, roughly.
+        calls: the call set.
+        call_ns: roughly the time of a call.
     """
 
     def __init__(self, engine: Engine, call: Call, calls: CallSet, call_ns: float) -> None:
@@ -43,7 +43,7 @@ class FreshCalls:
         self._places = np.random.default_rng()
 
     def play(self, fresh: bool) -> float:
-        """ns of a call and of what is done before it; inputs are as they were afterwards.
+        """ns of a call and of the work before it. Afterwards the inputs are as they were.
 
         Raises:
             FaultError: when a call spoils the context.
@@ -68,7 +68,7 @@ class FreshCalls:
             return self._engine.plain(batch)
 
     def _changes(self, fresh: bool) -> list[tuple[Any, tuple[Any, Any]]]:
-        """For an element of each input its bytes, and its contents in turn: another's, then its own."""
+        """For one element of each input: its bytes, and what to write there in turn (another element, then its own)."""
         found = []
         for tensor in self._inputs:
             storage, width = self._calls.storages[tensor.name], tensor.dtype.itemsize

@@ -15,14 +15,15 @@ __all__ = ["Arena", "Piece", "Want", "moved_as", "tensor_of", "words"]
 
 GUARD = 4096
 _NATURAL, _SEGMENT, _SEGMENT_FROM = 512, 2 << 20, 10 << 20
-"""Addresses as torch's allocator gives them: multiples of 512 bytes, and from 10 MiB on, where a tensor has a segment
-of its own, of 2 MiB. On an H200 some kernels took 4 to 5 % longer on torch's tensors than on others side by side."""
+"""Alignments as torch's allocator gives them: 512 bytes, and 2 MiB from 10 MiB on, where a tensor has its own segment.
+On an H200 some kernels took 4 to 5 % longer on torch's tensors than on others that lie side by side."""
 
 
 class Want(NamedTuple):
-    """Storage of `size` bytes whose byte `origin` (a tensor's first element) has an aligned address.
+    """Storage of `size` bytes. The address of byte `origin` (a tensor's first element) is aligned.
 
-    An `alignment` is kept exactly: of 16, the address is odd times 16; 0 is what torch's allocator gives.
+    An `alignment` is kept exactly: with 16, the address is 16 times an odd number. 0 means what torch's allocator
+    gives.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Arena:
         self._memory = torch.empty(room, dtype=torch.uint8, device=device)
         self._base = int(self._memory.data_ptr())
         self.pieces: dict[str, Piece] = {}
-        self._zones: list[tuple[str, str, int, int]] = []  # what is beside a zone, which side of it, from, to
+        self._zones: list[tuple[str, str, int, int]] = []  # the piece beside a zone, which side of it, from, to
         last, end = "", 0
         for want in wants:
             begin = self._place(end + GUARD, want)
@@ -62,7 +63,7 @@ class Arena:
         self.heal()
 
     def _place(self, at: int, want: Want) -> int:
-        wanted = want.alignment  # of the address modulo the step
+        wanted = want.alignment  # the address modulo the step
         return at + (wanted - self._base - at - want.origin) % _step(want)
 
     @property
@@ -81,11 +82,11 @@ class Arena:
         return torch.cat([torch.arange(a, b, device=self._memory.device) for _, _, a, b in self._zones])
 
     def damaged(self) -> Any:
-        """Whether a guard zone was written to, as a tensor: nothing is waited for."""
+        """Whether a guard zone was written to, as a tensor. Nothing waits for the answer."""
         return (self._memory[self._all] != CANARY).any()
 
     def damage(self) -> tuple[str, str]:
-        """The name of the piece whose guard was written to, and where; two empty texts when none was."""
+        """The name of the piece whose guard was written to, and where. Two empty texts if there is none."""
         for before, after, begin, end in self._zones:
             hit = (self._memory[begin:end] != CANARY).nonzero().flatten().tolist()
             if hit and (before and (not after or hit[0] < end - begin - 1 - hit[-1])):
@@ -96,14 +97,14 @@ class Arena:
 
 
 def _step(want: Want) -> int:
-    """What the address of a piece's first element is counted in."""
+    """The addresses of all first elements of such pieces are equal modulo this."""
     if want.alignment:
         return 2 * want.alignment
     return _SEGMENT if want.size >= _SEGMENT_FROM else _NATURAL
 
 
 def _zones(before: str, after: str, begin: int, end: int) -> list[tuple[str, str, int, int]]:
-    """The guard zones of a gap between two pieces: all of it, or both ends of a wide one."""
+    """The guard zones of a gap between two pieces: the whole gap, or both ends if it is wide."""
     if end - begin <= 2 * GUARD or not before:
         return [(before, after, begin if before else max(begin, end - GUARD), end)]
     return [(before, "", begin, begin + GUARD), ("", after, end - GUARD, end)]
@@ -116,7 +117,7 @@ def words(storage: Any) -> Any:
 
 
 def tensor_of(place: Strided, storage: Any, dtype: Any) -> Any:
-    """torch's tensor at a place in a storage of bytes; a copy when a stride is negative."""
+    """torch's tensor at a place in a storage of bytes. It is a copy if a stride is negative."""
     flat = storage.view(moved_as(dtype))
     if 0 in place.shape:
         return flat.new_empty(place.shape).view(dtype)
@@ -135,5 +136,5 @@ _MOVED_AS = {
 
 
 def moved_as(dtype: Any) -> Any:
-    """The dtype of the same width as which torch moves elements: it has few functions for unsigned ones and for f8."""
+    """The dtype of the same width that torch moves elements as: it has few functions for unsigned integers and f8."""
     return _MOVED_AS.get(dtype, dtype)

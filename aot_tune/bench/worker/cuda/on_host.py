@@ -1,4 +1,4 @@
-"""Reference results that torch cannot compute: it has few functions for unsigned integers of 16 to 64 bits.
+"""Reference results that torch cannot compute. It has few functions for unsigned integers of 16 to 64 bits.
 
 Their references run in numpy, on copies of the inputs on the host.
 """
@@ -28,7 +28,7 @@ def is_for_host(operator: Operator) -> bool:
 
 
 def exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
-    """What `truth.exact_values` returns, on the device of the storages; integers of 64 bits are of their own dtype."""
+    """What `truth.exact_values` returns, on the device of the storages. Integers of 64 bits keep their dtype."""
     inputs: dict[str, Any] = {}
     device = torch.device("cpu")
     for tensor in (t for t in operator.inputs if t.name in storages):

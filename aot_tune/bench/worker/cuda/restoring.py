@@ -1,8 +1,8 @@
-"""How tensors that calls read and write have their first contents in front of each timed call on a GPU.
+"""How tensors that calls read and write get their first contents before each timed call on a GPU.
 
-A graph of calls is played at once, so that nothing can be put back between them: each call of a graph has a copy of its
-own instead, and all of them are written again between plays, outside of their time. Thousands of calls in a row on what
-the ones before them left would drift to infinity.
+A graph of calls is played at once, so nothing can be put back between its calls. Instead, each call of a graph has its
+own copy, and all copies are written again between plays, outside their time. Otherwise thousands of calls in a row,
+each on the results of the last, would drift to infinity.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ Undo = Callable[[], None]
 """Writes again what the calls on one call set have changed."""
 
 _MEMORY = 1 << 30
-"""Copies take no more than that, but for the first."""
+"""The most bytes of all copies together. The first copy may be larger."""
 _LEAST = 8
-"""Calls of a graph of short ones: where there are fewer copies, as of a large cache, several calls get the same one."""
+"""The least calls of a graph, if so many are wanted. If there are fewer copies, as of a large cache, calls share
+them."""
 _BLOCK, _ROWS, _FEW = 4096, 1 << 16, 8
-"""Bytes of a block, blocks that are compared at a time, and the share of blocks, one of so many, that is few."""
+"""Bytes of a block. How many blocks are compared at a time. Few blocks means at most one of so many."""
 _BYTES_PER_NS = 8_000
-"""No call moves more: a quick one takes as many ns as its bytes over this."""
+"""Bytes per ns that no call exceeds. A quick call takes at least its bytes divided by this, in ns."""
 
 
 def copies_in_place(size: int, call_bytes: int, policy: Policy) -> int:
-    """How many copies calls of a graph may need that move so many bytes, as far as memory goes for copies of `size`."""
+    """How many copies a graph's calls may need if each moves so many bytes. Memory limits the copies of `size`
+    bytes."""
     if not size:
         return 1
     rules, quickest = policy.on_gpu, call_bytes / _BYTES_PER_NS
@@ -40,12 +42,12 @@ def copies_in_place(size: int, call_bytes: int, policy: Policy) -> int:
 
 
 def calls_between(wanted: int, copies: int) -> int:
-    """How many calls a graph holds where so many are `wanted` and each has a copy of its own, unless these are few."""
+    """How many calls a graph holds if so many are `wanted`: one for each copy, or more if there are few copies."""
     return min(wanted, max(copies, _LEAST))
 
 
 def put_back(storage: Any, source: Any) -> Undo:
-    """What writes again the blocks of a storage that a call has changed, where these are few; else all of it."""
+    """A function that writes again what a call has changed of a storage: its blocks if they are few, or else all."""
     size = storage.numel() // _BLOCK * _BLOCK
     wide = torch.int64 if storage.storage_offset() % 8 == source.storage_offset() % 8 == 0 else torch.uint8
     rows, held = (s[:size].view(-1, _BLOCK).view(wide) for s in (storage, source))
@@ -63,7 +65,7 @@ def put_back(storage: Any, source: Any) -> Undo:
 
 
 def undoing(undo: Sequence[Undo], calls: int) -> Undo:
-    """What is to be done in front of a graph of so many calls."""
+    """What to do before a graph of so many calls."""
     used = list(undo[:calls])
 
     def before() -> None:

@@ -1,7 +1,7 @@
-"""torch's functions as references use them: results that are rounded, arrays that they make by themselves.
+"""torch's functions as references use them, with two changes: results are rounded, and new arrays are on the device.
 
-Results are rounded as kernels do that keep them in a narrow dtype. As in `rounded_arrays`, values stay in float32 and
-lose bits of their fraction alone.
+Results are rounded like those of kernels that keep them in a narrow dtype. As in `rounded_arrays`, values stay in
+float32 and only lose bits of their fraction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
 
 
 def round_tensor(values: Any, bits: int) -> Any:
-    """The nearest values with so many bits of fraction, ties to even; NaN and infinities as they are."""
+    """The nearest values with so many bits of fraction, ties to even. NaN and infinities stay as they are."""
     whole, held = _BITS[values.dtype]
     drop = held - bits
     if drop <= 0:
@@ -32,7 +32,10 @@ def round_tensor(values: Any, bits: int) -> Any:
 
 
 class Rounding(TorchFunctionMode):
-    """A context in which results are rounded to `bits` of fraction; what moves or chooses values is as it is."""
+    """A context in which results are rounded to `bits` of fraction.
+
+    Functions that move or choose values round nothing.
+    """
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -52,13 +55,13 @@ class Rounding(TorchFunctionMode):
     def _rounded(self, found: Any, args: tuple[Any, ...]) -> Any:
         if not isinstance(found, torch.Tensor) or found.dtype not in _BITS:
             return found
-        if any(found is one for one in args):  # it was changed in place
+        if any(found is one for one in args):  # the function changed it in place
             return found.copy_(round_tensor(found, self._bits))
         return round_tensor(found, self._bits)
 
 
 class Casts(TorchFunctionMode):
-    """A context that notices when NaN or infinities become integers: `nonfinite` says so then."""
+    """A context that notices when NaN or infinities become integers. Then `nonfinite` is true."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +86,8 @@ _CASTS = frozenset(("to", "type", "type_as", "int", "long", "char", "short", "by
 def made_on(device: torch.device, wide: bool) -> Iterator[None]:
     """Arrays that a reference makes by itself, as by `xp.arange`, are on the device of the others.
 
-    They are in float64 where these are, unless the reference says otherwise: what float32 rounds is no true value.
+    If the others are in float64, so are these, unless the reference says otherwise. A value rounded to float32 is not
+    true.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if wide else torch.float32)

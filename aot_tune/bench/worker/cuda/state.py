@@ -24,12 +24,12 @@ __all__ = ["CallSet", "ProblemState", "undo_of"]
 
 
 class CallSet:
-    """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
+    """The tensors of one call in guarded memory. Inputs are copied from `pristine`, and outputs are poisoned.
 
-    With `natural`, tensors lie as torch's allocator places them, unless the problem says less; else exactly as the
-    problem says. `share` is a call set whose tensors are used where they are neither cold nor written in place;
-    `aliases` tells the outputs that lie in an input's memory. `sources` is what to fill with in front of a call what it
-    reads and writes.
+    With `natural`, tensors are aligned as torch's allocator aligns them, unless the problem says less. Without, they
+    are aligned exactly as the problem says. `share` is a call set whose tensors are used, except those that are cold or
+    written in place. `aliases` are the outputs that use an input's memory. `sources` are the contents to write, before
+    a call, into tensors that it reads and writes.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class CallSet:
         return Want(tensor.name, place.extent() * width, place.first() * width, alignment)
 
     def _gap(self, tensor: Tensor) -> Any | None:
-        """Which bytes of an output's storage belong to no element; None when all do."""
+        """Which bytes of an output's storage belong to no element, or None when all do."""
         place, storage = self.layouts[tensor.name], self.storages[tensor.name]
         count = 1
         for extent in place.shape:
@@ -92,7 +92,7 @@ class CallSet:
         return mask.repeat_interleave(tensor.dtype.itemsize)
 
     def tensor(self, tensor: Tensor) -> Any:
-        """A tensor of the call as torch's."""
+        """A tensor of the call, as torch's tensor."""
         return tensor_of(self.layouts[tensor.name], self.storages[tensor.name], torch_dtype(tensor))
 
     def outputs(self) -> list[Tensor]:
@@ -108,12 +108,15 @@ class CallSet:
         return [t for t in self.inputs() if not t.inout and t.name not in self._aliases.values()]
 
     def cold(self, *, whole: bool = False) -> list[Any]:
-        """Storages of what shall not be in the caches when a call begins; all, where that is the `whole` call."""
+        """Storages of what must not be in the caches when a call begins. With `whole`, everything must not."""
         made = [t for t in self.outputs() if t.name not in self.sources]
         return [self.storages[t.name] for t in (*self.inputs(), *made) if whole or t.cold]
 
     def poison(self, *, renewed: bool = False) -> None:
-        """Fill all outputs with NaN, and what is read and written with what it held, unless that was `renewed`."""
+        """Fill all outputs with NaN.
+
+        Reset the tensors that are read and written, unless their contents were `renewed`.
+        """
         for tensor in self.outputs():
             if tensor.name not in self.sources:
                 storage = words(self.storages[tensor.name])
@@ -122,12 +125,12 @@ class CallSet:
             self.undo()
 
     def undo(self) -> None:
-        """Write again what is read and written, as it was before any call."""
+        """Reset the tensors that are read and written to what they held before any call."""
         for name, source in self.sources.items():
             self.storages[name].copy_(source)
 
     def renew(self) -> bool:
-        """Other contents in the same memory, as legal as the inputs' own; whether there are any to be had."""
+        """Write other contents to the same memory, as legal as the inputs' own. Returns whether there are any."""
         renewed = False
         for tensor in exchangeable(self.operator, self.inputs()):
             storage, dtype = self.storages[tensor.name], moved_as(torch_dtype(tensor))
@@ -147,7 +150,7 @@ class CallSet:
         self.arena.heal()
 
     def changed(self) -> list[tuple[str, Any]]:
-        """For each thing that no call may write to, whether it was written to, as a tensor; guard zones come first."""
+        """For each thing that no call may write to, whether it was written to, as a tensor. Guard zones come first."""
         flags = [("", self.arena.damaged())]
         for tensor in self.kept():
             flags.append((tensor.name, _unequal(self.storages[tensor.name], self._pristine[tensor.name])))
@@ -155,12 +158,12 @@ class CallSet:
         return flags
 
     def _written(self, name: str, gap: Any) -> Any:
-        """Which bytes of an output's gap are not as they were before the call, one after the other."""
+        """Which bytes of an output's gap differ from those before the call, in one dimension."""
         source = self.sources.get(name)
         return self.storages[name][gap] != (0xFF if source is None else source[gap])
 
     def describe(self, name: str) -> str:
-        """What is wrong with what `changed` names."""
+        """What is wrong with the thing that `changed` names."""
         if not name:
             piece, where = self.arena.damage()
             return f"oob: guard zone of {piece!r}: {where}"
@@ -176,34 +179,34 @@ class CallSet:
         return {t.name: self.storages[t.name].clone() for t in self.outputs()}
 
     def differs(self, bits: dict[str, Any]) -> Any:
-        """Whether any output's bytes are not these, as a tensor."""
+        """Whether any output's bytes differ from these, as a tensor."""
         return torch.stack([_unequal(self.storages[n], b) for n, b in bits.items()]).any()
 
     @property
     def bytes(self) -> int:
-        """Bytes of the memory that is its own."""
+        """Bytes of the memory that it does not share."""
         return self.arena.bytes
 
 
 def _unequal(one: Any, other: Any) -> Any:
-    """Whether two storages of one size differ, as a tensor."""
+    """Whether two storages of the same size differ, as a tensor."""
     wide, too = words(one), words(other)
     return ((wide != too) if wide.dtype == too.dtype else (one != other)).any()
 
 
 def undo_of(sets: Sequence[CallSet]) -> list[Undo]:
-    """What undoes calls on each of some call sets; nothing where they read nothing that they write."""
+    """What undoes calls on each of the call sets. Empty if no tensor is both read and written."""
     return [s.undo for s in sets] if sets[0].sources else []
 
 
 _TWICE = 2 << 30
-"""Calls on more bytes than that have one copy alone: what may be left of them in the L2 is a few percent."""
+"""Calls on more bytes than this have only one copy: at most a few percent of it may be left in the L2."""
 
 
 class ProblemState:
-    """One problem in one worker; parts are made when they are first needed.
+    """One problem in one worker. Its parts are made when they are first needed.
 
-    `last_cache` is the L2's bytes; `bytes` is what all parts take together.
+    `last_cache` is the L2's bytes. `bytes` is what all parts take together.
     """
 
     def __init__(
@@ -219,7 +222,7 @@ class ProblemState:
 
     @property
     def pristine(self) -> dict[str, Any]:
-        """Bytes of the inputs that no candidate is given, to copy from and to compare with."""
+        """Bytes of the inputs that no candidate is given. They are copied from, and compared with."""
         if not self._pristine:
             self._pristine = draw_inputs(self.operator, self.check, self.policy.seed, self._engine.device)
             self.bytes += sum(int(s.numel()) for s in self._pristine.values())
@@ -227,7 +230,7 @@ class ProblemState:
 
     @property
     def expected(self) -> dict[str, Expected]:
-        """True values and what results may be off by, by output."""
+        """True values and allowed errors, by output."""
         if not self._expected:
             limits = read_limits(self._folder)
             exact = exact_values(self.operator, self.check, self.pristine, self._engine.device)
@@ -238,7 +241,10 @@ class ProblemState:
         return self._expected
 
     def exact(self, aliases: Mapping[str, str] = MappingProxyType({})) -> CallSet:
-        """The call set to verify with, aligned as the problem says and no more; some outputs in memory of inputs."""
+        """The call set to verify with, aligned exactly as the problem says.
+
+        `aliases` are outputs in the memory of inputs.
+        """
         key = tuple(aliases.items())
         if key not in self._exact:
             made = self._exact[key] = CallSet(self._engine, self.operator, self.check, self.pristine, aliases=aliases)
@@ -246,11 +252,12 @@ class ProblemState:
         return self._exact[key]
 
     def rotation(self) -> list[CallSet]:
-        """Call sets to rotate through while timing: cold tensors have a copy in each, all others are shared.
+        """Call sets that take turns while calls are timed.
 
-        There are as many copies as it takes for the cold tensors to fill the L2 as often as the policy wants. A call
-        whose tensors are more than the L2 holds finds none of them there: all of them are cold then. What is read and
-        written has a copy for each call that is made before it is written again, see `restoring`.
+        Each has its own copy of the cold tensors, and all share the others. The copies of the cold tensors fill the L2
+        as often as the policy wants. If the tensors of a call exceed the L2, the call finds none of them there, so all
+        of them count as cold. Tensors that are read and written have a copy for each call before they are written
+        again, see `restoring`.
         """
         if not self._rotation:
             first = CallSet(self._engine, self.operator, self.check, self.pristine, natural=True)

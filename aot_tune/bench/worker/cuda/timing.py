@@ -1,4 +1,4 @@
-"""Times of calls on a GPU: a rotation of calls is captured in a graph, and plays of the graph are timed with events."""
+"""Times of calls on a GPU. A rotation of calls is captured in a graph, and plays of the graph are timed with events."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from aot_tune.bench.worker.cuda.restoring import Undo, calls_between, undoing
 __all__ = ["Clock", "Sampler", "graph_size", "measure_empty"]
 
 Clock = Callable[[], float]
-"""Tells a device's clock in MHz; 0 where nothing does."""
+"""Tells a device's clock in MHz, or 0 when nothing does."""
 
 
 _AWAKE = 20
-"""A call that was made before is no short one if it takes so many times as long as those, even alone."""
+"""A call that was made before is not short if even alone it takes so many times as long as short calls."""
 
 
 class Sampler:
-    """Times calls that take turns. Every call is made as often as any other, so that each meets the same cold caches.
+    """Times calls that take turns. All calls are made equally often, so that each meets the same cold caches.
 
-    `recorded` holds them; `note` says why they are not in a graph, when they are not; `made` is how many calls there
-    were. Short calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
-    `undo` undoes each of the calls, see `restoring`; then fewer of them than there are may take turns.
+    `recorded` holds the calls. If they are not in a graph, `note` says why. `made` is how many calls there were. Short
+    calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`. `undo`
+    undoes each of the calls, see `restoring`. With it, not all calls may take turns.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Sampler:
 
     @property
     def idle(self) -> bool:
-        """Whether the calls left nothing in the graph: what they do, if anything, is not in the time."""
+        """Whether the calls left nothing in the graph. Then the time does not cover what they do, if anything."""
         return self._recorded.nodes == 0
 
     def _record(self) -> Recorded:
@@ -69,7 +69,7 @@ class Sampler:
         return recorded
 
     def _once(self) -> float:
-        """ns of a single call, roughly."""
+        """Roughly the ns of a single call."""
         engine, calls = self._engine, self._calls
 
         def play() -> None:
@@ -79,7 +79,7 @@ class Sampler:
         return self._play(play, 1, warm=False)[0]
 
     def _size_for(self, call_ns: float) -> int:
-        """How many calls a graph holds of calls that take so many ns."""
+        """How many calls a graph holds if each takes so many ns."""
         copies = len(self._calls)
         if not self._undo:
             return graph_size(call_ns, copies, self._sample_ns, self._rules)
@@ -108,7 +108,7 @@ class Sampler:
         return [f / (plays * self._size) for f in found]
 
     def _settle(self) -> float:
-        """Find how many plays make a sample, and how many ns that takes; returns ns per call."""
+        """Find how many plays make a sample, and how many ns that takes. Returns ns per call."""
         call = self._time(1, warm=True)[0]
         if not self._sized:
             self._sized = True
@@ -118,9 +118,9 @@ class Sampler:
         return call
 
     def _grow(self, call_ns: float) -> None:
-        """Record more calls where they are shorter than the one that was made alone, on a device that had to wake up.
+        """Record more calls if they are shorter than the single call, which was made on a device that had to wake up.
 
-        What starts a graph takes its time too: with few calls in it, that is a share of theirs.
+        Starting a graph takes time too. In a graph of few calls, that is a share of their time.
         """
         size = self._size_for(call_ns)
         if size > self._size:
@@ -129,7 +129,7 @@ class Sampler:
             self._recorded = self._record()
 
     def _heat_up(self) -> None:
-        """Keep a device that was idle busy until its clock is steady, as far as a probe tells."""
+        """Keep a device that was idle busy until its clock is steady, if a probe can tell."""
         rules, begin = self._rules, time.monotonic()
         if begin - self._engine.last_busy < rules.idle_seconds:
             return
@@ -143,17 +143,17 @@ class Sampler:
 
     def sample(self, warm: bool = True) -> float:
         """Mean ns of the calls of one sample."""
-        if self._span < 1e9 * self._rules.heat_seconds:  # a longer one heats the device up itself
+        if self._span < 1e9 * self._rules.heat_seconds:  # a longer sample heats the device up itself
             self._heat_up()
         if not self._sized:
             self._settle()
         return self._time(1 + (self._before() if warm else 0), warm=False)[-1]
 
     def _before(self) -> int:
-        """Samples that are played but do not count before one that does.
+        """How many samples are played before one that counts.
 
-        A device that idles between the turns of a race, as messages come and go, is cooler than one in use, and its
-        power cap acts later: long calls, which can reach it, load it for a while first.
+        Between the turns of a race, while messages come and go, a device idles. So it is cooler than one in use, and
+        its power cap acts later. Long calls can reach the cap, so they first load the device for a while.
         """
         load = self._rules.load_before(self._span / (self._plays * self._size))
         return max(1, math.ceil(load / self._span))
@@ -170,12 +170,12 @@ class Sampler:
         return samples + self._time(more, warm=False) if more > 0 else samples
 
     def close(self) -> None:
-        """Let the graph go."""
+        """Release the graph."""
         self._recorded.close()
 
 
 def graph_size(call_ns: float, copies: int, sample_ns: float, rules: GpuTiming) -> int:
-    """How many calls a graph holds: each copy equally often, enough short ones, a sample's worth of others."""
+    """How many calls a graph holds: each copy equally often, enough short ones, and of others those of one sample."""
     wanted = rules.short_calls if call_ns < rules.short_ns else math.ceil(sample_ns / call_ns)
     return min(-(-max(wanted, 1) // copies), max(rules.most_calls // copies, 1)) * copies
 

@@ -1,8 +1,8 @@
-"""Reference results and tolerances computed by torch, on whatever device the tensors are.
+"""Reference results and tolerances computed by torch, on the device of the tensors.
 
-True values come from float64; how far off a result may be, from the errors of the same computation in float32 with
-intermediate results and outputs rounded, as `reference_results` says. For float32 tensors, sums of some elements are
-made one term after the other, since a correct kernel may add in any order; with `math=tf32`, operands of products are
+True values are computed in float64. Allowed errors come from the errors of the same computation in float32, with
+intermediate results and outputs rounded, as `reference_results` says. For float32 tensors, some elements are summed one
+term after the other, since a correct kernel may add in any order. With `math=tf32`, the operands of products are
 rounded to TF32, whatever a library would do.
 """
 
@@ -56,12 +56,12 @@ __all__ = [
 ]
 
 BLOCK = 1 << 24
-"""Elements that are compared at a time: float64 and what is computed of it take some 80 bytes for each."""
+"""How many elements are compared at a time. Each takes about 80 bytes, for float64 and what is computed from it."""
 _DRAWS = 8
 MANY = 1 << 16
-"""Values that take longer to draw than a thread to start."""
+"""So many values take longer to draw than a thread takes to start."""
 PERIOD = 262_147
-"""Drawn values repeat after a prime number, as in `bench.inputs`; a lower one, so that large problems start soon."""
+"""Drawn values repeat after a prime number, as in `inputs`. It is smaller here, so that large problems start soon."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayApi:
-    """torch under the array API's names. `near` adds some sums in order; `tf32` rounds operands of products."""
+    """torch under the array API's names. `near` makes some sums in order. `tf32` rounds the operands of products."""
 
     def __init__(self, near: bool = False, tf32: bool = False) -> None:
         self._near, self._tf32 = near, tf32
@@ -133,7 +133,7 @@ def _to_tf32(x: Any) -> Any:
 
 
 def _sum_in_order(x: Any, axis: int, total: Any) -> None:
-    """Replace some of the sums by sums in order; the reduced axis of `total` has one element."""
+    """Replace some of the sums by sums in order. The reduced axis of `total` has one element."""
     rows = x.movedim(axis, -1).reshape(-1, x.shape[axis])
     few = np.unique(np.linspace(0, rows.shape[0] - 1, num=min(8, rows.shape[0]), dtype=np.int64))
     picked = torch.as_tensor(few, device=x.device)
@@ -168,7 +168,7 @@ def torch_dtype(tensor: Tensor) -> Any:
 
 
 def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:
-    """The storage of each input that is present, as bytes on the device; the operator is concrete."""
+    """The storage of each input that is present, as bytes on the device. The operator is concrete."""
     found: dict[str, Any] = {}
     for tensor, values in _drawn(operator, check, seed):
         count = layout(operator, check, tensor).extent()
@@ -185,9 +185,9 @@ def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.devic
 
 
 def _stored(tensor: Tensor, values: NDArray[Any], device: torch.device) -> Any:
-    """Values in a tensor's dtype on the device, as integers where torch can do little with that."""
+    """Values in a tensor's dtype on the device. They are integers if torch has few functions for the dtype."""
     dtype = torch_dtype(tensor)
-    if tensor.dtype.saturates:  # torch's own conversions do so in some versions
+    if tensor.dtype.saturates:  # in some versions torch's own conversions saturate too
         values = stored_as(tensor.dtype, values)
         return torch.from_numpy(values).to(device)
     return torch.from_numpy(values).to(device).to(dtype).view(moved_as(dtype))
@@ -199,7 +199,7 @@ _SPECIAL = (-float("inf"), float("nan"), float("inf"))
 def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, NDArray[Any]]]:
     """The values of each input that is present, before they are rounded to a narrow dtype and repeated.
 
-    Many are drawn side by side: that takes milliseconds a tensor, while a GPU has nothing to do.
+    Several are drawn in parallel: each takes milliseconds, while a GPU has nothing to do.
     """
     present = [t for t in operator.inputs if operator.is_present(check.problem, t)]
     counts = [layout(operator, check, t).extent() for t in present]
@@ -222,8 +222,7 @@ def exact_values(
 ) -> dict[str, Any]:
     """The reference's outputs in float64, on the device of the storages.
 
-    They are computed so when `wide`, else in float32 and rounded to the tensors' dtypes.
-    Integers of 64 bits stay what they are: float64 does not tell large ones apart.
+    With `wide`, they are computed in float64. Without, in float32, and rounded to the tensors' dtypes.
 
     Raises:
         KeyError, TypeError, ValueError: as `outputs_of` does.
@@ -255,7 +254,10 @@ def exact_values(
 
 
 def _cut_off(tensor: Tensor, value: Any, *, wide: bool) -> Any:
-    """See `stored_elements.cut_off`; what is to be rounded ends at the largest value, since torch may not saturate."""
+    """See `stored_elements.cut_off`.
+
+    Values that are to be rounded are cut at the largest value, since torch may not saturate.
+    """
     if not tensor.dtype.saturates:
         return value
     limit = eight_bits(tensor.dtype).overflow if wide else eight_bits(tensor.dtype).max
@@ -263,7 +265,10 @@ def _cut_off(tensor: Tensor, value: Any, *, wide: bool) -> Any:
 
 
 def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> None:
-    """Write how far off outputs may be into `folder`, which appears whole or not at all; the operator is concrete."""
+    """Write the allowed errors of outputs into `folder`, which appears whole or not at all.
+
+    The operator is concrete.
+    """
     if check.integers:
         _check_sums(operator, check, seed, device)
         present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
@@ -306,12 +311,12 @@ def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
 
 
 def _check_sums(operator: Operator, check: Check, seed: int, device: torch.device) -> None:
-    """See to it that a check on small integers is exact, see `refuse_inexact`."""
+    """Raise if a check on small integers is not exact, see `refuse_inexact`."""
     storages = draw_inputs(operator, check, seed, device)
     exact = exact_values(operator, check, storages, device)
     for tensor in operator.inputs:
         if tensor.name in storages and tensor.dtype.saturates:
-            storages[tensor.name].bitwise_and_(0x7F)  # where torch may have no other function
+            storages[tensor.name].bitwise_and_(0x7F)  # torch may have no other function for this
         elif tensor.name in storages and torch_dtype(tensor).is_signed:
             storages[tensor.name].view(torch_dtype(tensor)).abs_()
     sums = exact_values(operator, check, storages, device)
@@ -332,14 +337,17 @@ def read_limits(folder: Path) -> dict[str, Limits]:
 def _run_both(
     operator: Operator, check: Check, seed: int, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """True values and errors of the own dtype; NaN where only one is NaN or infinite, 0 where both are."""
+    """True values, and the errors in the own dtype.
+
+    An error is NaN if only one of two is NaN or infinite, and 0 if both are.
+    """
     storages = draw_inputs(operator, check, seed, device)
     exact = exact_values(operator, check, storages, device)
     near = exact_values(operator, check, storages, device, wide=False)
     errors = {}
     for name, value in exact.items():
         other = near.pop(name)
-        if value.dtype == torch.uint64:  # which torch does not subtract; no error of integers is asked for
+        if value.dtype == torch.uint64:  # torch does not subtract these, and nobody asks for errors of integers
             errors[name] = torch.zeros(value.shape, dtype=torch.float64, device=value.device)
             continue
         odd_value, odd_other = ~torch.isfinite(value), ~torch.isfinite(other)
@@ -352,9 +360,9 @@ def _run_both(
 
 
 def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolerance: float) -> Bounds:
-    """See `reference_results`: `relative` from the larger half of the values, `absolute` from what is left.
+    """See `reference_results`: `relative` is from the larger half of the values, `absolute` from what is left.
 
-    A block at a time: what a reference leaves in memory is large enough.
+    One block at a time, because a reference leaves much in memory.
     """
     unit, tiny = least_errors(tensor.dtype)
     step = max(1, sum(v.numel() for v in values) >> 16)
@@ -377,7 +385,7 @@ def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolera
 
 
 def _blocks(values: Sequence[Any], errors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Magnitudes and errors side by side, without those that are not finite; no block is empty."""
+    """Magnitudes and errors side by side, without values that are not finite. No block is empty."""
     for value, error in zip(values, errors, strict=True):
         for begin in range(0, value.numel(), BLOCK):
             one, other = value[begin : begin + BLOCK].abs(), error[begin : begin + BLOCK]

@@ -23,14 +23,14 @@ Bits = dict[str, Any]
 
 
 class Workspaces:
-    """Guarded workspace, handed to one candidate after the other: made once per size."""
+    """Guarded workspaces, made once per size. One candidate after the other uses them."""
 
     def __init__(self, engine: Engine, policy: Policy) -> None:
         self._engine, self._policy = engine, policy
         self._arena: Arena | None = None
 
     def get(self, size: int) -> Arena | None:
-        """Workspace of exactly so many bytes behind the name `workspace`; None of none.
+        """A workspace of exactly so many bytes. Its piece is called `workspace`. None for 0 bytes.
 
         Raises:
             WorkspaceError: when it is more than the policy allows.
@@ -59,7 +59,7 @@ class Caller:
         self.calls = [_call(loaded.launch, a) for a in arguments]
 
     def run(self, garbage: int, *, renewed: bool = False) -> float:
-        """Poison, but for contents that were `renewed`, make the first call, wait for it; returns its ns.
+        """Poison the outputs, make the first call, and wait for it. Returns its ns. `renewed` contents are kept.
 
         Raises:
             LaunchError: when the call returns an error.
@@ -93,11 +93,11 @@ def verify(
     repeat: bool,
     renewed: bool = False,
 ) -> Verdict:
-    """Run a candidate on a problem and judge it; twice when it shall `repeat`, to compare the bits.
+    """Run a candidate on a problem, and judge it. With `repeat`, run it twice and compare the bits.
 
-    When `renewed`, a call on other contents of the same memory comes before, whose result is not judged. What is read
-    and written has its first contents in front of each other run. Where outputs may be the memory of inputs, they are
-    so in runs of their own.
+    With `renewed`, a call on other contents of the same memory comes first. Its result is not judged. Before each other
+    run, tensors that are read and written get their first contents again. If outputs may be the memory of inputs, there
+    are separate runs for that.
 
     Raises:
         FaultError: when it spoils the context.
@@ -143,7 +143,7 @@ def verify(
 def _verify_aliased(
     engine: Engine, loaded: Loaded, workspaces: Workspaces, state: ProblemState, aliases: Mapping[str, str]
 ) -> Verdict:
-    """Run a candidate once where outputs lie in the memory of inputs, and judge it."""
+    """Run a candidate once with outputs in the memory of inputs, and judge it."""
     calls, beside = state.exact(aliases), told(aliases)
     try:
         runner = Caller(engine, loaded, workspaces, [calls])
@@ -169,7 +169,7 @@ def inspect(
 ) -> tuple[str, float]:
     """Judge what a run left behind: what is wrong (empty when nothing is), and the largest error in tolerances.
 
-    Everything is asked of the device at once; only a fault is looked at more closely. Outputs that hold `bits`, which
+    The device gets all questions at once, and only a fault is looked at more closely. Outputs that hold `bits`, which
     were right before, are right.
     """
     flags = calls.changed()

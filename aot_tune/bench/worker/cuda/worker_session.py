@@ -1,7 +1,7 @@
 """The worker's side of the CUDA family.
 
-torch is imported when a session is made, the GPU is touched by the first request that needs it: until then a spare
-worker holds nothing of it.
+torch is imported when a session is made. The first request that needs the GPU touches it. Until then, a spare worker
+takes nothing from the GPU.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ from aot_tune.spec import Operator
 __all__ = ["CudaSession", "make_session"]
 
 _KEPT_RESULTS = 8
-"""Outputs that were right are kept of so many candidates, to compare with after timed calls."""
+"""The right outputs of so many candidates are kept, to compare with after timed calls."""
 
 _LEAST_NS = 1_000.0
-"""Differences between calls that are noise."""
+"""Differences between calls that count as noise."""
 
 _HOST_BYTES = 4 << 30
-"""The driver takes host memory for what it maps and compiles while a candidate runs; it is not charged for that."""
+"""While a candidate runs, the driver takes host memory for what it maps and compiles. The candidate is not charged for
+it."""
 
 
 def make_session(policy: Policy, role: Role, device: Device) -> CudaSession:
-    """The session of a worker on a GPU; on the host's own memory and clock for units `host`, which tests have."""
+    """The session of a worker on a GPU. For units `host`, which tests use, it is on the host's own memory and clock."""
     return CudaSession(policy, role, device, HostEngine if device.unit.startswith("host") else GpuEngine)
 
 
 _SHARES: dict[Role, float] = {"candidate": 0.55, "framework": 0.33}
-"""Share of the GPU's memory that a worker may take; both hold buffers at the same time."""
+"""Share of the GPU's memory that a worker may take. Both workers hold buffers at the same time."""
 
 
 class _Ready(NamedTuple):
@@ -68,7 +69,7 @@ class _Ready(NamedTuple):
 
 
 class CudaSession(WorkerSession[ProblemState, _Ready]):
-    """See `WorkerSession`. `connect` touches the device; tests hand in another engine."""
+    """See `WorkerSession`. `connect` touches the device. Tests pass another engine."""
 
     def __init__(self, policy: Policy, role: Role, device: Device, connect: Callable[[], Engine]) -> None:
         memory = int(device.identity.get("memory_gib", 8)) << 30
@@ -83,7 +84,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
     def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
-        """Answer one request. A fault of the device is this worker's last word."""
+        """Answer one request. If the device is at fault, this is the worker's last answer."""
         action = self._actions[type(request)]
         if isinstance(request, (messages.Ping, messages.Work)):
             return action(request, emit)
@@ -94,11 +95,11 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
                     return self._act(action, request, emit)
                 except torch.OutOfMemoryError as error:
                     said = str(error).partition("\n")[0]
-                self.clean()  # now that the error is gone: its frames held what they had got
+                self.clean()  # only now, because the error's frames held what they had allocated
             return messages.Failure(kind="OutOfMemoryError", reason=said, status="oom")
         except FaultError as fault:
             return last_word(fault)
-        except Exception:  # whatever it was: when the device is at fault, that is what has to be told
+        except Exception:  # whatever the error was, a fault of the device matters more
             try:
                 self._engine.check()
             except FaultError as fault:
@@ -117,7 +118,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         return reply
 
     def clean(self) -> None:
-        """Lift the memory limit after a failure, and let go of what is not in use."""
+        """Lift the memory limit after a failure, and release what is not in use."""
         super().clean()
         for ready in self._ready.values():
             ready.close()
@@ -142,7 +143,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         return measure_empty(self._engine, self._policy.on_gpu)
 
     def _use_streams(self) -> None:
-        """Bring the device into the state in which programs have it, unless it is; before a time is taken."""
+        """Bring the device into the state that it has in programs, before a time is taken."""
         if not self._on_streams:
             self._engine.use_streams(self._policy.on_gpu.streams)
             self._on_streams = True
@@ -204,14 +205,14 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
         sets = state.rotation()
         runner = Caller(self._engine, loaded, self._workspaces, sets)
-        self._on_streams = False  # its first launches
+        self._on_streams = False  # the candidate's first launches
         sampler = Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz, undo=undo_of(sets))
         return _Ready(runner, sampler)
 
     def _bench(self, request: messages.Screen, emit: Emit) -> messages.Reply:
         runs = self._runs.pop((request.handle, request.key), ())
         hopeless = 2 * self._policy.screen_stop * (request.best_ns or math.inf) + self._policy.on_gpu.single_ns
-        if len(runs) > 1 and min(runs) > hopeless:  # the calls that were verified are times enough
+        if len(runs) > 1 and min(runs) > hopeless:  # the verified calls have told the time well enough
             self._accepted.pop((request.handle, request.key), None)
             return messages.Timed(samples=runs)
         return super()._bench(request, emit)
@@ -252,7 +253,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         )
 
     def _does_less(self, runner: Caller, state: ProblemState, bits: Bits, call_ns: float) -> tuple[str, str]:
-        """What a candidate does less of where a call is repeated, and what is wrong after calls that were not."""
+        """How the candidate does less when a call is repeated, and what is wrong after fresh calls."""
         with self._confined():
             fresh = FreshCalls(self._engine, runner.calls[0], runner.first, call_ns)
             less = does_less(fresh.play, max(call_ns, 1.0), _LEAST_NS)
@@ -260,7 +261,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         return less, self._fault(runner, state, bits)
 
     def _fault(self, runner: Caller, state: ProblemState, bits: Bits) -> str:
-        """What is wrong after timed calls; bits that were right before are right again."""
+        """What is wrong after timed calls. If the bits are those that were right before, nothing is."""
         fault, _ = inspect(state, runner.first, runner.workspace, bits)
         if fault:
             runner.first.restore()
@@ -308,13 +309,13 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
 
 
 def _settle(runner: Caller) -> None:
-    """A call whose results are looked at, where timed ones may have had those of others to go on."""
+    """A call whose results are checked, because timed calls may have used the results of others."""
     if runner.first.sources:
         runner.run(GARBAGE[1])
 
 
 def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
-    """Copies of a call's results, in float32 where their own dtype is narrower."""
+    """Copies of a call's results, in float32 if their own dtype is narrower."""
     found = {}
     for tensor in calls.outputs():
         dtype = torch_dtype(tensor)
@@ -326,5 +327,8 @@ def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
 
 
 def _verdict(fault: str, less: str, sampler: Sampler) -> Status:
-    """Of timed calls: work on another stream is right in the end, but no time says how long it took."""
+    """The status of timed calls.
+
+    Work on another stream may give right results, but its time is not in the measurement.
+    """
     return "wrong-result" if fault else "suspicious" if less or sampler.idle else "ok"

@@ -1,8 +1,8 @@
 /* What the headers of all tuned libraries share: the tensor layout, the execution struct and the error codes.
  *
- * Tensors are DLPack's DLTensor. Where <dlpack/dlpack.h> can be found, or another header has defined DLPack's
- * types already, those definitions are used; else the types below are declared, which have the same layout. A
- * translation unit that brings its own copy of dlpack.h from elsewhere includes that copy first.
+ * Tensors are DLPack's DLTensor. If <dlpack/dlpack.h> can be found, or another header has defined DLPack's
+ * types already, those definitions are used. Otherwise the types below are declared, which have the same
+ * layout. A translation unit that has its own copy of dlpack.h must include that copy first.
  */
 #ifndef AOT_TUNE_BASE_H_
 #define AOT_TUNE_BASE_H_
@@ -16,16 +16,16 @@
 #endif
 #endif
 
-/* The version of aot_tune that this header is of. AOT_TUNE_VERSION compares: 10203 is 1.2.3. */
+/* The version of aot_tune that this header belongs to. AOT_TUNE_VERSION compares: 10203 is 1.2.3. */
 #define AOT_TUNE_VERSION_MAJOR 0
 #define AOT_TUNE_VERSION_MINOR 2
 #define AOT_TUNE_VERSION_PATCH 0
 #define AOT_TUNE_VERSION \
   (AOT_TUNE_VERSION_MAJOR * 10000 + AOT_TUNE_VERSION_MINOR * 100 + AOT_TUNE_VERSION_PATCH)
 
-/* What programs and libraries must agree on: the types and numbers of this header, and how functions take
- * their arguments. It is another number when a program has to be compiled again for that, and the end of the
- * library's name, lib<name>.so.1, unless its project gives it a version of its own. */
+/* The version of what programs and libraries must agree on: the types and numbers of this header, and how
+ * functions take their arguments. When it changes, programs must be compiled again. The library's name ends
+ * with it, lib<name>.so.1, unless its project gives it a version of its own. */
 #define AOT_TUNE_ABI_VERSION 1
 
 #ifdef __cplusplus
@@ -35,7 +35,7 @@ extern "C" {
 #if !defined(DLPACK_DLPACK_H_) && !defined(AOT_TUNE_DLPACK_DEFINED)
 #define AOT_TUNE_DLPACK_DEFINED 1
 
-/* Where memory is; only the values that tuned libraries may meet. */
+/* Where memory is. Only the values that tuned libraries may meet. */
 #ifdef __cplusplus
 typedef enum : int32_t {
 #else
@@ -70,7 +70,7 @@ typedef struct {
   uint16_t lanes; /* 1 for plain elements */
 } DLDataType;
 
-/* A view of memory that somebody else owns. */
+/* A view of memory. Somebody else owns the memory. */
 typedef struct {
   void* data;
   DLDevice device;
@@ -84,7 +84,7 @@ typedef struct {
 
 #ifndef AOT_TUNE_EXEC_DEFINED
 #define AOT_TUNE_EXEC_DEFINED 1
-/* How a call is carried out. A NULL pointer to it means: default stream, workspace of the library's own. */
+/* How a call is carried out. NULL means the default stream and the library's own workspace. */
 typedef struct aot_tune_exec {
   void* stream;    /* the device's stream; ignored on a CPU */
   void* workspace; /* memory of the device, aligned to 64 bytes; NULL: the library's own. The variant that
@@ -96,14 +96,14 @@ typedef struct aot_tune_exec {
 /* What functions return. Nothing is written to an output when a call fails before a kernel runs. */
 typedef enum {
   AOT_TUNE_OK = 0,
-  AOT_TUNE_ERROR_NULL = 1,   /* a tensor that must be passed is NULL or has no data, or a result's place is */
+  AOT_TUNE_ERROR_NULL = 1,   /* a required tensor is NULL or has no data, or the place for a result is NULL */
   AOT_TUNE_ERROR_RANK = 2,   /* wrong number of axes */
   AOT_TUNE_ERROR_DTYPE = 3,  /* wrong element type */
-  AOT_TUNE_ERROR_DEVICE = 4, /* on a device that the library has nothing for, or not all on one device */
+  AOT_TUNE_ERROR_DEVICE = 4, /* the library has nothing for the device, or tensors are on several devices */
   AOT_TUNE_ERROR_SHAPE = 5,  /* an extent that does not fit the others, or is out of range */
   AOT_TUNE_ERROR_LAYOUT = 6, /* elements not aligned to their size, or elements of an output share memory */
   AOT_TUNE_ERROR_OVERLAP = 7,      /* an output shares memory with another tensor */
-  AOT_TUNE_ERROR_ATTRIBUTE = 8,    /* an attribute's value is none of its choices, or not taken here */
+  AOT_TUNE_ERROR_ATTRIBUTE = 8,    /* an attribute's value is none of its choices, or not allowed here */
   AOT_TUNE_ERROR_WORKSPACE = 9,    /* the workspace given is too small or not aligned to 64 bytes */
   AOT_TUNE_ERROR_MEMORY = 10,      /* no memory for the library's own workspace */
   AOT_TUNE_ERROR_KERNEL = 11,      /* the kernel reported a failure; outputs are undefined */

@@ -1,4 +1,4 @@
-/* Tensors of memory that a program has, for C: aot_tune_tensor(data, AOT_TUNE_F32, aot_tune_cpu(), 2, shape,
+/* Tensors in memory that a program has, for C: aot_tune_tensor(data, AOT_TUNE_F32, aot_tune_cpu(), 2, shape,
  * NULL).
  *
  * Nothing is copied or checked here; the library checks at the call. C++ has more in aot_tune/tensor.hpp.
@@ -8,7 +8,7 @@
 
 #include "aot_tune/base.h"
 
-/* The dtype of elements that have a DLDataTypeCode and so many bits. */
+/* The dtype with a DLDataTypeCode and so many bits. */
 static inline DLDataType aot_tune_dtype(int code, int bits) {
   DLDataType dtype;
   dtype.code = (uint8_t)code;
@@ -17,7 +17,7 @@ static inline DLDataType aot_tune_dtype(int code, int bits) {
   return dtype;
 }
 
-/* The dtypes that operators may have. A copy of dlpack.h may be older than its codes for 8 bits. */
+/* The dtypes that operators may have. 8-bit ones use numbers: a copy of dlpack.h may lack their names. */
 #define AOT_TUNE_F64 aot_tune_dtype(kDLFloat, 64)
 #define AOT_TUNE_F32 aot_tune_dtype(kDLFloat, 32)
 #define AOT_TUNE_F16 aot_tune_dtype(kDLFloat, 16)
@@ -43,15 +43,15 @@ static inline DLDevice aot_tune_device(DLDeviceType type, int32_t id) {
 
 static inline DLDevice aot_tune_cpu(void) { return aot_tune_device(kDLCPU, 0); }
 
-/* The NVIDIA GPU of a number, as CUDA counts them. */
+/* The NVIDIA GPU with a number, as CUDA counts them. */
 static inline DLDevice aot_tune_cuda(int32_t id) { return aot_tune_device(kDLCUDA, id); }
 
-/* The AMD GPU of a number, as HIP counts them. */
+/* The AMD GPU with a number, as HIP counts them. */
 static inline DLDevice aot_tune_rocm(int32_t id) { return aot_tune_device(kDLROCM, id); }
 
 /* A view of `data`, on `device`, with `ndim` extents in `shape` and as many strides, in elements, in
- * `strides`; NULL is row-major. The view refers to all three arrays: they have to live as long. What is only
- * read may be const. */
+ * `strides`. NULL means row-major. The view refers to all three arrays, so they must live as long. `data`
+ * that is only read may be const. */
 static inline DLTensor aot_tune_tensor(const void* data, DLDataType dtype, DLDevice device, int32_t ndim,
                                        int64_t* shape, int64_t* strides) {
   DLTensor tensor;

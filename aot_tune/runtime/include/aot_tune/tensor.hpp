@@ -1,11 +1,12 @@
-// Tensors of memory that a program has, for C++17, and errors of calls as exceptions. Nothing to link.
+// Tensors in memory that a program has, for C++17, and errors of calls as exceptions. There is nothing to
+// link.
 //
 //   std::vector<float> x(6), y(6);
 //   const aot_tune::Tensor in = aot_tune::contiguous(x, {2, 3}), out = aot_tune::contiguous(y, {2, 3});
 //   aot_tune::check(aot_tune_softmax(in, out, nullptr), aot_tune_last_error);
 //
-// A tensor is a view: the memory stays the program's, and has to live as long. Where a program is compiled
-// without exceptions, an error is written to stderr and ends the program.
+// A tensor is a view. The memory belongs to the program, and must live as long as the view. If a program is
+// compiled without exceptions, an error is written to stderr and ends the program.
 #ifndef AOT_TUNE_TENSOR_HPP_
 #define AOT_TUNE_TENSOR_HPP_
 
@@ -58,7 +59,7 @@ constexpr bool kNever = false;
 
 }  // namespace detail
 
-// Throws Error where a call failed; `last_error` is the function <prefix>_last_error of the called library.
+// Throws Error if a call failed. `last_error` is the function <prefix>_last_error of the called library.
 inline void check(int32_t status, const char* (*last_error)()) {
   if (status != AOT_TUNE_OK) detail::raise(Error(status, last_error()));
 }
@@ -75,13 +76,13 @@ constexpr DLDataType dtype(int code, int bits) noexcept {
   return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
 }
 
-// By DLPack's codes: a copy of dlpack.h may be older than those of 8 bits.
+// DLPack's codes as numbers, because a copy of dlpack.h may be older than those of 8 bits.
 inline constexpr DLDataType f64 = dtype(2, 64), f32 = dtype(2, 32), f16 = dtype(2, 16), bf16 = dtype(4, 16);
 inline constexpr DLDataType f8e4m3 = dtype(10, 8), f8e5m2 = dtype(12, 8), boolean = dtype(6, 8);
 inline constexpr DLDataType i8 = dtype(0, 8), i16 = dtype(0, 16), i32 = dtype(0, 32), i64 = dtype(0, 64);
 inline constexpr DLDataType u8 = dtype(1, 8), u16 = dtype(1, 16), u32 = dtype(1, 32), u64 = dtype(1, 64);
 
-// The dtype of a C++ type. A type of your own gets one by a specialisation:
+// The dtype of a C++ type. To give a type of your own a dtype, specialise:
 //   template <> struct aot_tune::dtype_of<Half> { static constexpr DLDataType value = aot_tune::f16; };
 template <class T, class = void>
 struct dtype_of {
@@ -146,9 +147,9 @@ struct dtype_of<__nv_fp8_e5m2> {
 
 // ---- Tensors
 
-constexpr size_t kMostAxes = 8;  // of any operator
+constexpr size_t kMostAxes = 8;  // the most axes of any operator
 
-// Extents or strides, as {2, 3} or any array of int64_t that has data() and size().
+// Extents or strides: {2, 3}, or any array of int64_t that has data() and size().
 class Sizes {
  public:
   Sizes(std::initializer_list<int64_t> given) noexcept : Sizes(given.begin(), given.size()) {}
@@ -167,11 +168,11 @@ class Sizes {
   size_t count_;
 };
 
-// A view of memory that is passed where a library takes a `const DLTensor*`. It has its extents and strides
-// itself, and may be copied. Functions below make it.
+// A view of memory. It is passed where a library takes a `const DLTensor*`. It contains its extents and
+// strides, and may be copied. The functions below make it.
 class Tensor {
  public:
-  // Throws std::invalid_argument where no call could take the tensor. Without strides it is row-major.
+  // Throws std::invalid_argument if no call could take the tensor. Without strides, it is row-major.
   Tensor(const void* data, DLDataType dtype, DLDevice device, Sizes shape, const Sizes* strides = nullptr) {
     if (shape.size() > kMostAxes) {
       detail::refuse("it has " + std::to_string(shape.size()) + " axes, and operators have at most 8");
@@ -233,8 +234,7 @@ class Tensor {
     return made;
   }
 
-  // Elements of memory that it reaches over from data on. Throws std::invalid_argument where it reaches in
-  // front of it.
+  // How many elements of memory it spans from data on. Throws std::invalid_argument if it begins before data.
   uint64_t reach() const {
     if (empty_) return 0;
     uint64_t last = 0;
@@ -298,8 +298,8 @@ inline Tensor within(const Tensor& tensor, size_t held) {
 
 }  // namespace detail
 
-// Of what a container of the host holds, such as std::vector, std::array or std::span; throws
-// std::invalid_argument where the container is too small.
+// From a container of the host, such as std::vector, std::array or std::span. Throws std::invalid_argument if
+// the container is too small.
 template <class Container, class T = detail::Element<Container>>
 Tensor contiguous(Container& container, Sizes shape) {
   return detail::within(contiguous(static_cast<T*>(container.data()), shape), container.size());

@@ -207,7 +207,7 @@ def test_a_gpu_that_serves_no_second_process_is_refused_with_the_remedy(
         ({"reasons": 0x20}, "software thermal slowdown"),
         ({"reasons": 0x8}, "hardware slowdown"),
         ({"reasons": 0x80}, "power brake"),
-        ({"sm": 1188}, "a clock of 1188 MHz, 1980 are expected"),
+        ({"sm": 1188}, "a clock of 1188 MHz instead of 1980"),
         ({"sm": 1600}, ""),
         ({"sm": 1188, "reasons": 0x4}, ""),
         ({"sm": 345, "reasons": 0x1}, ""),
@@ -279,7 +279,7 @@ def test_a_pause_says_why(gpu: Gpu, change: Change) -> None:
     monitor.recover(monitor.spoiled(monitor.read([])))
     (line,) = lines
     assert line == (
-        "NVIDIA H200: a clock of 1000 MHz, 1980 are expected: what was just timed is timed again in 5 s "
+        "NVIDIA H200: a clock of 1000 MHz instead of 1980: what was just timed is timed again in 5 s "
         "(1 of at most 12 times)"
     )
 
@@ -297,7 +297,7 @@ def test_processes_that_come_later_are_noted_and_said_once(
         assert state is not None
         counts.append(state.others)
     assert counts == [0, 0, 2, 1]
-    assert lines == ["noisy: other processes use NVIDIA H200 while it is measured on; it is noted"]
+    assert lines == ["noisy: other processes use NVIDIA H200 during measurements; the records note it"]
 
 
 def test_a_clock_that_stays_low_is_what_is_expected_from_then_on(gpu: Gpu, change: Change) -> None:

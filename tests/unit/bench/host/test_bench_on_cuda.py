@@ -187,6 +187,6 @@ def test_libraries_stay_loaded_once_a_worker_died_as_one_went(bed: Bed, library:
         )
         assert found.status == "ok", found.reason
     assert bed.bench.pool.deaths == 1
-    told = [line for line in bed.lines if "libraries stay loaded" in line]
+    told = [line for line in bed.lines if "libraries now stay loaded" in line]
     assert len(told) == 1
     assert "SIGABRT" in told[0]

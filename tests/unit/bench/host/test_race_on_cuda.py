@@ -192,7 +192,7 @@ def test_without_a_probe_the_race_goes_on_and_that_is_said_once(kept_bed: Bed, m
     for _ in range(2):
         raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
         assert all(m.status == "ok" and m.clocks and not any(m.clocks) for m in raced)
-    assert lines == ["the clock of multiprocessors cannot be probed: NVML is asked for the clock instead"]
+    assert lines == ["the clock of multiprocessors cannot be probed, so NVML tells the clock"]
 
 
 class Crowded(Monitor):

@@ -144,7 +144,7 @@ BAD: dict[str, tuple[Callable[..., Any], str, str]] = {
     "unknown": (_unknown, "i32", r"raised AttributeError in line \d+: the call has no 'bread'; it has B, P, Q, bias,"),
     "shape": (lambda _rng, _call: np.zeros(3, int), "i32", r"returns an array of shape \(3,\), wanted \(4, 10\)"),
     "text": (lambda _rng, call: np.full(call.shape, "a"), "i32", "returns <U1 where numbers are wanted"),
-    "moody": (_moody, "i32", "returns other values when it is called again: all randomness has to be of `rng`"),
+    "moody": (_moody, "i32", "returns other values when it is called again; take all random numbers from `rng`"),
     "range": (
         lambda _rng, call: np.full(call.shape, 300),
         "u8",

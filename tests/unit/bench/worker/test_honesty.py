@@ -63,7 +63,7 @@ def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious(disturbed
         return disturbed * (number % 3)
 
     said = does_less(played(CALL, 3 * CALL, disturbance), CALL, LEAST)
-    assert said.startswith("takes 3.0 times as long where its outputs are not there yet")
+    assert said.startswith("takes 3.0 times as long when its outputs are missing")
 
 
 def test_differences_that_the_clock_cannot_tell_are_none() -> None:

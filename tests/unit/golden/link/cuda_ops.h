@@ -4,9 +4,9 @@
  * may be called from any thread. Tensors may have any strides; outputs must not share memory with other tensors. A call
  * whose outputs have no elements returns at once.
  *
- * Variables of the environment are read at the first call: AOT_TUNE_OVERRIDE=FILE has rules that say what serves calls
- * within ranges of dims; AOT_TUNE_FORCE and AOT_TUNE_EXCLUDE have variants that serve, or never do; AOT_TUNE_TRACE=FILE
- * counts calls; AOT_TUNE_WARN=unseen tells of calls unlike those that were measured.
+ * Environment variables are read at the first call. AOT_TUNE_OVERRIDE=FILE has rules for what serves calls within some
+ * ranges of dims. AOT_TUNE_FORCE names variants that calls must use, and AOT_TUNE_EXCLUDE variants that they never use.
+ * AOT_TUNE_TRACE=FILE counts calls. AOT_TUNE_WARN=unseen reports calls unlike those that were measured.
  */
 #ifndef AOT_TUNE_CUDA_OPS_H_
 #define AOT_TUNE_CUDA_OPS_H_
@@ -20,19 +20,19 @@
 extern "C" {
 #endif
 
-/* What was wrong in the last call of this thread that failed; empty when none has. Valid until the next failure. */
+/* What was wrong in this thread's last failed call. Empty if none has failed. Valid until the next failure. */
 const char* aot_tune_last_error(void);
 
 /* What the library holds, as JSON: operators, variants with the digests of their objects, decision tables, tools. */
 const char* aot_tune_manifest(void);
 
-/* Loads the kernels that the library has for a device, so that no later call does; DLPack's numbers of the device. Not
- * needed for correctness: else kernels load at their first call, also while a stream is captured. */
+/* Loads the library's kernels for a device, so that no later call does. The arguments are DLPack's numbers. Results do
+ * not depend on it: otherwise kernels load at their first call, even while a stream is captured. */
 int32_t aot_tune_preload(int32_t device_type, int32_t device_id);
 
-/* Threads that calls on a CPU get from now on, in all threads of the process; 0: OpenMP's number of the thread that
- * calls, as at the beginning. That is OMP_NUM_THREADS, or what omp_set_num_threads said in that thread, else the
- * cores that the process may use and its control group's quota pays for. */
+/* Sets how many threads calls on a CPU get from now on, in all threads of the process. 0 is the default: OpenMP's
+ * number of the calling thread. That is OMP_NUM_THREADS, or what omp_set_num_threads set in that thread. Otherwise, it
+ * is the number of cores that the process may use and its control group's quota pays for. */
 int32_t aot_tune_set_num_threads(int32_t threads);
 
 /* Threads that a call of this thread on a CPU gets. */
@@ -54,7 +54,7 @@ int32_t aot_tune_scale(const DLTensor* x, const DLTensor* bias, const DLTensor* 
 int32_t aot_tune_scale_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor,
                                  size_t* workspace_size);
 
-/* Writes lines of 'key: value' on the variant that this call gets and why; cut off to fit size. */
+/* Writes lines of 'key: value': which variant this call gets, and why. They are cut off to fit size. */
 int32_t aot_tune_scale_explain(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor,
                                const aot_tune_exec* exec, char* buffer, size_t size);
 

@@ -4,7 +4,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, type_ch
 
 @type_check_only
 class Tensor(Protocol):
-    """What DLPack reads: numpy.ndarray, torch.Tensor, ... It is there for annotations, under TYPE_CHECKING, alone."""
+    """What DLPack reads: numpy.ndarray, torch.Tensor, ... It only exists for annotations, under TYPE_CHECKING."""
 
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
     def __dlpack_device__(self) -> tuple[Any, Any]: ...
@@ -24,7 +24,7 @@ class _CudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 _Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | None
-# Of the first tensor, whose framework makes the results; a subclass of its tensors gets a plain one.
+# The type of the first tensor, whose framework makes the results. A subclass of its tensors gets a plain tensor.
 _T = TypeVar("_T", bound=Tensor)
 
 operators: tuple[Literal["scale"]]

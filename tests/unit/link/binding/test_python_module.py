@@ -237,7 +237,7 @@ def test_errors_are_of_two_kinds(ops: ModuleType) -> None:
 
 
 def test_positional_arguments(ops: ModuleType, x: Array, weight: Array) -> None:
-    with pytest.raises(TypeError, match=r"rms_norm\(\) misses the tensor 'weight'"):
+    with pytest.raises(TypeError, match=r"rms_norm\(\) needs the tensor 'weight'"):
         ops.rms_norm(x)
     with pytest.raises(TypeError, match="takes at most 3 positional arguments, 4 were given"):
         ops.rms_norm(x, weight, x, x)

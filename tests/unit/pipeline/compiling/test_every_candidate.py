@@ -170,7 +170,7 @@ def test_triton_functions_run_in_the_interpreter(
     assert told["twice/right"].startswith("  in Triton's interpreter right on 'N=")
     assert told["twice/wrong"].startswith("  in Triton's interpreter wrong on 'N=")
     assert "]: got " in told["twice/wrong"]
-    assert told["twice/past_the_end"].endswith(": it writes in front of or behind 'y'")
+    assert told["twice/past_the_end"].endswith(": it writes before or behind 'y'")
     assert told["twice/assembly"].startswith("  in Triton's interpreter not runnable on 'N=")
     assert [line for line in said if line.startswith("WRONG")] == [
         f"WRONG in Triton's interpreter: twice/{name} for cuda-sm_80" for name in ("wrong", "past_the_end")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +69,7 @@ class Probed:
         self.turn = Budget(seconds)
         self.lines: list[str] = []
         self.compiled: list[str] = []
+        self.asked: list[str] = []
         self.compiles = compiles
         self.progress = SimpleNamespace(line=self.lines.append)
 
@@ -102,9 +103,11 @@ def pairs() -> list[tuple[LoadedOperator, Evidence]]:
     return [(LoadedOperator(Path(), OPERATOR), Evidence(OPERATOR, target, found))]
 
 
-def probed(times: list[Measurement | AotTuneError], session: Probed) -> tuple[DevicePool, list[str]]:
+def probed(
+    times: list[Measurement | AotTuneError], session: Probed, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[DevicePool, list[str]]:
     """A pool of so many devices after the check; its members say what the probe was."""
-    asked: list[str] = []
+    asked = session.asked
     with pool_of(len(times)) as pool:
         for member, told in zip(pool.members, times, strict=True):
 
@@ -115,7 +118,7 @@ def probed(times: list[Measurement | AotTuneError], session: Probed) -> tuple[De
                 return cast(Measurement, told)
 
             member.probe = probe  # type: ignore[method-assign]
-        check_agreement(cast(Session, session), pool, pairs())
+        check_agreement(cast(Session, session), pool, pairs(), meanwhile)
     return pool, asked
 
 
@@ -153,7 +156,7 @@ def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -
     pool, asked = probed([timed((), "wrong-result"), timed((), "wrong-result")], session)
     assert len(pool.members) == 2
     assert bool(asked) == compiles
-    assert session.lines == ["NOTE no probe ran on any of the 2 devices: they are assumed to be equal"]
+    assert session.lines == ["NOTE no probe ran on any of the 2 devices: they count as equal"]
 
 
 def test_a_probe_that_the_end_of_the_budget_broke_off_says_nothing_of_its_device() -> None:
@@ -162,7 +165,7 @@ def test_a_probe_that_the_end_of_the_budget_broke_off_says_nothing_of_its_device
     assert (len(pool.members), len(asked), session.lines) == (2, 4, [])
 
 
-def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_is_tuned_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     module, done, asked = (
         importlib.import_module("aot_tune.pipeline.scheduling.tune"),
         list[str](),
@@ -186,11 +189,11 @@ def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest
         return SimpleNamespace(compiling=0.0, measuring=0.0, wall=0.0)
 
     fakes = {"DevicePool": lambda *_: nullcontext(pool), "ended_with": ended_with, "measure_overlapped": measure}
-    fakes |= {"check_agreement": lambda *_: done.append("probe"), "ask_for": lambda *_: next(asked)}
+    fakes |= {"ask_for": lambda *_: next(asked)}
     for name, fake in {**fakes, "nothing_is_known": lambda *_: False, "next_step": lambda *_: 1}.items():
         monkeypatch.setattr(module, name, fake)
     module.tune_on(session, Target(name="cuda-sm_80", family="cuda", level=80), [], {})
-    assert done == ["begin", "probe", "measure", "end"]
+    assert done == ["begin", "measure", "end"]
 
 
 def test_a_probe_takes_nothing_from_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +218,13 @@ def test_a_probe_takes_nothing_from_other_devices(monkeypatch: pytest.MonkeyPatc
     one, _ = measurer(monkeypatch, bench, seconds=None)
     assert one.probe(LOADED, ONE, GENERIC).status == "ok"
     assert (bench.calls, bench.inside) == (1, False)
+
+
+def test_what_goes_on_meanwhile_begins_between_the_probes_compile_and_its_runs() -> None:
+    session, before = Probed(), list[tuple[int, int]]()
+    probed([steady(100.0), steady(100.5)], session, lambda: before.append((len(session.compiled), len(session.asked))))
+    assert before == [(1, 0)]
+    assert len(session.asked) == 6
 
 
 def test_one_device_needs_no_probe() -> None:

@@ -16,6 +16,7 @@ from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.scheduling import background_compiler as background
+from aot_tune.pipeline.scheduling import overlapped
 from aot_tune.pipeline.scheduling.overlapped import OverlappedTune
 from aot_tune.pipeline.scheduling.screen_queue import Priority, ScreenQueue
 from aot_tune.pipeline.scheduling.tune import not_known
@@ -84,6 +85,46 @@ def test_what_was_compiled_before_as_a_probe_is_screened_like_the_others(budget:
     assert sorted(world.screened) == sorted(alone.screened)
     assert earlier.compiled == ["generic_bf16_0", "generic_f16_0"]
     assert sorted(alone.compiled) == sorted(earlier.compiled + world.compiled)  # nothing twice, and nothing left out
+
+
+def probe_that(waits: Callable[[], None]) -> Callable[..., None]:
+    """A check of devices that waits between what goes on meanwhile and its end."""
+
+    def check(_session: object, _pool: object, _pairs: object, meanwhile: Callable[[], None]) -> None:
+        meanwhile()
+        waits()
+
+    return check
+
+
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_compilers_begin_while_devices_time_a_probe(budget: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But within a budget the generic variants come first, on devices that agree."""
+    world, seen = World(budget=budget, delay=0.01), list[bool]()
+
+    def waits() -> None:
+        until = time.monotonic() + (10.0 if budget is None else 0.1)
+        while not world.compiled and time.monotonic() < until:
+            time.sleep(0.001)
+        seen.append(bool(world.compiled))
+        assert not world.screened
+
+    monkeypatch.setattr(overlapped, "check_agreement", probe_that(waits))
+    world.run(everyone())
+    assert seen == [budget is None]
+    assert len(world.screened) == len(set(world.screened)) == 2 * 5 + 1 * 3
+
+
+def test_compilers_end_with_a_check_that_fails(
+    monkeypatch: pytest.MonkeyPatch, no_thread_left: Callable[[], bool]
+) -> None:
+    def fails() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(overlapped, "check_agreement", probe_that(fails))
+    with pytest.raises(KeyboardInterrupt):
+        World(delay=0.01).run(everyone())
+    assert no_thread_left()
 
 
 @pytest.mark.parametrize("budget", [0.0, 1e-6])
