@@ -25,9 +25,8 @@ __all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_
 
 
 _LEFT_OUT = 1.03
-"""A candidate that a race left out counts as slower than the race's best by at least this factor.
-
-The factor exceeds the regret at which a variant may replace others, because the candidate has only a short screen. A
+"""A candidate that a race left out counts as slower than the race's best by at least this factor. The
+factor exceeds the regret at which a variant may replace others, because the candidate has only a short screen. A
 product that draws much power was 1 % behind in its screen, and 8 % in a race."""
 _TRIFLE = 1e-6
 """What does not beat a vendor's variant costs this much more. It ranks behind that variant, without a real regret."""
@@ -321,8 +320,7 @@ class Evidence:
     def choice_costs(self) -> Costs:
         """The costs that a choice uses: a vendor's variant costs least, unless it is beaten by more than the noise.
 
-        What does not beat the vendor's fastest raced variant by more than the noise costs slightly more than that
-        variant.
+        What does not beat the vendor's fastest raced variant by more than the noise costs slightly more than it.
         """
         found, times = self.costs(), self.times()
         for problem, costs in found.items():

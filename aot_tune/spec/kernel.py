@@ -103,8 +103,7 @@ class Kernel:
         split: how many blocks share the steps of one tile.
         cluster: dim to how many tiles along it make a cluster. Clusters are always launched whole.
         occupancy: how many blocks run on a multiprocessor at the same time.
-        compile_seconds: about how long one config compiles. Where compiling and measuring overlap, long compiles start
-        first.
+        compile_seconds: about how long one config compiles. Where compiling overlaps measuring, long ones start first.
         stages: for a composed kernel, its launches in order: a vendor's library by its backend, `cublaslt`; `epilogue`
             for the operator's epilogue as `common/epilogue.cuh.j2` makes it; or a name of its own. A build without one
             of the backends does without the kernel.

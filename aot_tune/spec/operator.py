@@ -17,7 +17,7 @@ class Operator(OperatorFields):
     Args:
         name: unique in a library. The C function is `<prefix>_<name>`.
         dims: names of the symbolic dims. Each is bound by the shape of a tensor that is always present, or by an
-        integer.
+            integer.
         tensors: inputs and outputs in the order of the C arguments.
         scalars, attributes: further arguments, in order.
         reference: `reference(xp, call)` returns a dict of output name to array. It computes with array-API functions of
@@ -43,7 +43,7 @@ class Operator(OperatorFields):
             such as `stride("x", 1) == 1`. Other calls get an error. All kernels may rely on the conditions, the generic
             ones too.
         exact: declares that results on small integers are exact in any order of summation. Candidates are verified so
-        too.
+            too.
         deterministic: whether equal calls must give equal bits. Then a candidate whose repeated runs differ is wrong.
         kernels: at least one kernel, and exactly one generic kernel for each backend that has generic variants.
         documentation: what it computes, for `help` and the C header.

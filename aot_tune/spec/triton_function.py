@@ -145,7 +145,7 @@ class TritonFunction:
             Calls in which they do not fit go to another kernel.
         pruners: whether the autotuner's own pruners are used. Without them, all configs are tried on all problems.
         hooks_declared: says that `Descriptor.block` and the like declare what hooks of configs do. The hooks are left
-        out.
+            out.
         inspections: what the function declares, by target. The build fills this in.
     """
 

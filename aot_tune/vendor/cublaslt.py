@@ -79,7 +79,7 @@ class Product:
         residual: whether there is a residual. Then there is no activation.
         batch: number of products. If there are several, there is no bias and no residual.
         next_a: distance from one matrix a to the next, in elements; None means dense. next_b and next_d (of out) are
-        alike.
+            alike.
     """
 
     m: int

@@ -104,7 +104,7 @@ def patch(
         model: any module. It is changed in place.
         ops: the library's module; the default is `aot_tune.ops`.
         operators: the operators to use; the default is gemm, rms_norm, layer_norm, silu_mul, softmax and
-        flash_attention.
+            flash_attention.
         tuned: whether modules are replaced only if a tuned variant of the library serves their calls. With False,
             generic variants may serve too.
 
