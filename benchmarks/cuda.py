@@ -136,7 +136,7 @@ def make_passes(options: argparse.Namespace) -> list[Pass]:
             passes.append(Pass(_BOTH, fused, 0, compile=True, exclude=_VENDOR))
     if not passes:
         raise SystemExit(
-            "benchmarks: nothing to measure: --no-eager-pass leaves max-autotune's, of which there is none"
+            "benchmarks: nothing to measure: --no-eager-pass leaves only max-autotune's pass, which has no tasks"
         )
     total = sum(_SHARES[p.name] for p in passes)
     for one in passes:

@@ -71,7 +71,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _StubWorker(Holdings):
-    """Knows what a worker would know. It is no process."""
+    """Knows what a worker would know. It is not a process."""
 
     state = "READY"
 

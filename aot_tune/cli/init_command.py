@@ -84,8 +84,8 @@ def project_files(name: str, kind: str = "plain") -> dict[str, str]:
         OptionError: when the name cannot serve as a package, a CMake target and a C prefix.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
-        fix = "use letters, digits and _, a letter first, such as my_kernels; no keyword of Python"
-        raise OptionError(f"{name!r} is no name for a package", fix=fix)
+        fix = "use letters, digits and _, a letter first, such as my_kernels; not a keyword of Python"
+        raise OptionError(f"{name!r} cannot be the name of a package", fix=fix)
     if name in _TAKEN:
         raise OptionError(f"{name!r} is taken", why="by CMake, or by what the project imports", fix="take another name")
     environment = jinja2.Environment(

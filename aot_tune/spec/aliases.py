@@ -18,7 +18,7 @@ def check_aliases(op: OperatorFields, where: str) -> None:
     for tensor in op.tensors:
         for name in tensor.may_alias:
             if name not in read_only:
-                known = "is written too" if name in tensors else "is no tensor of it"
+                known = "is written too" if name in tensors else "is not one of its tensors"
                 raise SpecError(
                     f"{where}: tensor {tensor.name!r} may alias {name!r}, which {known}",
                     fix=did_you_mean(name, read_only),
@@ -40,8 +40,8 @@ def check_layouts(op: OperatorFields, where: str) -> None:
     for tensor in (t for t in op.tensors if t.layout_of):
         if tensor.layout_of not in inputs:
             raise SpecError(
-                f"{where}: tensor {tensor.name!r} has the layout of {tensor.layout_of!r}, which is no input that is "
-                "always passed",
+                f"{where}: tensor {tensor.name!r} has the layout of {tensor.layout_of!r}, which is not an input that "
+                "is always passed",
                 fix=did_you_mean(tensor.layout_of, inputs),
             )
         if tensors[tensor.layout_of].rank != tensor.rank:

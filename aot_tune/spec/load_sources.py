@@ -277,7 +277,7 @@ def _check_one(operator: Operator, parameters: Collection[str], given: NativeArg
         )
     if isinstance(given, str) and given not in _names(operator):
         raise SpecError(
-            f"{where}: {given!r} is no tensor, scalar, attribute or dim",
+            f"{where}: {given!r} is not a tensor, scalar, attribute or dim",
             fix=f"{did_you_mean(given, _names(operator))}; for an expression of C++ write Code({given!r})",
         )
 

@@ -119,7 +119,7 @@ def read_wall(directory: Path) -> Wall:
 
 
 def write_wall(directory: Path, wall: Wall) -> None:
-    """Write the note into the build folder. It is no error if the folder cannot be written."""
+    """Write the note into the build folder. Nothing happens if the folder cannot be written."""
     with contextlib.suppress(OSError):
         (directory / _FILE).write_bytes(msgspec.json.encode(wall))
 

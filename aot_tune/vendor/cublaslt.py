@@ -103,7 +103,7 @@ class Product:
 
     def __post_init__(self) -> None:
         if min(self.m, self.n, self.k, self.batch) < 1 or self.dtype not in TYPES or self.math not in COMPUTE:
-            raise SpecError(f"{self} is no product of positive extents in {', '.join(TYPES)}")
+            raise SpecError(f"{self} is not a product of positive extents in {', '.join(TYPES)}")
         if not serves(self.activation, residual=self.residual):
             raise SpecError(
                 f"cuBLASLt has no epilogue for activation {self.activation!r}, residual {self.residual}",

@@ -151,7 +151,7 @@ class SentEntrant(_Record, frozen=True):
     def of(cls, entrant: Entrant) -> SentEntrant:
         """The message for an entrant of a bench."""
         if not isinstance(entrant.candidate, Candidate):
-            raise BuildError(f"{entrant.candidate.id} is no candidate of a build")
+            raise BuildError(f"{entrant.candidate.id} is not a candidate of a build")
         return cls(
             candidate=entrant.candidate,
             file=entrant.shared_object.name,

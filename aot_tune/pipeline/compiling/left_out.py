@@ -16,8 +16,8 @@ __all__ = ["kernels_left_out"]
 def kernels_left_out(session: Session) -> Iterator[CompiledKernel]:
     """Kernels that the session does not compile for its targets, though operators declare them.
 
-    An unreadable Triton function is a failure, because nobody would hear of it otherwise. It is no failure that a
-    kernel is not for a target, or would never be called.
+    An unreadable Triton function is a failure, because nobody would hear of it otherwise. A kernel that is not
+    for a target, or would never be called, is not a failure.
     """
     roots, plan = session.renderer.roots, session.plan
     for name, (_, declared) in load_operators(roots, plan.operators, plan.options.exclude_backends).items():

@@ -22,7 +22,7 @@ def fills_in(evidence: Evidence, entry: Entry) -> bool:
 def with_filling_in(session: Session, evidence: Evidence, selection: Selection) -> Selection:
     """A selection that also keeps the variants that fill in or stand in.
 
-    Those that are no candidates yet become candidates. Those that failed are left out. If nothing was chosen, there is
+    Those that are not candidates yet become candidates. Those that failed are left out. If nothing was chosen, there is
     no decision to add them to, unless something stands in: then the decision has no choice.
     """
     standing = [e for e in evidence.entries.values() if e.stands_in]
