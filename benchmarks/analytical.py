@@ -1,9 +1,9 @@
-"""The time of a product by what its tiles do, with a few constants of a device: an analytical model.
+"""An analytical model: the time of a product from the work of its tiles, with a few constants of a device.
 
-After the idea of Origami (tritonBLAS, arXiv 2512.04226): a wave of blocks takes steps along K, each as long as the
-slower of two, computing it or bringing it in. What blocks of a wave share comes from the cache, once from memory. Only
-constants that describe the device are fitted, to all variants together. A variant of which no tile is known is taken
-for the best of some common ones, as a vendor's library would choose.
+It follows the idea of Origami (tritonBLAS, arXiv 2512.04226). A wave of blocks takes steps along K. Each step takes the
+longer of two times: to compute it, or to load it. What blocks of a wave share comes from the cache, and only once from
+memory. Only constants that describe the device are fitted, to all variants together. A variant without a known tile
+counts as the best of some common tiles, as a vendor's library would choose.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COMMON = tuple(Tiling({"M": m, "N": n, "K": 64}) for m, n in ((64, 64), (128, 1
 _CONSTANTS = ("launch", "memory", "cache", "compute", "prologue", "split")
 _PASSES = 6
 _MOST_ROWS = 400
-"""Constants are fitted to so many problems at most."""
+"""Constants are fitted to at most this many problems."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Device:
     """Constants of a device.
 
     Args:
-        processors: that blocks are spread over.
-        launch: ns until the first block runs, and after the last.
-        memory, cache: bytes a ns that the whole device gets from memory, and from its last cache.
-        compute: FLOPs a ns of one processor.
-        prologue: ns that a block takes beside its steps.
-        split: ns for each of the parts that a tile's sums are split into.
+        processors: number of processors that blocks are spread over.
+        launch: ns before the first block runs, and after the last one.
+        memory, cache: bytes per ns that the whole device gets from memory, and from its last cache.
+        compute: FLOPs per ns of one processor.
+        prologue: ns of a block in addition to its steps.
+        split: ns for each of the parts into which a tile's sums are split.
     """
 
     processors: int
@@ -75,7 +75,8 @@ class Device:
         steps = np.ceil(depth / (k * tile.split))
         running = np.minimum(blocks, self.processors)
         computing = 2 * m * n * k / self.compute
-        # All running blocks ask the cache for their part of a and b; those of a column share b, those of a row a.
+        # All running blocks read their part of a and b from the cache. Blocks of a column share b, blocks of a row
+        # share a.
         asked = running * (m + n) * k * size
         high = np.minimum(np.ceil(np.sqrt(running)), down)
         wide = np.minimum(np.ceil(running / high), across)
@@ -87,7 +88,7 @@ class Device:
 
 
 def fit_device(kind: SurveyedKind, rows: Costs) -> Device:
-    """The constants by which all times together are least off, in the mean of absolute logarithms."""
+    """The constants that fit all times best, by the mean absolute difference of logarithms."""
     problems = sorted(rows)
     problems = problems[:: max(len(problems) // _MOST_ROWS, 1)]
     by_variant = {v: [p for p in problems if v in rows[p]] for v in sorted({v for p in problems for v in rows[p]})}
@@ -107,7 +108,7 @@ def fit_device(kind: SurveyedKind, rows: Costs) -> Device:
 
 
 def _along(device: Device, best: float, name: str, step: float, off: Callable[[Device], float]) -> tuple[Device, float]:
-    """One constant is changed in steps as long as that helps."""
+    """Change one constant in steps, as long as that helps."""
     for factor in (step, 1 / step):
         while True:
             other = replace(device, **{name: getattr(device, name) * factor})
@@ -119,7 +120,7 @@ def _along(device: Device, best: float, name: str, step: float, off: Callable[[D
 
 
 def _size(kind: SurveyedKind) -> float:
-    """Bytes of an element of what is multiplied."""
+    """Bytes of an element of the factors."""
     name = next(t.dtype_name for t in kind.operator.tensors if not t.output)
     choices = kind.operator.dtypes.get(name, (name,))
     facts = next(iter(kind.facts.values()))

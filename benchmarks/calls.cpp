@@ -34,7 +34,7 @@ struct Tensor {
 
 Tensor first, second, square, result;
 
-// Mean time of a call in ns; -1 when one fails.
+// Mean time of a call in ns; -1 if one fails.
 template <typename Call>
 double time_calls(int64_t count, Call call) {
   int32_t failed = 0;
@@ -57,7 +57,7 @@ void* workspace() {
 
 extern "C" {
 
-// From now on tensors have so many columns, at most 4, and second factors as many rows.
+// From now on tensors have this many columns, at most 4, and second factors as many rows.
 void calls_columns(int64_t columns) {
   for (Tensor* t : {&first, &second, &square, &result}) t->shape[1] = t->strides[0] = columns;
   square.shape[0] = columns;
@@ -90,7 +90,7 @@ double calls_gemm_kernel(void* launch, int64_t count) {
   });
 }
 
-// Validation without the checks of memory, dispatch, and the variant's answer: no kernel runs.
+// Validation without memory checks, dispatch, and the variant's workspace function. No kernel runs.
 double calls_gemm_workspace(int64_t m, int64_t n, int64_t k, int64_t count) {
   Tensor a, b, out;
   a.shape[0] = m, a.shape[1] = a.strides[0] = k;
@@ -102,8 +102,8 @@ double calls_gemm_workspace(int64_t m, int64_t n, int64_t k, int64_t count) {
   });
 }
 
-// Validation and dispatch of products of many sizes (M, N, K each), b stored by columns, once each in turn.
-// Tensors need no memory: none of it is read.
+// Validation and dispatch of products of many sizes (M, N, K each), with b stored by columns, once each in
+// turn. Tensors need no memory, because none is read.
 double calls_gemm_sizes(int32_t device, int32_t code, int32_t bits, const int64_t* sizes, int64_t count) {
   Tensor a, b, out;
   for (Tensor* t : {&a, &b, &out}) {

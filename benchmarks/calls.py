@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What a call of the installed operators takes beyond the C function's own, and what torch.ops adds; and the import.
+"""What a call of the installed operators adds to the C function, what torch.ops adds to that, and the import's time.
 
     benchmarks/calls.py [--rounds 25] [--count 3000] [--imports 15] [--device cpu] [--json FILE]
 
-Calls with three tensors of three columns (a product's second factor is a square), and of one element, of numpy and of
-torch, outputs passed: by the module's function, and by the C
-function in a loop of C in the same process. Calls through torch.ops beside the module's function, by Python and by the
-shim, are those of torch_ops.py. All take turns, in rounds of changing order; a figure is the median over the rounds of
-differences within one, with their quartiles. The import is timed in fresh processes, from the first statement to the
-module. With another device than the CPU, C's calls are left out. Nothing else should run.
+Calls pass three tensors of three columns (a product's second factor is a square), or of one element, from numpy and
+from torch, with outputs. They are made through the module's function, and through the C function in a C loop in the
+same process. Calls through torch.ops, by Python and by the shim, are those of torch_ops.py. All take turns, in rounds
+of changing order. A figure is the median over the rounds of differences within one round, with quartiles. The import is
+timed in new processes, from the first statement until the module is there. On other devices than the CPU, there are no
+C calls. Nothing else should run.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ print(spent / 1e6, [name for name in ("torch", "numpy", "msgspec") if name in sy
 """
 SIZES = {3: "3 columns", 1: "one element"}
 LIMITS = {"numpy": 350.0, "torch": 450.0, "shim": 1500.0, "import": 5.0}
-"""What is wanted at most: ns over C's call, ns over the module's function, ms."""
+"""The wanted limits: ns beyond C's call, ns beyond the module's function, and ms."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A median of rounds, its quartiles, and what it is to be at most."""
+    """A median of rounds, its quartiles, and its wanted limit."""
 
     what: str
     unit: str
@@ -71,12 +71,12 @@ class Figure:
 
 
 def differences(one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
-    """What one takes more, round by round."""
+    """How much more one takes than the other, round by round."""
     return tuple(a - b for a, b in zip(one, other, strict=True))
 
 
 def beyond_c(rounds: int, count: int) -> list[Figure]:
-    """Python's calls over those of C, for arrays of numpy and tensors of torch."""
+    """Python's calls compared with C's, for arrays of numpy and tensors of torch."""
     with tempfile.TemporaryDirectory() as folder:
         library = str(build_calls(Path(folder), installed()))
         ways = {(f, n): Overhead(f, library, {}, n) for n in SIZES for f in ("numpy", "torch")}
@@ -99,7 +99,7 @@ def beyond_c(rounds: int, count: int) -> list[Figure]:
 
 
 def through_torch(rounds: int, count: int, device: str) -> list[Figure]:
-    """Calls through torch.ops over those of the module's functions, which take the same tensors."""
+    """Calls through torch.ops compared with the module's functions, on the same tensors."""
     import torch
 
     from aot_tune import ops
@@ -125,14 +125,14 @@ def through_torch(rounds: int, count: int, device: str) -> list[Figure]:
 
 
 def imports(count: int) -> Figure:
-    """The import of the module in fresh processes.
+    """The import of the module in new processes.
 
     Raises:
-        SystemExit: when it takes torch or numpy along.
+        SystemExit: when it imports torch or numpy.
     """
     spent = []
     for _ in range(count):
-        argv, elsewhere = [sys.executable, "-c", _IMPORT], tempfile.gettempdir()  # where no source tree is imported
+        argv, elsewhere = [sys.executable, "-c", _IMPORT], tempfile.gettempdir()  # there is no source tree
         done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=elsewhere)
         text, _, also = done.stdout.strip().partition(" ")
         if also != "[]":

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# What a GPU machine has to say of a commit, step by step: tune and record, build again, test, measure.
+# What a GPU machine does with a commit, step by step: tune and record, build again, test, measure.
 #
 #   benchmarks/card.sh FOLDER [tune|again|interrupt|without|tests|bench|triton|calls|repeat|isolation|devices|packages ...]
 #
-# All but `interrupt` and the last two by default.
+# By default, all steps but `interrupt` and the last two.
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
-# log of each step, tables and figures; summary.txt has a line for each step with its seconds and status. Work that later
-# steps build on is kept in WORK (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python
-# that is found first must have torch, scikit-build-core and the other requirements of pyproject.toml; nothing is
-# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, OPERATORS, STARTS, BUDGET, ISOLATION_SECONDS, INTERRUPT_AFTER and
-# FILTER, DEVICE_ROUNDS, DEVICE_PROBLEMS and DEVICE_COUNTS cut steps short. cards.sh does it all on a machine with two GPUs.
+# log of each step, tables and figures. summary.txt has a line for each step with its seconds and status. WORK (default
+# /tmp/aot_tune_card) keeps what later steps need, so that steps can be run in several commands. The first Python on PATH
+# must have torch, scikit-build-core and the other requirements of pyproject.toml, because nothing is downloaded.
+# SECONDS_OF_BENCH, COMPILE_PROBLEMS, OPERATORS, STARTS, BUDGET, ISOLATION_SECONDS, INTERRUPT_AFTER, FILTER,
+# DEVICE_ROUNDS, DEVICE_PROBLEMS and DEVICE_COUNTS shorten steps. cards.sh does all of this on a machine with two GPUs.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -21,11 +21,11 @@ cd "$root" || exit 1
 export AOT_TUNE_CACHE_DIR=${AOT_TUNE_CACHE_DIR:-$work/cache}
 targets=${AOT_TUNE_TARGETS:-cuda}
 
-package() { # what the scripts that tune small projects run: the wheel, or this tree before there is one
+package() { # the package for scripts that tune small projects: the wheel, or this tree if there is no wheel yet
   if [ -d "$work/tuned/installed" ]; then echo "$work/tuned/installed"; else echo "$root"; fi
 }
 
-objects() { # objects FOLDER: a cache of what is compiled, without measurements; "--warm" for a script if nothing is
+objects() { # objects FOLDER: a cache of compiled objects without measurements; prints "--warm" if there are none
   rm -rf "$1" && mkdir -m 700 "$1"
   if [ -d "$AOT_TUNE_CACHE_DIR/objects" ]; then cp -al "$AOT_TUNE_CACHE_DIR/objects" "$1/objects"; else echo --warm; fi
 }
@@ -40,20 +40,20 @@ wheel() { # wheel FOLDER [OPTION=VALUE ...]: build into FOLDER and install below
     python -m pip install -q --no-index --no-deps --target "$folder/installed" "$folder"/*.whl
 }
 
-record() { # what was measured, also where the link failed
+record() { # export what was measured, even if the link failed
   local report=$work/tuned/installed/aot_tune/share/aot_tune/ops/report.json
   [ ! -e "$report" ] || gzip -c "$report" >"$out/report.json.gz"
   rm -rf "$work/record"
   PYTHONPATH=$root python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
 }
 
-gpu_tests() { # gpu_tests OPTION ...: pytest's; with a copy of the cache, for some tests measure beside others
+gpu_tests() { # gpu_tests OPTION ...: options of pytest; with a copy of the cache, as some tests measure beside others
   rm -rf "$work/tests" && mkdir -m 700 "$work/tests"
   for part in objects measurements; do
     [ ! -d "$AOT_TUNE_CACHE_DIR/$part" ] || cp -al "$AOT_TUNE_CACHE_DIR/$part" "$work/tests/$part"
   done
   export PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$work/tests
-  [ ! -d "$work/record" ] || export AOT_TUNE_GPU_TEST_DATABASE=$work/record # what tune measured need not be once more
+  [ ! -d "$work/record" ] || export AOT_TUNE_GPU_TEST_DATABASE=$work/record # not to measure again what tune has measured
   export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
   python -m pytest -p no:cacheprovider "$@"
 }
@@ -76,14 +76,14 @@ step() {
       return $status
       ;;
     again) wheel "$work/again" AOT_TUNE_MODE=auto ;;
-    interrupt) # a tune of some operators that Ctrl-C ends goes on where it was: the second line has measurements known
+    interrupt) # a tune that Ctrl-C ended continues where it was: the second run knows measurements
       local status=0 options=(AOT_TUNE_MODE=tune "AOT_TUNE_FILTER=${FILTER:-s*}")
       objects "$work/interrupted"
       export AOT_TUNE_CACHE_DIR=$work/interrupted
       set -m # a process group of its own
       wheel "$work/some" "${options[@]}" &
       sleep "${INTERRUPT_AFTER:-45}"
-      kill -INT -- -$! || status=1 # it had ended
+      kill -INT -- -$! || status=1 # it had ended already
       wait $! && status=1
       set +m
       wheel "$work/some" "${options[@]}" 2>&1 | tee "$work/resumed.txt" || status=1
@@ -91,7 +91,7 @@ step() {
       return $status
       ;;
     without) wheel "$work/without" AOT_TUNE_MODE=auto AOT_TUNE_EXCLUDE_BACKENDS=cublaslt ;;
-    tests) # what others would disturb alone, the rest side by side; the functions of packages are a step of their own
+    tests) # tests that others would disturb run alone, the rest in parallel; functions of packages are a separate step
       local status=0 rest=(tests/gpu --ignore=tests/gpu/test_packages.py)
       (gpu_tests "${rest[@]}" -q -s -m alone) || status=1
       (gpu_tests "${rest[@]}" -v --durations=20 -m 'not alone' -n 3 --dist loadscope) || status=1
@@ -104,14 +104,14 @@ step() {
       PYTHONPATH=$work/tuned/installed python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
         --compile-problems "${COMPILE_PROBLEMS:-40}" ${OPERATORS:+--operators "$OPERATORS"} "${more[@]}" --json "$out/cuda.json" --markdown "$out/cuda.md"
       ;;
-    triton | calls) # calls: what takes the host's time, for a machine that does nothing else
+    triton | calls) # calls: parts that time the host, for a machine that does nothing else
       local status=0 from parts=attention,sections,products
       [ "$1" = triton ] || parts=calls,maps,start
       from=$(package)
-      if [ "$from" = "$root" ]; then # the example needs an installed package, of whatever kernels
+      if [ "$from" = "$root" ]; then # the example needs an installed package, with any kernels
         if [ -d "$work/plain/installed" ] || targets=cpu wheel "$work/plain" AOT_TUNE_MODE=generic; then from=$work/plain/installed; fi
       fi
-      if [ "$from" != "$root" ] && [ ! -d "$from/triton_package" ]; then # without the example, most parts are measured all the same
+      if [ "$from" != "$root" ] && [ ! -d "$from/triton_package" ]; then # without the example, most parts are measured anyway
         PYTHONPATH=$from python -m pip install -q --no-index --no-deps --no-build-isolation --target "$from" examples/triton_package || status=1
       fi
       PYTHONPATH=$from python benchmarks/triton_kernels.py --parts $parts --objects "$AOT_TUNE_CACHE_DIR/objects" \

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# What a machine with two GPUs has to say of a commit: card.sh in two lanes, each with one GPU and half of the cores, then
-# what needs quiet, and what needs both.
+# What a machine with two GPUs does with a commit: card.sh in two lanes, each with one GPU and half of the cores, then
+# the steps that need a quiet machine, and those that need both GPUs.
 #
-#   benchmarks/cards.sh start FOLDER         begin; the lanes go on when the command has ended
-#   benchmarks/cards.sh wait FOLDER SECONDS  until all has ended, so long at most; status 0 when it has
+#   benchmarks/cards.sh start FOLDER         start; the lanes continue after the command has ended
+#   benchmarks/cards.sh wait FOLDER SECONDS  wait until all has ended, at most this long; status 0 if it has
 #
-# FIRST and SECOND have the steps of the lanes, where they are not to be tune, again, bench and triton; and repeat,
-# isolation and tests. Results go to FOLDER/first, FOLDER/second and FOLDER/both; those of `first` are what card.sh
-# makes of a commit.
+# FIRST and SECOND are the steps of the lanes. Their defaults are tune, again, bench and triton; and repeat, isolation and
+# tests. Results go to FOLDER/first, FOLDER/second and FOLDER/both. Those of `first` are the ones that card.sh gives for
+# a commit.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-# The cores that this may use, which need not be the machine's first ones: half of them, the other half, and all.
+# The cores that this may use: half of them, the other half, and all. They need not be the machine's first cores.
 split='
 import os
 cores = sorted(os.sched_getaffinity(0))
@@ -30,7 +30,7 @@ lanes() {
   lane second 1 "$far" ${SECOND:-repeat isolation tests} &
   wait
   lane first 0 "$near" calls
-  # the first lane's objects are those of all problems
+  # the first lane has the objects of all problems
   AOT_TUNE_CACHE_DIR=/tmp/aot_tune_cards/first/cache lane both 0,1 "$all" devices
   touch "$out/ended"
 }

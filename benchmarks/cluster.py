@@ -1,10 +1,10 @@
-"""What a Ray cluster costs compiles: the same candidates by local compilers and by as many on the nodes of a cluster.
+"""What a Ray cluster costs compiles: the same candidates with local compilers, and with as many on a cluster's nodes.
 
     python benchmarks/cluster.py --nodes 3 --candidates 36 --rounds 3 --json cluster.json
 
-All nodes are on this machine, one CPU each, so both ways have the same cores. The object cache is empty each time.
-Rounds alternate which way comes first. The first compiles of a cluster wait for its processes, which import the
-package: they are counted by themselves, in a round before the others.
+All nodes are on this machine, with one CPU each, so both ways have the same cores. The object cache is empty each time.
+The way that comes first alternates from round to round. The first compiles of a cluster wait for its processes, which
+import the package. They are counted in a separate round before the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["drawn", "main", "seconds"]
 
 
 def drawn(count: int, seed: int = 1) -> list[Rendered]:
-    """Candidates of the bundled operators for this machine's CPU, drawn at random."""
+    """Random candidates of the bundled operators for this machine's CPU."""
     root = bundled_templates()
     target = [t for t in native_targets() if t.on_host][-1]
     renderer, found = Renderer([root]), []
@@ -45,7 +45,7 @@ def drawn(count: int, seed: int = 1) -> list[Rendered]:
 
 
 def seconds(rendered: Sequence[Rendered], count: int, elsewhere: CompilersElsewhere | None) -> float:
-    """What `count` compilers at a time take for candidates, with nothing in the cache.
+    """Seconds that `count` compilers need for candidates, with an empty cache.
 
     Raises:
         SystemExit: when one does not compile.

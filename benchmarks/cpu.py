@@ -34,7 +34,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="turns of each library at each problem (default 9; 3 with --quick)")
     parser.add_argument("--operators", default=",".join(_ALL), help=f"some of {', '.join(_ALL)}; separated by commas")
     parser.add_argument("--threads", type=int, default=2, help="threads of each library (default 2)")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns: a look, not a result")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns: a first look, not a result")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
     options = parser.parse_args()
     options.operators = options.operators.split(",")
@@ -87,7 +87,7 @@ def _head(
 ) -> str:
     tuned = [r for r in rows if r.task.workload and (r.fused_facts or r.facts)["tuned"]]
     workload = [r for r in rows if r.task.workload]
-    missing = "not told by the system"
+    missing = "not reported by the system"
     noise = "" if shares["others"] + shares["stolen"] < NOISE else "\n* **the machine was not quiet: measure again**"
     return f"""\
 * {about["date"]}, {about["cpu"]} (family, model, stepping: {about["family, model, stepping"]}; {about["caches"]}), \
@@ -104,14 +104,14 @@ and {100 * shares["stolen"]:.1f} % was stolen by the host{noise}"""
 
 _NOTES = """\
 Times are µs per call: the median of the rounds ± half their interquartile range (none for a single round of long
-calls). `ratio`: how many times as fast as the faster of numpy and torch; `cold b`: the same with b in no cache;
-`+ epilogue`: our product with its epilogue against their plain one; `of limit`: of peak FLOP/s, or of the bandwidth of
-reads where that binds. `copy`: the fastest copy of as many bytes as the problem must move; `of copy`: our bandwidth
-over its; `rate`: FLOPs, or compulsory bytes, over our time. `*`: not in the workload."""
+calls). `ratio`: our speed over that of the faster of numpy and torch. `cold b`: the same with b in no cache. `+
+epilogue`: our product with its epilogue against their plain one. `of limit`: share of peak FLOP/s, or of the
+bandwidth of reads if that is the limit. `copy`: the fastest copy of as many bytes as the problem must move. `of
+copy`: our bandwidth over the copy's. `rate`: FLOPs, or compulsory bytes, over our time. `*`: not in the workload."""
 
 
 def _plain(value: Any) -> Any:
-    """Records as JSON has them, with the figures that the tables are made of."""
+    """Records in the form of JSON, with the figures of the tables."""
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -136,7 +136,7 @@ def _fields(value: Any) -> dict[str, Any] | str:
 
 
 def main() -> None:
-    """Run, print the tables, and write the file when one is asked for."""
+    """Run, print the tables, and write the file if one is requested."""
     options = _arguments()
     installed()
     about = describe(options.threads)

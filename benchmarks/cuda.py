@@ -34,17 +34,18 @@ __all__ = ["main"]
 
 _EAGER, _COMPILED, _ALONE, _BOTH = "eager", "max-autotune", "vendor variants off", "max-autotune, vendor variants off"
 _SHARES = {_EAGER: 0.42, _COMPILED: 0.28, _ALONE: 0.20, _BOTH: 0.10}
-"""Of the seconds, for each pass, beside what those before it leave over. The last finds what max-autotune compiled
-before in its cache."""
+"""Share of the seconds for each pass, in addition to what earlier passes leave.
+
+The last pass finds in its cache what max-autotune has compiled before."""
 
 _VENDOR, _BACKEND = "cublaslt*", "cublaslt"
 _STUCK = 240.0
-"""Seconds without a line after which a worker counts as stuck: max-autotune may compile for long."""
+"""Seconds without a line after which a worker counts as stuck. max-autotune may compile for long."""
 
 
 @dataclass
 class Pass:
-    """The work of one process on each GPU, or of those that took over from one that died."""
+    """The work of one process on each GPU, or of its successors if it died."""
 
     name: str
     tasks: list[Task]
@@ -61,7 +62,7 @@ class Pass:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """End its processes; none will take over."""
+        """End its processes. No others replace them."""
         self.stopped.set()
         for process in self.processes:
             process.kill()
@@ -115,7 +116,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"  {text}\n")  # at once: workers of several GPUs have lines
+    sys.stderr.write(f"  {text}\n")  # in one write, because workers of several GPUs write lines
 
 
 def make_passes(options: argparse.Namespace) -> list[Pass]:
@@ -135,7 +136,7 @@ def make_passes(options: argparse.Namespace) -> list[Pass]:
             passes.append(Pass(_BOTH, fused, 0, compile=True, exclude=_VENDOR))
     if not passes:
         raise SystemExit(
-            "benchmarks: nothing to measure: --no-eager-pass leaves max-autotune's, of which there is none"
+            "benchmarks: nothing to measure: --no-eager-pass leaves only max-autotune's pass, which has no tasks"
         )
     total = sum(_SHARES[p.name] for p in passes)
     for one in passes:
@@ -145,7 +146,7 @@ def make_passes(options: argparse.Namespace) -> list[Pass]:
 
 
 def run_pass(one: Pass, rounds: int, gpus: Sequence[str]) -> None:
-    """Run a pass, each GPU its share of the tasks; a task and all that it is raced against are on one."""
+    """Run a pass. Each GPU has its share of the tasks. All contenders of a task run on the same GPU."""
     jobs = [
         partial(_run_share, one, tasks, rounds, gpu)
         for gpu, tasks in zip(gpus or [""], shared_out(one.tasks, len(gpus) or 1), strict=True)
@@ -156,7 +157,7 @@ def run_pass(one: Pass, rounds: int, gpus: Sequence[str]) -> None:
 
 
 def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, gpu: str) -> None:
-    """Run tasks in a process; where it dies at a task, another carries on with the next."""
+    """Run tasks in a process. If it dies at a task, another process continues with the next one."""
     end = time.monotonic() + one.seconds
     left = list(tasks)
     while left and time.monotonic() < end and not one.stopped.is_set():
@@ -170,7 +171,7 @@ def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, gpu: str) -> None:
 
 
 def run_worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, gpu: str) -> str | None:
-    """One process; returns the key of the task at which it died, or None when it came to its end."""
+    """Run one process. Returns the key of the task at which it died, or None if it finished."""
     environment = {**os.environ, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
     environment |= {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
     plan = {"seconds": seconds, "rounds": rounds, "compile": one.compile, "second": one.second}
@@ -181,7 +182,7 @@ def run_worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, gpu
     if one.stopped.is_set():
         process.kill()
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it is gone: nothing will come from it
+    with contextlib.suppress(BrokenPipeError):  # the process is gone
         process.stdin.write(json.dumps(plan))
         process.stdin.close()
     lines: queue.Queue[str] = queue.Queue()
@@ -278,11 +279,11 @@ def _head(
 
 
 _NOTES = """\
-Times are µs per call: medians of the rounds ± half their interquartile range, in CUDA graphs of at least 20 calls, with
-cold weights. `x`: how many times as fast as the contender to its left we are, the geometric mean of the paired rounds
-with its 95 % interval. `copy, bound`: for row operators a copy of as many bytes, for products of at most 16 rows the
-time of an empty kernel + 1.5 µs + the bytes at 0.88 of a copy's speed; `of it`: that over our time. `*`: the very
-problem is not in the workload that was tuned."""
+Times are µs per call: medians of the rounds ± half their interquartile range, in CUDA graphs of at least 20 calls,
+with cold weights. `x`: our speed over that of the contender to its left: the geometric mean of the paired rounds with
+its 95 % interval. `copy, bound`: for row operators a copy of as many bytes; for products of at most 16 rows, the time
+of an empty kernel + 1.5 µs + the bytes at 0.88 of a copy's speed. `of it`: that time over ours. `*`: this exact
+problem is not in the tuned workload."""
 
 
 def make_report(passes: Sequence[Pass], copy_speed: float) -> tuple[str, dict[str, list[Verdict]]]:
@@ -302,13 +303,13 @@ _WHOLE, _OFF = "with vendor variants", "with vendor variants switched off"
 _ABOUT = {
     _WHOLE: "",
     SECOND: "A second library, built without the vendor's backend, in the same rounds.\n\n",
-    _OFF: "The same library, which keeps of the others only what beats the vendor's: where nothing else is kept, a "
-    "generic variant serves. What a library without them would do, `--without-vendor` tells.\n\n",
+    _OFF: "The same library. Of other kernels it keeps only those that beat the vendor's. If it keeps none, a "
+    "generic variant serves. `--without-vendor` shows what a library without the vendor's kernels would do.\n\n",
 }
 
 
 def _views(passes: Sequence[Pass]) -> dict[str, list[tuple[str, list[Result]]]]:
-    """The results by pass, for each way to see them: of the library as it is, and without the vendor's variants."""
+    """The results by pass, in both views: of the library as it is, and without the vendor's variants."""
     plain = [p for p in passes if not p.exclude]
     views = {
         _WHOLE: [(p.name, [r.without(SECOND) for r in p.results]) for p in plain],
@@ -324,14 +325,14 @@ def _views(passes: Sequence[Pass]) -> dict[str, list[tuple[str, list[Result]]]]:
 
 
 def _excluded(results: Sequence[Result], pattern: str) -> list[Verdict]:
-    """Whether what was to be left out was: else the pass has measured nothing new."""
+    """Whether the excluded variants were left out. If not, the pass has measured nothing new."""
     served = [r for r in results if pattern and fnmatch(str(r.facts.get("kernel")), pattern)]
     what = f"no call is served by a variant of {pattern}"
     return [Verdict(what, "none", f"{len(served)} of {len(results)} are", met=False)] if served else []
 
 
 def _merged(results: Sequence[Result]) -> list[Result]:
-    """One result of each task: the rounds of the pass with max-autotune where it is in both, for they are complete."""
+    """One result for each task. If both passes have one, the max-autotune pass counts: its rounds are complete."""
     latest: dict[str, Result] = {}
     for result in results:
         if result.task.key not in latest or not result.error:
@@ -340,7 +341,7 @@ def _merged(results: Sequence[Result]) -> list[Result]:
 
 
 def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) -> tuple[str, dict[str, list[Verdict]]]:
-    """Tables and requirements of what was measured until now, which go to the files that are asked for."""
+    """Tables and requirements of all measurements so far, which go to the requested files."""
     speeds = [s for p in passes for s in p.copy_speeds]
     speeds += [r.task.bytes / r.median("copy") * 1e6 for p in passes for r in p.results if "copy" in r.us]
     copy_speed = max(speeds, default=math.nan)
@@ -361,7 +362,7 @@ def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) 
 
 
 def main() -> None:
-    """Run, print the tables, and write the files that are asked for, after each pass."""
+    """Run, print the tables, and write the requested files after each pass."""
     options = parse_arguments()
     began = time.monotonic()
     passes = make_passes(options)

@@ -1,7 +1,7 @@
-"""What ways to decide have in common: what they may learn from, and how expected times make a choice.
+"""What ways to decide have in common: what they may learn from, and how expected times lead to a choice.
 
-Ways that expect a time of each variant share what it is learned from, how near the best it matters, and the margin in
-favour of the vendor's heuristic.
+Ways that expect a time for each variant share three things: the times that they learn from, the weight of times near
+the best, and the margin in favour of the vendor's heuristic.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _LATENCY, _RIDGE = 2.0**22, 256
-"""A roofline without a device: bytes moved while a launch begins and ends, and FLOPs in the time of a byte."""
+"""A roofline without a device: bytes moved in the time of a launch, and FLOPs in the time of a byte."""
 
 
 class Sheet:
-    """The terms of each variant on all problems of a kind, worked out once."""
+    """The terms of each variant on all problems of a kind, computed once."""
 
     def __init__(self, kind: SurveyedKind) -> None:
         self.kind = kind
@@ -57,12 +57,12 @@ class Sheet:
         return found
 
     def roofline(self, problems: Sequence[str]) -> Floats:
-        """log2 of a time that any device's are about proportional to."""
+        """log2 of a time that is about proportional to the times of any device."""
         kind = self.kind
         return np.log2([kind.moved[p] + kind.done[p] / _RIDGE + _LATENCY for p in problems])
 
     def places(self, problems: Sequence[str]) -> Floats:
-        """Where problems lie [problem, axis]: logarithms of dims, and a step for whatever else a call has."""
+        """The places of problems [problem, axis]: logarithms of dims, and a step for any other difference."""
         facts = [self.kind.facts[p] for p in problems]
         flags = [n for n in facts[0] if n.startswith(("present.", "attribute."))]
         rows = [
@@ -74,27 +74,27 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What may be learned: times on some problems, and which variants there are to choose from."""
+    """What a way may learn from: times on some problems, and the variants to choose from."""
 
     sheet: Sheet
     rows: Costs
     kept: tuple[str, ...]
     caution: float
-    """A variant must be expected to be faster than the vendor's by so much of the error of that comparison."""
+    """A variant must be expected to be faster than the vendor's by this share of that comparison's error."""
 
     def timed(self, variant: str, rows: Costs) -> Times:
-        """What a variant's time is learned from."""
+        """The problems from which a variant's time is learned."""
         return times_of(variant, rows, self.sheet.kind.facts, self.sheet.kind.terms[variant])
 
 
 class Decider(Protocol):
-    """Picks variants; `operations` of one decision, about, and `bytes` of its tables."""
+    """Picks variants. `operations` is about the cost of one decision, `bytes` the size of its tables."""
 
     operations: int
     bytes: int
 
     def pick(self, problems: Sequence[str], serving: Sequence[Sequence[str]]) -> list[str]:
-        """For each problem one of the variants that serve it, of which there is one at least."""
+        """For each problem, one of the variants that serve it. At least one serves."""
 
 
 class Expected(Protocol):
@@ -104,29 +104,29 @@ class Expected(Protocol):
     bytes: int
 
     def __call__(self, sheet: Sheet, problems: Sequence[str]) -> Floats:
-        """On some problems."""
+        """The expected values for some problems."""
 
 
 Learner = Callable[[Lesson, Costs], "dict[str, Expected]"]
-"""Expectations of the kept variants, from some times."""
+"""Makes expectations of the kept variants from some times."""
 
 
 @dataclass(frozen=True)
 class Foretold:
-    """An expectation by a function of the problems."""
+    """An expectation that is a function of the problems."""
 
     of: Callable[[Sheet, Sequence[str]], Floats]
     operations: int
     bytes: int
 
     def __call__(self, sheet: Sheet, problems: Sequence[str]) -> Floats:
-        """On some problems."""
+        """The expected values for some problems."""
         return self.of(sheet, problems)
 
 
 @dataclass(frozen=True)
 class ByTimes:
-    """Picks what is expected to be fastest."""
+    """Picks the variant with the least expected time."""
 
     sheet: Sheet
     expected: Mapping[str, Expected]
@@ -135,12 +135,12 @@ class ByTimes:
 
     @property
     def operations(self) -> int:
-        """Of all variants that are kept."""
+        """Operations for all kept variants."""
         return sum(e.operations for e in self.expected.values())
 
     @property
     def bytes(self) -> int:
-        """Of all tables."""
+        """Bytes of all tables."""
         return self.shared + sum(e.bytes for e in self.expected.values())
 
     def pick(self, problems: Sequence[str], serving: Sequence[Sequence[str]]) -> list[str]:
@@ -156,7 +156,7 @@ class ByTimes:
 
 @dataclass(frozen=True)
 class InOrder:
-    """Picks the first of an order that serves, or what a function says is best."""
+    """Picks the first variant of an order that serves, or the one that a function prefers."""
 
     order: tuple[str, ...]
     operations: int = 0
@@ -173,7 +173,7 @@ class InOrder:
 
 
 def by_times(learner: Learner, shared: Callable[[Lesson], int] = lambda _: 0) -> Callable[[Lesson], Decider]:
-    """A way that expects a time of each variant; how far it is off is seen on a fifth that it does not learn from."""
+    """A way that expects a time for each variant. A fifth of the shapes is held out to measure its errors."""
 
     def learn(lesson: Lesson) -> Decider:
         cautions = _cautions(learner, lesson) if lesson.caution else {}
@@ -183,7 +183,7 @@ def by_times(learner: Learner, shared: Callable[[Lesson], int] = lambda _: 0) ->
 
 
 def each(learn_one: Callable[[Sheet, str, Times], Expected | None]) -> Learner:
-    """Expectations that are learned for each variant alone, from two times at least."""
+    """Expectations that are learned for each variant by itself, from at least two times."""
 
     def learn(lesson: Lesson, rows: Costs) -> dict[str, Expected]:
         times = {v: lesson.timed(v, rows) for v in lesson.kept}
@@ -194,7 +194,7 @@ def each(learn_one: Callable[[Sheet, str, Times], Expected | None]) -> Learner:
 
 
 def _cautions(learner: Learner, lesson: Lesson) -> dict[str, float]:
-    """How far the difference of each variant's expected time from the vendor's is off, times the caution."""
+    """The error of each variant's expected difference from the vendor's time, multiplied by the caution."""
     learned = {p: row for p, row in lesson.rows.items() if not is_held_out(p)}
     aside = {p: row for p, row in lesson.rows.items() if is_held_out(p)}
     vendors = [v for v in lesson.kept if v in lesson.sheet.kind.vendor]

@@ -1,4 +1,4 @@
-"""Ways to decide among variants: each learns from surveyed times, and picks a variant for other shapes.
+"""Ways to decide among variants. Each learns from surveyed times, and picks a variant for other shapes.
 
 Some are scikit-learn's, which this project does not depend on.
 """
@@ -35,15 +35,15 @@ from aot_tune.select.time_model import LOG_UNIT, SHIFT, TimeModel
 __all__ = ["WAYS", "has_sklearn", "learn_way"]
 
 _PULL = 0.5
-"""In calls: so much are slopes of one variant alone pulled towards 0."""
+"""Strength of the pull of a single variant's slopes towards 0, as a number of calls."""
 _TREES = 30
-"""Of ours, where they are of one variant alone."""
+"""Number of our trees, if they are for one variant only."""
 _ROUNDS = 200
-"""Trees of an ensemble of scikit-learn's."""
+"""Number of trees in an ensemble of scikit-learn."""
 _NODE = 20
-"""Bytes of a node of such a tree: a term, a cut, two children."""
+"""Bytes of a node of such a tree: a term, a cut, and two children."""
 _TREE = 48
-"""Bytes of one of ours, see runtime/expected.h."""
+"""Bytes of one of our trees, see runtime/expected.h."""
 
 
 def has_sklearn() -> bool:
@@ -56,7 +56,7 @@ def has_sklearn() -> bool:
 
 
 def ours(lesson: Lesson, rows: Costs) -> dict[str, Expected]:
-    """As shipped: slopes in common, a ridge regression and trees on what they leave, in integers."""
+    """As shipped: common slopes, a ridge regression, and trees on the rest, all in integers."""
     models = learn_times({v: lesson.timed(v, rows) for v in lesson.kept})
     return {v: _of_model(v, model) for v, model in models.items()}
 
@@ -69,12 +69,12 @@ def _of_model(variant: str, model: TimeModel) -> Foretold:
 
 
 def _size_of(terms: int, trees: int) -> tuple[int, int]:
-    """Operations, and bytes of tables."""
+    """Number of operations, and bytes of tables."""
     return 2 * terms + 4 * trees, 8 * terms + _TREE * trees
 
 
 def ridge(_: Sheet, variant: str, times: Times) -> Expected | None:
-    """A ridge regression for each variant alone."""
+    """A ridge regression for each variant by itself."""
     moments = moments_of(times.columns, times.logs, times.weights)
     slopes = slopes_of(moments, _PULL)
     base = moments.base(slopes)
@@ -87,7 +87,7 @@ def ridge(_: Sheet, variant: str, times: Times) -> Expected | None:
 
 
 def ridge_and_trees(sheet: Sheet, variant: str, times: Times) -> Expected | None:
-    """The same, and our trees on what it leaves: what shipped before variants learned together."""
+    """The same, with our trees on the rest. This shipped before variants learned together."""
     line = ridge(sheet, variant, times)
     assert line is not None
     left = times.logs - np.rint(LOG_UNIT * line(sheet, times.problems)).astype(np.int64)
@@ -100,7 +100,7 @@ def ridge_and_trees(sheet: Sheet, variant: str, times: Times) -> Expected | None
 
 
 def trees_alone(sheet: Sheet, variant: str, times: Times) -> Expected | None:
-    """Our trees alone, of the time over the roofline."""
+    """Only our trees, on the time over the roofline."""
     left = np.rint(times.logs - LOG_UNIT * sheet.roofline(times.problems)).astype(np.int64)
     mean = int((left * times.weights).sum() // times.weights.sum())
     trees = _trees(variant, times, left - mean, mean)
@@ -117,7 +117,7 @@ def _trees(variant: str, times: Times, left: Integers, mean: int) -> Expected | 
 
 
 def neighbours(count: int) -> Learner:
-    """The mean of the nearest, nearer ones counting more: of the time over the roofline."""
+    """The mean of the nearest problems, weighted by nearness, of the time over the roofline."""
 
     def learn(sheet: Sheet, _: str, times: Times) -> Expected | None:
         known = sheet.places(times.problems)
@@ -136,7 +136,7 @@ def neighbours(count: int) -> Learner:
 
 
 def ensemble(make: Callable[[], Any], nodes: Callable[[Any], tuple[int, int]]) -> Learner:
-    """Trees of scikit-learn's over our terms, of the time over the roofline; `nodes` tells how many, and the depth."""
+    """Trees of scikit-learn on our terms, for the time over the roofline. `nodes` gives their number and depth."""
 
     def learn(sheet: Sheet, variant: str, times: Times) -> Expected | None:
         fitted = make()
@@ -173,14 +173,14 @@ def _forest_size(fitted: Any) -> tuple[int, int]:
 
 
 def picking_tree(lesson: Lesson) -> Decider:
-    """A decision tree (CART) over facts that says at once which variant: that which was best where it was learned."""
+    """A decision tree (CART) over facts that picks a variant directly: the one that was best where the tree learned."""
     from sklearn.tree import DecisionTreeClassifier
 
     kept = set(lesson.kept)
     rows = {p: {v: t for v, t in row.items() if v in kept} for p, row in sorted(lesson.rows.items())}
     rows = {p: row for p, row in rows.items() if row}
     best = [min(row, key=lambda v: (row[v], v)) for row in rows.values()]
-    # What is nearly as fast is no loss: a problem counts for what the middle one of its variants would lose.
+    # Picking a variant that is nearly as fast costs little. So a problem's weight is the loss of its median variant.
     weights = [math.log(sorted(row.values())[len(row) // 2] / min(row.values())) + 0.01 for row in rows.values()]
     names = list(next(iter(lesson.sheet.kind.facts.values())))
 
@@ -199,9 +199,10 @@ def picking_tree(lesson: Lesson) -> Decider:
 
 
 def analytical(scaled: bool) -> Callable[[Lesson], Decider]:
-    """Blocks, waves and steps with a few constants of the device, which are fitted to all times together.
+    """Blocks, waves and steps, with a few constants of the device that are fitted to all times together.
 
-    `scaled` by how many times as long each variant takes in the middle: kernels use a device more or less well.
+    If `scaled`, each variant has a factor, the median of its times over the model's, because kernels use a device
+    differently well.
     """
 
     def learn(lesson: Lesson) -> Decider:
@@ -233,12 +234,12 @@ def vendor_alone(lesson: Lesson) -> Decider:
 
 
 def single(lesson: Lesson) -> Decider:
-    """The same variant wherever it serves, then the next best."""
+    """The same variant wherever it serves, else the next best."""
     return InOrder(_by_mean(lesson))
 
 
 def _by_mean(lesson: Lesson) -> tuple[str, ...]:
-    """Variants by their mean log regret; where one does not serve counts as half as fast as the best."""
+    """Variants by their mean log regret. A problem that a variant does not serve counts as half as fast as the best."""
     lost: dict[str, float] = dict.fromkeys(lesson.kept, 0.0)
     for row in lesson.rows.values():
         best = min(row.values())
@@ -248,7 +249,7 @@ def _by_mean(lesson: Lesson) -> tuple[str, ...]:
 
 
 def _survey_bytes(lesson: Lesson) -> int:
-    """Of the dims of all shapes, which neighbours are sought among."""
+    """Bytes of the dims of all shapes, among which neighbours are searched."""
     return 4 * len(lesson.rows) * len(lesson.sheet.kind.operator.dims)
 
 
@@ -268,9 +269,9 @@ WAYS: dict[str, tuple[Callable[[Lesson], Decider], bool]] = {
     "the vendor alone": (vendor_alone, False),
     "one variant": (single, False),
 }
-"""Ways by name, and whether they need scikit-learn."""
+"""Ways by name, each with whether it needs scikit-learn."""
 
 
 def learn_way(name: str, lesson: Lesson) -> Decider:
-    """Learn what a way needs to know."""
+    """Learn what a way needs."""
     return WAYS[name][0](lesson)

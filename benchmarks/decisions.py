@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Ways to decide among variants on shapes that nobody measured, compared on surveys; needs no GPU.
+"""Compares ways to decide among variants on shapes that nobody measured, by surveys. Needs no GPU.
 
     benchmarks/decisions.py SURVEY [SURVEY ...] [--folds 10] [--seed 1] [--ways ours,ridge alone] [--caution 0.25]
                             [--variants 12] [--curve] [--markdown FILE] [--json FILE]
 
-A SURVEY is a file of times as `gemm-bf16-H200.json.gz`, or a folder of records that hold surveys, of which each kind
-of calls is one. Its shapes are dealt into folds, the same for all ways. Of each fold the variants to keep are chosen by
-the others, as a build does, then each way learns from these and picks a variant for each shape of the fold. Tuned
-problems of a record are learned from and never judged.
+A SURVEY is a file of times, such as `gemm-bf16-H200.json.gz`, or a folder of records with surveys, which has one survey
+for each kind of calls. Its shapes are divided into folds, the same for all ways. For each fold, the variants to keep
+are chosen by the other folds, as a build does. Then each way learns from the others and picks a variant for each shape
+of the fold. Tuned problems of a record are learned from, but never judged.
 
-Regret is the time of what was picked over the best time of any variant there, less 1; `the best of those kept` is what
-nobody can go below. Operations and bytes of tables are of one decision among the variants of a fold. Seconds are of
+Regret is the time of the picked variant over the best time of any variant there, less 1. No way can be better than `the
+best of those kept`. Operations and bytes of tables are for one decision among the variants of a fold. Seconds are for
 learning one fold, margins included.
 
 Some ways need scikit-learn, which this project does not depend on: `pip install scikit-learn`.
@@ -39,21 +39,21 @@ from aot_tune.select.selection import MAX_REGRET, WORST_REGRET
 __all__ = ["Score", "compare", "curve", "deal", "main", "table"]
 
 _SHARES = (0.125, 0.25, 0.5, 1.0)
-"""Of the shapes that may be learned from."""
+"""Share of the shapes that may be learned from."""
 _BEHIND = 0.95
-"""A shape on which a pick is slower than this many times the speed of what users would call else."""
+"""A pick counts as behind if its speed is below this multiple of what users would call otherwise."""
 _ORACLE = "the best of those kept"
 
 
 @dataclass(frozen=True)
 class Score:
-    """How a way fared on a survey.
+    """How good a way was on a survey.
 
     Args:
-        mean, high, worst: regret, its 95th percentile and the largest.
-        behind: shares of shapes below 0.95 of the vendor's heuristic, and of what the survey was taken beside.
-        seconds: that learning took, for one fold.
-        operations, bytes: of one decision, about, and of its tables.
+        mean, high, worst: mean regret, its 95th percentile, and the largest.
+        behind: shares of shapes below 0.95 of the speed of the vendor's heuristic, and of the survey's other library.
+        seconds: time of learning one fold.
+        operations, bytes: about the operations of one decision, and the bytes of its tables.
     """
 
     survey: str
@@ -71,7 +71,7 @@ class Score:
 
 @dataclass(frozen=True)
 class _Pick:
-    """What was picked for a shape: its time, the best one there, and those that it is held against."""
+    """The pick for a shape: its time, the best time there, and the times that it is compared with."""
 
     time: float
     best: float
@@ -80,7 +80,7 @@ class _Pick:
 
 
 def deal(problems: Sequence[str], folds: int, seed: int) -> list[list[str]]:
-    """Problems in so many folds of about one size, at random."""
+    """The problems in this many random folds of about equal size."""
     shuffled = sorted(problems)
     random.Random(seed).shuffle(shuffled)
     return [shuffled[i::folds] for i in range(folds)]
@@ -89,7 +89,7 @@ def deal(problems: Sequence[str], folds: int, seed: int) -> list[list[str]]:
 def compare(
     kind: SurveyedKind, ways: Sequence[str], folds: int, seed: int, *, caution: float, variants: int, share: float = 1.0
 ) -> list[Score]:
-    """The scores of ways on a survey, and of the best that any could do; `share` of the shapes is learned from."""
+    """The scores of ways on a survey, and of the best possible way. A `share` of the shapes is learned from."""
     sheet = Sheet(kind)
     picks: dict[str, list[_Pick]] = {way: [] for way in (*ways, _ORACLE)}
     told: dict[str, list[tuple[float, int, int]]] = {way: [] for way in ways}
@@ -114,7 +114,7 @@ def compare(
 
 
 def _lesson(sheet: Sheet, fold: set[str], share: float, caution: float, variants: int) -> Lesson:
-    """What may be learned where a fold is left out: of what remains the first part, in the order of a hash."""
+    """What may be learned from if a fold is left out: of the rest the first part, in the order of a hash."""
     kind = sheet.kind
     others = [p for p in sorted(kind.costs) if p not in fold]
     random.Random(len(others)).shuffle(others)
@@ -147,13 +147,13 @@ def _score(survey: str, way: str, picks: Sequence[_Pick], seconds: float, operat
 
 
 def _behind(pairs: Sequence[tuple[float, float | None]]) -> float | None:
-    """The share of times that are behind another one, of those that have one; None without any."""
+    """The share of times that are behind the other time, if they have one; None if none has one."""
     known = [_BEHIND * time > other for time, other in pairs if other is not None]
     return sum(known) / len(known) if known else None
 
 
 def curve(kind: SurveyedKind, folds: int, seed: int, *, caution: float, variants: int) -> Iterator[tuple[float, Score]]:
-    """How ours fares with parts of the shapes to learn from."""
+    """The scores of our way, learning from parts of the shapes."""
     for share in _SHARES:
         yield share, compare(kind, ["ours"], folds, seed, caution=caution, variants=variants, share=share)[0]
 
@@ -181,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         "--caution",
         type=float,
         default=0.25,
-        help="part of its error by which a variant must be expected to be faster than the vendor's; default 0.25",
+        help="a variant must be expected to beat the vendor's by this share of its error; default 0.25",
     )
     parser.add_argument("--variants", type=int, default=12, help="kept beside the vendor's at most; default 12")
     parser.add_argument("--curve", action="store_true", help="ours with parts of the shapes, instead of all ways")
@@ -191,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ways(parser: argparse.ArgumentParser, asked: str) -> list[str]:
-    """The ways asked for, or all that can be; told why where one cannot."""
+    """The requested ways, or all that are possible. A message tells which are not."""
     ways = [w for w in asked.split(",") if w] or list(WAYS)
     for way in ways:
         if way not in WAYS:

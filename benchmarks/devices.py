@@ -1,13 +1,13 @@
-"""How many more candidates a minute several GPUs measure than one, with everything compiled before.
+"""How many more candidates per minute several GPUs measure than one, if everything is compiled already.
 
     python benchmarks/devices.py --json devices.json     # on a machine with several GPUs, in less than ten minutes
     python benchmarks/devices.py --stub                  # SIMULATED, anywhere
 
-The same library of the bundled operators is tuned from no measurement on the first GPU alone, on the first two, four
-and so on up to all, in rounds of changing order. What counts is the time in which the devices were at work, as the
-build prints it: objects are in the cache, so that nothing waits for compilers. Beside it stand the whole time of the
-tune, with the start of workers and their probe, and what each device was at. The last jobs leave some devices idle: the
-more problems, the less that counts.
+The same library of the bundled operators is tuned without earlier measurements: on the first GPU, on the first two,
+four and so on, up to all, in rounds of changing order. What counts is the time in which the devices were at work, as
+the build prints it. All objects are in the cache, so nothing waits for compilers. The script also shows the whole time
+of the tune, with the start of workers and their probe, and what each device did. The last jobs leave some devices idle.
+With more problems, that matters less.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOOK = re.compile(r"^aot_tune: cuda-\S+: compiling took \S+ s, measuring (\S+) 
 
 
 def rate(log: str) -> float:
-    """Measurements per minute of the devices' work, from what a build printed.
+    """Measurements per minute of the devices' work, from the output of a build.
 
     Raises:
         SystemExit: when the build measured nothing on a GPU.
@@ -53,7 +53,7 @@ def rate(log: str) -> float:
 
 
 def told(count: int, log: str, seconds: float) -> str:
-    """What a tune on so many GPUs came to: its rate, its whole time, and what each device was at."""
+    """The result of a tune on so many GPUs: its rate, its whole time, and what each device did."""
     head = (
         f"{count} GPUs: {rate(log):.0f} measurements a minute, {seconds:.0f} s in all; {', '.join(_WHERE.findall(log))}"
     )
@@ -61,7 +61,7 @@ def told(count: int, log: str, seconds: float) -> str:
 
 
 def _counts(most: int) -> list[int]:
-    """1, 2, 4 and so on, and all."""
+    """1, 2, 4 and so on, and the number of all GPUs."""
     return sorted({most, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)})
 
 
@@ -80,7 +80,7 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[int,
         return tuned.log, tuned.seconds
 
     begun = time.monotonic()
-    once(len(units))  # compiles
+    once(len(units))  # the first tune compiles
     counts = sorted({min(c, len(units)) for c in options.counts} | {1}) if options.counts else _counts(len(units))
     return _in_rounds(counts, options.rounds, begun + options.seconds, once, say)
 
@@ -125,9 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--counts", type=int, nargs="*", help="numbers of GPUs beside one; default 2, 4, 8 ... and all")
     parser.add_argument("--rounds", type=int, default=1, help="rounds; default 1")
     parser.add_argument(
-        "--seconds", type=float, default=540.0, help="no round but the first begins that would end later"
+        "--seconds", type=float, default=540.0, help="rounds that would end later are left out, except for the first"
     )
-    parser.add_argument("--stub", action="store_true", help="SIMULATE devices, with what an H100 took for requests")
+    parser.add_argument(
+        "--stub", action="store_true", help="SIMULATE devices, with the times that an H100 took for requests"
+    )
     parser.add_argument("--operators", type=lambda text: text.split(","), default=[], help="names; default all")
     parser.add_argument("--cache", type=Path, help="a cache folder with compiled objects; ITS MEASUREMENTS ARE DELETED")
     parser.add_argument("--json", type=Path, help="write the figures there")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What it takes to decide on products: of sizes that were measured, of others, and of one size again and again.
+"""How long it takes to decide on products: of measured sizes, of other sizes, and of one size repeatedly.
 
     benchmarks/first_calls.py [--device cuda|cpu] [--dtypes bf16 f16 f32] [--count 4000] [--seed 1] [--turns 30]
 
-Validation and dispatch of the installed library, from C, without a launch. Each turn passes all sizes, so that a size
-comes again only when the memo of last calls holds it no more. Told are the median of the turns and their quartiles, in
-ns for a call.
+It times validation and dispatch of the installed library, from C, without a launch. Each turn passes all sizes. So when
+a size comes again, the memo of last calls has lost it. The output is the median of the turns and their quartiles, in ns
+per call.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__: list[str] = []
 
 _DEVICES = {"cpu": 1, "cuda": 2}
 _DTYPES = {"f32": (2, 32), "f16": (2, 16), "bf16": (4, 16)}
-"""Codes and bits, as DLPack numbers them."""
+"""Codes and bits, by DLPack's numbers."""
 _ENOUGH = 256
-"""Sizes of a turn, at least: measured ones are few."""
+"""The least number of sizes in a turn, because there are few measured ones."""
 
 Sizes = Sequence[tuple[int, int, int]]
 
 
 def measured(family: str, dtype: str) -> Sizes:
-    """Sizes of the plain products that are tuned for a family, b stored by columns."""
+    """Sizes of the plain products that are tuned for a family, with b stored by columns."""
     from aot_tune.spec.load_operators import bundled_templates, load_operator
 
     workload = load_operator(bundled_templates() / "gemm").workload_for(family)
@@ -42,7 +42,7 @@ def measured(family: str, dtype: str) -> Sizes:
 
 
 def turn(probe: ctypes.CDLL, device: str, dtype: str, sizes: Sizes) -> float:
-    """ns for a call."""
+    """ns per call."""
     flat = [extent for size in sizes for extent in size]
     code, bits = _DTYPES[dtype]
     array = (ctypes.c_int64 * len(flat))(*flat)
@@ -50,7 +50,7 @@ def turn(probe: ctypes.CDLL, device: str, dtype: str, sizes: Sizes) -> float:
 
 
 def main() -> None:
-    """A line of JSON for each dtype and sort of sizes."""
+    """Print a line of JSON for each dtype and kind of sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=list(_DEVICES), default="cuda")
     parser.add_argument("--dtypes", nargs="+", choices=list(_DTYPES), default=["bf16", "f16", "f32"])

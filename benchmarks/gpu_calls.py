@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 OFF = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-4, "f32 ieee": 1e-4, "f32 tf32": 5e-3}
-"""How far two right results may be apart by a task's mode, as the norm of the difference over the norm."""
+"""By a task's mode, how far two right results may differ: the norm of the difference over the norm."""
 
 FURTHEST = {"bf16": 1e-2, "f16": 1.5e-3, "f32": 2e-5}
-"""How far an element may be from the exact result by dtype: 2 to 4 times what one rounding of 16 bits is off."""
+"""By dtype, how far an element may be from the exact result: 2 to 4 times the rounding error of 16 bits."""
 
 _f = torch.nn.functional
 
@@ -36,7 +36,7 @@ def _memory(size: int | None) -> Any:
 
 
 def ours(arena: Arena, size: int | None) -> Run:
-    """The installed library's function, into outputs made beforehand, with a workspace of `size` bytes or its own."""
+    """The installed library's function, with existing outputs, and with a workspace of `size` bytes or its own."""
     from aot_tune import ops
 
     function = getattr(ops, arena.task.operator)
@@ -59,7 +59,7 @@ def ours(arena: Arena, size: int | None) -> Run:
 
 
 def second(arena: Arena, library: SecondLibrary, size: int | None) -> tuple[Run, dict[str, Any]]:
-    """Another library's function with the same outputs and such a workspace, and what it says of the call."""
+    """Another library's function with the same outputs and such a workspace; and what it says of the call."""
     workspace = _memory(size)
     bound = [library.bind(arena.operator, arena.task.problem, call) for call in arena.calls]
     told = bound[0].explain(workspace)
@@ -76,13 +76,13 @@ def facts(arena: Arena, size: int | None) -> dict[str, Any]:
     given = {t.name: getattr(call, t.name) for t in arena.operator.tensors if getattr(call, t.name) is not None}
     try:
         told = ops.explain(arena.task.operator, **given, **arena.task.problem.attributes, workspace=_memory(size))
-    except Exception as error:  # the times are good without it
+    except Exception as error:  # the times are valid without it
         return {"missing": f"{type(error).__name__}: {error}"}
     return {key: told.get(key) for key in ("tuned", "kernel", "variant", "target", "workspace")}
 
 
 def product(arena: Arena) -> Run:
-    """cuBLAS through torch: the product alone, into an output made beforehand."""
+    """cuBLAS through torch: only the product, into an existing output."""
     out = arena.outputs()["out"]
     calls = arena.calls
     return lambda i: torch.matmul(calls[i].a, calls[i].b, out=out)
@@ -130,21 +130,24 @@ _EAGER: dict[str, Callable[..., Any]] = {
 
 
 def eager(arena: Arena) -> Run:
-    """The composition that a framework's user writes; it makes its own outputs."""
+    """The composition that a user of a framework writes. It makes its own outputs."""
     function, given = _EAGER[arena.task.operator], [vars(call) for call in arena.calls]
     return lambda i: function(**given[i])
 
 
 def compiled(arena: Arena) -> Run:
-    """The same through torch.compile with all its tuning.
+    """The same through torch.compile with all of its tuning.
 
-    Without its own CUDA graphs, which cannot be captured: ours replay it, without the copies that its own make.
+    Its own CUDA graphs are off, because they cannot be captured. Our graphs replay it, without the copies that its own
+    make.
     """
     torch.compiler.reset()
     function, first = _EAGER[arena.task.operator], vars(arena.calls[0])
     inputs = [t.name for t in arena.operator.inputs if first[t.name] is not None]
     fixed = {k: v for k, v in first.items() if k not in inputs}
-    fixed |= {t.name: True for t in arena.operator.outputs if first[t.name] is not None}  # only whether it is wanted
+    fixed |= {
+        t.name: True for t in arena.operator.outputs if first[t.name] is not None
+    }  # only whether the output is wanted
 
     def composed(*tensors: Any) -> Any:
         return function(**fixed, **dict(zip(inputs, tensors, strict=True)))
@@ -155,7 +158,7 @@ def compiled(arena: Arena) -> Run:
 
 
 def difference(arena: Arena, run: Run, other: Run) -> float:
-    """Norm of the difference of two ways to compute the first outputs, over that of the other's."""
+    """Two ways to compute the first outputs: the norm of their difference, over the norm of the second's."""
     outputs = arena.outputs()
     for out in outputs.values():
         out.fill_(float("nan"))
@@ -172,9 +175,10 @@ def difference(arena: Arena, run: Run, other: Run) -> float:
 
 
 def furthest(arena: Arena, run: Run) -> float:
-    """The largest distance of an element of the first outputs from what torch makes of the same inputs in float64.
+    """The largest distance of an element of the first outputs from torch's result for the same inputs in float64.
 
-    Over the element's size and the root mean square of its row. What the dtype cannot tell from 0 is no distance.
+    It is relative to the element's size and the root mean square of its row. A difference that the dtype cannot
+    distinguish from 0 does not count.
     """
     outputs = arena.outputs()
     for out in outputs.values():

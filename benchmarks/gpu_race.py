@@ -1,4 +1,4 @@
-"""Times calls on one GPU: cold buffers, CUDA graphs, and rounds in which every contender has a turn."""
+"""Times calls on one GPU, with cold buffers, CUDA graphs, and rounds in which every contender has a turn."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from aot_tune.spec import Call, Operator, Problem, Tensor
 __all__ = ["Arena", "Contender", "copy_of", "copy_speed", "empty_kernel", "race"]
 
 Run = Callable[[int], object]
-"""Computes with one set of buffers, by number, on the current stream; allocates nothing that is not torch's."""
+"""Computes with one set of buffers, by number, on the current stream. Only torch may allocate."""
 
 _NODES = 20
 _COLD = 4
-"""Buffers that must be cold take so many times the L2 together."""
+"""Buffers that must be cold take this many times the L2 together."""
 _MOST = 512
 _TWICE = 2 << 30
-"""Calls on more bytes than that have one set alone: what may be left of them in the L2 is a few percent."""
+"""Calls on more bytes than this have only one set: at most a few percent of it can still be in the L2."""
 _LONG_US = 1000.0
 
 
 class Arena:
-    """Buffers of a task: as many sets as it takes for what must be cold to leave the L2 between two uses.
+    """Buffers of a task: enough sets that what must be cold has left the L2 before it is used again.
 
-    Weights are cold always, and all tensors of a call that the L2 cannot hold; what is smaller stays there, as
-    activations do. That is how the kernels were chosen, too. With `cold_inputs` all inputs of a small call are cold,
-    as far as 512 sets suffice, and its outputs stay.
+    Weights are always cold, and so are all tensors of a call that the L2 cannot hold. Smaller tensors stay there, as
+    activations do. Kernels were chosen in the same way. With `cold_inputs`, all inputs of a small call are cold, as far
+    as 512 sets suffice, and its outputs stay.
     """
 
     def __init__(self, task: Task, *, cold_inputs: bool = False) -> None:
@@ -70,9 +70,9 @@ def _bytes(operator: Operator, problem: Problem, tensor: Tensor) -> int:
 
 
 def _tensor(operator: Operator, problem: Problem, tensor: Tensor, number: int) -> Any:
-    """A tensor of random values (NaN in outputs) with the problem's strides.
+    """A tensor of random values (NaN for outputs) with the problem's strides.
 
-    Its address is a multiple of 512 bytes, or of no more than the problem's alignment.
+    Its address is a multiple of 512 bytes, or just of the problem's alignment if that is stated.
     """
     shape, strides = operator.shape(problem, tensor), operator.strides(problem, tensor)
     count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
@@ -89,13 +89,13 @@ def _tensor(operator: Operator, problem: Problem, tensor: Tensor, number: int) -
 
 
 class Contender:
-    """One way to compute a task, captured as a graph of at least 20 calls that goes through the sets in order."""
+    """One way to compute a task, captured as a graph of at least 20 calls that uses the sets in order."""
 
     def __init__(self, name: str, run: Run, sets: int) -> None:
         self.name = name
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # lazy set-up is done before the capture
+        with torch.cuda.stream(stream):  # do lazy set-up before the capture
             for number in range(3):
                 run(number % sets)
         torch.cuda.synchronize()
@@ -108,10 +108,10 @@ class Contender:
         self.expected = self.time(1)
 
     def time(self, replays: int, warm: bool = True) -> float:
-        """Microseconds of a call, the mean over the graph.
+        """Microseconds per call, as a mean over the graph.
 
-        A replay that is not timed comes first if `warm`: while it runs, the host queues the others, and how long that
-        takes is in no time.
+        If `warm`, an untimed replay comes first. While it runs, the host queues the others, so queueing is not part of
+        any time.
         """
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         if warm:
@@ -134,9 +134,9 @@ def _once(run: Run) -> float:
 
 
 def race(contenders: Sequence[Contender], rounds: int, turn_us: float = 2000.0) -> dict[str, list[float]]:
-    """Microseconds per call of each round; every round has one turn for each contender, in a new order.
+    """Microseconds per call of each round. In a round, every contender has one turn, in a new order.
 
-    A turn is as many replays as fill `turn_us`, at least one, after one that is not timed where that is short.
+    A turn is as many replays as fill `turn_us`, at least one. If it is short, an untimed replay comes first.
     """
     generator = random.Random(0)
     taken: dict[str, list[float]] = {c.name: [] for c in contenders}
@@ -151,7 +151,7 @@ def race(contenders: Sequence[Contender], rounds: int, turn_us: float = 2000.0) 
 
 
 def copy_of(moved: int) -> tuple[Run, int]:
-    """A copy that reads and writes `moved` bytes together, and how many sets of buffers it goes through."""
+    """A copy that reads and writes `moved` bytes together, and the number of its sets of buffers."""
     half = max(moved // 2, 16)
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = max(1, math.ceil(_COLD * cache / moved))
@@ -161,7 +161,7 @@ def copy_of(moved: int) -> tuple[Run, int]:
 
 
 def copy_speed() -> float:
-    """Bytes per second, read and written together, of copies of 64 MiB to 1 GiB, the fastest of them."""
+    """Bytes per second, read and written together, of the fastest of copies of 64 MiB to 1 GiB."""
     speeds = []
     for moved in (1 << 27, 1 << 29, 1 << 31):  # on an H200 1 GiB ran at 2.77 TB/s, less at 4.0 to 4.3
         contender = Contender("copy", *copy_of(moved))
@@ -178,7 +178,7 @@ def empty_kernel() -> tuple[Run, str]:
             kernel = compiler["_compile_kernel"]('extern "C" __global__ void nothing() {}', "nothing")
             kernel((1, 1, 1), (32, 1, 1), ())
             torch.cuda.synchronize()
-        except Exception as error:  # torch without its run-time compiler, say
+        except Exception as error:  # such as a torch without its run-time compiler
             print(f"no kernel could be compiled by torch: {error}", flush=True)
         else:
             return lambda _: kernel((1, 1, 1), (32, 1, 1), ()), "an empty kernel"

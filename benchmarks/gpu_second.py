@@ -1,7 +1,7 @@
 """A second tuned library beside the installed package, called through its C functions.
 
-A process takes libraries of one name for one and the same: the second one's Python module would get the first library,
-and the installed package's module the second one's, were that loaded first.
+A process treats libraries of one name as the same one. The second library's Python module would get the first library.
+If the second were loaded first, the installed package's module would get the second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PREFIX = "aot_tune"
 _PACKAGES = "libaot_tune_ops.so"
 _DEVICES = {"cpu": 1, "cuda": 2}
 _TEXT = 8192
-"""Bytes for what a library explains of a call."""
+"""Bytes for a library's explanation of a call."""
 
 
 class _Execution(ctypes.Structure):
@@ -34,10 +34,10 @@ def _execution(stream: int, workspace: Any) -> _Execution:
 
 
 class SecondLibrary:
-    """The library below a folder: that of a wheel (`pip install --target`), or of a build.
+    """The library below a folder, which is from a wheel (`pip install --target`) or from a build.
 
     Raises:
-        OSError: when there is none, or more than one, or it cannot be loaded.
+        OSError: when there is not exactly one, or when it cannot be loaded.
     """
 
     def __init__(self, folder: Path, name: str = _PACKAGES) -> None:
@@ -51,28 +51,28 @@ class SecondLibrary:
             self._function(function).restype = ctypes.c_char_p
 
     def manifest(self) -> dict[str, Any]:
-        """What the library says that it is made of."""
+        """The library's manifest."""
         found: dict[str, Any] = json.loads(self._function("manifest")())
         return found
 
     def has_kernels_of(self, backend: str) -> bool:
-        """Whether it was built with a backend: its manifest names the backend's tools then."""
+        """Whether it was built with a backend. If so, its manifest names the backend's tools."""
         return any(name.startswith(f"{backend}.") for name in self.manifest()["tools"])
 
     def bind(self, operator: Operator, problem: Problem, call: Call) -> Bound:
-        """One call with its tensors (torch's, None where absent), which have to live as long."""
+        """One call with its tensors (torch's, None if absent), which must live as long as the call."""
         return Bound(self, operator, problem, call)
 
     def checked(self, name: str, *arguments: Any) -> None:
         """Call a function by its name without the prefix.
 
         Raises:
-            RuntimeError: with the library's own words, when it fails.
+            RuntimeError: with the library's own message, when it fails.
         """
         status = self._function(name)(*arguments)
         if status != 0:
             said = self._function("last_error")()
-            raise RuntimeError(f"status {status}: {said.decode() if said else 'nothing told'}")
+            raise RuntimeError(f"status {status}: {said.decode() if said else 'no message'}")
 
     def _function(self, name: str) -> Any:
         return getattr(self._library, f"{_PREFIX}_{name}")
@@ -96,7 +96,7 @@ class Bound:
         )
 
     def run(self, stream: int, workspace: Any) -> None:
-        """Compute on a stream, with a workspace: a tensor of bytes, or None for the library's own."""
+        """Compute on a stream with a workspace: a tensor of bytes, or None for the library's own."""
         self._library.checked(self._name, *self._arguments.call, ctypes.byref(_execution(stream, workspace)))
 
     def explain(self, workspace: Any = None) -> dict[str, str]:

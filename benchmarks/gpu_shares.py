@@ -1,4 +1,4 @@
-"""Problems shared out among GPUs: which there are, which one has what, and threads that end when one of them fails."""
+"""Shares problems among GPUs: finds the GPUs, divides the tasks, and ends all threads if one of them fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def named_gpus(count: int) -> list[str]:
     """UUIDs of the first `count` GPUs that this process may use.
 
     Raises:
-        SystemExit: where there are fewer, or they are of several models.
+        SystemExit: when there are fewer, or of several models.
     """
     found = visible_devices()
     if len(found.devices) < count:
@@ -28,13 +28,13 @@ def named_gpus(count: int) -> list[str]:
     models = sorted({device.name for device in found.devices[:count]})
     if len(models) > 1:
         raise SystemExit(
-            f"benchmarks: {' and '.join(models)} would share a table: choose some of one model by CUDA_VISIBLE_DEVICES"
+            f"benchmarks: {' and '.join(models)} would be in one table: choose one model by CUDA_VISIBLE_DEVICES"
         )
     return [device.uuid for device in found.devices[:count]]
 
 
 def shared_out(tasks: Sequence[Task], count: int) -> list[list[Task]]:
-    """Shares with as many tasks of each kind: max-autotune takes 20 s to compile a product, and 4 for rows."""
+    """Shares with equal numbers of each kind of task: max-autotune compiles 20 s for a product, 4 s for rows."""
     shares: list[list[Task]] = [[] for _ in range(count)]
     placed = Counter[str]()
     for task in tasks:
@@ -44,7 +44,7 @@ def shared_out(tasks: Sequence[Task], count: int) -> list[list[Task]]:
 
 
 def run_together(jobs: Sequence[Callable[[], None]], stop: Callable[[], None]) -> None:
-    """Run each job in a thread. When one raises, or Ctrl-C comes, `stop` has the others end, and that is raised."""
+    """Run each job in a thread. If one raises, or on Ctrl-C, `stop` ends the others, and the error is raised."""
     with ThreadPoolExecutor(len(jobs)) as executor:
         try:
             running = [executor.submit(job) for job in jobs]

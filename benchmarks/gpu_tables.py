@@ -1,4 +1,4 @@
-"""What came of the GPU's requirements, and one table of everything that was measured."""
+"""Checks the GPU's requirements, and makes one table of all measurements."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from stats import Timing, geometric_mean
 
 __all__ = ["VENDOR_WORKSPACE", "Result", "Verdict", "interval", "render_results", "render_verdicts", "verdicts"]
 
-# Two-sided 95 % points of Student's distribution by degrees of freedom; beyond them the normal one's.
+# Two-sided 95 % points of Student's distribution by degrees of freedom. Beyond them, the normal distribution's.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 _COMPILED = "max-autotune"
 
 VENDOR_WORKSPACE = 32 << 20
-"""Bytes that torch gives cuBLAS on Hopper. A variant that takes more is marked."""
+"""Bytes of workspace that torch gives cuBLAS on Hopper. A variant that takes more is marked."""
 
 _SLOW_COPY = 0.9
-"""Of the fastest copy's speed; copies of large sizes reach 0.94 of it and more, or 0.64 and less."""
+"""Share of the fastest copy's speed. Copies of large sizes reach either at least 0.94 of it, or at most 0.64."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one task: for each contender the µs per call of each round.
+    """The measurements of one task: for each contender, the µs per call of each round.
 
-    `facts` are what the installed library says of the call, `beside` what other libraries say of it, or their `error`.
+    `facts` are what the installed library says of the call. `beside` is what other libraries say of it, or their
+    `error`.
     """
 
     task: Task
@@ -39,7 +40,7 @@ class Result:
     beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def seen_from(self, name: str) -> Result | None:
-        """The same rounds with another library in the place of ours; None where it took no part."""
+        """The same rounds with another library in the place of ours; None if it took no part."""
         if self.error:
             return Result(self.task, error=self.error)
         facts = dict(self.beside.get(name, {}))
@@ -50,15 +51,15 @@ class Result:
         )
 
     def without(self, name: str) -> Result:
-        """The same without a contender."""
+        """The same result without a contender."""
         return Result(self.task, {n: t for n, t in self.us.items() if n != name}, self.facts, self.error)
 
     def median(self, name: str) -> float:
-        """µs per call; NaN when it took no part."""
+        """µs per call; NaN if it took no part."""
         return statistics.median(self.us[name]) if name in self.us else math.nan
 
     def ratio(self, other: str) -> float:
-        """How many times as fast as the other we are, the mean of the paired logarithms; NaN when it took no part."""
+        """Our speed over the other's: the mean of the paired logarithms, as a ratio; NaN if it took no part."""
         return math.exp(statistics.fmean(self._logs(other))) if other in self.us else math.nan
 
     def interval(self, other: str) -> tuple[float, float]:
@@ -69,13 +70,13 @@ class Result:
         return [math.log(t / o) for t, o in zip(self.us[other], self.us["aot_tune"], strict=True)]
 
     def bound(self, copy_speed: float) -> float:
-        """The time that a product of few rows may take: an empty kernel's, 1.5 µs, and its bytes at 0.88 of a copy."""
+        """The wanted time of a product of few rows: an empty kernel's, 1.5 µs, and its bytes at 0.88 of copy speed."""
         return self.median("empty") + 1.5 + self.task.bytes / (0.88 * copy_speed) * 1e6
 
     def of_copy(self, copy_speed: float) -> float:
-        """How many times as fast as a copy that moves as many bytes we are; NaN when there was none.
+        """Our speed over that of a copy of as many bytes; NaN if there was no copy.
 
-        torch copies some sizes at two thirds of what memory can do. The fastest copy's speed stands for those.
+        torch copies some sizes at two thirds of memory's speed. For these, the fastest copy's speed is used.
         """
         fastest = self.task.bytes / copy_speed * 1e6
         if self.median("copy") > fastest / _SLOW_COPY:
@@ -84,7 +85,7 @@ class Result:
 
 
 def interval(logs: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean of logarithms, as ratios; without bounds for fewer than two."""
+    """The 95 % interval of the mean of logarithms, as ratios. With fewer than two values, it has no bounds."""
     if len(logs) < 2:
         return 0.0, math.inf
     free = len(logs) - 1
@@ -95,7 +96,7 @@ def interval(logs: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A requirement and what came of it."""
+    """A requirement and its outcome."""
 
     what: str
     wanted: str
@@ -104,12 +105,12 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """A line for people."""
         return f"{'met   ' if self.met else 'MISSED'} {self.what}: {self.measured} (wanted {self.wanted})"
 
 
 def verdicts(results: Sequence[Result], copy_speed: float) -> list[Verdict]:
-    """Every requirement of which something was measured; per dtype and math mode."""
+    """The requirements for which something was measured, by dtype and math mode."""
     good = [r for r in results if not r.error]
     found: list[Verdict] = []
     broken = [r for r in results if r.error]
@@ -144,7 +145,7 @@ def _count(chosen: Sequence[Result]) -> str:
 
 
 def _least(name: str, wanted: float, chosen: Sequence[Result], other: str) -> list[Verdict]:
-    """No problem whose interval lies wholly below."""
+    """Require that no problem's interval is completely below a ratio."""
     with_it = [r for r in chosen if other in r.us]
     if not with_it:
         return []
@@ -217,7 +218,7 @@ def render_verdicts(found: Sequence[Verdict]) -> str:
 
 
 def render_results(results: Sequence[Result], copy_speed: float) -> str:
-    """One problem in a line: µs are medians of the rounds ± half their interquartile range."""
+    """One line for each problem. µs are medians of the rounds ± half their interquartile range."""
     head = ("operator", "problem", "dtype", "aot_tune", "torch.matmul", "x", "eager", "x", _COMPILED, "x",
             "copy, bound", "of it", "rate", "variant")  # fmt: skip
     placed = sorted(results, key=lambda r: (r.task.operator, r.task.kind, r.task.mode, r.task.bytes, r.task.text))

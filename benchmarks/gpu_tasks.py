@@ -1,4 +1,4 @@
-"""What is measured on a GPU: the workload of the installed operators for CUDA, and its products without epilogues."""
+"""What is measured on a GPU: the CUDA workload of the installed operators, and its products without epilogues."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PRODUCTS = ("gemm", "batched_gemm")
 ROWS = ("softmax", "rms_norm", "layer_norm", "silu_mul")
 KINDS = ("product", "fused", "rows")
 SECOND = "without vendor variants"
-"""The contender that is a second library, which was built without the vendor's backend."""
+"""The name of the contender that is a second library, built without the vendor's backend."""
 
 LARGE, LARGER = 128 * 10**6, 512 * 10**6
-"""Bytes of a row problem from which on it is held against a copy."""
+"""A row problem of at least this many bytes is compared with a copy."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Task:
 
     `kind` is `product` (no epilogue, against the vendor's product), `fused` (the workload's epilogue, against a
     framework's composition) or `rows`. `mode` is the dtype, for f32 products with the math mode. `bytes` are the
-    compulsory ones, each tensor once. `known` says whether the very problem is in the workload that was tuned.
+    compulsory bytes, each tensor once. `known` says whether this exact problem is in the tuned workload.
     """
 
     operator: str
@@ -56,23 +56,23 @@ class Task:
 
     @property
     def key(self) -> str:
-        """Unique in a run."""
+        """A text that is unique in a run."""
         return f"{self.operator} {self.kind} {self.problem.id}"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The task in the form of JSON."""
         fields = {k: v for k, v in vars(self).items() if k != "problem"}
         return {**fields, "problem": msgspec.to_builtins(self.problem), "text": self.text, "key": self.key}
 
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> Task:
-        """What `plain` was made of."""
+        """The task that `plain` was made from."""
         fields = {k: v for k, v in plain.items() if k not in ("problem", "text", "key")}
         return Task(problem=msgspec.convert(plain["problem"], Problem), **fields)
 
 
 def installed_operator(name: str) -> Operator:
-    """The operator as the installed package declares it."""
+    """The operator, as the installed package declares it."""
     return load_operator(bundled_templates() / name)
 
 
@@ -92,7 +92,7 @@ def tasks(names: Sequence[str]) -> list[Task]:
 
 
 def _variations(operator: Operator, entry: Problem, known: Set[str]) -> Iterable[Task]:
-    """The product alone, in each math mode of its dtype, and with the epilogue of the workload if it has one."""
+    """The product by itself, in each math mode of its dtype; and with the workload's epilogue, if it has one."""
     bare = {a: c for a, c in entry.attributes.items() if a == "math"}
     dtype = _dtype(operator, entry)
     modes: list[dict[str, str]] = [bare]
@@ -152,7 +152,7 @@ def _group(task: Task) -> tuple[str, ...]:
 
 
 def mix(found: Sequence[Task]) -> list[Task]:
-    """The tasks in an order in which every group has its turn early: what a time limit cuts off is spread evenly."""
+    """The tasks in an order in which every group comes early, so that a time limit cuts all groups evenly."""
     groups: dict[tuple[str, ...], list[Task]] = {}
     for task in found:
         groups.setdefault(_group(task), []).append(task)
@@ -165,19 +165,19 @@ def mix(found: Sequence[Task]) -> list[Task]:
 
 
 def chosen_to_compile(found: Sequence[Task], count: int, after: int = 0) -> list[Task]:
-    """Up to `count` fused products and as many row problems: of each operator, mode and size in turn.
+    """Up to `count` fused products and as many row problems, taken from each operator, mode and size in turn.
 
-    Without the first `after` of either kind, which an earlier run had.
+    The first `after` of either kind are left out, because an earlier run had them.
     """
     of_kinds = ([t for t in _in_turn(found) if t.kind == kind] for kind in ("fused", "rows"))
     products, rows = (several[after : after + count] for several in of_kinds)
-    # What a time limit cuts off is of both kinds; max-autotune takes 20 s for a product, and a few for rows.
+    # A time limit cuts both kinds evenly. max-autotune takes 20 s for a product, and a few seconds for rows.
     turns = range(max(len(products), -(-len(rows) // 2)))
     return [task for i in turns for task in (*rows[2 * i : 2 * i + 2], *products[i : i + 1])]
 
 
 def _in_turn(found: Sequence[Task]) -> list[Task]:
-    """The first of every group, then the second of those that have two, and so on: small groups are whole early."""
+    """The first of every group, then the second of those that have two, and so on. Small groups are complete early."""
     places: dict[tuple[str, ...], int] = {}
     placed = []
     for task in mix(found):

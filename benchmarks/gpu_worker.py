@@ -1,4 +1,4 @@
-"""The process that uses the GPU: reads what to measure as JSON, answers with one JSON line for each problem."""
+"""The process that uses the GPU. It reads what to measure as JSON, and answers with one JSON line for each problem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__: list[str] = []
 
 
 class Server:
-    """What the process knows for all tasks."""
+    """What the process keeps for all tasks."""
 
     def __init__(self, plan: dict[str, Any], replies: TextIO) -> None:
         self.plan, self.replies = plan, replies
@@ -30,12 +30,12 @@ class Server:
         self.second = SecondLibrary(Path(plan["second"])) if plan["second"] else None
 
     def tell(self, **what: Any) -> None:
-        """One line."""
+        """Write one line."""
         self.replies.write(json.dumps(what) + "\n")
         self.replies.flush()
 
     def run(self) -> None:
-        """All tasks, or as many as fit the time; max-autotune's tasks only while there is time for another."""
+        """Run all tasks, or as many as fit the time. max-autotune's tasks run only while there is time for another."""
         self.tell(event="machine", **machine(), empty_kernel=self.empty_name, copy_speed=copy_speed())
         slowest = 30.0
         for plain in self.plan["tasks"]:
@@ -47,9 +47,9 @@ class Server:
             self.tell(event="begin", key=task.key)
             try:
                 self.tell(event="result", key=task.key, **self.measure(task))
-            except Exception as error:  # a task's failure is a line of the table
+            except Exception as error:  # a task's failure becomes a line of the table
                 self.tell(event="result", key=task.key, error=f"{type(error).__name__}: {str(error)[:300]}")
-                torch.cuda.synchronize()  # after a sticky error this ends the process, and a new one carries on
+                torch.cuda.synchronize()  # after a sticky error this ends the process, and a new one continues
             torch.cuda.empty_cache()
             slowest = max(slowest, 1.2 * (time.monotonic() - began)) if self.plan["compile"] else 0.0
         self.tell(event="end", copy_speed=copy_speed(), clocks=clocks())
@@ -80,7 +80,7 @@ class Server:
         }
 
     def _second(self, task: Task, arena: Arena, other: Run, contenders: list[Contender]) -> dict[str, dict[str, Any]]:
-        """Add the second library to the contenders of a product; what it says of the call, or how it fails."""
+        """Add the second library to a product's contenders. Returns what it says of the call, or how it fails."""
         if self.second is None or task.kind == "rows":
             return {}
         try:
@@ -108,7 +108,7 @@ class Server:
 
 
 def machine() -> dict[str, Any]:
-    """What is measured with."""
+    """The machine and the versions in use."""
     device = torch.cuda.get_device_properties(0)
     return {
         "gpu": device.name,
@@ -134,7 +134,7 @@ def _cublas() -> str:
 
 
 def clocks() -> dict[str, Any]:
-    """Clock, temperature and power just now, where the driver's library tells."""
+    """The current clock, temperature and power, if the driver's library tells."""
     try:
         return {
             "sm_mhz": torch.cuda.clock_rate(),
@@ -146,9 +146,9 @@ def clocks() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the plan on standard input."""
+    """Run the plan from standard input."""
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is not an answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     torch.set_grad_enabled(False)
     Server(json.load(sys.stdin), replies).run()
 

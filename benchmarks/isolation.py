@@ -1,12 +1,12 @@
-"""What isolation costs: the same measurements in sandboxed workers and in this very process.
+"""What isolation costs: the same measurements in sandboxed workers and in this process.
 
     python benchmarks/isolation.py --problems 21 --rounds 5 --json isolation.json
 
-Candidates of the bundled operators are screened (verified, then timed) on a few problems and the best of them raced, by
-the bench of a build: once with its worker processes, once with a pool that carries every request out in this process,
-in rounds of changing order. Candidates that are not right in a first pass with workers are left out, as one that
-crashes would end this process. The start of the workers, or of what takes their place, with all imports and the first
-problem of each operator, is counted by itself: with that a framework loads what it needs, once in a build.
+The bench of a build screens (verifies, then times) candidates of the bundled operators on a few problems and races the
+best: once with its worker processes, once with a pool that carries out every request in this process, in rounds of
+changing order. A first pass with workers finds candidates that are not right. They are left out, because a crash would
+end this process. The start is counted separately: starting workers or their replacement, all imports, and the first
+problem of each operator. There a framework loads what it needs, once in a build.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FINALISTS = 4
 
 
 class _Worker(Holdings):
-    """Stands in for a worker: its session is in this process."""
+    """Replaces a worker: its session is in this process."""
 
     state = "READY"
 
@@ -57,11 +57,11 @@ class _Worker(Holdings):
         self.session, self.role, self.pid = session, role, os.getpid()
 
     def kill(self) -> None:
-        """It stays: there is no other one."""
+        """Do nothing: there is no other worker."""
 
 
 class Here:
-    """A pool without processes: no sandbox, no deadlines."""
+    """A pool without processes: no sandbox and no deadlines."""
 
     def __init__(self, bench: Bench) -> None:
         bench.findings.folder.mkdir(parents=True, exist_ok=True)
@@ -72,26 +72,26 @@ class Here:
         return self
 
     def __exit__(self, *_failure: object) -> None:
-        """Let go of what the sessions hold of the device; workers do that by their end."""
+        """Release what the sessions hold of the device. Workers do that when they end."""
         self._workers.clear()
         gc.collect()
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             sys.modules["torch"].cuda.empty_cache()
 
     def candidates(self) -> _Worker:
-        """For candidates."""
+        """The worker for candidates."""
         return self._workers["candidate"]
 
     def frameworks(self) -> _Worker:
-        """For references and baselines."""
+        """The worker for references and baselines."""
         return self._workers["framework"]
 
     def workers(self) -> list[_Worker]:
-        """Both."""
+        """Both workers."""
         return list(self._workers.values())
 
     def request(self, worker: _Worker, request: messages.Request, _seconds: float) -> messages.Reply:
-        """Carry a request out, now."""
+        """Carry out a request now."""
         reply: messages.Reply = worker.session.handle(request, lambda _progress: None)
         return reply
 
@@ -100,10 +100,10 @@ class Here:
         return self.request(self.frameworks(), request, seconds)
 
     def settle(self) -> None:
-        """Nothing runs beside what is timed."""
+        """Do nothing: nothing runs beside what is timed."""
 
     def quiet(self, _worker: _Worker) -> None:
-        """Nothing runs beside what is timed."""
+        """Do nothing: nothing runs beside what is timed."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _entrant(e: Entry, path: Path) -> Entrant:
 
 
 def measure(bench: Bench, jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
-    """Screen and race everything; the status of each problem and candidate."""
+    """Screen and race everything. Returns the status of each problem and candidate."""
     found: dict[tuple[str, str], str] = {}
     for job in jobs:
         prepared = bench.prepare(job.loaded.folder, job.loaded.operator, job.problem)
@@ -178,7 +178,7 @@ def _meant(loaded: LoadedOperator, problem: Problem, entry: Entry) -> bool:
 
 
 def _without(jobs: Sequence[Job], statuses: dict[tuple[str, str], str]) -> list[Job]:
-    """The jobs without what is not right."""
+    """The jobs without candidates that are not right."""
     kept = [
         Job(j.loaded, j.problem, tuple(u for u in j.entries if statuses[j.problem.id, u[0].candidate.id] == "ok"))
         for j in jobs
@@ -187,7 +187,7 @@ def _without(jobs: Sequence[Job], statuses: dict[tuple[str, str], str]) -> list[
 
 
 def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str, dict[str, list[float]]]:
-    """Seconds of starting and measuring, by way and round."""
+    """Seconds of starting and of measuring, by way and round."""
     began = time.monotonic()
     write_templates(folder / "templates", options.family, options.problems, options.operators)
     cache = options.cache or folder / "cache"
@@ -214,7 +214,9 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str,
             jobs = _without(jobs, _timed(workers, jobs)[2])
             counted = _parted(jobs)[1]
             if not counted:
-                raise SystemExit("benchmarks: every operator has but one problem, which counts as start; give it more")
+                raise SystemExit(
+                    "benchmarks: every operator has only one problem, which counts as start; give more problems"
+                )
             print(f"{sum(len(j.entries) for j in counted)} screens, {len(counted)} races in a round", file=say)
             order, longest = random.Random(0), 2 * (time.monotonic() - begin)
             for number in range(options.rounds):
@@ -239,7 +241,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=21, help="problems in all; default 21")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of both ways; default 5")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="no round begins that would not end in time")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="rounds that would not end in time are left out"
+    )
     parser.add_argument("--family", default="cuda", help="of the device to measure on: cuda (default) or cpu")
     parser.add_argument("--operators", type=lambda text: text.split(","), default=[], help="names; default all")
     parser.add_argument("--cache", type=Path, help="a cache folder with compiled objects")

@@ -1,4 +1,4 @@
-"""How each library computes an operator: functions of no arguments that write into outputs made beforehand."""
+"""How each library computes an operator: functions without arguments that write into existing outputs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Prepared", "prepare_copy", "prepare_operator"]
 Run = Callable[[], object]
 
 _PERIOD = 4_000_037
-"""Random values are drawn once per so many elements (a prime) and then repeated."""
+"""Random values are drawn once for this many elements (a prime), and then repeated."""
 
 
 @dataclass
 class Prepared:
-    """Ways to compute one thing: for each a function per copy of the tensor that is to be cold."""
+    """Ways to compute one thing. Each has a function for each copy of the tensor that must be cold."""
 
     ways: dict[str, list[Run]]
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Prepared:
 
 
 def _empty(shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """An array on an address that is a multiple of 64; pages touched."""
+    """An array whose address is a multiple of 64. Its pages have been touched."""
     count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     raw = np.empty(4 * count + 64, dtype=np.uint8)
     raw[:] = 0
@@ -51,13 +51,13 @@ def _random(operator: Operator, problem: Problem, name: str) -> Any:
     generator = np.random.default_rng([len(name), *name.encode(), *shape])
     values = generator.standard_normal(min(array.size, _PERIOD), dtype=np.float32) * np.float32(tensor.values.high)
     order = sorted(range(len(shape)), key=lambda axis: -strides[axis])
-    ordered = array.transpose(order)  # by memory, so that both layouts are filled in one pass
+    ordered = array.transpose(order)  # in memory order, so that both layouts are filled in one pass
     ordered[...] = values.reshape(ordered.shape) if values.size == array.size else np.resize(values, ordered.shape)
     return array
 
 
 def _arrays(operator: Operator, problem: Problem, copies: int) -> tuple[dict[str, Any], list[Any]]:
-    """All tensors that are present, by name, and copies of the cold one (itself the first)."""
+    """All tensors that are present, by name; and copies of the cold one (itself the first)."""
     arrays: dict[str, Any] = {}
     cold: list[Any] = []
     for tensor in operator.tensors:
@@ -76,7 +76,7 @@ def _arrays(operator: Operator, problem: Problem, copies: int) -> tuple[dict[str
 
 
 def prepare_operator(library: str, name: str, plain: dict[str, Any], copies: int) -> Prepared:
-    """Allocate a problem and bind it to the library's functions."""
+    """Allocate a problem's tensors and bind them to the library's functions."""
     operator, problem = installed_operator(name), msgspec.convert(plain, Problem)
     arrays, cold = _arrays(operator, problem, copies)
     outputs = {t.name: arrays[t.name] for t in operator.outputs if t.name in arrays}
@@ -164,7 +164,7 @@ def _torch_silu_mul(torch: Any, c: Any) -> dict[str, Run]:
 
 
 def _torch_rms_norm(torch: Any, c: Any) -> dict[str, Run]:
-    """torch has no `.out` form, so two compositions run and the faster one counts."""
+    """torch has no `.out` form, so two compositions run, and the faster one counts."""
     norm, vector_norm, mul, add = torch.nn.functional.rms_norm, torch.linalg.vector_norm, torch.mul, torch.add
     width, weight, eps, scale = c.x.shape[-1], c.weight, c.eps, torch.empty(c.x.shape[0], 1)
     total = c.x if c.residual is None else c.residual_out

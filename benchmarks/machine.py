@@ -1,4 +1,4 @@
-"""Where and with what a run was made."""
+"""Where a run was made, and with which versions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 __all__ = ["NOISE", "Usage", "describe"]
 
 NOISE = 0.03
-"""Share of the processor time that may go elsewhere before the figures are called into question."""
+"""Share of the processor time that may go elsewhere. Beyond it, the figures are in doubt."""
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """The machine and the versions of what takes part; None where the system does not tell."""
+    """The machine, and the versions of all that takes part; None for what the system does not tell."""
     import numpy
 
     from aot_tune import ops
@@ -44,7 +44,7 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 class Usage:
-    """Who used the processors since it was made."""
+    """Who has used the processors since this object was made."""
 
     def __init__(self) -> None:
         self._ticks, self._ours = _ticks(), _own_seconds()
@@ -52,7 +52,7 @@ class Usage:
     def shares(self) -> dict[str, float]:
         """Shares of the machine's processor time: idle, stolen by other guests of the host, used by other processes.
 
-        Children count as ours once they have ended.
+        Children count as ours when they have ended.
         """
         total, idle, stolen = (now - then for now, then in zip(_ticks(), self._ticks, strict=True))
         ours = (_own_seconds() - self._ours) * os.sysconf("SC_CLK_TCK")
@@ -61,7 +61,7 @@ class Usage:
 
 
 def _ticks() -> tuple[int, int, int]:
-    """Of the whole machine since it started: all, idle, stolen."""
+    """Ticks of the whole machine since it started: all, idle, stolen."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4], ticks[7]
 
@@ -79,7 +79,7 @@ def _read(path: str) -> str | None:
 
 
 def _megahertz() -> str | None:
-    """Clocks that the system shows now; a guest may show a nominal one."""
+    """The clocks that the system shows now. A guest may show a nominal clock."""
     lines = (_read("/proc/cpuinfo") or "").splitlines()
     found = sorted({line.partition(":")[2].strip() for line in lines if line.startswith("cpu MHz")})
     return " to ".join([found[0], found[-1]] if len(found) > 1 else found) or None

@@ -14,12 +14,12 @@ from tasks import Task
 __all__ = ["COPIES", "Limits", "Row", "run_gemm", "run_overhead", "run_rows"]
 
 COPIES = ("memcpy", "streaming stores", "numpy.copyto", "torch copy_")
-"""Ways to copy memory on all threads; the fastest counts."""
+"""Ways to copy memory on all threads. The fastest one counts."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine can do at best, as measured in this run."""
+    """The limits of the machine, as measured in this run."""
 
     gflops: float
     read: float  # bytes per ns
@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass
 class Row:
-    """All that was measured of one problem. Ratios say how many times as fast as the other we are."""
+    """All measurements of one problem. Ratios are our speed over the other's."""
 
     task: Task
     ours: Timing
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Against the fastest other."""
+        """Against the fastest other library."""
         return paired_ratio(best(self.others), self.ours)
 
     @property
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def fused_ratio(self) -> float:
-        """Our product with its epilogue against the fastest other without any; the plain one where there is none."""
+        """Our product with its epilogue against the fastest other without one; without an epilogue, the plain ratio."""
         return paired_ratio(best(self.others), self.fused or self.ours) if self.task.operator == "gemm" else math.nan
 
     @property
@@ -61,14 +61,14 @@ class Row:
         return paired_ratio(best(self.copies), self.ours) if self.copies else math.nan
 
     def share(self, limits: Limits) -> tuple[float, str]:
-        """How much a product reaches of what binds it: peak FLOP/s, or beyond the caches the bandwidth of reads."""
+        """The share of its limit that a product reaches: peak FLOP/s, or beyond the caches the bandwidth of reads."""
         flops = self.task.flops / limits.gflops
         moved = self.task.bytes / limits.read if self.task.beyond else 0.0
         return max(flops, moved) / self.ours.median, "FLOP/s" if flops >= moved else "reads"
 
 
 def run_gemm(fleet: Fleet, tasks: Sequence[Task], say: Callable[[str], None]) -> list[Row]:
-    """Plain products against numpy and torch, with b as the caches have it and with b cold, and ours with epilogue."""
+    """Plain products against numpy and torch, with b as caches leave it and with cold b; and ours with its epilogue."""
     names = ("aot_tune", "numpy", "torch")
     rows = []
     for task in tasks:
@@ -95,7 +95,7 @@ def run_gemm(fleet: Fleet, tasks: Sequence[Task], say: Callable[[str], None]) ->
 
 
 def run_rows(fleet: Fleet, tasks: Sequence[Task], machine: str, say: Callable[[str], None]) -> list[Row]:
-    """A row operator against torch, and against copies of as many bytes where the problem is beyond the caches."""
+    """A row operator against torch. If the problem is beyond the caches, also against copies of as many bytes."""
     rows = []
     for task in tasks:
         say(f"{task.operator} {task.text}")

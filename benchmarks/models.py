@@ -1,8 +1,8 @@
 """Layers of Llama and of BERT: torch, torch.compile, and both with operators by `aot_tune.torch.patch`.
 
-`python benchmarks/models.py --small` runs on a CPU; on a GPU it takes the sizes of Llama-3-8B and BERT-large in bf16.
-Each way runs in a process of its own, twice: with empty caches for the time from its start to its first result, and
-again with what it compiled. The second ones then take turns, in rounds of changing order, while the others wait.
+`python benchmarks/models.py --small` runs on a CPU. On a GPU, it uses the sizes of Llama-3-8B and BERT-large in bf16.
+Each way runs in its own process, twice: with empty caches, for the time from its start to its first result, and again
+with what it compiled. The second processes then take turns, in rounds of changing order, while the others wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 WAYS = ("eager", "compile", "max-autotune", "patched", "patched, compile")
 TOKENS = (1, 16, 512)
 FIRST = 16
-"""Tokens of the first result."""
+"""Number of tokens of the first result."""
 
 SMALL = {
     "llama": {"hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8, "num_key_value_heads": 2},
@@ -37,7 +37,7 @@ LARGE = {
 
 
 def make_layer(model: str, sizes: dict[str, int]) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
-    """A layer in evaluation mode, and what is passed to it beside the hidden states."""
+    """A layer in evaluation mode, and its arguments beside the hidden states."""
     import torch
     import transformers
 
@@ -60,7 +60,7 @@ def make_layer(model: str, sizes: dict[str, int]) -> tuple[Any, Callable[[Any], 
 
 
 def run_worker(options: argparse.Namespace) -> None:
-    """One way in this process: reads lines such as `16 0.2`, tokens and seconds, and writes what it measured."""
+    """One way in this process: it reads lines such as `16 0.2`, tokens and seconds, and writes its measurements."""
     import torch
 
     torch.set_grad_enabled(False)
@@ -117,12 +117,12 @@ def run_worker(options: argparse.Namespace) -> None:
 
 
 def say(message: dict[str, Any]) -> None:
-    """Write a line to the host; libraries may write to stdout, too."""
+    """Write a line to the host. Libraries may write to stdout too."""
     print("@" + json.dumps(message), flush=True)
 
 
 class Contender:
-    """A process of one way."""
+    """The process of one way."""
 
     def __init__(self, way: str, model: str, options: argparse.Namespace, caches: str) -> None:
         sizes = (SMALL if options.small else LARGE)[model]
@@ -168,7 +168,7 @@ class Contender:
         raise SystemExit(f"{self.way}: its process ended with {self._process.wait()}")
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Write a line to the process; its answer."""
+        """Write a line to the process, and return its answer."""
         if self._process.stdin is None:
             raise RuntimeError("the process has no input")
         self._process.stdin.write(line + "\n")
@@ -181,7 +181,7 @@ class Contender:
 
 
 def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """All ways on one model."""
+    """Measure all ways on one model."""
     found: dict[str, Any] = {way: {"first": [], "us": {n: [] for n in TOKENS}} for way in options.ways}
     contenders: list[Contender] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -206,7 +206,7 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check(contenders: list[Contender], dtype: str) -> None:
-    """End where results of two ways are further apart than rounding makes them."""
+    """End if the results of two ways differ by more than rounding explains."""
     near = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}[dtype]
     for tokens in TOKENS:
         results = [(one.way, one.ask(f"{tokens} result")["result"]) for one in contenders]
@@ -218,7 +218,7 @@ def check(contenders: list[Contender], dtype: str) -> None:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Medians with half of the distance between the quartiles, in Markdown."""
+    """Medians with half of the interquartile range, in Markdown."""
     heads = [f"{n} token{'s' * (n > 1)}, us" for n in TOKENS]
     lines = [f"| way | {' | '.join(heads)} | first result, s | again, s |", "|---|" + "--:|" * (len(TOKENS) + 2)]
     for way, said in found.items():
@@ -235,12 +235,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--module", default="aot_tune.ops", help="a library's module with its operators, or its file")
     parser.add_argument("--small", action="store_true", help="sizes for a CPU")
-    parser.add_argument("--generic", action="store_true", help="replace modules that generic variants serve, too")
+    parser.add_argument("--generic", action="store_true", help="also replace modules that generic variants serve")
     parser.add_argument("--models", nargs="+", default=["llama", "bert"], choices=("llama", "bert"))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--device", default=None, help="cuda where --small is not given")
     parser.add_argument("--dtype", default=None, help="float32 on a CPU, bfloat16 on a GPU")
-    parser.add_argument("--threads", type=int, default=0, help="of a process on a CPU; 0 for what torch takes")
+    parser.add_argument("--threads", type=int, default=0, help="threads of a process on a CPU; 0 for torch's default")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.2, help="of a turn")
     parser.add_argument("--json", type=Path, help="every round, and the machine")

@@ -1,4 +1,4 @@
-"""Compiles the C++ probes of this folder where they run, and loads them."""
+"""Compiles the C++ probes of this folder on the machine where they run, and loads them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HERE = Path(__file__).resolve().parent
 
 
 def installed(beside: Sequence[str] = ("numpy", "torch")) -> Path:
-    """The folder of the installed package, beside which what it is compared with must be installed, too.
+    """The folder of the installed package. The packages that it is compared with must be installed too.
 
     Raises:
-        SystemExit: when what Python imports is not an installed, built aot_tune.
+        SystemExit: when Python does not import an installed, built aot_tune.
     """
     for name in beside:
         if importlib.util.find_spec(name) is None:
@@ -46,7 +46,7 @@ def _compile(source: Path, out: Path, *arguments: str) -> Path:
 
 
 def compile_library(source: Path, text: str, out: Path) -> Path:
-    """A shared library of C++ that is written where it is needed."""
+    """A shared library of C++, compiled where it is needed."""
     source.write_text(text)
     return _compile(source, out, "-ldl")
 
@@ -57,14 +57,14 @@ def build_machine(folder: Path) -> Path:
 
 
 def build_calls(folder: Path, package: Path) -> Path:
-    """The probe of calls from C, linked with the installed library and nothing else."""
+    """The probe of calls from C, linked only with the installed library."""
     lib = package / "lib"
     flags = (f"-I{package / 'include'}", f"-L{lib}", "-laot_tune_ops", f"-Wl,-rpath,{lib}")
     return _compile(_HERE / "calls.cpp", folder / "calls.so", *flags)
 
 
 def load_machine(path: str) -> Any:
-    """The probe's functions with their types."""
+    """The probe's functions, with their types."""
     library = ctypes.CDLL(path)
     memory = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     library.machine_memcpy.argtypes = library.machine_stream.argtypes = memory
@@ -77,9 +77,9 @@ def load_machine(path: str) -> Any:
 
 
 def build_variant(folder: Path, operator: str, dims: dict[str, int]) -> dict[str, str] | None:
-    """The kernel of the variant that a problem gets, as a shared library of its own: path and symbol of its launch.
+    """The kernel of a problem's variant as a separate shared library: its path, and the symbol of its launch function.
 
-    None when the installed sources do not give the very object that the library holds (another compiler).
+    None if the installed sources do not give exactly the object that the library has, because of another compiler.
     """
     from aot_tune import ops
     from aot_tune.compile.cxx import TOOLCHAIN

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Products of odd sizes, and of matrices that lie in any way, on a GPU: the installed library against eager torch.
+"""Products of odd sizes, and of matrices with any strides, on a GPU: the installed library against eager torch.
 
     benchmarks/odd_products.py [--groups odd epilogue unaligned strided batches] [--dtypes bf16 f16 f32 tf32]
                                [--rounds 5] [--json FILE]
 
-`odd` has N, K or both that are multiples of 2 or of nothing; `epilogue` such products with bias, activation, residual;
-`unaligned` slices that leave out the first column; `strided` every second column, one row for all, outputs by columns;
-`batches` both of batched products. Calls are in CUDA graphs, weights are cold, rounds are in changing order. torch has
-the output where the product alone is asked for, and makes its own else. A result that is off counts as an error,
-whatever its time. Each ratio is torch's time over ours, of the rounds in pairs.
+`odd`: N, K or both are multiples of 2, or odd. `epilogue`: such products with bias, activation, residual. `unaligned`:
+slices that leave out the first column. `strided`: every second column, one row for all, outputs by columns. `batches`:
+both of the latter for batched products. Calls are in CUDA graphs, weights are cold, and rounds have changing order.
+torch gets the output for plain products, and makes its own otherwise. A wrong result counts as an error, whatever its
+time. A ratio is torch's time over ours, by paired rounds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ODD = (
 )
 _SIZES = ((4096, 4096, 4096), (1000, 3000, 2000), (64, 4096, 4096))
 _WRONG = 2e-2
-"""How far norms may be apart of 16-bit results that are rounded at other places; TF32 is nearer."""
+"""How far norms may differ between 16-bit results that are rounded in different places. TF32 is nearer."""
 
 
 def cases(group: str, dtype: str) -> Iterator[tuple[str, Problem]]:
@@ -94,7 +94,7 @@ def _batches(given: dict[str, Any]) -> Iterator[Problem]:
 
 
 def measure(operator: str, one: Problem, rounds: int) -> dict[str, Any]:
-    """Microseconds of both by round, how far they are apart, and what served."""
+    """Microseconds of both by round, how far they differ, and which variant served."""
     from gpu_calls import difference, eager, facts, ours, product
     from gpu_race import Arena, Contender, race
     from gpu_tasks import Task
@@ -108,7 +108,7 @@ def measure(operator: str, one: Problem, rounds: int) -> dict[str, Any]:
 
 
 def told(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A table of a group's rows, and what they come to."""
+    """A table of a group's rows, and their summary."""
     lines = [f"### {name}", "", "| product | ours, us | torch, us | ratio | served by |", "|---|---|---|---|---|"]
     ratios = []
     for row in rows:
@@ -150,7 +150,7 @@ def main() -> int:
                     row = measure(operator, one, given.rounds)
                     wrong = not row["off"] <= _WRONG
                     row |= {"error": f"it differs from torch by {row['off']:.2e} of the norm"} if wrong else {}
-                except Exception as error:  # the others are measured all the same
+                except Exception as error:  # the others are measured anyway
                     row = {"error": f"{type(error).__name__}: {str(error)[:120]}"}
                 rows.append({"problem": one.id, **row})
             kept[f"{group}, {dtype}"] = rows

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What older CPUs get of a library that was tuned for a newer one, beside a library tuned for them alone.
+"""What older CPUs get of a library that was tuned for a newer one, compared with a library tuned only for them.
 
     benchmarks/older_cpus.py BESIDE ALONE [--operators gemm,softmax,rms_norm] [--level 3] [--rounds 7] [--json FILE]
 
-BESIDE and ALONE are Python modules of the same bundled operators, files such as ops.abi3.so: one of a build that tunes
-for older CPUs last and for a short while, one of a build with AOT_TUNE_TARGETS=cpu-x86-64-v3. Each is in a process of
-its own that acts as if the CPU had no more than the level; only one computes at a time, in rounds of changing order, on
-all problems of the operators' workloads for CPUs. Told is how many times as fast BESIDE is, the median of the rounds.
+BESIDE and ALONE are Python modules of the same bundled operators, files such as ops.abi3.so. BESIDE is from a build
+that also tunes for older CPUs, last and briefly. ALONE is from a build with AOT_TUNE_TARGETS=cpu-x86-64-v3. Each runs
+in its own process, which acts as if the CPU had only the given level. Only one computes at a time, in rounds of
+changing order, on all problems of the operators' workloads for CPUs. The output is how many times as fast BESIDE is, as
+a median of rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from aot_tune.spec.load_operators import bundled_templates, load_operators
 __all__ = ["main"]
 
 _TURN = 0.02
-"""Seconds of a turn, or one call."""
+"""Seconds of a turn, which has at least one call."""
 
 
 def _operators(names: list[str]) -> dict[str, Operator]:
@@ -69,7 +70,7 @@ def _call(module: ModuleType, operator: Operator, problem: Problem) -> Callable[
 
 
 def _serve(path: str, names: list[str]) -> None:
-    """Answer each line, an operator and the number of a problem, with ns of a call and what served it."""
+    """Answer each line, an operator and the number of a problem, with ns per call and the variant that served it."""
     module, operators = _module(path), _operators(names)
     calls: dict[tuple[str, int], Callable[[], object]] = {}
     for line in sys.stdin:
@@ -86,7 +87,7 @@ def _serve(path: str, names: list[str]) -> None:
             call()
             times.append(time.perf_counter_ns() - start)
         times.sort()
-        print(times[len(times) // 10], flush=True)  # others may have a core of two, for most of a turn
+        print(times[len(times) // 10], flush=True)  # other processes may have one of two cores for most of a turn
 
 
 class _Side:
@@ -98,7 +99,7 @@ class _Side:
         self._process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def turn(self, operator: str, number: int) -> float:
-        """ns of a call."""
+        """ns per call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{operator} {number}\n")
@@ -106,14 +107,14 @@ class _Side:
         return float(self._process.stdout.readline())
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
 def _race(sides: list[_Side], operator: str, number: int, rounds: int) -> float:
-    """How many times as fast the first side is at a problem."""
+    """How many times as fast the first side is on a problem."""
     draw, times = random.Random(number), [list[float](), list[float]()]
     for side in sides:
         side.turn(operator, number)
@@ -125,7 +126,7 @@ def _race(sides: list[_Side], operator: str, number: int, rounds: int) -> float:
 
 
 def main() -> None:
-    """Race both at all problems, and print a table."""
+    """Race both on all problems, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("modules", nargs="*", type=Path)
     parser.add_argument("--operators", default="gemm,softmax,rms_norm")

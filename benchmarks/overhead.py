@@ -1,4 +1,4 @@
-"""The price of a call: from Python, from C, and of the kernel alone, all on tensors of one element."""
+"""The price of a call: from Python, from C, and of the kernel by itself, on tensors of one element."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TREE = (1, 4096, 4096)
 
 
 class Overhead:
-    """Three tensors of one element as a framework has them, and the same calls from C in the same process.
+    """Three tensors of one element in a framework's form, and the same calls from C in the same process.
 
-    With more `columns` (4 at most) they are rows of so many elements, and a second factor is a square.
+    With more `columns` (at most 4), they are rows of that many elements, and a second factor is a square.
     """
 
     def __init__(self, framework: str, calls: str, kernels: dict[str, dict[str, str] | None], columns: int = 1) -> None:
@@ -44,7 +44,7 @@ class Overhead:
         self.kernels = {name: _address(kernel) for name, kernel in kernels.items() if kernel is not None}
 
     def measure(self, count: int) -> dict[str, float]:
-        """Mean ns per call of each kind, from one loop each, close together in time."""
+        """Mean ns per call of each kind, from one loop each, shortly after each other."""
         found: dict[str, float] = {}
         self.probe.calls_columns(ctypes.c_int64(self.columns))
         for name in OPERATORS:
@@ -80,5 +80,5 @@ class Overhead:
 
 
 def _address(kernel: dict[str, str]) -> ctypes.c_void_p:
-    """The launch function of a kernel in a library of its own, which stays loaded."""
+    """The launch function of a kernel in its own library, which stays loaded."""
     return ctypes.cast(getattr(ctypes.CDLL(kernel["path"]), kernel["symbol"]), ctypes.c_void_p)

@@ -1,7 +1,7 @@
-"""What a call by the library costs beside the same kernel by its own launcher, in graphs, on a GPU.
+"""What a call through the library costs, compared with the same kernel called by its own launcher: in graphs, on a GPU.
 
-`python benchmarks/own_launcher.py MODULE_FOLDER` takes the folder with the built module of examples/cuda_author, called
-`ops`, and compiles the example's gemv.cu by itself, as its project would, in the config that the library has chosen.
+`python benchmarks/own_launcher.py MODULE_FOLDER` takes the folder with the built module `ops` of examples/cuda_author.
+It compiles the example's gemv.cu by itself, as its project would, with the config that the library has chosen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CALLS, ROUNDS = 200, 41
 
 
 def own_launcher(folder: Path, warps: int, nvcc: str) -> Any:
-    """The launcher, compiled as a library of its own."""
+    """The launcher, compiled as a separate library."""
     (folder / "own.cu").write_text(SOURCE.read_text() + EXPORT)
     capability = "".join(map(str, torch.cuda.get_device_capability()))
     flags = ["-O3", "-shared", "-Xcompiler=-fPIC", f"-arch=sm_{capability}", f"-DWARPS={warps}"]
@@ -50,7 +50,7 @@ def recorded(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
 
 
 def played(graph: torch.cuda.CUDAGraph) -> float:
-    """Microseconds of a call in a graph."""
+    """Microseconds per call in a graph."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     graph.replay()
@@ -60,7 +60,7 @@ def played(graph: torch.cuda.CUDAGraph) -> float:
 
 
 def compared(ops: Any, folder: Path, nvcc: str, rows: int, columns: int) -> dict[str, float]:
-    """Paired medians of one shape."""
+    """Paired medians for one shape."""
     matrix, x = torch.randn(rows, columns, device="cuda"), torch.randn(columns, device="cuda")
     y, other = torch.empty(rows, device="cuda"), torch.empty(rows, device="cuda")
     served = ops.explain("gemv", matrix, x)["variant"]

@@ -1,4 +1,4 @@
-"""Pictures of a report's page, by headless Chromium: in light, dark and on a phone, and those of docs/report.md.
+"""Pictures of a report's page, by headless Chromium: in light, in dark and on a phone; or those of docs/report.md.
 
 python benchmarks/page_pictures.py report.json FOLDER [--docs]
 """
@@ -23,7 +23,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: its size in pixels, its theme, and what a script does to the page before."""
+    """One picture: its size in pixels, its theme, and what a script does to the page first."""
 
     name: str
     width: int
@@ -43,7 +43,7 @@ _BARE = """
 PICTURES = (
     Picture("light", 1280, 2000),
     Picture("dark", 1280, 2000, "dark"),
-    Picture("phone", 500, 1600),  # the least width that headless Chromium takes
+    Picture("phone", 500, 1600),  # the least width that headless Chromium allows
     Picture("phone-dark", 500, 1600, "dark"),
 )
 """The top of the page, as people see it."""
@@ -74,7 +74,7 @@ DOCS = (
     """,
     ),
 )
-"""Those of the manual."""
+"""The pictures of the manual."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path, help="a report.json")
     parser.add_argument("folder", type=Path, help="where the pictures go")
-    parser.add_argument("--docs", action="store_true", help="those of docs/report.md in place of the whole page's")
+    parser.add_argument("--docs", action="store_true", help="make those of docs/report.md instead of the whole page's")
     given = parser.parse_args(argv)
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:

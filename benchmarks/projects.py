@@ -1,4 +1,4 @@
-"""Small projects of the bundled operators, tuned as builds tune them: for benchmarks of the tuning itself."""
+"""Small projects of the bundled operators, tuned as builds tune them, for benchmarks of the tuning itself."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ operator = dataclasses.replace(
 
 
 def spread_out(operator: Operator, family: str, count: int) -> list[Problem]:
-    """So many problems of a workload, from the smallest to the largest by operations."""
+    """`count` problems of a workload, from the smallest to the largest by operations."""
     problems = sorted(operator.workload_for(family), key=lambda p: (operator.flops.evaluate(operator.facts(p)), p.id))
     count = min(count, len(problems))
     return [problems[round(i * (len(problems) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def write_templates(folder: Path, family: str, count: int, operators: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Copy bundled operators with about `count` problems in all; ids of the problems by operator.
+    """Copy bundled operators with about `count` problems in all. Returns ids of the problems by operator.
 
     Args:
         folder: where the copy goes; it must not exist.
-        family: of the devices whose workload is cut.
+        family: the devices whose workload is cut.
         count: problems, shared evenly between the operators.
-        operators: names; all that have a workload for the family when empty.
+        operators: names; if empty, all that have a workload for the family.
     """
     found = {p.parent.name: load_operator(p.parent) for p in sorted(bundled_templates().glob("*/operator.py"))}
     names = [n for n, o in found.items() if (not operators or n in operators) and o.workload_for(family)]
@@ -62,7 +62,7 @@ def write_templates(folder: Path, family: str, count: int, operators: Sequence[s
 
 
 def cut_templates(folder: Path, family: str, kept: Mapping[str, Sequence[str]]) -> None:
-    """Copy the bundled operators that `kept` names to `folder`, with the problems for a family that it lists by id."""
+    """Copy the bundled operators in `kept` to `folder`. Their workload for a family has only the listed problem ids."""
     shutil.copytree(bundled_templates(), folder, ignore=shutil.ignore_patterns("__pycache__"))
     for path in sorted(folder.glob("*/operator.py")):
         if path.parent.name in kept:
@@ -73,7 +73,7 @@ def cut_templates(folder: Path, family: str, kept: Mapping[str, Sequence[str]]) 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A tuned project: the folder of its plan, what the build printed, its report, and the seconds that it took."""
+    """A tuned project: its plan's folder, the output of the build, its report, and the seconds that it took."""
 
     folder: Path
     log: str
@@ -82,12 +82,12 @@ class Tuned:
 
 
 def plan(folder: Path, templates: Path, family: str, cache: Path, **options: str) -> str:
-    """Plan a library of all operators below `templates` in `folder`; what was printed.
+    """Plan a library of all operators below `templates` in `folder`. Returns the output.
 
-    `options` are those of a build, without their `AOT_TUNE_`.
+    `options` are options of a build, without `AOT_TUNE_` in front.
 
     Raises:
-        SystemExit: when it fails; with the end of what was printed.
+        SystemExit: when it fails. It has the end of the output.
     """
     given = {"MODE": "tune", "TARGETS": family, "CACHE_DIR": str(cache.resolve()), **options}
     configure = ["configure", "--name", "tuned", "--prefix", "tuned", "--header", "tuned.h"]
@@ -99,7 +99,7 @@ def plan(folder: Path, templates: Path, family: str, cache: Path, **options: str
 def tune(
     folder: Path, templates: Path, family: str, cache: Path, env: Mapping[str, str] | None = None, **options: str
 ) -> Tuned:
-    """Plan and tune a library, up to its sources; see `plan`. `env` is added to that of the process that tunes."""
+    """Plan and tune a library, up to its sources; see `plan`. `env` is added to the tuning process's environment."""
     begin = time.monotonic()
     log = plan(folder, templates, family, cache, **options)
     log += _run(["build", "--directory", str(folder.resolve())], env or {})
@@ -116,7 +116,7 @@ def _run(arguments: Sequence[str], more: Mapping[str, str]) -> str:
     done = subprocess.run(
         argv,
         env=env,
-        cwd=tempfile.gettempdir(),  # `-m` looks where it is run first: never where another aot_tune is
+        cwd=tempfile.gettempdir(),  # `-m` first searches the current folder, so it must not hold another aot_tune
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -129,7 +129,7 @@ def _run(arguments: Sequence[str], more: Mapping[str, str]) -> str:
 
 
 def forget_measurements(cache: Path) -> None:
-    """Empty a cache folder but for its compiled objects."""
+    """Empty a cache folder, except for its compiled objects."""
     for path in cache.iterdir() if cache.is_dir() else ():
         if path.name != "objects":
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,4 +1,4 @@
-"""Worker processes, one for each library, and rounds between them: only one computes at any time."""
+"""Worker processes, one for each library, and rounds between them. Only one computes at any time."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ Entry = tuple[str, str, str]
 """A worker's name, the key of what it prepared, and the way to compute it."""
 
 _TOLERANCE = 2e-4
-"""Results of two libraries may differ by so much of the largest magnitude."""
+"""Results of two libraries may differ by this share of the largest magnitude."""
 
 
 class WrongResultError(Exception):
-    """Libraries disagree, so that their times mean nothing."""
+    """Libraries disagree, so their times mean nothing."""
 
 
 class Worker:
     """A process that answers requests."""
 
     def __init__(self, library: str, threads: int, forced: str = "") -> None:
-        """`forced` is what AOT_TUNE_FORCE names in the process."""
+        """`forced` is the value of AOT_TUNE_FORCE in the process."""
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         argv = [sys.executable, str(Path(__file__).with_name("worker.py")), library, str(threads)]
         pipe = subprocess.PIPE
-        # OpenBLAS spins for 2^22 cycles after a call rather than 2^26: far longer than from one call to the next.
+        # OpenBLAS then spins for 2^22 cycles after a call, not for 2^26. That is still far longer than between two
+        # calls.
         counts |= {"OMP_DYNAMIC": "false", "OPENBLAS_THREAD_TIMEOUT": "22"}
         environment = {**os.environ, **counts, **({"AOT_TUNE_FORCE": forced} if forced else {})}
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=environment)
         self._name = library
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Ask without waiting."""
+        """Send a request without waiting."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
@@ -61,7 +62,7 @@ class Worker:
         return reply
 
     def reply(self) -> dict[str, Any]:
-        """The same, or the `error` of a worker that lives on.
+        """The same, or the `error` of a worker that is still alive.
 
         Raises:
             SystemExit: when the worker died.
@@ -99,15 +100,15 @@ class Fleet:
         limit_s: float,
         forced: Mapping[str, str] | None = None,
     ):
-        """`workers` maps names to libraries; `forced` names to the variant that is forced there.
+        """`workers` maps names to libraries, `forced` names to the variant that is forced there.
 
-        A turn takes about `budget_ms`; a race of slow calls ends after about `limit_s`.
+        A turn takes about `budget_ms`. A race of slow calls ends after about `limit_s`.
         """
         own = forced or {}
         self._workers = {name: Worker(library, threads, own.get(name, "")) for name, library in workers.items()}
         self._rounds, self._budget, self._limit = rounds, budget_ms * 1e6, limit_s
         self._random = random.Random(0)
-        self.drop(self._workers)  # answered when all imports are done
+        self.drop(self._workers)  # they answer when all imports are done
 
     def __enter__(self) -> Fleet:
         return self
@@ -117,16 +118,17 @@ class Fleet:
             worker.close()
 
     def ask(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """One request to one worker, while all others wait."""
+        """Send one request to one worker, while all others wait."""
         self._workers[name].send(request)
         return self._workers[name].receive()
 
     def prepare(
         self, requests: Mapping[str, Mapping[str, Any]], may_refuse: Collection[str] = ()
     ) -> dict[str, dict[str, Any]]:
-        """The same thing prepared by several workers at a time (nothing is timed yet), results compared.
+        """Let several workers prepare the same thing at once (nothing is timed yet), and compare their results.
 
-        Those of `may_refuse` that fail are left out.
+        Workers in `may_refuse` that fail are left out.
+
 
         Raises:
             WrongResultError: when two results differ.
@@ -141,7 +143,7 @@ class Fleet:
     def race(self, entries: Sequence[Entry]) -> list[Timing]:
         """Rounds in which every entry has one turn, in an order that changes from round to round.
 
-        At least one round, then as many as the limit allows.
+        There is at least one round, then as many as the limit allows.
         """
         taken: dict[Entry, list[float]] = {entry: [] for entry in entries}
         begin = time.monotonic()

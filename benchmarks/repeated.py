@@ -1,12 +1,13 @@
-"""Whether repeated tunes choose the same kernels, or ones as fast: each tune's choices under one long measurement.
+"""Whether repeated tunes choose the same kernels, or equally fast ones. One long measurement compares their choices.
 
     python benchmarks/repeated.py --tunes 5 --problems 12 --budget 60 --json repeated.json
 
-A library of the bundled operators with a few problems is tuned several times, each time without any measurement from
-before (compiled objects are kept between the tunes: what is repeated is the measuring and the choosing). Then, for each
-problem, the variants that the tunes' dispatch would call race each other in many rounds, as those of a build do, and
-several times: in another process buffers lie elsewhere, and what is faster may differ. A choice is as good as the best
-when its median is within 1 % of it, or within twice the standard error of the differences, of rounds or of races.
+A library of the bundled operators with a few problems is tuned several times, each time without earlier measurements.
+Compiled objects are kept between the tunes, because only measuring and choosing are repeated. Then, for each problem,
+the variants that the tunes' dispatch would call race each other in many rounds, like those of a build. There are
+several races, because buffers have other places in another process, and this can change which is faster. A choice is as
+good as the best if its median is within 1 % of it, or within twice the standard error of the differences, by rounds or
+by races.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ from aot_tune.support.progress import Progress
 __all__ = ["NotRacedError", "Row", "judge", "main"]
 
 LONG = {"race_ns": 3_000_000_000, "race_rounds": 75, "race_least": 21}
-"""The policy of the long measurement, where it is not that of a build."""
+"""The policy of the long measurement, where it differs from a build's."""
 
 _TIE = 0.01
 
 
 class NotRacedError(Exception):
-    """A choice has no times of the long measurement."""
+    """The long measurement has no times of a choice."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One problem: what each tune chose, and of each choice its time over the best one's, and whether that is noise."""
+    """One problem: what each tune chose; and for each choice, its time over the best choice's, and if that is noise."""
 
     operator: str
     problem: str
@@ -63,12 +64,12 @@ class Row:
 
     @property
     def steady(self) -> bool:
-        """Whether all tunes chose the same, or as good."""
+        """Whether all tunes chose the same variant, or an equally good one."""
         return all(self.ties[c] for c in self.choices)
 
 
 def judge(operator: str, problem: str, choices: Sequence[str], races: Sequence[Mapping[str, Timing]]) -> Row:
-    """Compare the choices on one problem by the paired times of races, each in a process of its own."""
+    """Compare the choices on one problem by the paired times of races, each in its own process."""
     races = [_without_drift(race) for race in races]
     ns = {name: statistics.geometric_mean([race[name].median for race in races]) for name in races[0]}
     best = min(ns, key=lambda name: ns[name])
@@ -83,7 +84,7 @@ def _without_drift(race: Mapping[str, Timing]) -> dict[str, Timing]:
 
 
 def _error(one: str, other: str, races: Sequence[Mapping[str, Timing]]) -> float:
-    """Standard error of the mean of the relative differences: that of rounds, or of races where these differ more."""
+    """Standard error of the mean of the relative differences: by rounds, or by races if these differ more."""
     within = [_of_mean([a / b - 1 for a, b in zip(r[one].rounds, r[other].rounds, strict=True)]) for r in races]
     between = _of_mean([r[one].median / r[other].median - 1 for r in races]) if len(races) > 1 else 0.0
     return max(math.hypot(*within) / len(races), between)
@@ -104,7 +105,7 @@ def _choices(tunes: Sequence[Tuned], target: str) -> dict[tuple[str, str], list[
 
 
 class LongRace:
-    """Races chosen variants for longer than a build does; a context manager."""
+    """Races chosen variants for longer than a build does. A context manager."""
 
     def __init__(self, folder: Path, family: str, say: TextIO) -> None:
         plan, paths = read_plan(folder)
@@ -133,14 +134,14 @@ class LongRace:
         return self._entries[name]
 
     def race(self, operator: str, problem: str, names: Sequence[str]) -> dict[str, Timing]:
-        """Times of variants on a problem, round by round; a single one needs no more rounds than a build's.
+        """Times of variants on a problem, round by round. A single variant needs only as many rounds as in a build.
 
         Raises:
             NotRacedError: when one of them has no times.
         """
         loaded = self._session.operators[operator]
         known = self._found(loaded, self.target)
-        if unknown := [n for n in names if n not in known]:  # a vendor's library may list others each time it is asked
+        if unknown := [n for n in names if n not in known]:  # a vendor's library may list other algorithms each time
             raise NotRacedError(f"{', '.join(unknown)} on {problem}: no candidate of that name now")
         wanted = {n: known[n] for n in names}
         self._session.compile(wanted.values(), operator)
@@ -164,7 +165,7 @@ class LongRace:
 
 
 def repeat(folder: Path, options: argparse.Namespace, say: TextIO) -> tuple[list[Tuned], list[Row], list[str]]:
-    """Tune, then measure what was chosen; the tunes, a row for each problem, and why some have none."""
+    """Tune, then measure the choices. Returns the tunes, a row for each problem, and why some problems have none."""
     kept = write_templates(folder / "templates", options.family, options.problems, options.operators)
     print(f"{sum(map(len, kept.values()))} problems of {len(kept)} operators", file=say)
     cache = options.cache or folder / "cache"
@@ -183,7 +184,7 @@ def repeat(folder: Path, options: argparse.Namespace, say: TextIO) -> tuple[list
 
 
 def race_chosen(tunes: Sequence[Tuned], family: str, count: int, say: TextIO) -> tuple[list[Row], list[str]]:
-    """Race what was chosen so many times; where all chose the same, once."""
+    """Race the choices this many times; once if all tunes chose the same."""
     races: dict[tuple[str, str], list[dict[str, Timing]]] = {}
     left_out: dict[tuple[str, str], str] = {}
     chosen: dict[tuple[str, str], list[str]] = {}
@@ -197,14 +198,14 @@ def race_chosen(tunes: Sequence[Tuned], family: str, count: int, say: TextIO) ->
                 print(f"race {number}, {' '.join(place)}: {', '.join(distinct)}", file=say)
                 try:
                     races.setdefault(place, []).append(long.race(*place, distinct))
-                except (NotRacedError, AotTuneError) as error:  # the tunes are paid for: the others are raced
+                except (NotRacedError, AotTuneError) as error:  # the tunes took long, so the others are raced anyway
                     left_out[place] = f"{place[0]}: {error}"
     rows = [judge(*place, choices, races[place]) for place, choices in chosen.items() if place not in left_out]
     return rows, list(left_out.values())
 
 
 def table(rows: Sequence[Row], tunes: Sequence[Tuned], budget: float, left_out: Sequence[str] = ()) -> list[str]:
-    """Markdown: a line per problem, and what it comes to."""
+    """Markdown: a line for each problem, and a summary."""
     lines = [
         "| problem | choices of the tunes | best µs | worst choice | same or tie |",
         "| :-- | :-- | --: | --: | :-- |",

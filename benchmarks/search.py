@@ -1,13 +1,13 @@
-"""Scores search strategies on recorded spaces: how near to the best config they are after so many tries.
+"""Scores search strategies on recorded spaces: how near to the best config they are after a number of tries.
 
     python benchmarks/search.py FOLDER --seeds 50 --markdown search.md
 
 A space is a cache file of Kernel Tuner (.json, .json.gz), in which every config has its time. A try is a config that
-was not tried before, failed ones included; the score after each is the best time in the file over the best time so far,
-and what is shown is the median over seeds with the 10th percentile in brackets.
+was not tried before; failed ones count. The score after each try is the best time in the file over the best time so
+far. The tables show the median over seeds, with the 10th percentile in brackets.
 
-`ours` knows nothing but the space. `random` and the others are strategies of Kernel Tuner and need its package, which
-this project does not depend on: `pip install kernel-tuner`. Where it is missing, `random` is our own.
+`ours` knows only the space. `random` and the others are strategies of Kernel Tuner and need its package, on which this
+project does not depend: `pip install kernel-tuner`. Without it, `random` is our own.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ THEIRS = (
 
 @dataclass(frozen=True)
 class Score:
-    """Of one strategy on one space, by number of tries: median and 10th percentile over seeds, in percent.
+    """The scores of one strategy on one space, by number of tries: median and 10th percentile over seeds, in percent.
 
-    `ms` is the time of a proposal, on average.
+    `ms` is the mean time of a proposal.
     """
 
     space: str
@@ -59,7 +59,7 @@ class Score:
 
 
 def run_ours(space: RecordedSpace, seed: int, count: int, step: int = 1) -> list[float]:
-    """The costs of the first `count` configs that our search proposes, told back after each `step` of them."""
+    """The costs of the first `count` configs that our search proposes. It learns costs after each `step` of them."""
     strategy = make_strategy(space.configs, (), min(count, len(space.costs) - 1), seed=seed)
     costs: list[float] = []
     while asked := strategy.ask(step):
@@ -104,7 +104,7 @@ def score(space: RecordedSpace, strategy: str, seeds: int, budgets: Sequence[int
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Of sorted values, by linear interpolation between the two nearest."""
+    """A percentile of sorted values, by linear interpolation between the two nearest."""
     place = share * (len(values) - 1)
     low = math.floor(place)
     high = min(low + 1, len(values) - 1)
@@ -112,7 +112,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def mean_over_spaces(scores: Sequence[Score]) -> list[Score]:
-    """For each strategy the means of its medians and of its percentiles over the spaces."""
+    """For each strategy, the means of its medians and of its percentiles over the spaces."""
     found = []
     for strategy in dict.fromkeys(s.strategy for s in scores):
         own = [s for s in scores if s.strategy == strategy]
@@ -130,7 +130,7 @@ def mean_over_spaces(scores: Sequence[Score]) -> list[Score]:
 
 
 def table(scores: Sequence[Score]) -> str:
-    """A table in markdown for each space, and one of the means over all where there are several."""
+    """A Markdown table for each space. With several spaces, also a table of means over all."""
     names = list(dict.fromkeys(s.space for s in scores))
     lines: list[str] = []
     for name in names:

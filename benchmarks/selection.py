@@ -1,16 +1,15 @@
-"""The regret of the final choice: how much slower than the best config the chosen one is, by recorded repetitions.
+"""The regret of the final choice: how much slower the chosen config is than the best, by recorded repetitions.
 
     python benchmarks/selection.py convolution-A4000.json.gz --repetitions 1000
 
-Each repetition measures again, with the project's own code, all configs of a space whose repetitions were recorded (or
-as many random ones as `--candidates` says): screens, the race of the best, ties and the selection are those of a build;
-only the device is replaced by one that answers with recorded times, drawn at random, with replacement. The regret is
-the mean of all recorded times of the chosen config over the least such mean among the configs, less 1. It is given for
-three choices: the best of the screens, the best of the race, and what is selected in the end, so that it can be seen
-where it comes from.
+Each repetition measures all configs of a space again (or `--candidates` random ones), with the project's own code.
+Screens, the race of the best, ties and the selection are those of a build. Only the device is replaced: it answers with
+recorded times, drawn at random with replacement. The regret is the mean of all recorded times of the chosen config over
+the least such mean among the configs, less 1. It is given for three choices, to show where it comes from: the best of
+the screens, the best of the race, and the final selection.
 
-A file is left out, unless `--anyway` is given, where more than one config in a hundred has repetitions whose mean is
-more than 1 % off its recorded time.
+A file is left out, unless `--anyway` is given, if more than one config in a hundred has repetitions whose mean is more
+than 1 % off its recorded time.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class _Worker(Holdings):
 
 
 class _Device:
-    """Stands in for a bench, its pool and its workers: it answers what a race asks with recorded times, in ns."""
+    """Replaces a bench, its pool and its workers: it answers a race's requests with recorded times, in ns."""
 
     on_host = False
 
@@ -95,7 +94,7 @@ class _Device:
     def log(self, _line: str) -> None: ...
 
     def sampler(self, candidate: str) -> Callable[[int], float]:
-        """Samples of a candidate: the mean of as many calls as are asked for."""
+        """Samples of a candidate. Each is the mean of the requested number of calls."""
         times, draw = self._times[candidate], self._draw
         return lambda calls: statistics.fmean(draw.choices(times, k=calls))
 
@@ -139,12 +138,12 @@ class _Device:
 
 
 def chosen(times: Mapping[str, Sequence[float]], policy: Policy, draw: random.Random) -> dict[str, str]:
-    """The candidates that are the best of the screen and of the race, and that which is selected, by `STAGES`.
+    """By `STAGES`: the best candidate of the screen, the best of the race, and the selected one.
 
     Args:
-        times: repetitions in ns, by candidate, from which samples are drawn.
+        times: repetitions in ns, by candidate. Samples are drawn from these.
         policy: how to measure.
-        draw: the source of chance.
+        draw: the source of random numbers.
     """
     device = _Device(times, policy, draw)
     prepared = Prepared(
@@ -173,7 +172,7 @@ def chosen(times: Mapping[str, Sequence[float]], policy: Policy, draw: random.Ra
 
 @dataclass(frozen=True)
 class Regret:
-    """Of one choice in one space: mean, 95th percentile and largest, in percent."""
+    """The regret of one choice in one space: mean, 95th percentile and largest, in percent."""
 
     space: str
     choice: str
@@ -185,7 +184,7 @@ class Regret:
 
 
 def regrets(space: RecordedSpace, repetitions: int, candidates: int | None, family: str, seed: int = 0) -> list[Regret]:
-    """Repeat the selection on a space, each time among other `candidates` random configs, or all; a regret by stage."""
+    """Repeat the selection on a space, each time with other `candidates` random configs, or all. Regrets by stage."""
     nanoseconds = {str(i): [1e6 * t for t in ts] for i, ts in enumerate(space.times.values())}
     means = {c: statistics.fmean(ts) for c, ts in nanoseconds.items()}
     policy, draw = policy_for(family, Policy()), random.Random(seed)
@@ -203,7 +202,7 @@ def regrets(space: RecordedSpace, repetitions: int, candidates: int | None, fami
 
 
 def unfit(space: RecordedSpace) -> float:
-    """The share of configs whose repetitions have a mean more than 1 % off the recorded one; 1 where there are none."""
+    """The share of configs whose repetitions have a mean more than 1 % off the recorded time; 1 if there are none."""
     off = [abs(statistics.fmean(ts) / space.costs[key] - 1) > 0.01 for key, ts in space.times.items()]
     return sum(off) / len(off) if off else 1.0
 
@@ -214,7 +213,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repetitions", type=int, default=200, help="selections per space; default 200")
     parser.add_argument("--candidates", type=int, help="random configs that each is among; default all")
     parser.add_argument("--family", default="cuda", help="of the devices whose policy is used; default cuda")
-    parser.add_argument("--anyway", action="store_true", help="take files whose repetitions do not fit their means too")
+    parser.add_argument(
+        "--anyway", action="store_true", help="also take files whose repetitions do not fit their means"
+    )
     parser.add_argument("--json", type=Path, help="write the regrets there")
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     return parser

@@ -1,4 +1,4 @@
-"""Recorded tuning spaces: every config of a kernel with its measured time, in Kernel Tuner's cache format."""
+"""Recorded tuning spaces: every config of a kernel with its measured time, in the format of Kernel Tuner's cache."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Key = tuple[ConfigValue, ...]
 class RecordedSpace:
     """A space whose every config was measured.
 
-    `costs` are times in the file's unit (ms), infinite for configs that failed; `times` are each config's single
-    repetitions, as far as they were recorded.
+    `costs` are times in the file's unit (ms), infinite for configs that failed. `times` are the single repetitions of
+    each config, as far as they were recorded.
     """
 
     name: str
@@ -51,10 +51,10 @@ class RecordedSpace:
 
 
 def find_spaces(paths: Iterable[Path]) -> list[Path]:
-    """The cache files among paths and directly in those that are folders, by name.
+    """The cache files among the paths, and those directly in folders among them, by name.
 
     Raises:
-        FileNotFoundError: when a path is not there or a folder has none.
+        FileNotFoundError: when a path does not exist, or a folder has no cache file.
     """
     found: list[Path] = []
     for path in paths:
@@ -70,7 +70,7 @@ def find_spaces(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_space(path: Path) -> RecordedSpace:
-    """Read a cache file, finished or not.
+    """Read a cache file of a finished or unfinished run.
 
     Raises:
         ValueError: when it is not such a file, or no config in it has a time.
@@ -89,7 +89,7 @@ def read_space(path: Path) -> RecordedSpace:
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """The JSON object of a cache file; one of an unfinished run is closed where it stops."""
+    """The JSON object of a cache file. The file of an unfinished run is closed where it stops."""
     text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
     try:
         found = json.loads(text)
@@ -104,7 +104,7 @@ def parse(path: Path) -> dict[str, Any]:
 
 
 def _cost(time: object) -> float:
-    """A time, or infinity for what stands there when a config failed: a reason, or nothing that is a time."""
+    """A time. If the value is not a time, such as the reason of a failure, infinity."""
     if isinstance(time, bool) or not isinstance(time, int | float) or not time > 0:
         return math.inf
     return float(time)

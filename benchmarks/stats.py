@@ -24,7 +24,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half of the distance between the quartiles of the rounds, as a share of the median; NaN for one."""
+        """Half of the interquartile range of the rounds, as a share of the median; NaN for a single round."""
         if len(self.rounds) < 2:
             return math.nan
         low, _, high = statistics.quantiles(self.rounds, n=4, method="inclusive")
@@ -37,11 +37,11 @@ def best(timings: Sequence[Timing]) -> Timing:
 
 
 def paired_ratio(other: Timing, ours: Timing) -> float:
-    """How many times as fast as `other` we are: the median over rounds of the ratio within each round."""
+    """Our speed over that of `other`: the median over rounds of the ratio within each round."""
     return statistics.median(o / t for o, t in zip(other.rounds, ours.rounds, strict=True))
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """NaN when there are none."""
+    """The geometric mean; NaN if there are no values."""
     logs = [math.log(v) for v in values]
     return math.exp(statistics.fmean(logs)) if logs else math.nan

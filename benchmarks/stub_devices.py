@@ -1,9 +1,9 @@
-"""Devices that only take time, for benchmarks of how several are kept busy: SIMULATED, on any machine.
+"""Devices that only take time, to see how several are kept busy: SIMULATED, on any machine.
 
-Operators, candidates, pruning, queues, threads, benches, races and the store are those of a build. Made up are what
-compilers take (each object comes from the cache) and what workers answer, and when: each request sleeps for about as
-long as the same did on an H100 (see `Costs`), by a clock of made-up seconds. What the build's own process computes
-counts on it too, as long as it takes here.
+Operators, candidates, pruning, queues, threads, benches, races and the store are those of a build. Two things are
+simulated. Compilers take no time, because each object comes from the cache. Workers only sleep and answer: each request
+sleeps for about as long as it took on an H100 (see `Costs`), by a simulated clock. Computing in the build's own process
+counts on this clock too, with the time that it takes here.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ _GIB = float(1 << 30)
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that a worker takes, as a tune of 461 problems on one H100 divides into 7900 screens and 461 races.
+    """Seconds of a worker's steps, from a tune of 461 problems on one H100 with 7900 screens and 461 races.
 
-    That one spent 173 s on races, 81 on samples of screens, 77 on verification, 71 on references, 48 on odd problems.
-    `first` is such that four devices come to 2.6 x what one measures of 72 problems, with a build of before 2026-11-28;
-    a machine with four GPUs measured 2.64 x, and 1.75 x on two.
+    That tune spent 173 s on races, 81 on samples of screens, 77 on verification, 71 on references, 48 on odd problems.
+    `first` is fitted: with a build from before 2026-11-28, four devices measure 72 problems 2.6 x as fast as one. A
+    machine with four GPUs measured 2.64 x, and 1.75 x with two.
+
 
     Args:
-        start: of a worker, until it answers.
-        first: of an operator's first reference in a worker, and of each baseline's first problem there.
-        reference, prepare: of a problem; `per_gib` more for each GiB of its tensors, with outputs in f64.
-        load, check, verify, screen, turn: a request of that name; a race has 7 to 13 turns of each runner.
-        hit: of an object that the cache has, to the moment when it is linked.
+        start: starting a worker, until it answers.
+        first: an operator's first reference in a worker, and each baseline's first problem there.
+        reference, prepare: for a problem. Each GiB of its tensors, with outputs in f64, adds `per_gib`.
+        load, check, verify, screen, turn: a request of that name. A race has 7 to 13 turns of each runner.
+        hit: an object from the cache, until it is linked.
     """
 
     start: float = 5.0
@@ -70,7 +71,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _StubWorker(Holdings):
-    """Knows what a worker would: no process."""
+    """Knows what a worker would know. It is not a process."""
 
     state = "READY"
 
@@ -81,11 +82,11 @@ class _StubWorker(Holdings):
         self.problems = dict[str, tuple[str, Problem]]()
 
     def kill(self) -> None:
-        """There is nothing to kill."""
+        """Do nothing: there is no process."""
 
 
 class _StubPool:
-    """Answers as a pool of workers does, after as long."""
+    """Answers as a pool of workers does, after the same time."""
 
     def __init__(self, bench: Bench, costs: Costs, clock: VirtualClock) -> None:
         self._bench, self._costs, self._clock, self.deaths = bench, costs, clock, 0
@@ -101,15 +102,15 @@ class _StubPool:
         self._workers = []
 
     def workers(self) -> list[_StubWorker]:
-        """None that a signal could be sent to."""
+        """None, because no signal can be sent to them."""
         return []
 
     def candidates(self) -> _StubWorker:
-        """For candidates, once it has started."""
+        """The worker for candidates, once it has started."""
         return self._awaited(0)
 
     def frameworks(self) -> _StubWorker:
-        """For references and baselines, once it has started."""
+        """The worker for references and baselines, once it has started."""
         return self._awaited(1)
 
     def _awaited(self, number: int) -> _StubWorker:
@@ -118,17 +119,17 @@ class _StubPool:
         return worker
 
     def settle(self) -> None:
-        """Nothing runs beside what is timed."""
+        """Do nothing: nothing runs beside what is timed."""
 
     def quiet(self, _worker: _StubWorker) -> None:
-        """Nothing runs beside what is timed."""
+        """Do nothing: nothing runs beside what is timed."""
 
     def refer(self, request: messages.Request, seconds: float) -> messages.Reply:
         """Ask for a reference."""
         return self.request(self.frameworks(), request, seconds)
 
     def request(self, worker: _StubWorker, request: messages.Request, _seconds: float) -> messages.Reply:
-        """An answer that says that all is well."""
+        """An answer that all is well."""
         seconds, reply = self._answer(worker, request)
         self._clock.sleep(seconds)
         return reply
@@ -142,7 +143,7 @@ class _StubPool:
             case messages.Work(key=key, check=check, operator_folder=folder):
                 worker.problems[key] = folder, check.problem
             case messages.Prepare(key=key):
-                if key not in worker.prepared:  # else its buffers are kept
+                if key not in worker.prepared:  # otherwise its buffers are kept
                     seconds = costs.prepare + self._bytes(*worker.problems[key])
                 worker.prepared.add(key)
             case messages.Load():
@@ -171,24 +172,24 @@ class _StubPool:
         return self._bench.context.operators.get(Path(folder).name)
 
     def _bytes(self, folder: str, problem: Problem) -> float:
-        """What it takes to make a problem's tensors, or to read them."""
+        """Bytes of the problem's tensors, which are made or read."""
         operator = self._operator(folder)
         return 0.0 if operator is None else self._costs.per_gib * 2 * operator.compulsory_bytes(problem) / _GIB
 
     def _ns(self, handle: str, folder: str, problem: Problem) -> float:
-        """A time for a config, by its digest, that is 1 to 4 x the best, and a little different on each problem."""
+        """A time for a config, by its digest: 1 to 4 x the best, and slightly different on each problem."""
         operator = self._operator(folder)
         floor = 1000.0 if operator is None else floor_of(self._bench.device, operator, problem)
         return max(floor, 500.0) * 1.5 * (1 + 3 * _share(handle) ** 2) * (1 + 0.1 * _share(f"{handle} {problem.id}"))
 
 
 def _share(text: str) -> float:
-    """From 0 to 1, the same for the same text."""
+    """A number from 0 to 1, the same for the same text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
 
 
 def _stubs(count: int) -> list[Device]:
-    """So many equal devices."""
+    """`count` equal devices."""
     return [
         device_of(
             name="stub",
@@ -204,14 +205,14 @@ def _stubs(count: int) -> list[Device]:
 
 
 class _StubSession(Session):
-    """A session with made-up devices, all of whose objects are in the cache."""
+    """A session with simulated devices. The cache has all objects for them."""
 
     def use(self, devices: list[Device], costs: Costs, clock: VirtualClock) -> None:
-        """Have these devices, and no others."""
+        """Use these devices, and no others."""
         self.devices, self._costs, self._clock = devices, costs, clock
 
     def devices_for(self, target: Target) -> list[Device]:
-        """Those, for any GPU's target."""
+        """These devices, for any GPU's target."""
         return [d for d in self.devices if d.family == target.family]
 
     def jobs_of(self, backend: str) -> Jobs:  # noqa: ARG002
@@ -243,7 +244,7 @@ class _StubSession(Session):
 
 
 def _stubbed(costs: Costs, clock: VirtualClock) -> ExitStack:
-    """In the block benches have no workers, and nothing is linked."""
+    """In the block, benches have no workers, and nothing is linked."""
 
     class _StubBench(Bench):
         def __init__(self, *given: Any, **named: Any) -> None:
@@ -261,7 +262,7 @@ def _stubbed(costs: Costs, clock: VirtualClock) -> ExitStack:
 
 
 def tune_on_stubs(folder: Path, count: int, costs: Costs) -> str:
-    """Tune the library that is planned in a folder on so many devices; what a build would print of it."""
+    """Tune the library planned in a folder on simulated devices. Returns what a build would print about it."""
     plan, paths = read_plan(folder)
     options = msgspec.structs.replace(plan.options, mode="tune", cache="off", cache_dir="")
     log, clock = io.StringIO(), VirtualClock()

@@ -1,4 +1,4 @@
-"""Surveys to compare decisions on: a file of times on shapes, or what a record holds."""
+"""Surveys for comparing decisions: a file of times on shapes, or the survey in a record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from aot_tune.spec.survey_shapes import kind_of
 __all__ = ["SurveyedKind", "read_record", "read_surveys"]
 
 _OFTEN_ENOUGH = 5
-"""Shapes of a file are judged where more variants ran than that: those above its few-row variants' limits."""
+"""Shapes of a file are judged if more variants ran on them than this: those beyond its few-row variants' limits."""
 _PROCESSORS = 132
-"""Of the device that a file's times are of; a record tells."""
+"""Multiprocessors of the device that a file's times are from. A record states its own."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class SurveyedKind:
     """Times of variants on surveyed shapes of one kind of calls.
 
     Args:
-        costs: ns by problem id and variant; what is missing cannot serve, or is not meant for the shape.
-        tuned: the same of problems of the workload, which are learned from and never judged.
-        facts: of all of these problems.
-        moved, done: bytes and FLOPs of each.
-        terms, tilings: of each variant.
-        vendor: variants that choose for themselves by a vendor's heuristic.
-        other: ns of what users would call else, where the survey has it.
+        costs: ns by problem id and variant. A missing variant cannot serve the shape, or is not meant for it.
+        tuned: the same for problems of the workload. They are learned from and never judged.
+        facts: the facts of all these problems.
+        moved, done: bytes and FLOPs of each problem.
+        terms, tilings: those of each variant.
+        vendor: variants that choose by a vendor's own heuristic.
+        other: ns of what users would call otherwise, if the survey has it.
     """
 
     name: str
@@ -53,12 +53,12 @@ class SurveyedKind:
 
     @property
     def sizes(self) -> int:
-        """How many terms say how large a call is."""
+        """How many terms describe the size of a call."""
         return len(self.operator.dims) + 1
 
 
 def read_surveys(path: Path) -> list[SurveyedKind]:
-    """The kinds that a survey's file, or a folder of records, has times of.
+    """The kinds of calls with times in a survey's file, or in a folder of records.
 
     Raises:
         ValueError: when there is no survey.
@@ -148,7 +148,7 @@ def _kind(
 
 
 def _read_file(path: Path) -> SurveyedKind:
-    """A file of times in microseconds by variant, of products of one dtype with b stored by columns."""
+    """A file of times in microseconds by variant, for products of one dtype with b stored by columns."""
     opened: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt") as file:
         told = json.load(file)
@@ -178,14 +178,14 @@ def _read_file(path: Path) -> SurveyedKind:
 
 
 def _config(text: str) -> tuple[str, dict[str, ConfigValue]]:
-    """Kernel and config of a variant's label, as `cuda_wgmma bf16 GROUPS=1 WIDTH=32 SPLIT=2`."""
+    """Kernel and config of a variant's label, such as `cuda_wgmma bf16 GROUPS=1 WIDTH=32 SPLIT=2`."""
     kernel, *words = text.split()
     pairs: Sequence[tuple[str, ...]] = [tuple(w.split("=")) for w in words if w.count("=") == 1 and ":=" not in w]
     return kernel, {n: int(v) if v.lstrip("-").isdigit() else v for n, v in pairs if n[0].isupper() or "_" in n}
 
 
 def _tiling(operator: Operator, kernel: str, config: Mapping[str, ConfigValue]) -> Tiling | None:
-    """The tile, where the kernel is still there and declares one."""
+    """The tile, if the kernel still exists and declares one."""
     declared = {k.name: k for k in operator.kernels}.get(kernel)
     if declared is None:
         return None

@@ -1,4 +1,4 @@
-"""Markdown: the machine, the targets, and one table of everything that was measured."""
+"""Markdown: the machine, the targets, and one table of all measurements."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stats import Timing, best, geometric_mean
 __all__ = ["Target", "render_rows", "render_targets", "targets"]
 
 _SMALL = 16
-"""Rows of a small product."""
+"""The most rows of a small product."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A promise and what came of it."""
+    """A promise and its outcome."""
 
     what: str
     wanted: str
@@ -92,13 +92,13 @@ def _table(head: Sequence[str], left: int, rows: Iterable[Sequence[str]]) -> str
 
 
 def render_targets(found: Sequence[Target]) -> str:
-    """The summary: what was promised, what was measured."""
+    """The summary: promises and measurements."""
     rows = [(t.what, t.wanted, t.measured, "met" if t.met else "**not met**") for t in found]
     return _table(("geometric means and medians", "target", "measured", "verdict"), 1, rows)
 
 
 def render_rows(rows: Sequence[Row], overhead: dict[str, dict[str, Timing]], limits: Limits) -> str:
-    """Everything, one problem in a line; times are medians in microseconds with half their interquartile range."""
+    """One line for each problem. Times are medians in microseconds with half their interquartile range."""
     head = ("operator", "problem", "aot_tune", "numpy", "torch", "ratio", "cold b", "+ epilogue", "of limit",
             "copy", "of copy", "rate")  # fmt: skip
     lines = [_line(row, limits) for row in rows]

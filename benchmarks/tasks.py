@@ -1,4 +1,4 @@
-"""What is measured: the workload of the installed operators, and larger problems that no cache holds."""
+"""What is measured: the workload of the installed operators, and larger problems that fit no cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError as error:
 __all__ = ["ROW_OPERATORS", "Task", "gemm_tasks", "installed_operator", "last_cache_bytes", "row_tasks"]
 
 BEYOND = 2
-"""A problem is beyond the caches when its compulsory bytes are more than so many times the last cache."""
+"""A problem is beyond the caches if its compulsory bytes are more than this multiple of the last cache."""
 
 ROW_OPERATORS: dict[str, tuple[tuple[int, tuple[str, ...]], ...]] = {
     "softmax": ((512, ()), (4096, ()), (32000, ())),
@@ -25,7 +25,7 @@ ROW_OPERATORS: dict[str, tuple[tuple[int, tuple[str, ...]], ...]] = {
     "layer_norm": ((768, ("weight", "bias")), (4096, ("weight", "bias"))),
     "silu_mul": ((14336, ()),),
 }
-"""Widths and optional tensors of the problems that are added to the workload, with as many rows as it takes."""
+"""Widths and optional tensors of the problems that are added to the workload, with as many rows as needed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Task:
     bytes: int
     beyond: bool
     fused: Problem | None = None  # gemm: the problem of the workload, with its epilogue
-    cold_copies: int = 1  # gemm: copies of b to go through, so that none is still in a cache
+    cold_copies: int = 1  # gemm: copies of b that are used in turn, so that none is still in a cache
 
     @property
     def text(self) -> str:
@@ -50,12 +50,12 @@ class Task:
         return f"{dims}{order}{present}"
 
     def plain(self) -> dict[str, Any]:
-        """The problem as JSON has it."""
+        """The problem in the form of JSON."""
         return dict(msgspec.to_builtins(self.problem))
 
 
 def installed_operator(name: str) -> Operator:
-    """The operator as the installed package declares it."""
+    """The operator, as the installed package declares it."""
     return load_operator(bundled_templates() / name)
 
 

@@ -1,7 +1,7 @@
-"""What a call through torch.ops costs more than one of the module's function: through Python, and through the shim.
+"""How much longer a call through torch.ops takes than the module's function: through Python, and through the shim.
 
-`python benchmarks/torch_ops.py` measures `aot_tune.ops` on tensors so small that the call is all there is. Calls of a
-row are timed in turns, in rounds of changing order; a time is the median of the rounds, a difference that of rounds.
+`python benchmarks/torch_ops.py` measures `aot_tune.ops` on tensors so small that only the call matters. The calls of a
+row take turns, in rounds of changing order. A time is the median of the rounds, and so is a difference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAYS = ("raw", "python", "shim")
 
 
 def rows_of(module: ModuleType, spaces: dict[str, Any], device: str) -> dict[str, Calls]:
-    """For each kind of call the ways to make it."""
+    """For each kind of call, the ways to make it."""
     a, b, out = (torch.ones(8, 8, device=device) for _ in range(3))
     x, norm = torch.ones(4, 64, device=device), torch.ones(64, device=device)
     raw: Calls = {
@@ -85,14 +85,14 @@ def measure(calls: Calls, rounds: int, count: int) -> dict[str, list[float]]:
 
 
 def load(path: str) -> ModuleType:
-    """A module by its name, or by the path of its file."""
+    """A module, by its name or by the path of its file."""
     if not path.endswith(".so"):
         return importlib.import_module(path)
     name = Path(path).name.partition(".")[0]
     loader = importlib.machinery.ExtensionFileLoader(name, path)
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None:
-        raise SystemExit(f"{path} is no module")
+        raise SystemExit(f"{path} is not a module")
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""Single candidates of Triton kernels: read, rendered, compiled and linked as a build does it, and called from C++."""
+"""Single candidates of Triton kernels: read, rendered, compiled and linked as in a build, and called from C++."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "triton_package" / 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A candidate on one problem: its operator is concrete and has that problem alone.
+    """A candidate on one problem. Its operator is concrete and has only that problem.
 
-    `constants` and `kernel_name` are those of kernel.h, `image` the file of the cubin, `library` the linked launcher.
+    `constants` and `kernel_name` are those of kernel.h, `image` is the file of the cubin, `library` the linked
+    launcher.
     """
 
     operator: Operator
@@ -49,12 +50,12 @@ class Built:
     library: Path
 
     def facts(self) -> dict[str, int]:
-        """All that is known of the call, and of the config."""
+        """All that is known of the call and of the config."""
         config = {f"parameter.{n}": int(v) for n, v in self.candidate.config.items() if not isinstance(v, str)}
         return {**self.operator.facts(self.problem), **config}
 
     def arguments(self, tensors: Mapping[str, Any], multiprocessors: int = 1) -> dict[str, Any]:
-        """What the JIT is passed for the same call, by parameter; launch options are not among it."""
+        """What the JIT gets for the same call, by parameter. Launch options are not part of it."""
         facts = {**self.facts(), "device.multiprocessors": multiprocessors}
         passed = bind(self.operator, self.kernel, self.candidate.target)
         return {a.name: self._argument(a, facts, tensors) for a in passed}
@@ -91,11 +92,11 @@ class Built:
                 found.append(struct.unpack("<I", struct.pack("<f", value))[0])
             elif kind != "constexpr":
                 found.append(int(value) & 0xFFFFFFFFFFFFFFFF)
-        return [*found, 0, 0]  # no kernel that is measured bare has scratch memory
+        return [*found, 0, 0]  # kernels that are launched bare have no scratch memory
 
 
 def _module(name: str) -> Any:
-    """A module that not every part of a benchmark needs."""
+    """A module that only some parts of a benchmark need."""
     return importlib.import_module(name)
 
 
@@ -115,7 +116,7 @@ def _descriptor(given: Descriptor | None, facts: Mapping[str, int], tensor: Any)
 
 
 def read_operator(root: Path, name: str, target: str) -> Operator:
-    """An operator of a template root, with what its functions declare for a target.
+    """An operator of a template root, with its functions' declarations for a target.
 
     Raises:
         SystemExit: without Triton.
@@ -131,7 +132,7 @@ def read_operator(root: Path, name: str, target: str) -> Operator:
 
 
 def source_of(root: Path, operator: Operator, kernel: str, config: Config | None, problem: Problem, target: str) -> Any:
-    """The rendered candidate that is specialised on a problem, its kernel and operator; the first config for None."""
+    """The rendered candidate that is specialised on a problem, its kernel and operator. None is the first config."""
     whole = resolved(operator.kernel(kernel), target)
     facts = target_by_name(target).facts
     chosen = dict(config) if config is not None else next(whole.configs(facts))
@@ -153,7 +154,7 @@ def build(
     """Compile and link one candidate in a folder of its own.
 
     Raises:
-        SystemExit: with the compiler's words.
+        SystemExit: with the compiler's message.
     """
     rendered, whole, alone = source_of(root, operator, kernel, config, problem, target)
     chain: Toolchain = toolchain_for("triton")
@@ -274,7 +275,7 @@ class _Tensor(ctypes.Structure):
 
 
 class Prober:
-    """Times calls of an operator on given tensors, in loops of C++ that is compiled here."""
+    """Times calls of an operator on given tensors, in C++ loops that are compiled here."""
 
     def __init__(self, operator: Operator, problem: Problem, tensors: Mapping[str, Any], folder: Path) -> None:
         self.operator = operator
@@ -320,7 +321,7 @@ class Prober:
     def launcher(
         self, function: Any, stream: int, count: int, workspace: Any = None, step: int = 0, steps: int = 1
     ) -> float:
-        """ns of a call of a candidate's `launch`; with `step` the first tensor is another one at each call."""
+        """ns per call of a candidate's `launch`. With `step`, the first tensor differs at each call."""
         memory = ctypes.c_void_p(workspace.data_ptr() if workspace is not None else None)
         size = ctypes.c_size_t(workspace.numel() if workspace is not None else 0)
         more = (ctypes.c_void_p(stream), ctypes.c_int64(count), ctypes.c_int64(step), ctypes.byref(self._at))
@@ -330,12 +331,12 @@ class Prober:
         return _checked(found)
 
     def library(self, function: Any, stream: int, count: int) -> float:
-        """ns of a call of a library's C function."""
+        """ns per call of a library's C function."""
         given = (ctypes.c_void_p(stream), ctypes.c_int64(count))
         return _checked(self._library.probe_library(_address(function), *self._given, *given))
 
     def bare(self, function: int, built: Built, arguments: Mapping[str, Any], stream: int, count: int) -> float:
-        """ns of a cuLaunchKernel of the candidate's kernel with the parameters of the same call."""
+        """ns per cuLaunchKernel of the candidate's kernel, with the parameters of the same call."""
         slots, grid = built.slots(arguments), built.grid(arguments)
         threads = built.constants["warps"] * built.constants["warp_size"]
         found = self._library.probe_bare(

@@ -1,6 +1,6 @@
-"""What of Triton kernels is measured on a GPU, each part in a process of its own: `triton_gpu.py PART OPTIONS`.
+"""Measurements of Triton kernels on a GPU, each part in a separate process: `triton_gpu.py PART OPTIONS`.
 
-OPTIONS is JSON; the last line that is printed is the part's answer, as JSON.
+OPTIONS is JSON. The last printed line is the part's answer, as JSON.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from aot_tune.triton.load_function import load
 __all__ = ["PARTS"]
 
 BATCH = 200
-"""Calls in front of a synchronisation: fewer than a stream holds, so that none waits for the GPU."""
+"""Calls before a synchronisation: fewer than a stream can hold, so that no call waits for the GPU."""
 _CODE = (".text.", ".nv.constant")
 _PACKAGE = "triton_package"
 _MADE = 8
-"""Times that the JIT compiles what differs: with specialised warps Triton 3.6 makes one of two codes, by chance."""
+"""How often the JIT compiles what differs. With specialised warps, Triton 3.6 randomly makes one of two codes."""
 
 
 def target() -> str:
@@ -54,7 +54,7 @@ def target() -> str:
 
 
 def multiprocessors() -> int:
-    """Of the GPU."""
+    """Number of multiprocessors of the GPU."""
     return int(torch.cuda.get_device_properties(0).multi_processor_count)
 
 
@@ -80,12 +80,12 @@ def jit_of(built: Built, root: Path) -> Any:
 
 
 Case = tuple[Path, Operator, str, dict[str, Any] | None, Problem]
-"""A template root, an operator below it, the name of a kernel, its config (None for the first one), and a call."""
+"""A template root, an operator below it, the name of a kernel, its config (None for the first), and a call."""
 
 
 def same_sections(given: Mapping[str, Any]) -> Any:
     """Code and constants of our image and of the JIT's, for the same call of each kernel: equal or not."""
-    # descriptors that kernels make themselves need memory, which the JIT asks for
+    # Descriptors that kernels make themselves need memory, and the JIT asks for it.
     importlib.import_module("triton").set_allocator(
         lambda size, _alignment, _stream: torch.empty(size, dtype=torch.int8, device="cuda")
     )
@@ -94,7 +94,7 @@ def same_sections(given: Mapping[str, Any]) -> Any:
 
 
 def _all_compared(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Ours are compiled side by side, theirs one after the other; all cases are of the root that was read last."""
+    """Our images are compiled in parallel, the JIT's one after the other. All cases are of the root read last."""
     answers = []
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         making = [
@@ -105,7 +105,7 @@ def _all_compared(cases: Sequence[Case]) -> list[dict[str, Any]]:
             what = {"operator": operator.name, "kernel": kernel, "config": config, "problem": chosen.id}
             try:
                 answers.append({**what, **_compared(made.result(), root)})
-            except (Exception, SystemExit) as error:  # the others are compared all the same
+            except (Exception, SystemExit) as error:  # the others are compared anyway
                 answers.append({**what, "error": f"{type(error).__name__}: {str(error)[:500]}"})
     return answers
 
@@ -165,7 +165,7 @@ def _compared(built: Built, root: Path) -> dict[str, Any]:
 def _by_jit(
     function: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], options: Mapping[str, Any], *, lines: bool
 ) -> bytes:
-    """The JIT's cubin; an option of Triton's says whether it has line numbers, as it has by default and ours never."""
+    """The JIT's cubin. One of Triton's options gives it line numbers, by default; ours never have any."""
     compilation = importlib.import_module("triton").knobs.compilation
     compilation.disable_line_info, compilation.always_compile = not lines, True
     function.device_caches.clear()
@@ -179,7 +179,7 @@ def _sections(image: bytes) -> dict[str, bytes]:
 
 
 def call_times(given: Mapping[str, Any]) -> Any:
-    """ns of the host for a call, from C and from Python, ours and the JIT's; each of `rounds` rounds."""
+    """Host ns per call, from C and from Python, ours and the JIT's, for each of `rounds` rounds."""
     package = _package()
     found = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -190,7 +190,7 @@ def call_times(given: Mapping[str, Any]) -> Any:
 
 
 def _package() -> Any:
-    """The installed module of the example, or None."""
+    """The installed module of the example; None if there is none."""
     if importlib.util.find_spec(_PACKAGE) is None:
         return None
     return importlib.import_module(f"{_PACKAGE}.ops")
@@ -220,7 +220,7 @@ def _calls_of(operator: Operator, given: Problem, folder: Path, rounds: int, pac
 
 
 def _explained(package: Any, operator: Operator, tensors: Mapping[str, Any], kernel: str) -> dict[str, Any]:
-    """The variant that the library has for the call; its config, if it is of that kernel."""
+    """The library's variant for the call, and its config if it is of that kernel."""
     if package is None:
         return {"missing": f"{_PACKAGE} is not installed"}
     told = package.explain(operator.name, **tensors)
@@ -231,7 +231,7 @@ def _explained(package: Any, operator: Operator, tensors: Mapping[str, Any], ker
 
 
 def _loaded(built: Built) -> int:
-    """The kernel of the image, loaded in the context of torch."""
+    """The kernel of the image, loaded in torch's context."""
     driver, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
     image = built.image.read_bytes()
     if driver.cuModuleLoadData(ctypes.byref(module), image) or driver.cuModuleGetFunction(
@@ -252,7 +252,7 @@ def _jit_call(built: Built, arguments: Mapping[str, Any]) -> Callable[[], object
 
 
 def _our_loop(package: Any, operator: Operator, tensors: Mapping[str, Any]) -> Callable[[int], float]:
-    """Calls on two inputs, written out as users write them: to unpack the arguments of each takes a third of one."""
+    """Calls on two inputs, written as users write them. Unpacking arguments would take a third of a call."""
     function = getattr(package, operator.name)
     first, second = (tensors[t.name] for t in operator.inputs)
     (out,) = (tensors[t.name] for t in operator.outputs)
@@ -277,7 +277,7 @@ def _loop(call: Callable[[], object]) -> Callable[[int], float]:
 
 
 def _rounds(ways: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, list[float]]:
-    """Each way has a turn of one batch in each round, in a new order."""
+    """In each round, each way has a turn of one batch, in a new order."""
     generator, taken = random.Random(0), {name: list[float]() for name in ways}
     for number in range(rounds + 3):
         order = list(ways)
@@ -292,7 +292,7 @@ def _rounds(ways: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str
 
 
 def new_maps(given: Mapping[str, Any]) -> Any:
-    """ns of a launch of the bundled product on descriptors, with the same tensors and with one that is always new."""
+    """ns per launch of the bundled product on descriptors, with the same tensors and with one that is always new."""
     root = bundled_templates()
     operator = read_operator(root, "gemm", target())
     names = [k.name for k in operator.kernels if k.triton is not None and target() in k.triton.inspections]
@@ -318,7 +318,7 @@ def new_maps(given: Mapping[str, Any]) -> Any:
 
 
 def attention(given: Mapping[str, Any]) -> Any:
-    """µs of flash attention forward, the installed library's and each backend's of torch, in interleaved rounds."""
+    """µs of flash attention forward in interleaved rounds: the installed library's, and that of torch's backends."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from aot_tune import ops
@@ -351,7 +351,7 @@ def attention(given: Mapping[str, Any]) -> Any:
             try:
                 wanted = theirs(backend)(0)
                 contenders.append(Contender(name, theirs(backend), 1))
-            except RuntimeError as error:  # a backend that does not take the problem
+            except RuntimeError as error:  # the backend does not take the problem
                 answer[f"no {name}"] = str(error).splitlines()[0][:200]
         ours(0)
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Measures Triton kernels that were compiled ahead of time: their code, calls, start and compiling, and attention.
+"""Measures Triton kernels that are compiled ahead of time: their code, calls, start, compiling, and attention.
 
 Usage: python benchmarks/triton_kernels.py [--parts sections,calls,maps,start,attention,products,throughput]
     [--rounds N] [--configs N] [--workers N] [--target NAME] [--objects DIR] [--json FILE] [--markdown FILE]
@@ -61,7 +61,7 @@ def _say(text: str) -> None:
 
 
 def on_gpu(part: str, **given: Any) -> Any:
-    """The answer of a part in a process of its own; `{"error": ...}` when it fails."""
+    """The answer of a part in a separate process; `{"error": ...}` if it fails."""
     argv = [sys.executable, str(Path(__file__).with_name("triton_gpu.py")), part, json.dumps(given)]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS[part],
@@ -74,7 +74,7 @@ def on_gpu(part: str, **given: Any) -> Any:
 
 
 def _starts(count: int) -> Any:
-    """Seconds of each way and process, in rounds; the JIT with an empty cache and with one that it has filled."""
+    """Seconds of each way and process, in rounds. The JIT runs with an empty cache, and with one that it has filled."""
     taken: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as warm:
         for number in range(count + 1):
@@ -85,7 +85,7 @@ def _starts(count: int) -> Any:
                         told = time_start(name.partition(",")[0], cache)
                     except subprocess.CalledProcessError as error:
                         return {"error": f"{name}: {error.stderr.strip()[-800:]}"}
-                if number > 0:  # the first round brings files into memory, and fills the warm cache
+                if number > 0:  # the first round loads files into memory and fills the warm cache
                     taken.setdefault(name, []).append(told)
     return taken
 
@@ -99,7 +99,7 @@ def time_start(way: str, cache: str) -> dict[str, float]:
 
 
 def verdicts(found: Mapping[str, Any]) -> list[Verdict]:
-    """Every requirement of which something was measured; a part that failed is one that is missed."""
+    """The requirements for which something was measured. A part that failed is a missed one."""
     told = [
         Verdict(f"part {part}", "measured", str(answer["error"])[-300:], False)
         for part, answer in found.items()
@@ -176,7 +176,7 @@ def _attention(answers: Sequence[Mapping[str, Any]]) -> list[Verdict]:
 
 
 def _ratio(us: Mapping[str, Sequence[float]], other: str) -> float:
-    """How many times as fast as the other we are, the mean of the paired logarithms."""
+    """Our speed over the other's: the mean of the paired logarithms, as a ratio."""
     logs = [math.log(o / t) for o, t in zip(us[other], us["aot_tune"], strict=True)]
     return math.exp(statistics.fmean(logs))
 
@@ -203,7 +203,7 @@ def _middle(values: Sequence[float], digits: int = 0) -> str:
 
 
 def report(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """Requirements, then a table for each part."""
+    """The requirements, then a table for each part."""
     parts = [", ".join(f"{key} {value}" for key, value in about.items())]
     parts.append(f"### Requirements\n\n{render_verdicts(verdicts(found))}")
     whole = {p: a for p, a in found.items() if not (isinstance(a, dict) and ("error" in a or "missing" in a))}
@@ -278,7 +278,7 @@ def _products_table(answers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def measure_all(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """After each part what was found until then, and on what."""
+    """After each part, everything that was found so far, and the machine."""
     about: dict[str, Any] = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")}
     if set(options.parts) - {"throughput"}:
         about |= on_gpu("machine")
@@ -293,7 +293,7 @@ def measure_all(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], d
         _say(f"part {part}")
         try:
             found[part] = _part(part, options, given)
-        except (Exception, SystemExit) as failure:  # the others are measured all the same
+        except (Exception, SystemExit) as failure:  # the others are measured anyway
             found[part] = {"error": f"{type(failure).__name__}: {failure}"[-1500:]}
         yield found, about
 
@@ -309,7 +309,7 @@ def _part(part: str, options: argparse.Namespace, given: Mapping[str, Any]) -> A
 
 
 def main() -> None:
-    """Run, print the tables, and write the files that are asked for, after each part."""
+    """Run, print the tables, and write the requested files, after each part."""
     options = _arguments()
     found: dict[str, Any] = {}
     text = ""

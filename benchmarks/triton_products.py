@@ -1,6 +1,6 @@
-"""Triton's persistent matrix products against cuBLAS: a build of the Triton kernels of `gemm` alone, and its races.
+"""Triton's persistent matrix products against cuBLAS: a build of only the Triton kernels of `gemm`, and its races.
 
-What is compared are the times of the build's own races, in whose rounds the winner and torch's product take turns.
+The compared times are from the build's own races. In their rounds, the winner and torch's product take turns.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator
 __all__ = ["LEAST_ROWS", "products", "verdicts_of"]
 
 LEAST_ROWS = 1024
-"""Rows from which on a persistent kernel is compared."""
+"""The least number of rows for which a persistent kernel is compared."""
 _LEAST = 0.9
 
 
 def products(objects: Path | None, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The fastest Triton kernel of each product without an epilogue, in 16 bits and of many rows, and cuBLAS.
+    """The fastest Triton kernel of each 16-bit product with many rows and no epilogue; and cuBLAS.
 
-    `objects` is a folder of compiled objects to start from, of which a copy is used.
+    `objects` is a folder of compiled objects to start from. A copy of it is used.
+
 
     Raises:
         SystemExit: when the build fails.

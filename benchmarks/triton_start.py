@@ -1,8 +1,8 @@
 """From the start of a process to the first result: `triton_start.py WAY KERNELS`, one JSON line of seconds.
 
-WAY is `cuda` (torch's tensors alone), `aot_tune` (the installed library of examples/triton_package) or `jit` (its
-functions as they are in the file KERNELS). AOT_TUNE_BENCHMARK_START is when the process was started, by the monotonic
-clock.
+WAY is `cuda` (only torch's tensors), `aot_tune` (the installed library of examples/triton_package) or `jit` (its
+functions as they are in the file KERNELS). AOT_TUNE_BENCHMARK_START is the time when the process was started, by the
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def main(way: str, kernels: str) -> dict[str, float]:
-    """Seconds since the start: when CUDA and the tensors are there, and when the result is."""
+    """Print seconds since the start: until CUDA and the tensors are ready, and until the result is."""
     import torch
 
     x = torch.ones(64, 4096, dtype=torch.bfloat16, device="cuda")

@@ -1,7 +1,7 @@
-"""How fast many configs of a kernel compile: through our pool of processes, and by plain triton.compile.
+"""How fast many configs of a kernel compile: with our pool of processes, and with plain triton.compile.
 
-As a script, `triton_throughput.py FILE NUMBER OF`: one of the plain processes, which compiles every so many of the
-recipes in FILE; it knows nothing of aot_tune.
+As a script, `triton_throughput.py FILE NUMBER OF` is one of the plain processes. It compiles its share of the recipes
+in FILE, without aot_tune.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ BUNDLED = Path(__file__).resolve().parents[1] / "templates"
 
 
 class Spread(NamedTuple):
-    """A kernel, the configs of it that are compiled, and the problem that they are specialised on."""
+    """A kernel, its configs to compile, and the problem that they are specialised on."""
 
     root: Path
     operator: str
     kernel: str
     functions: str
     space: Mapping[str, tuple[int, ...]]
-    arguments: tuple[str, ...]  # parameters of the space that the kernel does not pass by itself
+    arguments: tuple[str, ...]  # parameters of the space that the kernel does not pass itself
     problem: Mapping[str, Any]
 
 
 class Spent(NamedTuple):
-    """Seconds of one way: on the clock, and of all processors, this process and its children together."""
+    """Seconds of one way: wall time, and processor time of this process and its children."""
 
     wall: float
     cpu: float
@@ -81,14 +81,14 @@ SPREADS = (
         {"M": 16, "N": 4096, "K": 4096, "order": {"b": (1, 0)}, "dtypes": {"T": "bf16"}},
     ),
 )
-"""A kernel of many rows, a small one and a matrix product: at least 100 configs each."""
+"""A kernel of many rows, a small one and a matrix product, with at least 100 configs each."""
 
 
 def throughput(target: str, count: int, workers: int, rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Configs a second of each kernel and way, from nothing running to the last one done, in rounds of changing order.
+    """Configs per second of each kernel and way, from the first start to the last result, in rounds of changing order.
 
-    `ratio` and `cpu_ratio` are how many times as fast as plain processes we are, by the clock and by seconds of
-    processors, each the median of the rounds.
+    `ratio` and `cpu_ratio` are our speed over that of plain processes, by wall time and by processor time. Each is the
+    median of the rounds.
     """
     return [_one_kernel(spread, target, count, workers, rounds, say) for spread in SPREADS]
 
@@ -148,13 +148,13 @@ def _sources(spread: Spread, target: str, count: int) -> list[str]:
 
 
 def _processors() -> float:
-    """Seconds of processors so far, of this process and of children that it has waited for."""
+    """Processor seconds so far, of this process and of children that it has waited for."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def _ours(sources: list[str], target: str, workers: int) -> Spent:
-    """Objects, launchers included."""
+    """Our way: objects, launchers included."""
     from aot_tune.compile import target_by_name
     from aot_tune.compile.triton.compile_pool import pool
     from aot_tune.compile.triton.triton_toolchain import TOOLCHAIN
@@ -170,14 +170,14 @@ def _ours(sources: list[str], target: str, workers: int) -> Spent:
         used, began = _processors(), time.monotonic()
         statuses = list(threads.map(compile_one, range(len(sources))))
         wall = time.monotonic() - began
-    pool().close()  # what its processes used counts once they have ended
+    pool().close()  # the time of its processes counts only when they have ended
     if set(statuses) != {"ok"}:
         raise SystemExit(f"benchmarks: candidates do not compile: {sorted(set(statuses))}")
     return Spent(wall, _processors() - used)
 
 
 def _plain(spread: Spread, sources: list[str], target: str, workers: int) -> Spent:
-    """Images alone, each process with an empty cache."""
+    """The plain way: only images, each process with an empty cache."""
     import msgspec
 
     from aot_tune.render.triton.recipe import read_recipe

@@ -1,7 +1,7 @@
 """The search strategies of Kernel Tuner, run from its package on a recorded space.
 
-They are given what a simulated run of Kernel Tuner gives them, with their default options: its search space, its budget
-and a runner that answers with recorded times. Configs that are not in the space cost them nothing.
+They get what a simulated run of Kernel Tuner gives them, with their default options: its search space, its budget and a
+runner that answers with recorded times. Configs outside of the space cost them nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TunerSearch:
 
 
 class _Runner:
-    """Answers strategies with recorded times, and notes each config at its first time."""
+    """Answers strategies with recorded times, and notes each config when it is first tried."""
 
     simulation_mode = True
 
@@ -88,10 +88,10 @@ class _Runner:
         self.costs: list[float] = []
 
     def add_strategy_time(self, _seconds: float) -> None:
-        """Time does not count here."""
+        """Do nothing: time does not count here."""
 
     def run(self, configs: Iterable[Iterable[Any]], options: Any) -> list[dict[str, Any] | None]:
-        """A result for each config; None for those after the end of the budget."""
+        """A result for each config; None for configs after the end of the budget."""
         found: list[dict[str, Any] | None] = []
         for config in configs:
             if options.budget.is_done():

@@ -5,14 +5,14 @@
                          [--forms plain tf32 gelu residual] [--count 300] [--seed 1] [--rounds 5] [--in-l2] [--variants]
                          [--widths whole any] [--json FILE]
 
-Of products half of the shapes are layers of known models with any number of rows, half are drawn evenly in the
-logarithm; most extents are multiples of 64, some of 8, a few of nothing. Of operators on rows, widths are multiples of
-8 from 64 to 16384, and there are 1 to 16384 rows; with `--widths any` widths are of 1 to 160000, and half of them odd.
-Results of calls on rows are compared with torch's in float64, element by element, and those on 8 MB or more are held
-against a copy of as many bytes, too. Inputs are cold: weights of products, and all inputs of calls on
-rows; with `--in-l2` those that the L2 holds stay there, as when kernels are chosen. Calls are in CUDA graphs, rounds
-are in changing order. With `--variants` each variant of the dtype is forced by name in a process of its own, which
-tells how much faster the best of those that are kept would have been. Calls on one row are shown apart.
+Half of the products are layers of known models with any number of rows. The other half have extents drawn evenly in the
+logarithm: most are multiples of 64, some of 8, a few of neither. For operators on rows, widths are multiples of 8 from
+64 to 16384, and there are 1 to 16384 rows. With `--widths any`, widths are 1 to 160000, and half of them are odd.
+Results of calls on rows are compared with torch's in float64, element by element. Calls on 8 MB or more are also
+compared with a copy of as many bytes. Weights of products are cold, and so are all inputs of calls on rows. With
+`--in-l2`, those that fit into the L2 stay there, as when kernels are chosen. Calls are in CUDA graphs, and rounds have
+changing order. With `--variants`, each variant of the dtype is forced by name in its own process. This shows how much
+faster the best kept variant would have been. Calls on one row are listed separately.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "layer_norm": {"plain": {"present": ("weight", "bias")}},
     "silu_mul": {"plain": {}},
 }
-"""Forms of calls by operator: what a problem has beside dims and dtypes."""
+"""Forms of calls by operator: what a problem has in addition to dims and dtypes."""
 
 _PRODUCTS = ("plain", "tf32")
-"""Forms without an epilogue: torch computes them in one call, into the output."""
+"""Forms without an epilogue. torch computes them in one call, into the output."""
 _OFF_PRODUCTS = 2e-2
-"""How far products may be apart: torch may add parts of long ones in f16."""
+"""How far products may differ: torch may add parts of long ones in f16."""
 
 
 def plans(
     operators: Sequence[str], dtypes: Sequence[str], forms: Sequence[str], count: int, seed: int, widths: str = "whole"
 ) -> Iterator[dict[str, Any]]:
-    """What is measured in a process: an operator in a dtype and in one of the forms that it has."""
+    """What one process measures: an operator in one dtype and one of its forms."""
     for operator in operators:
         shapes = products(count, seed) if operator == "gemm" else WIDTHS[widths](count, seed)
         for dtype in dtypes:
@@ -82,7 +82,7 @@ def task_of(plan: Mapping[str, Any], shape: Sequence[int]) -> Any:
 
 
 def measure(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In a process of its own: the times of each shape, in us by round."""
+    """In its own process: the times of each shape, in us by round."""
     from gpu_calls import FURTHEST, difference, eager, facts, furthest, ours, product
     from gpu_race import Arena, Contender, copy_of, race
 
@@ -110,12 +110,12 @@ def measure(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
             us = race(contenders, plan["rounds"])
             copied = {"bytes": moved, "copy": us.pop("copy")} if "copy" in us else {}
             yield {"shape": shape, "us": us, **copied, **facts(arena, None)}
-        except Exception as error:  # a forced variant refuses what it is not for
+        except Exception as error:  # a forced variant refuses calls that it is not meant for
             yield {"shape": shape, "error": f"{type(error).__name__}: {str(error)[:120]}"}
 
 
 def run(plan: dict[str, Any], forced: str = "") -> list[dict[str, Any]]:
-    """Measure in a process of its own."""
+    """Measure in a separate process."""
     env = {**os.environ, **({"AOT_TUNE_FORCE": f"{plan['operator']}:{forced}"} if forced else {})}
     argv = [sys.executable, __file__, "--worker"]
     text = json.dumps({**plan, "forced": forced})
@@ -126,7 +126,7 @@ def run(plan: dict[str, Any], forced: str = "") -> list[dict[str, Any]]:
 
 
 def best_of(several: Sequence[Sequence[Mapping[str, Any]]]) -> dict[Shape, float]:
-    """The shortest time of each shape, in us, of the rows of several variants; one that failed has none."""
+    """The shortest time of each shape, in us, from the rows of several variants. A variant that failed has none."""
     best: dict[Shape, float] = {}
     for row in (row for rows in several for row in rows if "us" in row):
         shape, us = tuple(row["shape"]), statistics.median(row["us"]["ours"])
@@ -144,7 +144,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--widths", default="whole", choices=sorted(WIDTHS), help="of calls on rows")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--in-l2", action="store_true", help="tensors of calls on rows that the L2 holds stay there")
+    parser.add_argument(
+        "--in-l2", action="store_true", help="for calls on rows, tensors that fit into the L2 stay there"
+    )
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

@@ -3,11 +3,11 @@
 
     benchmarks/unseen_cpu.py [--count 60] [--seed 1] [--rounds 5] [--threads 2] [--variants] [--json FILE]
 
-Shapes are drawn as those for GPUs are (`unseen_shapes.py`), of smaller layers and with 1 to 2048 rows; of f32, with b
-by columns in two of three, as weights are. Every library has a process with as many threads; only one computes at a
-time, in rounds of changing order, on the same buffers at each call. The faster of numpy and torch counts; without torch
-it is numpy. With `--variants` each kept variant takes part in the rounds, forced by name in a process of its own, which
-tells how much faster the best of them would have been. Calls on one row are shown apart.
+Shapes are drawn as for GPUs (`unseen_shapes.py`), but for smaller layers and 1 to 2048 rows. They are in f32. In two of
+three, b is by columns, as weights are. Every library has a process with as many threads. Only one computes at a time,
+in rounds of changing order, on the same buffers at each call. The faster of numpy and torch counts; without torch it is
+numpy. With `--variants`, each kept variant takes part in the rounds, forced by name in its own process. This shows how
+much faster the best of them would have been. Calls on one row are listed separately.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _BY_COLUMNS = 2 / 3
 
 
 def given_shapes(count: int, seed: int) -> list[tuple[Shape, bool]]:
-    """M, N and K of so many products, and whether b is by columns."""
+    """M, N and K of `count` products, and whether b is by columns."""
     draw = random.Random(f"unseen layouts {seed}")
     return [(shape, draw.random() < _BY_COLUMNS) for shape in products(count, seed, ON_CPU)]
 
 
 class Race:
-    """The workers of a run, and what is asked of them; `forced` are names of variants."""
+    """The workers of a run. `forced` are names of variants."""
 
     def __init__(self, fleet: Fleet, others: Sequence[str], forced: Sequence[str] = ()) -> None:
         self._fleet, self._others, self._forced = fleet, tuple(others), tuple(forced)
@@ -70,14 +70,14 @@ class Race:
 def row_of(
     about: Mapping[str, Any], found: Mapping[str, Timing], others: Sequence[str], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What was measured of a shape, in us: by round of ours and the other libraries, and medians of forced variants."""
+    """The measurements of a shape, in us: by round for us and the other libraries, and medians of forced variants."""
     us = {"ours" if name == _OURS else name: [ns / 1e3 for ns in found[name].rounds] for name in (_OURS, *others)}
     forced = {name: timing.median / 1e3 for name, timing in found.items() if name not in (_OURS, *others)}
     return {**about, "us": us, "variants": forced, **facts}
 
 
 def fastest_of(rows: Sequence[Mapping[str, Any]]) -> dict[Shape, float]:
-    """The time of the best of the forced variants by shape, in us, where there was one."""
+    """The time of the fastest forced variant by shape, in us, if there was one."""
     return {tuple(r["shape"]): min(r["variants"].values()) for r in rows if r.get("variants")}
 
 
@@ -117,7 +117,7 @@ def main() -> int:
 
     others = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is not None]
     if "torch" not in others:
-        print("torch is not installed: numpy alone counts", flush=True)
+        print("torch is not installed: only numpy counts", flush=True)
     forced = variants_of(ops.manifest(), "gemm", "f32", "cpu") if options.variants else []
     workers = {name: name for name in (_OURS, *others)} | dict.fromkeys(forced, _OURS)
     about, usage, start = describe(options.threads), Usage(), time.monotonic()

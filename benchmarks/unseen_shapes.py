@@ -1,4 +1,4 @@
-"""Shapes that no build drew, which variants are forced on them, and what times come to: all without a device."""
+"""Shapes that no build drew, which variants are forced on them, and summaries of times: all without a device."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ Shape = tuple[int, ...]
 """Extents in the order of the operator's dims."""
 
 _CERTAIN = 2.0
-"""Standard errors of the mean log ratio over rounds by which a shape is certainly slower."""
+"""A shape is certainly slower if it is slower by this many standard errors of the mean log ratio over rounds."""
 
 
 _MOST_ELEMENTS = 2**28
 COPIED = 8 * 10**6
-"""Bytes of a call from which on it is held against a copy."""
+"""A call of at least this many bytes is compared with a copy."""
 _SIZES = {"8 to 16 MB": (COPIED, 16 * 10**6), "128 MB on": (128 * 10**6, 2**60)}
 
 
 @dataclass(frozen=True)
 class Products:
-    """What products are drawn of: N and K of layers, the most rows, and limits of M * N * K and of N * K."""
+    """What products are drawn from: N and K of layers, the most rows, and limits of M * N * K and of N * K."""
 
     layers: tuple[tuple[int, int], ...]
     rows: int
@@ -64,7 +64,7 @@ _SMALL_LAYERS += ((5632, 2048), (2048, 5632), (2560, 2560), (3584, 3584), (4096,
 
 ON_GPU = Products(_LAYERS, rows=8192, columns=32768, depth=20000, most=2**40, weights=2**40)
 ON_CPU = Products(_SMALL_LAYERS, rows=2048, columns=8192, depth=8192, most=2**33, weights=2**25)
-"""A call takes two cores a fifth of a second at most, and the weights of each library 128 MiB."""
+"""A call takes two cores at most a fifth of a second, and the weights of each library take at most 128 MiB."""
 
 
 class _Draw(random.Random):
@@ -73,13 +73,13 @@ class _Draw(random.Random):
         return round(float(least * (most / least) ** self.random()))
 
     def extent(self, least: int, most: int) -> int:
-        """The same; most are multiples of 64, some of 8, a few of nothing."""
+        """The same as an extent. Most are multiples of 64, some of 8, a few of neither."""
         step = self.choices((64, 8, 1), (0.7, 0.2, 0.1))[0]
         return max(round(self.log(least, most) / step), 1) * step
 
 
 def products(count: int, seed: int, given: Products = ON_GPU) -> list[Shape]:
-    """M, N and K of so many products, each once."""
+    """M, N and K of `count` different products."""
     draw = _Draw(f"unseen {seed}")
     found: dict[Shape, None] = {}
     while len(found) < count:
@@ -93,7 +93,7 @@ def products(count: int, seed: int, given: Products = ON_GPU) -> list[Shape]:
 
 
 def row_shapes(count: int, seed: int) -> list[Shape]:
-    """Rows and widths of so many calls, each once: 1 to 16384 rows, widths of 64 to 16384 that are multiples of 8."""
+    """Rows and widths of different calls: 1 to 16384 rows; widths of 64 to 16384 that are multiples of 8."""
     draw = _Draw(f"unseen rows {seed}")
     found: dict[Shape, None] = {}
     while len(found) < count:
@@ -104,7 +104,7 @@ def row_shapes(count: int, seed: int) -> list[Shape]:
 
 
 def any_row_shapes(count: int, seed: int) -> list[Shape]:
-    """The same of any widths from 1 to 160000, every other one odd; a tensor has 2**28 elements at most."""
+    """The same with any widths from 1 to 160000, every other one odd. A tensor has at most 2**28 elements."""
     draw = _Draw(f"unseen rows of any width {seed}")
     found: dict[Shape, None] = {}
     while len(found) < count:
@@ -116,7 +116,7 @@ def any_row_shapes(count: int, seed: int) -> list[Shape]:
 
 
 WIDTHS: dict[str, Callable[[int, int], list[Shape]]] = {"whole": row_shapes, "any": any_row_shapes}
-"""Rows of which widths are drawn, by what the command calls them."""
+"""The functions that draw widths of rows, by their name in the command."""
 
 
 def variants_of(manifest: Mapping[str, Any], operator: str, dtype: str, family: str) -> list[str]:
@@ -127,13 +127,13 @@ def variants_of(manifest: Mapping[str, Any], operator: str, dtype: str, family: 
 
 
 def timings(row: Mapping[str, Any]) -> tuple[Timing, list[Timing]]:
-    """Our time on a shape, and those of the libraries that were raced with it."""
+    """Our time on a shape, and the times of the libraries that raced with it."""
     found = {name: Timing(name, tuple(rounds)) for name, rounds in row["us"].items()}
     return found.pop("ours"), list(found.values())
 
 
 def ratio(row: Mapping[str, Any]) -> tuple[float, float]:
-    """How many times as fast as the fastest other library, and the standard error of its logarithm over rounds."""
+    """Our speed over that of the fastest other library, and the standard error of its logarithm over rounds."""
     ours, others = timings(row)
     logs = [math.log(t / o) for o, t in zip(ours.rounds, best(others).rounds, strict=True)]
     error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
@@ -141,17 +141,17 @@ def ratio(row: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def rows_of(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[bool, list[dict[str, Any]]]]:
-    """The shapes of several rows, and those of one, which are another kind of call."""
+    """The shapes with several rows, and those with one row, which are another kind of call."""
     for single in (False, True):
         yield single, [r for r in rows if (r["shape"][0] == 1) == single]
 
 
 def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, float]) -> dict[str, Any]:
-    """One line, and what it says.
+    """Print one line, and return what it says.
 
     Args:
         rows: `shape`, `us` of each library by round or an `error`, and whether the shape was `tuned`.
-        fastest: us of the best of the kept variants by shape, where they were forced; the regret is against it.
+        fastest: by shape, us of the best kept variant, if variants were forced. The regret is against it.
     """
     timed = [r for r in rows if "us" in r]
     found = [(r["shape"], *ratio(r)) for r in timed]
@@ -177,7 +177,7 @@ def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, f
 
 
 def of_a_copy(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """By size of a call: how fast calls are that were raced with a copy of as many bytes, as a share of its speed."""
+    """By size: the speed of calls that raced with a copy of as many bytes, as a share of the copy's speed."""
     shares = [
         (row["bytes"], statistics.median(row["copy"]) / statistics.median(row["us"]["ours"]))
         for row in rows

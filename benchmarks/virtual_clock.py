@@ -1,7 +1,7 @@
-"""A clock of made-up seconds for programs with threads: it moves on once every thread waits for it, or for another.
+"""A simulated clock for programs with threads. It moves on when every thread waits for it, or for another thread.
 
-What threads compute counts too, one after the other, as Python runs them; that a machine is busy with something else
-does not. So a simulation of minutes takes seconds, and comes out much the same each time.
+Computing in threads counts too, one thread after the other, as Python runs them. Other programs on the machine do not
+count. So a simulation of minutes takes seconds, and gives nearly the same result each time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from types import CodeType
 __all__ = ["VirtualClock"]
 
 _LOOK = 0.0002
-"""Real seconds between two looks at what threads are at."""
+"""Real seconds between two looks at what threads do."""
 
 
 class VirtualClock:
-    """Threads `sleep` on it. `by` is what a second of this machine's processor counts as.
+    """A clock on which threads `sleep`. `by` is the simulated time of one second of this machine's processor.
 
-    It does not wait for threads that were there before it ran, but for the one that runs it.
+    It waits for the thread that runs it, but not for other threads that existed before.
     """
 
     def __init__(self, by: float = 1.0) -> None:
@@ -38,7 +38,7 @@ class VirtualClock:
         self._ended = False
 
     def now(self) -> float:
-        """Made-up seconds since the beginning, to the end of what this thread has computed."""
+        """Simulated seconds since the beginning, up to the end of this thread's computing."""
         with self._lock:
             return self._counted()
 
@@ -52,7 +52,7 @@ class VirtualClock:
         return max(self._now, until)
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long; not at all once the clock has ended."""
+        """Wait this long, or not at all once the clock has ended."""
         gate = threading.Lock()
         gate.acquire()
         with self._lock:
@@ -65,7 +65,7 @@ class VirtualClock:
         gate.acquire()
 
     def _move(self) -> None:
-        """Wake who waits for the least time, whenever all threads wait."""
+        """When all threads wait, wake the one whose time comes first."""
         still, before = _still(self._wait.__func__.__code__), ""  # type: ignore[attr-defined]
         while not self._ended:
             time.sleep(_LOOK)
@@ -81,7 +81,7 @@ class VirtualClock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """In the block it is what `time.monotonic` of this process goes by."""
+        """In the block, `time.monotonic` of this process is this clock's time."""
         mover = threading.Thread(target=self._move, daemon=True)
         real = time.monotonic
         self._strangers = frozenset(sys._current_frames()) - {threading.get_ident()}
@@ -96,7 +96,7 @@ class VirtualClock:
             self._release()
 
     def _release(self) -> None:
-        """Let all go that still wait: who ended the block may be about to join them."""
+        """Wake the threads that still wait, because the caller may join them next."""
         with self._lock:
             for _, _, gate in self._waiting:
                 gate.release()
@@ -116,20 +116,20 @@ def _joins() -> Iterator[CodeType]:
 
 
 def _runnable() -> bool:
-    """Whether the kernel has another thread of this process to run, as where other programs keep the cores busy."""
+    """Whether the kernel still has to run another thread of this process, because other programs use the cores."""
     me = threading.get_native_id()
     try:
         for task in Path("/proc/self/task").iterdir():
             state = (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
             if state == "R" and int(task.name) != me:
                 return True
-    except OSError:  # it has ended since
+    except OSError:  # it has ended meanwhile
         return True
     return False
 
 
 def _places(still: frozenset[CodeType], strangers: frozenset[int]) -> str:
-    """Where all other threads but strangers are; empty where one of them is at work."""
+    """The places of all other threads except strangers; empty if one of them is at work."""
     found = []
     for thread, frame in sys._current_frames().items():
         if thread != threading.get_ident() and thread not in strangers:

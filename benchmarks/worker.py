@@ -1,4 +1,4 @@
-"""The process of one library: prepares problems and times them when asked, one JSON line for each request."""
+"""The process of one library. It prepares problems and times them on request, one JSON line for each request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import numpy as np
 __all__: list[str] = []
 
 _SAMPLE_NS = 50_000
-"""Shorter calls are timed in batches of about so long, so that reading the clock does not count."""
+"""Shorter calls are timed in batches of about this time, so that reading the clock does not matter."""
 _LONG_NS = 200_000_000
 _POINTS = 97
-"""Elements of each output that are compared between libraries."""
+"""How many elements of each output are compared between libraries."""
 
 
 class Server:
-    """What the process holds between requests."""
+    """What the process keeps between requests."""
 
     def __init__(self, library: str, threads: int) -> None:
         self.library, self.threads = library, threads
@@ -50,7 +50,7 @@ class Server:
         raise ValueError(request["do"])
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Allocate, run each way and say what came out."""
+        """Allocate, run each way, and return its results."""
         from libraries import prepare_copy, prepare_operator
 
         key = request["key"]
@@ -133,8 +133,8 @@ def _points(array: Any) -> list[float]:
 def settle() -> None:
     """Wait until all other threads of this process sleep, so that the next process has the cores for itself.
 
-    OpenMP's and OpenBLAS's threads spin for a while after a call. Their states tell at once; processor times do not,
-    they are brought up to date once in a tick of the kernel's clock.
+    Threads of OpenMP and OpenBLAS spin for a while after a call. Their states show it at once. Processor times do not,
+    because the kernel updates them only once per tick of its clock.
     """
     asleep = 0
     for _ in range(2000):
@@ -175,7 +175,7 @@ def main() -> None:
     """Run under the name of a library with a number of threads."""
     library, threads = sys.argv[1], int(sys.argv[2])
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is not an answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     if library == "torch":
         import torch
 

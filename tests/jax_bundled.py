@@ -246,7 +246,7 @@ def registered_again(ops: JaxOperators, module: Any) -> None:
     assert list(register(module)) == list(ops) == list(module.operators)
     assert "gemm" in dir(ops)
     assert "activation='none'" in repr(ops.gemm)
-    fails(lambda: register(sys), JaxError, "is no module of a tuned library")
+    fails(lambda: register(sys), JaxError, "is not a module of a tuned library")
     fails(lambda: register(module, vmap_method="expand_dims"), JaxError, "is not one of None, 'sequential'")
     near(register(module, "another").softmax(normal(2, 3)), jax.nn.softmax(normal(2, 3), axis=1), jnp.float32)
 

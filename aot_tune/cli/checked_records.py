@@ -1,4 +1,4 @@
-"""Records held to the operators of a tree: what `records check` tells and `records prune` drops."""
+"""Compares records with the operators of a tree: what `records check` tells and `records prune` drops."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _REASONS = {"kernel": "of kernels that are gone", "config": "are no configs of t
 def checked(
     tree: RecordTree, templates: Sequence[str], workload: Sequence[str], rendered_with: CompileSettings | None
 ) -> Iterator[tuple[str, Finding]]:
-    """What is to be said of records: a place and a finding.
+    """Everything that a check says of records, as pairs of a place and a finding.
 
     Args:
         tree: records that were read.
-        templates: template roots; the bundled ones where there are none.
-        workload: files of problems, in place of the operators' own.
-        rendered_with: what sources are compiled with, where all candidates are to be rendered; None is not.
+        templates: template roots; the bundled ones if empty.
+        workload: files of problems, which replace the operators' own.
+        rendered_with: how sources are compiled. With it all candidates are rendered; with None, none is.
     """
     roots = _roots(templates)
     operators = _operators(roots, tree)
@@ -64,7 +64,10 @@ def checked(
 def no_more_given(
     tree: RecordTree, templates: Sequence[str], rendered_with: CompileSettings
 ) -> tuple[dict[Path, tuple[OperatorDatabase, Mapping[str, int]]], list[str]]:
-    """Each record less what the tree gives no more, and how much of it by reason; and what could not be told."""
+    """Each record without what the tree no longer gives, the number dropped for each reason, and notes.
+
+    A note says what could not be decided.
+    """
     roots = _roots(templates)
     operators, notes = _operators(roots, tree), []
     known, render, left_out = _renderer(operators, roots, tree, rendered_with)
@@ -76,7 +79,7 @@ def no_more_given(
             notes.append(f"{path} stays as it is: the tree has no operator {database.operator!r}")
             continue
         lost = gone(database, known.get(database.operator, operator))
-        # a kernel that was left out for want of Triton is in the tree
+        # the tree has a kernel that was left out only because Triton is missing
         lost = {i: why for i, why in lost.items() if why != "kernel" or gone(database, operator).get(i) == why}
         sources, unknown = other_sources(database, operator, render)
         lost |= dict.fromkeys(sources, "")
@@ -92,9 +95,9 @@ def _roots(templates: Sequence[str]) -> list[Path]:
 
 
 def _operators(roots: Sequence[Path], tree: RecordTree) -> dict[str, Operator]:
-    """The operators of the tree: those of one's own roots, and of the bundled ones those that records are of.
+    """The operators of the tree: all of the user's own roots, and those bundled ones that have records.
 
-    Where only the bundled ones are asked for, all of them.
+    If there are no roots of the user, all bundled operators.
     """
     own = {f.name for f in operator_folders([r for r in roots if r != bundled_templates()])}
     bundled = {f.name for f in operator_folders([r for r in roots if r == bundled_templates()])}
@@ -105,7 +108,7 @@ def _operators(roots: Sequence[Path], tree: RecordTree) -> dict[str, Operator]:
 def _with_workload(
     operators: Mapping[str, Operator], roots: Sequence[Path], files: Sequence[str], tree: RecordTree
 ) -> dict[str, Operator]:
-    """The operators with the problems that files state, which a build would take too."""
+    """The operators, with the problems that files state and that a build would tune."""
     if not files:
         return dict(operators)
     mistakes = Mistakes()
@@ -122,7 +125,7 @@ def _targets(tree: RecordTree) -> list[Target]:
     for name in sorted({c.candidate.target for d in tree.values() for c in d.candidates if not c.candidate.generic}):
         try:
             found.append(target_by_name(name))
-        except ToolchainError:  # one that is no more
+        except ToolchainError:  # this version no longer knows it
             continue
     return found
 
@@ -130,8 +133,8 @@ def _targets(tree: RecordTree) -> list[Target]:
 def _renderer(
     operators: Mapping[str, Operator], roots: Sequence[Path], tree: RecordTree, settings: CompileSettings
 ) -> tuple[dict[str, Operator], Render, str]:
-    """The operators with what their Triton functions declare, what renders candidates, and what cannot be read."""
-    from aot_tune.pipeline.records.recorded_candidates import as_declared  # which takes a while to import
+    """The operators with the declarations of their Triton functions, a renderer, and why functions are missing."""
+    from aot_tune.pipeline.records.recorded_candidates import as_declared  # slow to import
 
     targets = _targets(tree)
     baselines = generic_targets(targets)
@@ -152,7 +155,7 @@ def _renderer(
 
 
 def _sources(database: OperatorDatabase, operator: Operator, render: Render) -> Iterator[Finding]:
-    """What candidates are rendered to another source than the recorded one."""
+    """Candidates whose rendered source is not the recorded one."""
     others, unknown = other_sources(database, operator, render)
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     for kernel in sorted({c.candidate.kernel for c in database.candidates if c.id in others}):

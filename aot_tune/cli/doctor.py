@@ -1,4 +1,4 @@
-"""`aot-tune doctor`: what a build would find on this machine, and what would stand in its way."""
+"""`aot-tune doctor`: what a build would find on this machine, and what would stop it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def examine() -> Examination:
 
     query = visible_devices()
     operators = load_operators([bundled_templates()]).values()
-    always = {k.backend for _, operator in operators for k in operator.generics}  # without others a build goes on
+    always = {k.backend for _, operator in operators for k in operator.generics}  # a build can do without the others
     compilers = []
     for name in toolchains():
         chain = toolchain_for(name)
@@ -51,7 +51,7 @@ def examine() -> Examination:
         compilers=tuple(compilers),
         gpus=gpus,
         targets=tuple(t.name for t in targets),
-        best=tuple({t.family: t.name for t in targets}.values()),  # by level: the last of a family is its best
+        best=tuple({t.family: t.name for t in targets}.values()),  # the last of a family is its best
         left_out=tuple(filter(None, (chain.left_out() for chain in toolchains().values()))),
         devices=tuple(devices(usable_cores(), sorted({t.family for t in targets}))),
         sandbox=features(),
@@ -65,7 +65,7 @@ def examine() -> Examination:
 
 
 def examine_tool(name: str) -> ToolFound:
-    """A program on PATH, which tells its version when it is asked for that."""
+    """A program on PATH, with the version that it prints for `--version`."""
     path = shutil.which(name)
     if path is None:
         return ToolFound(name=name)
@@ -78,18 +78,18 @@ def examine_tool(name: str) -> ToolFound:
 
 
 _HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_CACHE_TIERS", "AOT_TUNE_JOBS")
-"""Options of which the lines on cache and compiles tell."""
+"""Options that the lines on cache and compiles already describe."""
 
 
 def option_lines(environment: Mapping[str, str]) -> list[str]:
-    """A line for the options in the environment that nothing here considers, and one for each that is misspelt."""
+    """One line for the options in the environment that doctor ignores, and one for each misspelt option."""
     others = [o.name for o in OPTIONS if environment.get(o.name) and o.name not in _HEEDED]
     said = f"{', '.join(others)}: set, but not considered: this describes a build without options" if others else ""
     return [*([said] if said else ()), *misspelt(environment)]
 
 
 def examine_gpus(query: DeviceQuery) -> GpusFound:
-    """Driver, GPUs, CUTLASS and torch; there are problems only on a machine with a GPU."""
+    """Driver, GPUs, CUTLASS and torch. They can be a problem only on a machine with a GPU."""
     from aot_tune.compile import toolchain_for
 
     troubles, cutlass, folder, warning = list[Trouble](), "", "", ""
@@ -121,7 +121,7 @@ def examine_gpus(query: DeviceQuery) -> GpusFound:
 
 
 def _compiler(name: str, chain: Toolchain, needed: bool) -> CompilerFound:
-    """A compiler, and which one it is and why, where there is a choice."""
+    """A compiler: its identity and why this one was chosen, or what is wrong with it."""
     try:
         identity = chain.identity()
         return CompilerFound(backend=name, version=identity["version"], identity=identity, origin=chain.origin())
@@ -130,7 +130,7 @@ def _compiler(name: str, chain: Toolchain, needed: bool) -> CompilerFound:
 
 
 def examine_cache(location: CacheLocation) -> CacheFound:
-    """Where the cache is, and why it cannot be used: a build ends for that where the user named it."""
+    """Where the cache is, and why it cannot be used. If the user named it, that would end a build."""
     trouble, told = None, list[str]()
     tiers = open_tiers(location.tiers, trusted=location.trusted, log=told.append)
     if location.root is not None:

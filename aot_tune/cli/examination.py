@@ -26,7 +26,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong, why, what to do about it, and whether it would stop a build or the tuning for the GPU."""
+    """What is wrong, why, and what to do about it. `stops`: it would stop a build, or tuning for the GPU."""
 
     what: str
     why: str = ""
@@ -35,7 +35,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompilerFound(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend's compiler: its version, all that identifies it, where it is and why that one; or what is wrong."""
+    """A backend's compiler: its version, its identity, where it is and why it was chosen; or what is wrong."""
 
     backend: str
     version: str = ""
@@ -45,7 +45,7 @@ class CompilerFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolFound(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that a build without isolation needs on PATH: its version and where it is; both empty without it."""
+    """A program that a build without isolation needs on PATH: version and path, both empty if it is missing."""
 
     name: str
     version: str = ""
@@ -53,9 +53,9 @@ class ToolFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpusFound(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver told, and what stands beside it.
+    """What the driver reported, and the packages that matter for GPUs.
 
-    `cutlass` and `torch` are empty where there is none; `torch_cuda` is the CUDA that torch is built for.
+    `cutlass` and `torch` are empty if they are missing. `torch_cuda` is the CUDA version that torch is built for.
     """
 
     query: DeviceQuery
@@ -68,9 +68,9 @@ class GpusFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheFound(msgspec.Struct, frozen=True, kw_only=True):
-    """The cache's folder, None where it is off, whether it is read and written, and what is wrong with it.
+    """The cache's folder (None: the cache is off), its mode, and what is wrong with it.
 
-    `tiers` are the folders behind it that can be used, `tier_troubles` what is wrong with others.
+    `tiers` are the further folders that can be used. `tier_troubles` say what is wrong with the others.
     """
 
     folder: str | None
@@ -84,9 +84,9 @@ class CacheFound(msgspec.Struct, frozen=True, kw_only=True):
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
     """What a build without options would find on this machine.
 
-    `targets` are those that the machine has, `best` the best of each family: what a build tunes for. `left_out` tells
-    of targets that compilers leave out. `sandbox` has features of the kernel, 0 for what it lacks. `problems` counts
-    what would stop a build, or the tuning for the GPU.
+    `targets` are what this machine can run. `best` is the best target of each family: a build tunes for those.
+    `left_out` names targets that the compilers cannot build. `sandbox` has features of the kernel, 0 for a missing one.
+    `problems` counts what would stop a build, or tuning for the GPU.
     """
 
     python: str
@@ -108,7 +108,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examination_lines(found: Examination, *, verbose: bool) -> Iterator[str]:
-    """An examination as people read it; `verbose` has all that identifies compilers and devices."""
+    """An examination as people read it. `verbose` adds the full identity of compilers and devices."""
     yield f"python     {found.python} at {found.executable}"
     for tool in found.tools:
         missing = f"not on PATH: `pip install {tool.name}`, or let pip build in isolation"
@@ -130,7 +130,7 @@ def examination_lines(found: Examination, *, verbose: bool) -> Iterator[str]:
 
 
 def _answer(found: Examination) -> str:
-    """What all of it comes to."""
+    """The answer that all the findings give together."""
     if found.problems:
         several = "s" * (found.problems > 1)
         return f"answer     {found.problems} thing{several} above would stop a build, or the tuning for the GPU"
@@ -140,7 +140,7 @@ def _answer(found: Examination) -> str:
 
 
 def _compiler(one: CompilerFound, verbose: bool) -> str:
-    """A compiler's version, or all of its identity, digests by their first digits: enough to compare by eye."""
+    """A compiler's version, or its whole identity. Of a digest only the first digits: enough to compare by eye."""
     if one.trouble is not None:
         return _told(one.trouble)
     told = one.version
@@ -192,13 +192,13 @@ def cache_lines(found: CacheFound) -> Iterator[str]:
 
 
 def _told(one: Trouble, *, beside: str = "not needed without a GPU") -> str:
-    """A trouble in lines, with a remark where it stops nothing."""
+    """A trouble in lines. A remark follows if it stops nothing."""
     lines = [one.what, *(f"  why: {one.why}",) * bool(one.why), *(f"  fix: {one.fix}",) * bool(one.fix)]
     return "\n".join([*lines, *((f"  ({beside})",) if not one.stops else ())])
 
 
 def _sandbox(found: Mapping[str, int], verbose: bool) -> str:
-    """What keeps candidates from harm, or what of it this kernel lacks."""
+    """Whether the sandbox is complete, or which features this kernel lacks."""
     if verbose:
         return ", ".join(f"{feature} {state}" for feature, state in found.items())
     lacking = [feature for feature, state in found.items() if not state]

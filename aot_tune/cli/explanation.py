@@ -1,4 +1,4 @@
-"""What `aot-tune explain` tells of a call: plain data, as `--json` prints it and as people read it."""
+"""What `aot-tune explain` tells of a call: plain data for `--json`, and lines for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BestRoofline", "Explanation", "explanation_lines", "explanation_of"]
 
 
 class BestRoofline(msgspec.Struct, frozen=True, kw_only=True):
-    """The best share of a roofline that a variant came to when it was measured, on which problem, by whose peaks."""
+    """The best share of a roofline that a variant reached when it was measured: on which problem, by whose peaks."""
 
     share: float
     problem: str
@@ -21,10 +21,11 @@ class BestRoofline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which variant a call gets and why, as the library's `explain` tells it, and what the manifest says of its code.
+    """Which variant a call gets and why. The library's `explain` tells it; the manifest adds facts about its code.
 
-    Texts are empty where there is nothing to tell, as for a call without elements, which runs nothing. `workspace` is
-    in bytes; `code` is what the variant's code takes: registers, bytes of shared memory, stack and spills.
+    A text is empty if there is nothing to tell. A call without elements runs nothing, so its texts are empty.
+    `workspace` is in bytes. `code` is what the variant's code uses: registers, bytes of shared memory, stack and
+    spills.
     """
 
     operator: str
@@ -61,7 +62,7 @@ _TOLD = (
 
 
 def explanation_of(told: Mapping[str, Any], manifest: Mapping[str, Any]) -> Explanation:
-    """What a library told of a call, with what its manifest says of the variant's code."""
+    """What a library says of a call, with what its manifest says of the variant's code."""
     operators = (one for one in manifest["operators"] if one["name"] == told.get("operator"))
     variants = next((one.get("variants", ()) for one in operators), ())
     known: dict[str, Any] = next((v for v in variants if v["name"] == told.get("variant")), {})

@@ -43,7 +43,7 @@ def _record(given: argparse.Namespace) -> int:
 
 
 def print_records(files: Mapping[Path, OperatorDatabase], notes: Iterable[str]) -> None:
-    """Print the paths of records, and to the standard error what they hold."""
+    """Print the paths of records to standard output, and their contents in short to standard error."""
     for path, database in files.items():
         print(path, flush=True)
         counts = f"{_count(len(database.problems), 'problem')}, {_count(len(database.candidates), 'candidate')}"

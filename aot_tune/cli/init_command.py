@@ -23,7 +23,7 @@ _PLACES = {
     "axpy.cpp.j2": "templates/axpy/axpy.cpp.j2",
     "test_axpy.py": "tests/test_axpy.py",
 }
-"""Files of every project: the template's name, without its suffix, and where it goes."""
+"""Files of every project: the name of the template without its suffix, and the path in the project."""
 _BESIDE = {
     "plain": {},
     "cuda": {"axpy.cu": "csrc/axpy.cu"},
@@ -38,13 +38,13 @@ def add_commands(commands: Any) -> None:
     init = commands.add_parser(
         "init",
         help="a new project with one operator",
-        description="Make a folder NAME with a project of one operator, out = a * x + y, that builds, tests itself and "
-        "makes a wheel at once, without a GPU.",
+        description="Make a folder NAME with a project of one operator, out = a * x + y. The project builds, tests "
+        "itself and makes a wheel without further work. It needs no GPU.",
     )
-    init.add_argument("name", metavar="NAME", help="the package's name, and that of its folder: a Python identifier")
+    init.add_argument("name", metavar="NAME", help="name of the package and of its folder: a Python identifier")
     kind = init.add_mutually_exclusive_group()
-    kind.add_argument("--cuda", action="store_const", const="cuda", dest="kind", help="with a CUDA kernel beside")
-    kind.add_argument("--triton", action="store_const", const="triton", dest="kind", help="with a Triton kernel beside")
+    kind.add_argument("--cuda", action="store_const", const="cuda", dest="kind", help="add a CUDA kernel")
+    kind.add_argument("--triton", action="store_const", const="triton", dest="kind", help="add a Triton kernel")
     init.set_defaults(run=_init, kind="plain")
 
 
@@ -55,7 +55,7 @@ def _init(given: argparse.Namespace) -> int:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BuildError(
                 f"{folder} is there and not an empty folder",
-                why="what is in it is not overwritten",
+                why="this command overwrites nothing",
                 fix="take another name, or run this elsewhere",
             )
         for name, text in files.items():
@@ -81,11 +81,11 @@ def project_files(name: str, kind: str = "plain") -> dict[str, str]:
         kind: plain, cuda or triton.
 
     Raises:
-        OptionError: when the name cannot be that of a package, a CMake target and a C prefix alike.
+        OptionError: when the name cannot serve as a package, a CMake target and a C prefix.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
-        fix = "use letters, digits and _, a letter first, such as my_kernels; no keyword of Python"
-        raise OptionError(f"{name!r} is no name for a package", fix=fix)
+        fix = "use letters, digits and _, a letter first, such as my_kernels; not a keyword of Python"
+        raise OptionError(f"{name!r} cannot be the name of a package", fix=fix)
     if name in _TAKEN:
         raise OptionError(f"{name!r} is taken", why="by CMake, or by what the project imports", fix="take another name")
     environment = jinja2.Environment(

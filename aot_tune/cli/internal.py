@@ -1,4 +1,4 @@
-"""The commands that CMake runs; people have no need of them."""
+"""Commands that CMake runs. People do not need them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_commands(commands: Any) -> None:
     check.add_argument("--directory", required=True, type=Path)
     check.add_argument("--library", required=True, type=Path)
     check.add_argument("--module", type=Path)
-    check.add_argument("--build", type=Path, help="the build folder, whose path may not be in the files")
+    check.add_argument("--build", type=Path, help="the build folder; its path must not be in the files")
     check.set_defaults(run=_check)
 
 
@@ -93,7 +93,7 @@ def _configure(given: argparse.Namespace) -> int:
 def _build(given: argparse.Namespace) -> int:
     from aot_tune.support.interrupts import end_with_the_build
 
-    with end_with_the_build():  # before all that takes long to import
+    with end_with_the_build():  # first, because the imports below are slow
         from aot_tune.pipeline.build_library import build
 
         build(given.directory)
@@ -106,7 +106,7 @@ def _check(given: argparse.Namespace) -> int:
     directory: Path = given.directory
     forbidden = [str(given.build)] if given.build else []
     manifest = directory / "manifest.json"
-    if given.module is not None:  # the library was checked when it was linked, before its module
+    if given.module is not None:  # the library itself was checked when it was linked
         check_module(given.library, given.module, manifest, forbidden=forbidden)
     else:
         from aot_tune.pipeline.shipping.verify_linked import verify_linked_library

@@ -1,4 +1,4 @@
-"""Commands that look: `explain`, `doctor`, `options`."""
+"""Commands that only look: `explain`, `doctor`, `options`."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def add_commands(commands: Any) -> None:
         "doctor", help="what this machine offers", description="Show what a build without options would find here."
     )
     doctor.add_argument(
-        "--verbose", action="store_true", help="also all that identifies compilers and devices, as records hold it"
+        "--verbose", action="store_true", help="also print the full identity of compilers and devices, as in records"
     )
-    doctor.add_argument("--json", action="store_true", help="print all of it as JSON, see docs/report.md")
+    doctor.add_argument("--json", action="store_true", help="print it as JSON, see docs/report.md")
     doctor.set_defaults(run=_doctor)
 
     options = commands.add_parser(
@@ -97,16 +97,16 @@ def print_json(value: msgspec.Struct) -> None:
 
 
 def _stated(given: argparse.Namespace) -> dict[str, object]:
-    """The problem of a command line as keywords of a library's explain(); their names are checked there."""
+    """The problem on a command line, as keywords of a library's explain(), which checks their names."""
     stated: dict[str, object] = {}
     for fact in given.facts:
         name, equals, value = fact.partition("=")
         present = fact.startswith("+") and not equals
         name = fact[1:] if present else name
         if not name.isidentifier() or not (present or value):
-            raise OptionError(f"{fact!r} is no fact of a call", fix=_form_of(fact))
+            raise OptionError(f"{fact!r} is not a fact of a call", fix=_form_of(fact))
         if name in ("device", "workspace"):
-            raise OptionError(f"{fact!r} is no fact of a call", fix=f"write --{name} {value}")
+            raise OptionError(f"{fact!r} is not a fact of a call", fix=f"write --{name} {value}")
         if name in stated:
             raise OptionError(f"{name!r} is given twice", fix="give it once")
         stated[name] = True if present else _value(value)
@@ -123,7 +123,7 @@ _LAYOUT = re.compile(r"\w+(:[\d(]|@\d)")
 
 
 def _form_of(fact: str) -> str:
-    if _LAYOUT.match(fact):  # as problems of reports have it
+    if _LAYOUT.match(fact):  # problems in reports are written so
         return (
             "leave it out: calls stated here are row-major and aligned; for others pass tensors to explain() in Python"
         )
@@ -131,7 +131,7 @@ def _form_of(fact: str) -> str:
 
 
 def _value(text: str) -> object:
-    """A number or a boolean where the text is one; else a dtype or a choice by its name."""
+    """A number or a boolean if the text is one; else the text, which names a dtype or a choice."""
     if text in ("True", "False"):
         return text == "True"
     if re.fullmatch(r"-?[0-9]+", text):

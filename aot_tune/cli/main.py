@@ -55,18 +55,18 @@ def _told(error: Exception) -> str:
 
 
 def _tell_in_any_encoding() -> None:
-    """What the encoding of an output lacks is written by its code: it is no reason to end a build."""
+    """Let an output write characters that its encoding lacks as escapes. They must not end a build."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0, 1 for an error that is told, 2 for a wrong command line."""
+    """Run one command. Returns the exit status: 0, 1 after an error message, 2 for a wrong command line."""
     _tell_in_any_encoding()
     parser = command_line()
     given = parser.parse_args(arguments)
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the system would forget how children ended
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; it would lose the exit status of children
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         if given.cmake_dir:
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             return int(given.run(given))
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; nothing more to tell it
+        sys.stderr.close()  # the reader is gone
         return 1
     except (AotTuneError, OSError) as error:
         print(f"aot-tune: {_told(error)}", file=sys.stderr)

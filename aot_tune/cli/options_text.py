@@ -17,14 +17,14 @@ _LINK = re.compile(r"\[[^\]]*\]\((?:\.\./)?([^)#]*)[^)]*\)")
 
 
 def options_text(names: Sequence[str], environment: Mapping[str, str], width: int) -> str:
-    """What the options of these names mean, of all where there are none, and what the environment sets.
+    """What options mean, and what the environment sets. No names means all options.
 
     Args:
-        names: with or without `AOT_TUNE_` in front, in letters of either case.
+        names: with or without `AOT_TUNE_` in front, in upper or lower case.
         width: columns of the terminal.
 
     Raises:
-        OptionError: for a name that is none.
+        OptionError: for an unknown name.
     """
     parts = (
         ("Options of a build", [(o.name, f"  (default: {o.default or 'empty'})", o.help) for o in OPTIONS]),

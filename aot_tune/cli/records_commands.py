@@ -1,4 +1,4 @@
-"""`aot-tune records`: files of records are merged, compared, checked, pruned, rewritten and shown."""
+"""`aot-tune records`: merge, compare, check, prune, upgrade and show files of records."""
 
 from __future__ import annotations
 
@@ -49,16 +49,19 @@ def add_commands(commands: Any) -> None:
 def _add_merge(subcommands: Any) -> None:
     merge = subcommands.add_parser(
         "merge",
-        help="one folder of those of several machines",
-        description="Merge folders of records, or files of one operator and device. The order in which they are named "
-        "says nothing. Where two measured the same, that of more rounds holds; what failed in one does not win.",
+        help="merge the records of several machines into one folder",
+        description="Merge folders of records, or files of one operator and device. Their order "
+        "does not matter. If two measured the same, the one with more rounds is kept. What failed in one cannot win.",
     )
     merge.add_argument("sources", nargs="+", type=Path, metavar="RECORDS", help="folders such as tuning, or files")
     merge.add_argument(
         "-o", "--output", type=Path, required=True, metavar="OUT", help="the folder or file to write; may be a source"
     )
     merge.add_argument(
-        "--base", type=Path, metavar="RECORDS", help="what two sources were made of: what one changed holds"
+        "--base",
+        type=Path,
+        metavar="RECORDS",
+        help="the common version of two sources; where only one of them changed it, that change is kept",
     )
     merge.set_defaults(run=_merge)
 
@@ -75,16 +78,16 @@ def _add_driver(subcommands: Any) -> None:
     driver.add_argument("base", type=Path, metavar="BASE", help="%%O of git")
     driver.add_argument("ours", type=Path, metavar="OURS", help="%%A of git")
     driver.add_argument("theirs", type=Path, metavar="THEIRS", help="%%B of git")
-    driver.add_argument("--path", default="", help="%%P of git: how messages call the file")
+    driver.add_argument("--path", default="", help="%%P of git: name of the file in messages")
     driver.set_defaults(run=_drive)
 
 
 def _add_diff(subcommands: Any) -> None:
     diff = subcommands.add_parser(
         "diff",
-        help="what a change does to the choices",
-        description="Say on which problems another candidate is the fastest, what is faster or slower, and what came "
-        "and went. A build keeps few variants for all problems together: the fastest need not be among them.",
+        help="show how a change affects the choices",
+        description="Say on which problems another candidate is the fastest, what became faster or slower, and what "
+        "was added or removed. A build keeps few variants for all problems, so it may not keep the fastest of each.",
     )
     diff.add_argument("before", type=Path, metavar="BEFORE", help="a folder of records or a file")
     diff.add_argument("after", type=Path, metavar="AFTER")
@@ -95,14 +98,14 @@ def _add_diff(subcommands: Any) -> None:
 def _add_check(subcommands: Any) -> None:
     check = subcommands.add_parser(
         "check",
-        help="whether builds can use them; needs no compiler",
-        description="Check that each record is whole, of the operators of this tree as they are now, and that the "
-        "records have the problems of the workload. The exit status is 1 where a replay would fail.",
+        help="check whether builds can use records; needs no compiler",
+        description="Check that each record is complete and fits the operators of this tree as they are now, and that "
+        "the records cover the problems of the workload. The exit status is 1 if a replay would fail.",
     )
     check.add_argument("records", nargs="+", type=Path, metavar="DIR", help="folders of records, such as tuning")
     check.add_argument("--render", action="store_true", help="render all candidates, and compare their sources")
-    check.add_argument("--strict", action="store_true", help="exit status 1 for what is only good to know, too")
-    check.add_argument("--quiet", action="store_true", help="say nothing of what is only good to know")
+    check.add_argument("--strict", action="store_true", help="exit status 1 also for NOTEs, which do not stop a replay")
+    check.add_argument("--quiet", action="store_true", help="leave out the NOTEs")
     check.add_argument(
         "--workload", action="append", default=[], metavar="FILE", help="as AOT_TUNE_WORKLOAD; may be repeated"
     )
@@ -113,9 +116,9 @@ def _add_check(subcommands: Any) -> None:
 def _add_prune(subcommands: Any) -> None:
     prune = subcommands.add_parser(
         "prune",
-        help="drop what no kernel of the tree gives any more",
-        description="Drop candidates of kernels and configs that are gone, and of sources that templates no more give, "
-        "with what was measured of them; then problems on which nothing is left.",
+        help="drop what the kernels of the tree no longer give",
+        description="Drop candidates whose kernel or config is gone, or whose source the templates no longer give. "
+        "Their measurements go with them, and so do problems that have no measurement left.",
     )
     prune.add_argument("records", type=Path, metavar="DIR", help="a folder of records, such as tuning")
     prune.add_argument("-n", "--dry-run", action="store_true", help="write nothing")
@@ -127,14 +130,16 @@ def _add_upgrade(subcommands: Any) -> None:
     upgrade = subcommands.add_parser(
         "upgrade",
         help="rewrite records of older schemas",
-        description="Rewrite records as this version writes them. Nothing is measured, and what they say stays.",
+        description="Rewrite records as this version writes them. Nothing is measured, and the content is the same.",
     )
     upgrade.add_argument("records", nargs="+", type=Path, metavar="RECORDS", help="folders of records, or files")
     upgrade.set_defaults(run=_upgrade)
 
 
 def _add_show(subcommands: Any) -> None:
-    show = subcommands.add_parser("show", help="records for people", description="Show a record, or a folder of them.")
+    show = subcommands.add_parser(
+        "show", help="print records for people", description="Show a record, or a folder of them."
+    )
     show.add_argument("records", type=Path, metavar="RECORDS", help="a folder of records, or a file")
     show.add_argument("--problems", action="store_true", help="also the fastest candidate on each problem")
     show.set_defaults(run=_show)
@@ -187,7 +192,7 @@ def _with(base: OperatorDatabase | None, one: OperatorDatabase | None, two: Oper
 
 
 def _removed(place: Path, base: Mapping[Path, OperatorDatabase], sides: Sequence[dict[Path, OperatorDatabase]]) -> bool:
-    """Whether one side removed a file that the other left as it was."""
+    """Whether one side removed a file and the other left it unchanged."""
     there = [side[place] for side in sides if place in side]
     return place in base and len(there) == 1 and there[0] == base[place]
 
@@ -197,7 +202,7 @@ def _by_place(tree: RecordTree) -> dict[Path, OperatorDatabase]:
 
 
 def _check_output(output: Path, sources: Sequence[Path]) -> None:
-    """Raise where a merge would write over records that are no part of it."""
+    """Raise if a merge would write over records that do not take part in it."""
     if output.resolve() in [source.resolve() for source in sources]:
         return
     if output.is_file() or any(output.rglob("*.jsonl")):
@@ -222,7 +227,7 @@ def _drive(given: argparse.Namespace) -> int:
 
 
 def _version(path: Path, name: str) -> OperatorDatabase:
-    """One version of a file that git has put into another of a name that says nothing."""
+    """One version of a file. Git puts it into a temporary file, whose name means nothing to users."""
     try:
         return load_database(path, oldest=OLDEST_KNOWN)
     except DatabaseError as error:
@@ -299,7 +304,7 @@ def _upgrade(given: argparse.Namespace) -> int:
     for path in changed:
         print(path)
     if not changed:
-        print("all are as this version writes them", file=sys.stderr)
+        print("all records are in the format of this version already", file=sys.stderr)
     return 0
 
 

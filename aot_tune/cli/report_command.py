@@ -20,16 +20,16 @@ __all__ = ["add_commands"]
 
 _ALL = 1_000_000
 _FEW = 5
-"""Failures of an operator that are listed unless all are asked for."""
+"""How many failures of an operator are listed by default."""
 
 
 def add_commands(commands: Any) -> None:
     """Add the command to the parser."""
     report = commands.add_parser(
         "report",
-        help="why each kernel won",
-        description="Show why each kernel of a built library won. On a terminal it fits its width; elsewhere, and with "
-        "--wide, every line is whole.",
+        help="show why each kernel won",
+        description="Show why each kernel of a built library won. On a terminal the output fits the width. Elsewhere, "
+        "and with --wide, every line is whole.",
     )
     report.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these operators")
     where = report.add_mutually_exclusive_group()
@@ -42,17 +42,19 @@ def add_commands(commands: Any) -> None:
     where.add_argument("--file", type=Path, help="a report.json, as a build leaves in build/aot_tune/<library>/")
     report.add_argument("--failures", action="store_true", help="list all candidates that were dropped")
     report.add_argument(
-        "--candidates", action="store_true", help="list the candidates that were timed, with what their code takes"
+        "--candidates",
+        action="store_true",
+        help="list the candidates that were timed, with the resources of their code",
     )
     form = report.add_mutually_exclusive_group()
-    form.add_argument("--wide", action="store_true", help="all columns, also on a terminal that is too narrow for them")
+    form.add_argument("--wide", action="store_true", help="print all columns, even on a narrow terminal")
     form.add_argument("--json", action="store_true", help="print the report as JSON, see docs/report.md")
     form.add_argument(
         "--html",
         nargs="?",
         const="",
         metavar="FILE",
-        help="write the report as one HTML file with charts; by default <library>-report.html, - for standard output",
+        help="write the report as one HTML file with charts; default: <library>-report.html; - is standard output",
     )
     report.set_defaults(run=_report)
 
@@ -82,10 +84,10 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _write_page(report: Report, name: str) -> None:
-    """Write the page, or nothing: what a file held stays where the page cannot be written.
+    """Write the page completely, or leave the file as it was.
 
     Raises:
-        OptionError: when the name is not that of a page.
+        OptionError: when the name does not fit an HTML page.
         BuildError: when the file cannot be written.
     """
     from aot_tune.report.html_page import html_page

@@ -1,4 +1,4 @@
-"""What sources of a library are compiled with, on the command lines of people: as CMake passes it on."""
+"""Options for how a library's sources are compiled: what CMake passes on, for commands that people type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
 
 
 def source_options(given: argparse.Namespace) -> CompileSettings:
-    """What was given."""
+    """The values that were given."""
     return CompileSettings(
         include_directories=tuple(str(Path(folder).absolute()) for folder in given.include_directory),
         definitions=tuple(given.definition),

@@ -1,4 +1,4 @@
-"""The report on a terminal: as wide as that is, with colour where there is one."""
+"""The report on a terminal: it fits the width, and has colour if the terminal has."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from aot_tune.report.report_words import (
 __all__ = ["show_report"]
 
 _NARROW, _ROOMY, _WIDE = 60, 100, 130
-"""Columns below which tables are lists, and from which they have more columns."""
+"""Widths in columns: below the first, tables become lists; from the second on, they have more columns."""
 _COSTS = 0.0005
-"""Regret from which it is told, where there is little room, that dispatch picks another than the winner."""
+"""A narrow list mentions from this regret on that dispatch does not pick the winner."""
 _GOOD, _BAD, _NOTE, _QUIET, _NAME = "green", "red", "yellow", "dim", "cyan"
 
 
 def show_report(report: Report, *, failures: int, candidates: bool, console: Console | None = None) -> None:
-    """Print a report, at most so many failures of each operator; `console` is the terminal by default.
+    """Print a report, with at most this many failures of each operator.
 
-    With NO_COLOR, or TERM=dumb, nothing but text is written.
+    `console` is the terminal by default. With NO_COLOR or TERM=dumb, only plain text is written.
     """
     out = console or Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     for part in _parts(report, failures, candidates, out.width):
@@ -114,7 +114,7 @@ def _operator(one: OperatorReport, failures: int, candidates: bool, width: int) 
 
 
 def _problems(one: OperatorReport, width: int) -> Table:
-    """The problems as a table, with more columns on a wider terminal."""
+    """The problems as a table. A wider terminal gets more columns."""
     roomy, wide, weighed = width >= _ROOMY, width >= _WIDE, one.weighted_regret is not None
     table = _table("problem")
     for head in (*(("weight",) if weighed else ()), "time", *(("spread",) if roomy else ()), "x", "roof"):
@@ -142,7 +142,7 @@ def _problems(one: OperatorReport, width: int) -> Table:
 
 
 def _listed(rows: Sequence[ProblemRow]) -> Group:
-    """The problems one below the other, for a terminal that has no room for a table."""
+    """The problems as a list, for a terminal that is too narrow for a table."""
     lines: list[RenderableType] = []
     for row in rows:
         lines.append(Text(row.problem))
@@ -194,7 +194,7 @@ def _table(*heads: str) -> Table:
 
 
 def _hanging(word: str, text: Text, style: str = _QUIET) -> Table:
-    """A word, and a text beside it that stays there on every line."""
+    """A word, and a text in a column of its own beside it."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(style=style, no_wrap=True, min_width=7)
     table.add_column(overflow="fold")
@@ -203,7 +203,7 @@ def _hanging(word: str, text: Text, style: str = _QUIET) -> Table:
 
 
 def _ratio(value: float | None, text: str) -> Text:
-    """A speedup, in the colour of its side of 1."""
+    """A speedup, coloured by whether it is above or below 1."""
     if value is None:
         return Text("-")
     return Text(text, _GOOD if value >= 1.005 else _BAD if value < 0.995 else "")

@@ -1,4 +1,4 @@
-"""`aot-tune tune`: a project's libraries tuned where the devices are, for their records alone."""
+"""`aot-tune tune`: tunes a project's libraries on the machine with the devices, only to get records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aot_tune.support.storage import scratch_folder
 __all__ = ["add_commands", "add_planned_command", "run_planned"]
 
 _GRACE, _TO_END = 2.0, 20.0
-"""Seconds in which the process that measures ends by itself, and after it was asked to."""
+"""Seconds that the measuring process has to end: first by itself, then after it was asked to."""
 _Library = tuple[Path, Plan, Paths]
 
 
@@ -32,12 +32,12 @@ def add_commands(commands: Any) -> None:
         "tune",
         help="tune a project on this machine and write its records; installs nothing",
         description="Tune the libraries of a project on the devices of this machine and write the records, as "
-        "`aot-tune record` does after a build. Nothing is linked or installed. What is measured is kept at once: an "
-        "interrupted run goes on where it ended, and a build afterwards measures nothing again.",
+        "`aot-tune record` does after a build. Nothing is linked or installed. Each measurement is kept at once. An "
+        "interrupted run continues where it ended, and a later build measures nothing again.",
     )
     tune.add_argument(
         "directory", nargs="?", type=Path, default=Path(), metavar="DIR",
-        help="folder of the project, whose CMakeLists.txt calls aot_tune_add_library; default: this one",
+        help="folder of the project, whose CMakeLists.txt calls aot_tune_add_library; default: the current folder",
     )  # fmt: skip
     tune.add_argument(
         "--out", type=Path, metavar="DIR",
@@ -74,7 +74,7 @@ def add_commands(commands: Any) -> None:
 
 
 def add_planned_command(commands: Any) -> None:
-    """Add `tune-planned`, which people have no need of, without showing it in the help."""
+    """Add `tune-planned`, which people do not need and the help does not show."""
     planned = commands.add_parser("tune-planned", description="Tune and record a planned library; run by `tune`.")
     planned.add_argument("--directory", required=True, type=Path)
     planned.add_argument("--out", required=True)
@@ -120,24 +120,25 @@ def _tune(given: argparse.Namespace) -> int:
                 return status
             if not given.out and not paths.database:
                 print(
-                    f"NOTE builds use them with DATABASE tuning in aot_tune_add_library({plan.name})", file=sys.stderr
+                    f"NOTE for builds to use the records, write DATABASE tuning in aot_tune_add_library({plan.name})",
+                    file=sys.stderr,
                 )
     return 0
 
 
 def _names(given: Sequence[str]) -> list[str]:
-    """The parts of lists, which semicolons or commas separate: no name has any."""
+    """The items of lists that are separated by semicolons or commas. No name contains either."""
     parts = (part.strip() for text in given for part in text.replace(",", ";").split(";"))
     return list(dict.fromkeys(part for part in parts if part))
 
 
 def _absolute(path: str) -> str:
-    """A path that holds in other folders too; a `+` in front of it stays."""
+    """A path that is right in any folder. A `+` in front of it stays."""
     return "+" * path.startswith("+") + str(Path(path.removeprefix("+")).expanduser().absolute())
 
 
 def _chosen(libraries: Sequence[_Library], names: Sequence[str], operators: Sequence[str]) -> list[_Library]:
-    """The libraries that are asked for: by name, and those with operators that are."""
+    """The chosen libraries: those with the given names, and of these those that have one of the operators."""
     known = {plan.name for _, plan, _ in libraries}
     for name in names:
         if name not in known:
@@ -151,7 +152,7 @@ def _chosen(libraries: Sequence[_Library], names: Sequence[str], operators: Sequ
 
 
 def run_planned(arguments: Sequence[str], paths: Paths) -> int:
-    """Tune in a process of its own, as a build does: modules that operators import are those of one library then."""
+    """Tune in a new process, as a build does, so that operators' modules are those of one library only."""
     search = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": search, **({"CXX": paths.cxx} if paths.cxx else {})}
     command = [sys.executable, "-B", "-u", "-m", "aot_tune.cli.main", "tune-planned", *arguments]
@@ -162,13 +163,13 @@ def run_planned(arguments: Sequence[str], paths: Paths) -> int:
             status = _ended(process)
     if status < 0:
         raise BuildError(
-            f"the tuning was ended by signal {-status}", fix="run the command again: it goes on from there"
+            f"the tuning was ended by signal {-status}", fix="run the command again: it continues where it ended"
         )
     return status
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The status of a process that is to end: a terminal has told it so already, others have not."""
+    """The status of a process that should end. A terminal's Ctrl-C has reached it already, other signals have not."""
     for seconds, ask in ((_GRACE, process.terminate), (_TO_END, process.kill)):
         try:
             return process.wait(seconds)
@@ -178,7 +179,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _tune_planned(given: argparse.Namespace) -> int:
-    with end_with_the_build():  # before all that takes long to import
+    with end_with_the_build():  # first, because the imports below are slow
         from aot_tune.pipeline.tune_records import TuneOrder, tune_records
 
         order = TuneOrder(out=given.out, operators=tuple(given.operator), named=given.named, seconds=given.seconds)

@@ -1,4 +1,4 @@
-"""`aot-tune workload`: files of the problems worth tuning are made, merged and shown."""
+"""`aot-tune workload`: make, merge and show files of the problems worth tuning."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _operators(templates: Sequence[Path] = ()) -> dict[str, Operator]:
 
 
 def _read(files: Sequence[Path], mistakes: Mistakes) -> list[CountedProblem]:
-    """The lines of all files, in order; `mistakes` get what is wrong with any of them."""
+    """The lines of all files, in order. `mistakes` collects what is wrong with them."""
     found: list[CountedProblem] = []
     for file in files:
         with mistakes.gather():
@@ -225,7 +225,7 @@ def _read(files: Sequence[Path], mistakes: Mistakes) -> list[CountedProblem]:
 
 
 def _known(files: Sequence[Path], operators: Mapping[str, Operator]) -> list[CountedProblem]:
-    """The problems of all files, checked; all that is wrong with any of them is told at once."""
+    """The problems of all files, checked. All mistakes are reported together."""
     mistakes = Mistakes()
     lines = _read(files, mistakes)
     found: list[CountedProblem] = []
@@ -243,7 +243,7 @@ def _bytes(file: Path) -> bytes:
 
 
 def _computing(problems: Sequence[CountedProblem], operators: dict[str, Operator]) -> list[CountedProblem]:
-    """Those on which there is something to compute; of others a line is told.
+    """The problems on which there is something to compute. One line tells how many others are left out.
 
     Raises:
         SpecError: when there are none.
@@ -321,7 +321,7 @@ def _from_tunableop(given: argparse.Namespace) -> int:
 
 
 def _mapped(given: argparse.Namespace, read: Callable[[Path, MappedCalls], None]) -> int:
-    """Write the calls of all files that could be mapped, and tell of the others."""
+    """Write the calls of all files that were mapped, and list the others."""
     calls = MappedCalls(_operators())
     mistakes = Mistakes()
     for file in given.files:

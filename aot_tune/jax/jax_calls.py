@@ -1,4 +1,4 @@
-"""Calls of one operator from JAX: checked when they are traced, made by XLA when they run."""
+"""Calls of one operator from JAX. They are checked when they are traced, and XLA makes them when they run."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _NUMPY = {
 
 
 class OperatorCall:
-    """An operator as a function of JAX's arrays; `help` shows its arguments.
+    """An operator as a function of JAX's arrays. `help` shows its arguments.
 
-    Inputs are passed by position or by name, in the order of the module's function; scalars and attributes by name, as
-    plain Python values. Of outputs, optional ones are made where `True` is passed, and one that tells a dim or a dtype
-    is described by a `jax.ShapeDtypeStruct`. `layouts` names tensors whose axes have another order in memory than
-    row-major: the axes from the slowest to the fastest.
+    Inputs are passed by position, in the order of the module's function, or by name. Scalars and attributes are passed
+    by name, as plain Python values. To get an optional output, pass `True` for it. For an output that determines a dim
+    or a dtype, pass a `jax.ShapeDtypeStruct`. `layouts` names tensors that are not row-major in memory, each with its
+    axes from the slowest to the fastest.
 
-    Returns what the operator writes, in the order of its declaration, tensors that it changes in place among them: one
-    array, or a tuple. Nothing that is passed is changed.
+    Returns what the operator writes, in the order of its declaration, as one array or a tuple. Tensors that it changes
+    in place are among them, as new arrays: nothing that is passed is changed.
     """
 
     def __init__(self, module: ModuleType, op: OperatorSignature, target: str, vmap_method: str | None) -> None:
@@ -44,7 +44,7 @@ class OperatorCall:
         self.__signature__ = inspect.Signature(self._parameters())
 
     def __call__(self, *arguments: Any, layouts: Mapping[str, Sequence[int]] | None = None, **named: Any) -> Any:
-        """Make a call, or a part of a program that is traced."""
+        """Make a call, or a part of a traced program."""
         given = self._bound(arguments, named)
         inputs = {t.name: jnp.asarray(given[t.name]) for t in self._inputs() if given.get(t.name) is not None}
         wanted = {t.name: given.get(t.name) for t in self._op.outputs}
@@ -77,13 +77,13 @@ class OperatorCall:
         return f"<operator {self._op.name}{self.__signature__}>"
 
     def _folded(self, tensor: TensorSignature, array: Any, lead: Sequence[Any] | None) -> Any:
-        """An array with one axis for leading dims."""
+        """An array whose leading dims are one axis."""
         if lead is None or not tensor.folds:
             return array
         return array.reshape([math.prod(lead), *array.shape[len(lead) :]])
 
     def _unfolded(self, tensor: TensorSignature, array: Any, lead: Sequence[Any] | None) -> Any:
-        """A result as the caller sees it."""
+        """A result in the shape that the caller sees."""
         shape = self._checks.unfold(tensor.name, array.shape, lead)
         return array if lead is None or not tensor.folds else array.reshape(shape)
 
@@ -109,7 +109,7 @@ class OperatorCall:
             raise self._checks.type_error(f"{self._op.name}: {error}; its arguments are {self.__signature__}") from None
 
     def _attributes(self, given: Mapping[str, Any], present: Sequence[TensorSignature]) -> dict[str, Any]:
-        """What the handler is told beside tensors."""
+        """What the handler needs beside tensors."""
         bits = sum(1 << place for place, t in enumerate(self._op.tensors) if t in present)
         found: dict[str, Any] = {".tensors": np.int64(bits)}
         found |= {s.name: self._scalar(s, given[s.name]) for s in self._op.scalars if s.name in given}
@@ -120,7 +120,7 @@ class OperatorCall:
         return _NUMPY[scalar.dtype](value)
 
     def _without_vmap(self, run: Callable[..., Any]) -> Any:
-        """The call, with an error that names the operator below jax.vmap."""
+        """The call, which raises an error that names the operator below jax.vmap."""
 
         def refuse(*_arguments: Any) -> Any:
             raise self._checks.call_error(

@@ -1,4 +1,4 @@
-"""What JAX is told of a call: shapes and dtypes of what it makes, and errors as from the module's function."""
+"""What JAX learns about a call: shapes and dtypes of its results, and errors like those of the module's function."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DTYPES_OF_JAX = {
         "u8": jnp.uint8, "u16": jnp.uint16, "u32": jnp.uint32, "u64": jnp.uint64,
     }.items()
 }  # fmt: skip
-"""Element types of operators as JAX names them."""
+"""Element types of operators, as JAX names them."""
 
 _LARGEST_F32 = 3.4028235677973366e38
-"""Numbers from here on, halfway beyond the largest, are infinite as f32."""
+"""Numbers from here on round to infinity as f32: this is halfway beyond its largest value."""
 
 
 class JaxCallChecks(CallChecks):
-    """Checks calls when they are traced; sizes may be symbols of jax.export."""
+    """Checks calls when they are traced. Sizes may be symbols of jax.export."""
 
     def __init__(self, module: ModuleType, op: OperatorSignature) -> None:
         super().__init__(module, op, DTYPES_OF_JAX)
@@ -41,14 +41,14 @@ class JaxCallChecks(CallChecks):
     def results(
         self, inputs: Mapping[str, Any], wanted: Mapping[str, Any], given: Mapping[str, Any]
     ) -> tuple[dict[str, jax.ShapeDtypeStruct], list[Any] | None]:
-        """Shapes and dtypes of all tensors that a call writes, and leading dims; None where none fold.
+        """Shapes and dtypes of all tensors that a call writes; and leading dims, None if no dim folds.
 
         Shapes have one axis for leading dims, as the library's handler takes them.
 
         Args:
             inputs: the arrays that are passed.
-            wanted: what is passed for outputs: None, a boolean, or something with a shape and a dtype.
-            given: all arguments, for scalars and attributes.
+            wanted: what is passed for outputs: None, a boolean, or an object with a shape and a dtype.
+            given: all arguments, including scalars and attributes.
         """
         told = {name: value for name, value in wanted.items() if self._describes(name, value)}
         tensors = {t.name: {**inputs, **told}[t.name] for t in self.op.tensors if t.name in inputs or t.name in told}
@@ -74,11 +74,11 @@ class JaxCallChecks(CallChecks):
             ) from error
 
     def value_of(self, expression: Any, facts: Mapping[str, Any]) -> Any:
-        """The value of an expression, which may be a symbol."""
+        """The value of an expression. It may be a symbol."""
         return extent_value(expression, facts, jax.core.min_dim, jax.core.max_dim)
 
     def check_scalar(self, scalar: ScalarSignature, value: Any) -> None:
-        """Check that a scalar is a plain value that its type holds."""
+        """Check that a scalar is a plain value, and that its type can hold it."""
         where = f"{self.op.name}: scalar '{scalar.name}'"
         if isinstance(value, jax.core.Tracer):
             raise self.type_error(
@@ -109,14 +109,15 @@ class JaxCallChecks(CallChecks):
     ) -> dict[str, tuple[int, ...]]:
         """Orders of axes that are not row-major, by tensors that a call passes or makes.
 
-        `layouts` are of tensors as the caller has them, results of tensors with one axis for the leading dims `lead`.
+        `layouts` are for tensors as the caller has them. The results are for tensors with one axis for the leading dims
+        `lead`.
         """
         ranks = {t.name: len(t.shape) for t in present}
         found = {}
         for name, order in layouts.items():
             if name not in ranks:
                 raise self.value_error(
-                    f"{self.op.name}: layouts names '{name}', which is no tensor of this call: {', '.join(ranks)}"
+                    f"{self.op.name}: layouts names '{name}', which is not a tensor of this call: {', '.join(ranks)}"
                 )
             leading = len(lead) if lead is not None and self.op.tensor(name).folds else 1
             rank = ranks[name] - 1 + leading
@@ -131,7 +132,7 @@ class JaxCallChecks(CallChecks):
         return found
 
     def _folded_order(self, name: str, axes: tuple[int, ...], leading: int) -> tuple[int, ...]:
-        """An order of axes with the leading ones as one."""
+        """An order of axes in which the leading axes are one."""
         place = axes.index(0) if leading else 0
         if axes[place : place + leading] != tuple(range(leading)):
             raise self.value_error(
@@ -142,7 +143,7 @@ class JaxCallChecks(CallChecks):
         return (*rest[:place], 0, *rest[place:])
 
     def _describes(self, name: str, value: Any) -> bool:
-        """Whether an output is described by what is passed."""
+        """Whether the argument for an output describes it."""
         tensor = self.op.tensor(name)
         if hasattr(value, "shape") and hasattr(value, "dtype"):
             return True

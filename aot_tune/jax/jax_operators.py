@@ -19,13 +19,13 @@ _VMAP_METHODS = (None, "sequential", "sequential_unrolled")
 
 _lock = threading.Lock()
 _modules: dict[str, ModuleType] = {}
-"""Whose handlers JAX has, by namespace: it keeps them for good."""
+"""The module whose handlers JAX has, by namespace. JAX keeps handlers until the process ends."""
 
 
 class JaxOperators:
-    """The operators of a library, each an attribute that is a function of JAX's arrays.
+    """The operators of a library. Each is an attribute: a function of JAX's arrays.
 
-    Iterating tells their names, `namespace` what their targets begin with in lowered programs.
+    Iterating gives their names. In lowered programs, the names of targets begin with `namespace`.
     """
 
     def __init__(self, namespace: str, calls: dict[str, OperatorCall]) -> None:
@@ -55,14 +55,14 @@ def register(module: ModuleType, namespace: str | None = None, *, vmap_method: s
 
     Args:
         module: the Python module of the library, such as `aot_tune.ops`, built with AOT_TUNE_XLA_FFI.
-        namespace: what the names of targets begin with; by default the module's name.
-        vmap_method: None has calls below `jax.vmap` raise; `sequential` and `sequential_unrolled` have them made one
-            after the other.
+        namespace: the beginning of targets' names; the default is the module's name.
+        vmap_method: with None, calls below `jax.vmap` raise. With `sequential` or `sequential_unrolled`, they are made
+            one after the other.
 
-    Registering the same module again under the same namespace registers nothing anew.
+    Registering the same module again under the same namespace changes nothing.
 
     Raises:
-        JaxError: when the module is none of a library, or its library has no handlers, or the namespace is another's.
+        JaxError: when the module is not a library's, when the library has no handlers, or when the namespace is taken.
     """
     if vmap_method not in _VMAP_METHODS:
         raise JaxError(
@@ -74,7 +74,7 @@ def register(module: ModuleType, namespace: str | None = None, *, vmap_method: s
     if handlers is None:
         raise JaxError(
             f"the library of {module.__name__} has no handlers of XLA's FFI",
-            why="they are compiled when CMake is asked for them",
+            why="they are compiled only if CMake is asked for them",
             fix="build it with AOT_TUNE_XLA_FFI=1, or with XLA_FFI 1 in aot_tune_add_library",
         )
     namespace = module.__name__ if namespace is None else namespace
@@ -83,7 +83,7 @@ def register(module: ModuleType, namespace: str | None = None, *, vmap_method: s
         if before is not None and before is not module:
             raise JaxError(
                 f"the namespace {namespace!r} has the operators of {before.__name__} already",
-                why="JAX keeps handlers for good",
+                why="JAX keeps handlers until the process ends",
                 fix="pass another namespace=",
             )
         if before is None:
@@ -97,7 +97,7 @@ def register(module: ModuleType, namespace: str | None = None, *, vmap_method: s
 def _register_handlers(
     module: ModuleType, namespace: str, operators: tuple[OperatorSignature, ...], handlers: dict[str, dict[str, str]]
 ) -> None:
-    library = ctypes.CDLL(str(module.__file__))  # symbols are looked up in what the module is linked with, too
+    library = ctypes.CDLL(str(module.__file__))  # finds symbols of libraries that the module is linked with, too
     for op in operators:
         for platform, symbol in handlers[op.name].items():
             try:

@@ -1,4 +1,4 @@
-"""Drives the stages in their order: the one place that knows all of them."""
+"""Drives the stages in their order. No other module knows all of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["build", "shown_again"]
 
 
 def build(directory: Path) -> None:
-    """Build the library planned in `directory`: its sources, objects, manifest and report are written there.
+    """Build the library planned in `directory`, and write its sources, objects, manifest and report there.
 
     Raises:
         AotTuneError: when the library cannot be completed.
@@ -50,7 +50,8 @@ def build(directory: Path) -> None:
     ):
         with begun_or_resumed(session) as run:
             repeats = Repeats(session, paths)
-            report = None if plan.options.keep else repeats.take(directory)  # whose texts are not at hand
+            # AOT_TUNE_KEEP needs texts, which a repeated build does not have
+            report = None if plan.options.keep else repeats.take(directory)
             if report is None:
                 report = build_with(session, plan, directory, repeats)
                 run.end()
@@ -67,7 +68,7 @@ def build(directory: Path) -> None:
 
 
 def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
-    """Tell the build tool of headers that it has not heard of, as compilers do."""
+    """Tell the build tool which headers were read, in the way compilers do."""
     made = [str(directory / "tuned"), str(directory / "plan.json"), *map(str, headers)]
     first, *others = (
         name.replace("\\", "\\\\").replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in made
@@ -76,7 +77,7 @@ def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
 
 
 def shown_again(plan: Plan, directory: Path) -> str:
-    """How to see the report again: that of the bundled operators is installed with them."""
+    """How to see the report again. The report of the bundled operators is installed with them."""
     if plan.prefix == BUNDLED_PREFIX:
         return "`aot-tune report` shows this again"
     report = shlex.quote(str(directory / "report.json"))
@@ -107,7 +108,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     before = session.progress.now()
     with session.spent.stage("compiling what is kept"):
         compile_kept(session, chosen, generics)
-    tuned += session.progress.now() - before  # a replay compiles here: no part of the link, though it may take minutes
+    tuned += session.progress.now() - before  # a replay compiles here; this is not part of the link
     with session.spent.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
     _without_failed(session)
@@ -119,16 +120,16 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     if plan.options.mode in ("auto", "tune"):
         shipped = {name: found for name, found in evidence.items() if name in session.operators}
         recorded = save_records(session, shipped)
-        if not session.failures:  # what failed is tried again
+        if not session.failures:  # the next build tries again what failed
             repeats.keep(directory, (checks, *files), shipped, recorded)
     return report
 
 
 def _without_failed(session: Session) -> None:
-    """See to it that all operators that are left can be shipped.
+    """Leave out the operators that cannot be shipped.
 
     Raises:
-        AotTuneError: when one cannot, unless the options leave it out, or when none is left.
+        AotTuneError: when there is one and the options do not leave it out, or when no operator is left.
     """
     failures, count = session.failures, len(session.operators)
     if not failures:
@@ -143,12 +144,12 @@ def _without_failed(session: Session) -> None:
 
 
 def link_memory_of(session: Session) -> Path | None:
-    """Where to remember what linking took; None where nothing is to be written."""
+    """Where to remember how long linking took; None if nothing may be written."""
     return link_memory(session) if session.location.mode in ("rw", "fresh") else None
 
 
 def _generics(session: Session, name: str, found: list[Evidence]) -> list[Entry]:
-    """The generic entries of an operator, those that were measured where there are such."""
+    """The generic entries of an operator: the measured ones, if there are any."""
     measured = {e.candidate.id: e for one in found for e in one.entries.values() if e.candidate.generic}
     entries = session.generic_entries(session.operators[name].operator)
     return [measured.get(e.candidate.id, e) for e in entries]
@@ -164,7 +165,7 @@ def _kept(
 
 
 def replay_all(session: Session) -> dict[str, list[Evidence]]:
-    """Evidence of every operator by the records."""
+    """Evidence of every operator, from the records."""
     tolerant = session.options.mode == TOLERANT
     if not session.databases or not session.targets:
         if not tolerant:
@@ -174,7 +175,7 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
                 fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and "
                 "commit the folder, or use another mode",
             )
-        session.progress.line("NOTE there are no records: the library has generic variants alone")
+        session.progress.line("NOTE there are no records: the library has only generic variants")
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
     decide = evidence_of_what_holds if tolerant else recorded_evidence
     for target in session.targets:

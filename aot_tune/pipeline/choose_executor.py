@@ -18,10 +18,10 @@ __all__ = ["agree", "executor_of", "reach_cluster"]
 
 
 def reach_cluster(log: Callable[[str], None]) -> AbstractContextManager[Executor]:
-    """The cluster with all of its devices, for a plan that is being made.
+    """The cluster with all of its devices. It is used while a plan is made.
 
     Raises:
-        BuildError: when none can be reached, or its nodes have another version of this package.
+        BuildError: when no cluster can be reached, or its nodes have another version of this package.
     """
     from aot_tune.pipeline.cluster.ray_executor import ray_executor
 
@@ -30,7 +30,7 @@ def reach_cluster(log: Callable[[str], None]) -> AbstractContextManager[Executor
 
 @contextmanager
 def executor_of(plan: Plan, log: Callable[[str], None]) -> Iterator[Executor | None]:
-    """The machines beside this one that a build has; None for most.
+    """The machines that help this one with a build; None if there are none, as in most builds.
 
     Raises:
         BuildError: as `reach_cluster` does.
@@ -45,10 +45,10 @@ def executor_of(plan: Plan, log: Callable[[str], None]) -> Iterator[Executor | N
 
 
 def agree(session: Session, executor: Executor, paths: Paths) -> None:
-    """See that the machines beside this one are fit for a build.
+    """Check that the machines that help this one are fit for a build.
 
     Raises:
-        BuildError: when one is not, or where a target is to be measured that no device runs.
+        BuildError: when one is not, or when no device runs a target that is to be measured.
     """
     operators = {name: loaded.operator for name, loaded in session.operators.items()}
     roots = [Path(root) for root in paths.templates]

@@ -1,4 +1,4 @@
-"""How busy the machine is with other programs, as the compilers of this build show."""
+"""How busy other programs keep the machine, seen from this build's compilers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 __all__ = ["CompilerLoad", "children_seconds"]
 
 _TELLING = 0.25
-"""CPU seconds of compilers from which they tell how busy the machine is."""
+"""A batch of compiles counts only from this many CPU seconds on."""
 _FADES = 0.5
-"""What counts of earlier compiles each time."""
+"""The weight that earlier compiles keep each time new ones are added."""
 
 
 @dataclass
 class CompilerLoad:
-    """What C++ compilers get of the machine's cores beside other programs, as the last ones that ran show.
+    """The share of the cores that C++ compilers get beside other programs, from the last ones that ran.
 
-    `jobs` run at a time. `granted` is the share of their wall time in which they computed; `each` are the CPU seconds
-    of one of the first compiles, None before any.
+    `jobs` run at a time. `granted` is the share of their wall time in which they computed. `each` is the CPU seconds of
+    one of the first compiles, None before any.
     """
 
     jobs: int
@@ -29,9 +29,9 @@ class CompilerLoad:
     _wall: float = 0.0
 
     def add(self, cpu: float, walls: Sequence[float]) -> None:
-        """Compiles took so many seconds of CPUs in all, and each of them on the wall; none that came from a cache.
+        """Add compiles: their CPU seconds together, and the wall seconds of each. Those from a cache do not count.
 
-        The last ones count most, but few of them that are short tell little of what a link will get.
+        The last ones count most. A batch of few short ones is ignored, because it says little about a link.
         """
         if walls and cpu >= _TELLING:
             self._cpu = _FADES * self._cpu + cpu

@@ -1,4 +1,4 @@
-"""What is known of the candidates of one operator on one target, gathered stage by stage."""
+"""What a build knows of the candidates of one operator on one target, gathered stage by stage."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ __all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_
 
 
 _LEFT_OUT = 1.03
-"""What a race left out counts as so much slower than its best at least: more than a variant may be that is kept in the
-place of others. Its screen was short: a product that draws much power was 1 % behind in it, and 8 % in a race."""
+"""A candidate that a race left out counts as slower than the race's best by at least this factor. The
+factor exceeds the regret at which a variant may replace others, because the candidate has only a short screen. A
+product that draws much power was 1 % behind in its screen, and 8 % in a race."""
 _TRIFLE = 1e-6
-"""So much more than a vendor's variant costs what does not beat it: it ranks behind that one, and is no regret."""
+"""What does not beat a vendor's variant costs this much more. It ranks behind that variant, without a real regret."""
 
 
 @dataclass
 class Entry:
     """A candidate with its source and, once it is compiled, its object.
 
-    `recorded` is what a database says of its code, where the source is the recorded one and the toolchain too, or no
-    measurement is made here. `only` are the ids of the problems that it is tried on, where its kernel does not say it
-    all; `due` says that it is compiled next. It `stands_in` for what there was no time to measure.
+    `recorded` is the digest of the code that a database has measured. It is set only if the source and the toolchain
+    are those of the record, or if this build measures nothing. `only` are ids of problems: the candidate is tried on no
+    others. `due`: it is compiled next. `stands_in`: it is kept untimed, because there was no time to measure.
     """
 
     candidate: Candidate
@@ -58,29 +59,29 @@ class Entry:
         return cls(candidate, rendered, requirements(operator, candidate), recorded=recorded, only=only)
 
     def has_become(self, made: Object | None) -> None:
-        """It was compiled to an object; None takes that back."""
+        """Take the object that it was compiled to; None takes that back."""
         self.object = made
 
     def is_recorded_as(self, code: str) -> None:
-        """A database has measurements of this code, which it would be compiled to."""
+        """Note the digest of the code that a database has measured: compiling gives the same code."""
         self.recorded = code
 
     def stand_in(self) -> None:
-        """It is kept for calls of which nothing was measured, without having been timed itself."""
+        """Keep it without a time, for calls of which nothing was measured."""
         self.stands_in = True
 
     def comes_next(self, due: bool) -> None:
-        """Whether it is being compiled, and nothing will break that off."""
+        """Set whether it is compiled next. Nothing interrupts that compile."""
         self.due = due
 
     @property
     def rebuilt(self) -> bool:
-        """Whether the code here is another one than that which was measured."""
+        """Whether the code here differs from the code that was measured."""
         return bool(self.recorded) and self.code != self.recorded
 
     @property
     def code(self) -> str:
-        """What measurements of it are of, as far as that is known; empty without an object and a record."""
+        """The digest of the code that measurements refer to; empty without an object and a record."""
         return self.recorded if self.object is None else self.object.code
 
     @property
@@ -93,10 +94,10 @@ class Entry:
 class Evidence:
     """One operator on one target: its candidates (the generic one last) and their measurements by problem id.
 
-    `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
-    candidates and problems on which these are not tried, see `prune/by_similar_problem`, and `broken` has candidates
-    that failed. Of an operator that is `left_out` of what is tuned, the generic variants are verified and nothing is
-    measured. It is `brief` where there was a short time only, for a target beside the one that was asked for.
+    `fresh` has, by problem id, the candidates that were screened since the last race on it. `passed_over` has pairs of
+    candidate and problem that are not tried, see `prune/by_similar_problem`. `broken` has candidates that failed.
+    `left_out`: the operator is not tuned. Only its generic variants are verified, and nothing is measured. `brief`: the
+    target is not the one that was asked for and got only a short time.
     """
 
     operator: Operator
@@ -116,7 +117,7 @@ class Evidence:
         self._level: dict[str, tuple[tuple[Measurement, ...], tuple[Measurement, ...]]] = {}
 
     def as_now(self) -> Evidence:
-        """What is known now; devices add to this one meanwhile."""
+        """A copy of the current state. Devices may add to this object meanwhile."""
         now = copy.copy(self)
         now.measurements = {problem: dict(row) for problem, row in list(self.measurements.items())}
         now.fresh = {problem: set(new) for problem, new in list(self.fresh.items())}
@@ -124,22 +125,22 @@ class Evidence:
         return now
 
     def leave_out(self) -> None:
-        """Measure nothing: AOT_TUNE_FILTER names none of the kernels that there are to choose among."""
+        """Measure nothing: AOT_TUNE_FILTER names no kernel that could be chosen here."""
         self.left_out = True
         self.remark(
             f"not tuned for {self.target.name}, the generic variant serves: AOT_TUNE_FILTER names no kernel there"
         )
 
     def remark(self, note: str) -> None:
-        """What the report says of it, unless something was said before."""
+        """Set the remark for the report, unless there is one already."""
         self.note = self.note or note
 
     def nothing_survived(self) -> None:
-        """Every candidate but the generic one failed: whatever else was remarked, that is what the report says."""
+        """Note that only the generic candidate is left. This replaces any other remark."""
         self.note = "no candidate survived: only the generic variant is there"
 
     def try_too(self, entries: Iterable[Entry]) -> bool:
-        """Take in the entries of candidates that it does not have; whether there were any."""
+        """Add the entries of candidates that are new here. Returns whether there were any."""
         new = {e.candidate.id: e for e in entries if e.candidate.id not in self.entries}
         self.entries.update(new)
         return bool(new)
@@ -151,7 +152,7 @@ class Evidence:
 
     @property
     def weights(self) -> dict[str, float]:
-        """How much each problem counts, by id; empty where all count the same."""
+        """The weight of each problem, by id; empty if all count the same."""
         return self.operator.weights_for(self.target.family)
 
     def meant_for(self, entry: Entry, problem: Problem) -> bool:
@@ -165,19 +166,19 @@ class Evidence:
         return self.worth_a_try(entry, problem)
 
     def worth_a_try(self, entry: Entry, problem: Problem) -> bool:
-        """Whether a candidate can serve a problem and its kernel is worth a try on it, whatever was asked for."""
+        """Whether a candidate can serve a problem and its kernel is worth a try on it, whatever was requested."""
         kernel = self.operator.kernel(entry.candidate.kernel)
         worthwhile = worthwhile_of(kernel, entry.candidate.config)
         return self._conditions.hold(entry.candidate.id, (*entry.requires, *worthwhile), problem)
 
     def tried(self, problem: Problem, among: Iterable[Entry] | None = None) -> list[Entry]:
-        """Candidates that have an object and are meant for a problem; of all, or `among` some of the evidence's."""
+        """Compiled candidates that are meant for a problem: of all entries, or of those in `among`."""
         entries = self.entries.values() if among is None else among
         return [e for e in entries if e.code and self.meant_for(e, problem)]
 
     @property
     def unserved(self) -> list[Entry]:
-        """Generic variants that no problem of the workload is for, as of other dtypes."""
+        """Generic variants that serve no problem of the workload, such as those of other dtypes."""
         generics = [e for e in self.entries.values() if e.candidate.generic and e.compiled]
         return [e for e in generics if not any(self.meant_for(e, p) for p in self.workload)]
 
@@ -190,7 +191,7 @@ class Evidence:
         return any(self.meant_for(entry, p) and not self.has(entry, p) for p in self.workload)
 
     def add(self, measurement: Measurement) -> None:
-        """Take a measurement over: that of a race replaces the same candidate's screen, unless the race left it out."""
+        """Add a measurement. A race's replaces the screen of the same candidate, unless the race left it out."""
         row = self.measurements.setdefault(measurement.problem.id, {})
         if measurement.status != "skipped" or measurement.candidate not in row:
             row[measurement.candidate] = measurement
@@ -203,24 +204,24 @@ class Evidence:
         return kernel.algorithms is not None and not kernel.has(entry.candidate.config, self.target.facts)
 
     def add_screen(self, measurement: Measurement) -> None:
-        """Take a screen over, about which the next race on the problem is."""
+        """Add a screen. The next race on its problem may be about it."""
         self.add(measurement)
         self.race_about(measurement.problem.id, {measurement.candidate})
 
     def race_about(self, problem: str, candidates: Iterable[str]) -> None:
-        """A race on a problem is due where one of these candidates is among the best."""
+        """Note candidates: if one of them is among the best of a problem, a race is due there."""
         self.fresh.setdefault(problem, set()).update(candidates)
 
     def race_done(self, problem: str) -> None:
-        """No race on a problem is due any more."""
+        """Note that no race is due on a problem."""
         self.fresh.pop(problem, None)
 
     def pass_over(self, problem: Problem, candidates: Iterable[str]) -> None:
-        """Have candidates not tried on a problem."""
+        """Do not try candidates on a problem."""
         self.passed_over.update((c, problem.id) for c in candidates)
 
     def reconsider(self) -> set[tuple[str, str]]:
-        """Pass nothing over any more; what was, by candidate and problem id."""
+        """Pass over nothing any more. Returns what was passed over, as candidate and problem ids."""
         passed, self.passed_over = self.passed_over, set()
         return passed
 
@@ -229,30 +230,30 @@ class Evidence:
         return self.operator.kernel(entry.candidate.kernel).algorithms is not None
 
     def leaves_choice(self, entry: Entry) -> bool:
-        """Whether a candidate leaves the choice to a vendor's library, of all that it does or of one of its stages."""
+        """Whether a candidate lets a vendor's library choose: for the whole of its work, or for one stage."""
         if self.is_vendors(entry):
             return not self.is_bound(entry)
         vendors = {k.backend for k in self.operator.kernels if k.algorithms is not None}
         return not vendors.isdisjoint(self.operator.kernel(entry.candidate.kernel).stages)
 
     def failed(self, candidate: str) -> bool:
-        """Whether a candidate did not compile, or failed on a problem; then it is out for all of them."""
+        """Whether a candidate did not compile or failed on a problem. Then it is out for all problems."""
         made = self.entries[candidate].object
         if made is not None and made.status != "ok":
             return True
         return any(_fails(row[candidate]) for row in self.measurements.values() if candidate in row)
 
     def unmeasured(self) -> list[Problem]:
-        """Problems on which nothing but a generic variant was timed, though what did not fail is meant for them."""
+        """Problems that only generic variants were timed on, though others are meant for them and did not fail."""
         tuned = [e for e in self.entries.values() if not e.candidate.generic and not self.failed(e.candidate.id)]
         timed = {p: {e.candidate.id for e in tuned}.intersection(row) for p, row in self.times().items()}
         return [p for p in self.workload if not timed.get(p.id) and any(self.meant_for(e, p) for e in tuned)]
 
     def config_costs(self) -> dict[tuple[str, str], tuple[Config, float]]:
-        """By kernel and digest: a config, and the geometric mean of its times over the best time of each problem.
+        """By kernel and digest: a config and its cost, the geometric mean of its times over each problem's best time.
 
-        It is over all candidates of the config (one for each choice of dtypes, say) that were measured, infinite where
-        none was and one failed. Configs of which nothing is known are left out.
+        The mean is over all measured candidates of a config, such as one for each choice of dtypes. It is infinite if
+        none was measured and one failed. Configs of which nothing is known are left out.
         """
         logs: dict[str, list[float]] = {}
         for row in self.costs().values():
@@ -271,7 +272,7 @@ class Evidence:
         }
 
     def row(self, problem: str) -> Mapping[str, Measurement]:
-        """Measurements on a problem, by candidate; what a round of a race did to all of its runners is taken out."""
+        """Measurements on a problem, by candidate. In races, the drift that a round had in common is taken out."""
         row = self.measurements[problem]
         raced = tuple(m for m in row.values() if m.final)
         known = self._level.get(problem)
@@ -284,10 +285,10 @@ class Evidence:
         return {**row, **{m.candidate: m for m in known[1]}}
 
     def times(self) -> Costs:
-        """Medians in ns by problem and candidate, verified ones only.
+        """Medians in ns of verified candidates, by problem and candidate.
 
-        A race says more than the few samples of a screen: where there was one, what it left out is taken for neither as
-        fast as its best, within the noise, nor for near enough to take its place.
+        A race says more than the few samples of a screen. So what a race left out counts as slower than the race's
+        best: by more than the noise, and by so much that it cannot take the best's place.
         """
         bad = {c for c in self.entries if self.failed(c)}
         found: Costs = {}
@@ -307,7 +308,7 @@ class Evidence:
         return found
 
     def costs(self) -> Costs:
-        """The times, but those within the noise of the best count as the best."""
+        """The times. Those of a race within the noise of the best count as the best time."""
         found: Costs = {}
         for problem, times in self.times().items():
             row = self.row(problem)
@@ -317,9 +318,9 @@ class Evidence:
         return found
 
     def choice_costs(self) -> Costs:
-        """The costs that a choice goes by: a vendor's variant costs least unless it is beaten by more than the noise.
+        """The costs that a choice uses: a vendor's variant costs least, unless it is beaten by more than the noise.
 
-        What is not faster by that than the fastest of a vendor's that raced costs a trifle more than it at least.
+        What does not beat the vendor's fastest raced variant by more than the noise costs slightly more than it.
         """
         found, times = self.costs(), self.times()
         for problem, costs in found.items():
@@ -336,7 +337,7 @@ class Evidence:
 
 
 def _without_drift(raced: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """The measurements of races, in their order: times of one race are compared round by round."""
+    """The measurements of races in their order. Of each race, the drift that rounds have in common is taken out."""
     together: dict[tuple[str | None, int], list[int]] = {}
     for i, m in enumerate(raced):
         if m.status == "ok" and m.final and all(m.final):
@@ -349,14 +350,14 @@ def _without_drift(raced: Sequence[Measurement]) -> tuple[Measurement, ...]:
 
 
 def _tie_limit(times: Mapping[str, float], row: Mapping[str, Measurement], among: Iterable[str]) -> float:
-    """Time in ns up to which a difference from the best of some candidates is noise."""
+    """Time in ns up to which the best of some candidates is not beaten: the difference is noise."""
     best = min(among, key=lambda c: (times[c], c))
     return times[best] * (1 + tie_band(row[best]))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A target's selection beside the evidence and the costs that it was made from."""
+    """A target's selection, with the evidence and the costs that it is based on."""
 
     evidence: Evidence
     selection: Selection
@@ -364,16 +365,16 @@ class Chosen:
 
 
 def serves(evidence: Evidence, candidate: str, facts: Facts) -> bool:
-    """Whether the guards of a candidate hold for facts."""
+    """Whether the guards of a candidate hold for the facts of a call."""
     return all_of(evidence.entries[candidate].requires, facts)
 
 
 def share_among_targets(found: Sequence[Evidence]) -> None:
-    """Let all targets of an operator see one measurement of a generic variant on a problem, as a record holds but one.
+    """Give all targets of an operator the same measurement of a generic variant on a problem: a record holds one.
 
-    The same holds for baselines, which tell the pace of a race's rounds. The races of each target time them anew, and
-    what decided here would else not be what decides in a replay. It is that of the first target which has one, unless
-    another saw the variant fail.
+    The same is done for baselines, which tell the pace of a race's rounds. Each target's races time them anew. Without
+    this, a replay could decide by other times than the build did. The first target's measurement is kept, unless the
+    variant failed on another target.
     """
     places = [
         (row, name, (row[name].device, problem, name))

@@ -1,4 +1,4 @@
-"""What a build asks of machines beside its own: compilers, devices, and benches on them."""
+"""What a build needs of other machines: compilers, devices, and benches on them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["Executor", "MeasuringBench"]
 
 
 class MeasuringBench(Protocol):
-    """What a build asks of a bench, here or on another machine; see `Bench`."""
+    """What a build needs of a bench, here or on another machine; see `Bench`."""
 
     @property
     def referring(self) -> float:
         """Seconds that went into references so far."""
 
     def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
-        """A measurement of this device and policy that was made elsewhere."""
+        """A measurement that was made elsewhere on the same model of device and with the same policy."""
 
     def prepare(self, operator_folder: Path, operator: Operator, on: Problem | Check) -> Prepared:
-        """References and tolerances of a problem."""
+        """Prepare the references and tolerances of a problem."""
 
     def alone(self) -> AbstractContextManager[None]:
-        """A block in which the device finds out everything for itself."""
+        """A block in which the device uses nothing that other devices found out."""
 
     def screen(
         self, prepared: Prepared, entrant: Entrant, best_ns: float | None = None, tune_checks: bool = True
@@ -59,27 +59,29 @@ class MeasuringBench(Protocol):
 
 
 class Executor(Machines, CompilersElsewhere, Protocol):
-    """Machines beside this one."""
+    """Other machines that take part in a build."""
 
     def jobs(self, toolchain: Toolchain, limit: int | None) -> Jobs:
         """How many compilers run at a time, and why; `limit` is what the user allows."""
 
     def agree(self, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
-        """See that all of them compile as this machine does, and have the project's files as it does.
+        """Check that all of them compile as this machine does, and have the same project files.
 
         Raises:
-            BuildError: naming those that do not.
+            BuildError: naming the machines that differ.
         """
 
     def parts(self, targets: Sequence[str]) -> Sequence[tuple[Executor, tuple[str, ...]]]:
-        """The same machines with one model of devices for each target, the targets with it; as often as all have had
-        their turn."""
+        """These machines as parts with one model of device for each target, and the part's targets.
+
+        There are as many parts as it takes to give every model its turn.
+        """
 
     def has(self, device: Device) -> bool:
-        """Whether a device is one of theirs."""
+        """Whether a device belongs to these machines."""
 
     def ask_vendor(self, question: VendorQuestion, device: Device) -> VendorAnswer:
-        """What a vendor's library says on a device."""
+        """Ask a vendor's library on a device."""
 
     def bench(
         self,
@@ -91,10 +93,10 @@ class Executor(Machines, CompilersElsewhere, Protocol):
         *,
         exclusive: bool,
     ) -> AbstractContextManager[MeasuringBench]:
-        """A bench on a device, which is waited for as long as a budget lasts where it is `exclusive`.
+        """A bench on a device. If `exclusive`, wait until the device is free, at most until the budget ends.
 
-        Of `findings` it shares with benches on devices of the same model what objects come to on odd problems.
+        Benches on devices of the same model share `findings`: the verdicts of objects on odd problems.
 
         Raises:
-            WorkerError: when it cannot be had.
+            WorkerError: when there is no such bench.
         """

@@ -1,4 +1,4 @@
-"""Operators that cannot be shipped: each costs itself alone, and all that is wrong is told at the end of a build."""
+"""Operators that cannot be shipped. The others go on, and the end of a build reports all failures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from aot_tune.support.errors import (
 __all__ = ["Failures"]
 
 _OF_THE_MACHINE = (CacheError, OptionError, ToolchainError, WorkerError)
-"""What would fail for every operator alike: it ends the build at once."""
+"""Errors that would fail every operator alike. They end the build at once."""
 _MOST = 5
-"""Errors that are told of one operator."""
+"""How many errors of one operator are reported."""
 
 
 class Failures:
-    """What is wrong with operators of a build, by name; any thread may tell. `log` gets a line for each operator."""
+    """What is wrong with the operators of a build, by name. Any thread may add. `log` gets a line for each operator."""
 
     def __init__(self, log: Callable[[str], None] = lambda _line: None) -> None:
         self._log, self._lock = log, threading.Lock()
@@ -38,11 +38,11 @@ class Failures:
 
     @property
     def operators(self) -> list[str]:
-        """Those that failed, by name."""
+        """The failed operators, by name."""
         return sorted(self._found)
 
     def add(self, operator: str, error: AotTuneError) -> None:
-        """An operator cannot be shipped as it is."""
+        """Note that an operator cannot be shipped as it is."""
         with self._lock:
             known = self._found.setdefault(operator, [])
             first = not known
@@ -53,7 +53,7 @@ class Failures:
 
     @contextmanager
     def of(self, operator: str) -> Iterator[None]:
-        """What is wrong with an operator in the block is its own; what is wrong with the machine is everybody's."""
+        """Note the errors of the block as the operator's own. Errors of the machine end the build."""
         try:
             yield
         except _OF_THE_MACHINE:
@@ -71,11 +71,11 @@ class Failures:
                 lines += [f"  why: {error.why}"] if error.why else []
                 lines += [f"  fix: {error.fix}"] if error.fix else []
             if len(errors) > _MOST:
-                lines.append(f"{name}: {len(errors) - _MOST} more of the kind")
+                lines.append(f"{name}: {len(errors) - _MOST} more errors")
         return lines
 
     def error(self, count: int) -> AotTuneError:
-        """What ends a build of `count` operators: the error itself where there is but one."""
+        """The error that ends a build of `count` operators. If there is only one error, it is that error."""
         errors = [e for name in self.operators for e in self._found[name]]
         if len(errors) == 1:
             return errors[0]

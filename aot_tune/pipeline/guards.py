@@ -1,4 +1,4 @@
-"""Which conditions hold on which problems: asked for every candidate again and again, so each is evaluated once."""
+"""Which conditions hold on which problems. They are asked for every candidate, so each is evaluated once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Conditions:
         return self._facts[problem.id]
 
     def known(self, owner: Hashable, problem: Problem) -> bool | None:
-        """What `hold` said of an owner's conditions on a problem; None where it was not asked."""
+        """What `hold` said of an owner's conditions on a problem; None if it was not asked."""
         same = self._of.get(owner)
         return None if same is None else same.answers.get(problem.id)
 
@@ -52,7 +52,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class _Same:
-    """Conditions that owners have in common, by their texts, and whether all hold, by problem id."""
+    """Conditions that owners have in common, by their texts; and whether all hold, by problem id."""
 
     conditions: tuple[tuple[str, Expr], ...]
     answers: dict[str, bool] = field(default_factory=dict)

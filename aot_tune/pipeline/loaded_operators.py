@@ -23,7 +23,7 @@ class LoadedOperator:
 
 
 def stated_operators(plan: Plan, roots: Sequence[Path]) -> dict[str, LoadedOperator]:
-    """The plan's operators by name, with the workload that is stated for them and what their functions declare."""
+    """The plan's operators by name, with their stated workload and the declarations of their functions."""
     found = {}
     for name, (folder, operator) in load_operators(roots, plan.operators, plan.options.exclude_backends).items():
         stated = plan.workload.stated_for(operator, plan.families)

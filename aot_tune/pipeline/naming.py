@@ -1,4 +1,4 @@
-"""Names for people: variants, and the command that tries one again."""
+"""Names for people: of variants, and the command that tries a candidate again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def candidate_name(candidate: Candidate) -> str:
 
 
 def again(operator: Operator, entry: Entry, target: str, problem: Problem | None = None) -> str:
-    """The command that compiles, verifies and times a candidate by itself, on one problem or on all that it serves.
+    """The command that compiles, verifies and times one candidate, on one problem or on all that it serves.
 
-    It holds no path of this machine: template roots are called by their last part, as in the folder of a project.
+    It holds no path of this machine: template roots have only their last part, as in a project's folder.
     """
     words = ["aot-tune", "try", operator.name, variant_name(entry), "--target", target]
     root = Path(operator.folder).parent

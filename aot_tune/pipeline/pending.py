@@ -1,4 +1,4 @@
-"""What is still to be screened and raced on a target, and what such things took so far."""
+"""What is still to be screened and raced on a target, and how long such things took so far."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["PendingWork", "expected_seconds", "task_of"]
 
 
 def task_of(operator: Operator, problem: Problem) -> Task:
-    """A problem as durations know it."""
+    """A problem in the form that `Durations` take."""
     return Task(operator.name, problem.id, operator.compulsory_bytes(problem))
 
 
 def expected_seconds(operator: Operator, entry: Entry) -> float:
-    """What a kernel's author says that a candidate takes to compile."""
+    """The compile time that a kernel's author states for a candidate."""
     return operator.kernel(entry.candidate.kernel).compile_seconds
 
 
 class PendingWork:
-    """Counts what waits on the target that is tuned, and shows it; told of all that is done, by several threads.
+    """Counts and shows the work that is left on the current target. Several threads report what they did.
 
     `budget` is the build's. `durations` are those of the target's family of devices.
     """
@@ -43,15 +43,15 @@ class PendingWork:
         self._start = self._compiling_since = progress.now()
 
     def begin(self, name: str) -> None:
-        """Targets of a family of devices come now: what was learned on one says nothing of the others."""
+        """Start with the targets of a family of devices. Durations of another family do not apply."""
         if name not in self._on:
             self._on[name] = Durations(rates=ON_CPU if family(name).on_host else ON_GPU)
         self.durations = self._on[name]
 
     def expect(self, evidences: Iterable[Evidence], entries: Sequence[Entry], *, least_race: float = 0.0) -> None:
-        """What is going to be done of a target: `entries` are compiled and tried, what has its object is tried.
+        """State the work on a target: compile and try `entries`, and try all that has an object.
 
-        A race is taken for `least_race` seconds or more until there was one.
+        Until the first race, races are expected to take `least_race` seconds or more.
         """
         coming = {e.candidate.id for e in entries}
         self._tried, self._screens, self._races = 0, {}, set()
@@ -73,18 +73,18 @@ class PendingWork:
         return any(self._screens.values())
 
     def compiling(self) -> None:
-        """Compilers begin."""
+        """Compilers start."""
         self._compiling_since = self._progress.now()
 
     def compiled(self, operator: Operator, entry: Entry) -> None:
-        """One more candidate was compiled, or came from the cache."""
+        """A candidate was compiled or came from the cache."""
         with self._lock:
             now = self._progress.now()
             self.durations.compiled(expected_seconds(operator, entry), now - self._compiling_since)
             self._compiling_since = now
 
     def screened(self, task: Task, seconds: float, beside: float | None, note: str) -> None:
-        """A screen took `seconds`, and `beside` for what is done once, None where that cannot be told; 0 if known."""
+        """A screen took `seconds`, and `beside` for work done once, None if unknown; both are 0 if it was known."""
         with self._lock:
             if beside is None:
                 self.durations.was_prepared(task, None)
@@ -95,12 +95,12 @@ class PendingWork:
         self._show(f"{task.operator} {task.problem}: {note}")
 
     def spared(self, task: Task, count: int) -> None:
-        """So many candidates are not screened, though that was expected."""
+        """`count` candidates are not screened, although they were expected."""
         with self._lock:
             self._screens[task] = max(self._screens.get(task, 0) - count, 0)
 
     def raced(self, task: Task, seconds: float, beside: float | None) -> None:
-        """A race took `seconds`, and `beside` for what is done once, None where that cannot be told; 0 if known."""
+        """A race took `seconds`, and `beside` for work done once, None if unknown; both are 0 if it was known."""
         with self._lock:
             if beside is None or seconds + beside > 0:
                 self.durations.was_prepared(task, beside)
@@ -110,7 +110,7 @@ class PendingWork:
         self._show(f"{task.operator} {task.problem}: raced")
 
     def races(self) -> dict[Task, float]:
-        """The problems on which there is something to race between, and the seconds that each race takes a device."""
+        """Problems with more than one screened candidate and no race yet, and the seconds that each race takes."""
         with self._lock:
             durations = self.durations
             return {t: durations.race(t) + durations.prepare(t) for t in self._races if self._screened[t] > 1}

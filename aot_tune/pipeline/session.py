@@ -55,20 +55,21 @@ __all__ = ["LoadedOperator", "Session"]
 
 
 _AT_ONCE = 1 << 20
-"""Configs asked for at once, if the strategy gives them: nothing is compiled while a CPU candidate is timed, so large
-steps waste least."""
+"""Configs that are asked for at once, if the strategy gives so many.
+
+Nothing is compiled while a CPU candidate is timed, so large steps lose least time."""
 _STEP = 16
-"""Configs of a kernel asked for at once where a search learns from those before, or where nothing but the end of a
-budget ends it: the most promising ones are measured by then."""
+"""Configs of a kernel that are asked for at once if a search learns from earlier ones, or if only a budget ends it.
+
+In small steps, the most promising ones are measured before the budget ends."""
 
 
 class Session:
-    """A build's working state; close it to prune and release the caches.
+    """A build's working state. Close it to prune and release the caches.
 
-    `budget` is that of the whole build, `turn` that of the target which is being tuned. `tuned` is when the last one
-    was, by the clock of `progress`; None where nothing was measured. `older` is the target, if any, for older CPUs.
-    It `links` a library in the end, unless it is for records alone. `executor` has machines beside this one, where a
-    build has such.
+    `budget` is for the whole build, `turn` for the target that is tuned now. `tuned` is when the last target was done,
+    by the clock of `progress`; None if nothing was measured. `older` is the target for older CPUs, if any. `links` is
+    False if the build makes records only. `executor` has other machines, if the build uses any.
     """
 
     def __init__(
@@ -119,53 +120,53 @@ class Session:
 
     @cached_property
     def databases(self) -> list[OperatorDatabase]:
-        """The records that come with the templates, read when they are first asked for; a check needs none."""
+        """The records that come with the templates. They are read at first use; a check needs none."""
         folder = Path(self._database) if self._database else None
         return load_databases(folder) if folder and folder.is_dir() else []
 
     def place_of(self, database: OperatorDatabase) -> str:
-        """The file of one of the databases, for messages."""
+        """The file of a database, for messages."""
         return str(database_path(Path(self._database), database))
 
     def goes_on_with(self, begun: Begun) -> None:
-        """What a build that was interrupted has measured is known to this one."""
+        """Use what an interrupted build has measured."""
         self.store = MeasurementStore.at(self.location, begun)
 
     def begin_turn(self, targets: int, kept: float, most: float = math.inf) -> None:
-        """A target is tuned now, the first of so many that are left; what comes after takes the `kept` seconds.
+        """Start to tune a target, the first of `targets` that are left. The steps after tuning need `kept` seconds.
 
-        It takes `most` seconds at most, whatever the budget is.
+        The turn lasts at most `most` seconds, whatever the budget is.
         """
         self._kept = kept
         self.turn = self.budget.part(max(targets, 1), kept, most)
 
     def keep(self, seconds: float) -> None:
-        """What comes after tuning takes so long, as far as is known now: other programs may have come or gone."""
+        """Update the seconds that are kept for the steps after tuning. Other programs may have started or ended."""
         if self.budget.seconds is not None:
             self.turn.extend(self._kept - seconds)
         self._kept = seconds
 
     def end_turn(self) -> None:
-        """The target is tuned."""
+        """The target is tuned; note the time."""
         self.tuned = self.progress.now()
 
     def leave_out(self, device: Device) -> None:
-        """Measure nothing on a device any more."""
+        """Measure nothing more on a device."""
         self.devices = [d for d in self.devices if d is not device]
 
     def leave_failed_out(self) -> None:
-        """The library is built without the operators that failed."""
+        """Build the library without the operators that failed."""
         self.operators = {n: op for n, op in self.operators.items() if n not in self.failures}
 
     def close(self) -> None:
-        """Prune the caches and remove their scratch folders; objects of a cache that is off are gone after this."""
+        """Prune the caches and remove their scratch folders. If the cache is off, its objects are gone then."""
         for cache in self._caches.values():
             cache.close()
         self.tell_of_tiers()
         self.progress.close()
 
     def tell_of_tiers(self) -> None:
-        """Say once what each tier of the cache has served."""
+        """Say once how much each tier of the cache has served."""
         untold, self._untold = self._untold, ()
         for tier in untold:
             self.progress.line(tier.summary())
@@ -193,7 +194,7 @@ class Session:
         return self._caches[backend]
 
     def device_for(self, target: Target) -> Device | None:
-        """The device here that runs a target, the first of several; None when there is none."""
+        """The first device here that runs a target; None if there is none."""
         return next(iter(self.devices_for(target)), None)
 
     def devices_for(self, target: Target) -> list[Device]:
@@ -202,15 +203,15 @@ class Session:
         return [d for d in found if d.digest == found[0].digest]
 
     def is_recorded(self, device: Device) -> bool:
-        """Whether a committed record is of a device here and of its policy, so that `auto` takes its measurements."""
+        """Whether there is a committed record of this very device and policy. Then `auto` uses its measurements."""
         policy = self.policy_of(device.family).digest
         return any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in self.databases)
 
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
-        """The kernels beside the generic ones that have a toolchain for a target's family.
+        """The kernels, without generic ones, that have a toolchain for a target's family.
 
-        There are none where no generic variant would answer what they refuse. Triton functions that were not read for
-        the target are left out: their constraints say that they are not for it.
+        If no generic variant would serve the calls that they refuse, there are none. Triton functions that were not
+        read for the target are left out, because their constraints exclude it.
         """
         found: list[Kernel] = []
         if not self.answers(operator, target):
@@ -223,7 +224,7 @@ class Session:
         return found
 
     def tunes(self, operator: Operator, target: Target) -> bool:
-        """Whether there is anything to measure: unless AOT_TUNE_FILTER names none but other kernels."""
+        """Whether there is something to measure: AOT_TUNE_FILTER may name only other kernels."""
         wanted = [k for k in self.kernels_for(operator, target) if self.is_named(operator, k)]
         return bool(wanted) or self.options.filter == "*" or not self.answers(operator, target)
 
@@ -233,14 +234,14 @@ class Session:
 
     @property
     def step(self) -> int:
-        """Configs of a kernel to ask for at once."""
+        """How many configs of a kernel to ask for at once."""
         endless = self.turn.seconds is not None and self.options.effort == "exhaustive"
         return _STEP if endless or self.options.effort == "thorough" else _AT_ONCE
 
     def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Entry]:
         """Rendered candidates that the strategies of an operator's kernels want to try next for a target.
 
-        They are of up to `count` configs of each kernel, `step` where it is not given.
+        They come from up to `count` configs of each kernel; the default is `step`.
         """
         found: dict[str, Entry] = {}
         for kernel in self.kernels_for(operator, target):
@@ -256,9 +257,9 @@ class Session:
         return list(found.values())
 
     def tell(self, evidence: Evidence) -> None:
-        """Report to the strategies what each config costs by now: its mean time over the best time of each problem.
+        """Report the current cost of each config to the strategies: its mean time over each problem's best time.
 
-        Configs that were told before are told again: the best time falls as better ones are found.
+        All configs are reported again, because the best time falls as better ones are found.
         """
         kernels = {k.name: k for k in self.kernels_for(evidence.operator, evidence.target)}
         for (name, _), (config, cost) in evidence.config_costs().items():
@@ -282,7 +283,7 @@ class Session:
         return any(True for _ in self.generics(operator, target))
 
     def generic_entries(self, operator: Operator, target: Target | None = None) -> list[Entry]:
-        """The rendered generic candidates of an operator for each dtypes: on devices of a target, or in the build."""
+        """An operator's rendered generic candidates, for all dtypes: for a target's devices, or for the whole build."""
         found = []
         for kernel, baseline in self.generics(operator, target):
             one = resolved(kernel, baseline.name)
@@ -296,7 +297,7 @@ class Session:
         return found
 
     def generics(self, operator: Operator, target: Target | None = None) -> Iterator[tuple[Kernel, Target]]:
-        """The generic kernels of an operator, with what each is compiled for; those for devices of a target, or all."""
+        """An operator's generic kernels and the targets they are compiled for: for a target's devices, or all."""
         for kernel in operator.generics:
             served = families_of(toolchain_for(kernel.backend, self.environment))
             for baseline in self.baselines:
@@ -311,14 +312,14 @@ class Session:
         ready: Callable[[Entry], None] | None = None,
         then: Callable[[Entry, Object], Task | None] | None = None,
     ) -> None:
-        """Compile what has no object yet; a failed compile is a status of its object.
+        """Compile the entries without an object. A failed compile is a status of its object.
 
-        `ready` is called in this thread with each entry as soon as it has its object; when it raises, the compilers are
-        killed, and what has none yet has none. `then` is called before, in any thread; it says what is left to do with
-        an entry's object, in a thread beside this one. Without `what`, nothing is printed.
+        `ready` is called in this thread with each entry that got its object. If it raises, the compilers are killed,
+        and the other entries get no object. `then` is called before it, in any thread. It returns work on the entry's
+        object that is left for another thread. If `what` is empty, nothing is printed.
         """
         waiting = [e for e in entries if e.object is None]
-        by_candidate: dict[str, list[Entry]] = {}  # a record's generic variant is an entry beside the session's own
+        by_candidate: dict[str, list[Entry]] = {}  # a record's generic variant and the session's own are two entries
         for entry in waiting:
             by_candidate.setdefault(entry.candidate.id, []).append(entry)
         start = self.progress.now()
@@ -355,7 +356,7 @@ class Session:
             show,
             after,
         )
-        if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory, run elsewhere
+        if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory or run elsewhere
             self.load.add(children_seconds() - spent, walls)
 
     def toolchain_text(self, entry: Entry) -> str:
@@ -363,7 +364,7 @@ class Session:
         return self.plan.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
 
     def require_generic(self, operator: Operator, entry: Entry) -> None:
-        """Raise BuildError when the generic variant has no object: there would be calls without an answer."""
+        """Raise BuildError if the generic variant has no object, because some calls would have no variant."""
         if not entry.compiled:
             reason = entry.object.error if entry.object is not None else "it was not compiled"
             raise BuildError(
@@ -374,7 +375,7 @@ class Session:
 
 
 def _environment(plan: Plan, paths: Paths) -> dict[str, str]:
-    """The process's environment with the plan's options in it, and where files that candidates name are."""
+    """The process's environment, with the plan's options and the template roots."""
     options = plan.options
     given = {
         "AOT_TUNE_CACHE": options.cache,

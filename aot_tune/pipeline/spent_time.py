@@ -1,4 +1,4 @@
-"""Where a build's time goes, as it goes: seconds by what they went into."""
+"""Where a build's time goes: seconds by activity."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["SpentTime"]
 
 
 class SpentTime:
-    """Adds up the seconds of a build: of the clock by stage, of compilers by backend, of devices by phase."""
+    """Adds up the seconds of a build: wall time by stage, compilers by backend, devices by phase."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[SpentOf, str, str], float] = {}
 
     def add(self, of: SpentOf, what: str, seconds: float, target: str = "") -> None:
-        """So many seconds more went into something."""
+        """Add seconds to an activity."""
         key = of, what, target
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
     @contextmanager
     def stage(self, what: str) -> Iterator[None]:
-        """Count what is done meanwhile as one stage of the build."""
+        """Count the time of the block as one stage of the build."""
         began = monotonic()
         try:
             yield
@@ -32,9 +32,9 @@ class SpentTime:
             self.add("clock", what, monotonic() - began)
 
     def rows(self) -> tuple[TimeSpent, ...]:
-        """What was added up, but only where devices took a part: a build that measures nothing tells no times.
+        """The sums, if devices took part. A build that measures nothing reports no times.
 
-        What it writes is the same each time.
+        So its output is the same each time.
         """
         if not any(of == "device" for of, _, _ in self._seconds):
             return ()

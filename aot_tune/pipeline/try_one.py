@@ -1,4 +1,4 @@
-"""One candidate by itself: the command that runs it again, and what that command does."""
+"""Runs one candidate again by itself: what `aot-tune try` does."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def try_candidate(
     compiled_with: CompileSettings = PLAIN,
     environment: Mapping[str, str] = os.environ,
 ) -> bool:
-    """Compile, verify and time one candidate, and print what comes of it; whether all is well.
+    """Compile, verify and time one candidate, and print the results. Returns whether all is well.
 
     Args:
         operator: its operator.
-        name: kernel and first digits of the id, as reports have it: `packed_3fa2b1c9`.
-        templates: template roots; the bundled ones where there are none.
-        target: what it was compiled for; the best that this machine has where it is not given.
-        problem: a problem's id; all of the workload that it serves where it is not given.
-        source: a file to write the rendered source to.
-        compiled_with: what sources are compiled with, as CMake would say it.
-        environment: of the build that is repeated.
+        name: the kernel and the first digits of the id, as in reports: `packed_3fa2b1c9`.
+        templates: template roots; the bundled ones if empty.
+        target: what it is compiled for; by default the best target of this machine.
+        problem: a problem's id; by default all of the workload that it serves.
+        source: a file to which the rendered source is written.
+        compiled_with: how sources are compiled, as CMake would say it.
+        environment: the environment of the build that is repeated.
 
     Raises:
         AotTuneError: when there is no such candidate or problem, or no device for it.
@@ -92,7 +92,7 @@ def try_candidate(
 
 
 def _write(path: Path, source: str) -> None:
-    """Write a rendered source, into a folder that need not be there yet."""
+    """Write a rendered source. Its folder is made if necessary."""
     path = path.expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source, encoding="utf-8")
@@ -119,7 +119,7 @@ def _entries(session: Session, operator: Operator, target: Target, device: Devic
     for kernel in session.kernels_for(operator, target):
         if kernel.name != kernel_name:
             continue
-        if kernel.algorithms is not None:  # which only the device's library tells
+        if kernel.algorithms is not None:  # only the device's library tells these
             if device is not None:
                 yield from vendor_entries(session, operator, target, device)
             continue
@@ -130,7 +130,7 @@ def _entries(session: Session, operator: Operator, target: Target, device: Devic
 
 
 def _compile(session: Session, operator: Operator, entry: Entry) -> bool:
-    """Compile a candidate, and tell what came of it."""
+    """Compile a candidate and print the outcome."""
     name = variant_name(entry)
     print(f"candidate {operator.name}: {name} ({entry.candidate.label}) for {entry.candidate.target}")
     session.compile([entry], name)
@@ -155,7 +155,7 @@ def _run(session: Session, loaded: LoadedOperator, target: Target, device: Devic
     if not served:
         raise BuildError(
             f"{name} does not serve {problem!r}" if problem else f"{name} serves no problem of the workload",
-            why="what its code assumes of a call does not hold there",
+            why="its code assumes something that does not hold there",
             fix="name a problem that it serves with --problem, such as one of the report's",
         )
     with LazyBench(session, device) as lazy:
@@ -164,7 +164,7 @@ def _run(session: Session, loaded: LoadedOperator, target: Target, device: Devic
 
 
 def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Entry, problem: Problem, *, odd: bool) -> bool:
-    """Screen a candidate on a problem, with the odd ones too, then time it beside the baselines."""
+    """Screen a candidate on a problem, with the odd ones too, then time it together with the baselines."""
     bench = lazy.get()
     print(f"problem   {problem.id}")
     try:
@@ -188,6 +188,6 @@ def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Entry, problem: Problem
 def _tell(found: Measurement) -> None:
     print(f"status    {found.status}{f': {found.reason}' if found.reason else ''}")
     if found.error is not None:
-        print(f"error     {found.error:.3g} of what is allowed")
+        print(f"error     {found.error:.3g} of the tolerance")
     if found.bitwise is not None:
-        print(f"bits      {'the same' if found.bitwise else 'other ones'} in a second run")
+        print(f"bits      {'the same' if found.bitwise else 'different'} in a second run")

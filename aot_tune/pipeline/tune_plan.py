@@ -1,4 +1,4 @@
-"""All of a plan tuned: what a build and `aot-tune tune` have in common, from an open session to its evidence."""
+"""Tunes all of a plan, from an open session to its evidence. Both a build and `aot-tune tune` use it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def opened_session(
     *,
     links: bool = True,
 ) -> Iterator[Session]:
-    """A session for a plan, closed in the end; lines tell what it will use. Without `links` nothing follows the tuning.
+    """A session for a plan, closed in the end. Lines tell what it will use. Without `links`, nothing is linked.
 
     Raises:
-        AotTuneError: for a cache that the user named and that cannot be used, or machines of the `executor` that are
-            not fit for the plan.
+        AotTuneError: for a cache that the user named and that cannot be used, or for machines of the `executor` that
+            are not fit for the plan.
     """
     for line in (*plan.summary(), *paths.compilers):
         progress.line(line)
@@ -52,11 +52,10 @@ def opened_session(
 
 
 def tune_plan(session: Session) -> dict[str, list[Evidence]]:
-    """Evidence by operator, a target each, of everything that a session's plan asks for, surveys included.
+    """Evidence by operator, one for each target, of everything that a session's plan asks for, surveys included.
 
-    What is known from records and the store is taken as it is in the mode `auto`; each new measurement is in the store
-    as soon as it is made, so that a run that is killed loses at most one. Where measuring is done by other means than
-    this machine's devices, it is decided here.
+    In the mode `auto`, what records and the store know is used as it is. Each new measurement is in the store as soon
+    as it is made, so a killed run loses at most one.
     """
     began = session.progress.now()
     with verified_beside(session), session.spent.stage("compiling and measuring"):
@@ -67,13 +66,13 @@ def tune_plan(session: Session) -> dict[str, list[Evidence]]:
 
 
 class TuningRun:
-    """A run that may measure anew, from `begun_or_resumed`; `end` it when all is measured and written."""
+    """A run that may measure anew, from `begun_or_resumed`. Call `end` when all is measured and written."""
 
     def __init__(self, session: Session, begun: Begun | None) -> None:
         self._session, self._begun = session, begun
 
     def end(self) -> None:
-        """All is measured: the next run that measures anew begins from nothing."""
+        """All is measured. The next run that measures anew starts from nothing."""
         if self._begun is not None:
             self._begun.end()
         elif self._session.options.mode == "auto":
@@ -82,7 +81,7 @@ class TuningRun:
 
 @contextmanager
 def begun_or_resumed(session: Session) -> Iterator[TuningRun]:
-    """In the mode `tune`, have what an interrupted run has measured anew be known to this one."""
+    """In the mode `tune`, use what an interrupted run has measured anew."""
     begun = _begin(session)
     try:
         yield TuningRun(session, begun)
@@ -102,13 +101,13 @@ def _begin(session: Session) -> Begun | None:
         if begun.resumed:
             when = time.strftime("%H:%M:%S", time.localtime(begun.since / 1e9))
             session.progress.line(
-                f"goes on with the build of {when}, which did not end (AOT_TUNE_CACHE=fresh measures all again)"
+                f"continues the build of {when}, which did not end (AOT_TUNE_CACHE=fresh measures all again)"
             )
     return begun
 
 
 def _kind(session: Session) -> str:
-    """What builds have in common that would measure the same."""
+    """Identifies builds that would measure the same."""
     plan, options = session.plan, session.options
     asked = [options.filter, options.exclude_backends, options.effort, plan.workload.operators]
     return canonical_digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])

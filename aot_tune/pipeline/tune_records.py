@@ -1,4 +1,4 @@
-"""What `aot-tune tune` does with a planned library: all of it is tuned on this machine's devices, and recorded."""
+"""What `aot-tune tune` does with a planned library: tunes all of it on this machine's devices, and records it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = ["TuneOrder", "TunedRecords", "tune_records"]
 
 
 class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for of a planned library: `operators` of it, all where there are none, with their records in `out`.
+    """What to tune of a planned library: its `operators`, all if empty. Their records go to `out`.
 
-    Where targets were `named`, all of them must have a device here. `seconds` is the budget, if it is not the plan's.
+    If targets were `named`, each must have a device here. `seconds` is the budget, if it is not the plan's.
     """
 
     out: str
@@ -42,7 +42,7 @@ class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TunedRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """The records that were written, by path, what is to be said of them, and what was wrong with other operators."""
+    """The records that were written, by path, remarks on them, and what was wrong with other operators."""
 
     files: dict[Path, OperatorDatabase]
     notes: tuple[str, ...] = ()
@@ -52,12 +52,12 @@ class TunedRecords(msgspec.Struct, frozen=True, kw_only=True):
 def tune_records(directory: Path, order: TuneOrder) -> TunedRecords:
     """Tune what a plan in `directory` asks for on the devices of this machine, and write the records.
 
-    Whatever is measured is in the store at once, and a build afterwards, or this again, takes it from there. Records
-    are written of all operators that could be measured.
+    Each measurement is in the store at once. A later build, or another run of this, takes it from there. All operators
+    that could be measured are recorded.
 
     Raises:
-        BuildError: when a named target has no device here, or none has.
-        DatabaseError: when the records cannot be written, which is checked before anything is measured.
+        BuildError: when a named target has no device here, or no target has one.
+        DatabaseError: when the records cannot be written. This is checked before anything is measured.
     """
     plan, paths = read_plan(directory)
     progress = Progress()
@@ -81,7 +81,7 @@ def tune_records(directory: Path, order: TuneOrder) -> TunedRecords:
 def _tuned(
     plan: Plan, paths: Paths, out: Path, budget: Budget, progress: Progress, machines: Executor | None
 ) -> TunedRecords:
-    """Tune a plan for one model of devices for each target."""
+    """Tune a plan for targets that each have one model of devices."""
     with opened_session(plan, paths, budget, progress, machines, links=False) as session:
         check_record_folder(out, session.devices, plan.operators)
         session.progress.line(f"records go to {out}")
@@ -89,7 +89,7 @@ def _tuned(
             evidence = tune_plan(session)
             known = {name: found for name, found in evidence.items() if name not in session.failures}
             files = _written(session, known, out)
-            if not session.failures:  # what failed is tried again, with what is measured by now
+            if not session.failures:  # the next run tries again what failed, and knows what is measured
                 run.end()
         session.tell_of_tiers()
         told = (
@@ -121,7 +121,7 @@ def _where(plan: Plan) -> str:
 
 
 def _narrowed(plan: Plan, order: TuneOrder, machines: Machines) -> tuple[Plan, list[str]]:
-    """The plan for what was asked for and has a device here, and the targets that have none."""
+    """The plan for the requested targets that have a device here, and the targets that have none."""
     operators = tuple(o for o in plan.operators if not order.operators or o in order.operators)
     here = machines.devices(plan.options.threads or usable_cores(), plan.families)
     native, baselines = {t.name for t in machines.native()}, [target_by_name(b) for b in plan.baselines]
@@ -130,7 +130,7 @@ def _narrowed(plan: Plan, order: TuneOrder, machines: Machines) -> tuple[Plan, l
     if away and (order.named or len(away) == len(targets)):
         raise BuildError(
             f"no device for {', '.join(away)} {_where(plan)}",
-            why=f"to tune is to measure, and here {'is' if len(here) == 1 else 'are'} "
+            why=f"tuning needs measurements, and here {'is' if len(here) == 1 else 'are'} "
             f"{'; '.join(d.name for d in here)}, for {', '.join(sorted(native))}",
             fix="run the command on a machine with such a device, or name other targets with --targets; "
             "`aot-tune doctor` tells what is here",

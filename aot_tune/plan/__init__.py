@@ -1,1 +1,1 @@
-"""What CMake asked for: options, the plan that is made of them, what must be so before, and what a build requires."""
+"""What CMake asked for: the options, the plan made from them, the checks before a build, and what it requires."""

@@ -1,4 +1,4 @@
-"""What a build reads and renders before anything is compiled: Triton functions, and one config of every kernel."""
+"""What a build reads and renders before it compiles anything: Triton functions, and one config of every kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Sources", "read_and_render"]
 
 
 class Sources(NamedTuple):
-    """Where sources are read: template roots and the environment; what is imported meanwhile is added to `imported`."""
+    """Where sources are read: template roots and the environment. `imported` collects imported modules."""
 
     roots: tuple[Path, ...]
     environment: Mapping[str, str]
@@ -32,14 +32,14 @@ def read_and_render(
     sources: Sources,
     mistakes: Mistakes,
 ) -> tuple[dict[str, Operator], Inspections, str]:
-    """The operators with what their Triton functions declare, that by itself, and why it is not known.
+    """The operators with the declarations of their Triton functions, these declarations, and why any are missing.
 
-    One config of every kernel is rendered, in the mode `generic` too, which has no use for most of them: an error in
-    their templates would else be met by somebody else. The mode `compile` renders all of them later.
+    One config of every kernel is rendered, also in the mode `generic`, which does not use most of them. Otherwise
+    somebody else would meet an error in their templates. The mode `compile` renders all of them later.
     """
     families = sorted({t.family for t in (*baselines, *wanted)})
     found: Inspections = {}
-    left_out, whole = "", dict(operators)  # where functions cannot be read, these are checked as they are
+    left_out, whole = "", dict(operators)  # if functions cannot be read, operators are checked as they are
     with mistakes.gather():
         found, left_out = read_functions(
             operators, wanted, baselines, sources.roots, sources.environment, sources.imported
@@ -61,16 +61,16 @@ def read_and_render(
 def _check_spaces(
     operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target], roots: Sequence[Path]
 ) -> None:
-    """Render one config of every kernel and target, so that faults of templates show before anything is compiled."""
+    """Render one config of every kernel and target, so that mistakes in templates show before anything is compiled."""
     renderer, mistakes = Renderer(roots), Mistakes()
     for operator in operators.values():
         for kernel in operator.kernels:
             served = families_of(toolchain_for(kernel.backend))
             for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
                 if kernel.triton is not None and target.name not in kernel.triton.inspections:
-                    continue  # its constraints say that it is not for the target
+                    continue  # its constraints exclude the target
                 if kernel.generic and not generic_dtypes(operator, kernel, target):
-                    continue  # another baseline's
+                    continue  # it belongs to another baseline
                 with mistakes.gather():
                     _render_one(renderer, operator, resolved(kernel, target.name), target)
     mistakes.tell()
@@ -90,7 +90,7 @@ def _render_one(renderer: Renderer, operator: Operator, kernel: Kernel, target: 
 def _any_candidate(
     operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target
 ) -> Candidate | None:
-    """A candidate of a config; None for a Triton function that no problem of the target's devices is for."""
+    """A candidate of a config; None if a Triton function serves no problem of the target's devices."""
     if kernel.triton is None:
         problem = next(iter(operator.workload_for(target.family)), None)
         return candidate_for(operator, kernel, config, target, problem)

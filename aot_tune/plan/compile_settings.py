@@ -1,4 +1,4 @@
-"""What all C++ and CUDA sources of a library are compiled and linked with, as CMake says it."""
+"""How all C++ and CUDA sources of a library are compiled and linked, as CMake says it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OWN = ("AOT_TUNE_PREFIX=",)
 
 
 class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """As CMake's lists have it: folders, `NAME` or `NAME=VALUE`, options, names or files of libraries.
+    """CMake's lists: folders, `NAME` or `NAME=VALUE`, options, names or files of libraries.
 
-    An option may be for one language, `$<$<COMPILE_LANGUAGE:CUDA>:--use_fast_math>`.
+    An option may apply to one language, as `$<$<COMPILE_LANGUAGE:CUDA>:--use_fast_math>` does.
     """
 
     include_directories: tuple[str, ...] = ()
@@ -33,10 +33,10 @@ class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[str, ...] = ()
 
     def for_backend(self, backend: str) -> CompileOptions:
-        """What sources of a backend get.
+        """The settings for the sources of a backend.
 
         Raises:
-            SpecError: for a definition or an option that is none, or may not be given.
+            SpecError: for a definition or an option that is malformed or not allowed.
         """
         pairs = (one.removeprefix("-D").partition("=") for one in self.definitions)
         return CompileOptions(
@@ -47,18 +47,18 @@ class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def by_backend(self) -> dict[str, CompileOptions]:
-        """What sources of each backend get."""
+        """The settings for the sources of each backend."""
         return {backend: self.for_backend(backend) for backend in _LANGUAGES}
 
     def with_more(self, other: CompileSettings) -> CompileSettings:
-        """These, and another's behind them."""
+        """These settings, followed by another's."""
         fields = {
             name: tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name)))) for name in self.__struct_fields__
         }
         return CompileSettings(**fields)
 
     def options_for(self, backend: str) -> Iterable[str]:
-        """The options that are for a backend's language."""
+        """The options for a backend's language."""
         for option in self.options:
             match = _LANGUAGE.match(option)
             if match is None:
@@ -68,21 +68,21 @@ class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PLAIN = CompileSettings()
-"""Nothing beside what every candidate is compiled with."""
+"""Nothing but what every candidate is compiled with."""
 
 
 def check_settings(settings: CompileSettings, library: str) -> None:
-    """Check what a library is compiled with.
+    """Check how a library is compiled.
 
     Raises:
-        BuildError: for an option or a definition that may not be given, and for a folder that is not there.
+        BuildError: for an option or a definition that is not allowed, and for a missing folder.
     """
     where = f"library {library!r}"
     for option in settings.options:
         if "$<" in option and not _LANGUAGE.match(option):
             raise BuildError(
                 f"{where}: COMPILE_OPTIONS has {option!r}",
-                why="of generator expressions only $<$<COMPILE_LANGUAGE:...>:...> is understood",
+                why="the only generator expression that is understood is $<$<COMPILE_LANGUAGE:...>:...>",
                 fix="write the option itself",
             )
     try:
@@ -95,8 +95,8 @@ def check_settings(settings: CompileSettings, library: str) -> None:
     for folder in settings.include_directories:
         if not Path(folder).is_dir():
             raise BuildError(
-                f"{where}: INCLUDE_DIRECTORIES has {folder!r}, which is no folder",
-                fix="give a path below the CMakeLists.txt, or a whole one",
+                f"{where}: INCLUDE_DIRECTORIES has {folder!r}, which is not a folder",
+                fix="give a path below the CMakeLists.txt, or an absolute path",
             )
 
 
@@ -106,10 +106,10 @@ def linked_libraries(
     backends: Iterable[str],
     environment: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Files of the libraries that kernels name, for the link of the library; those of `settings` are CMake's to link.
+    """Files of the libraries that kernels name, for the link of the library. CMake links those of `settings`.
 
     Raises:
-        SpecError: for each that is not found, with the kernel that names it; one for all.
+        SpecError: one error for all that are not found, with the kernels that name them.
     """
     mistakes, found = Mistakes(), dict[str, None]()
     chains = {b: toolchain_for(b, environment) for b in backends if b in _LANGUAGES}
@@ -134,9 +134,9 @@ def _files(find: Callable[[CompileOptions], tuple[str, ...]], options: CompileOp
 
 
 def of_target(file: Path, own: Iterable[str]) -> CompileSettings:
-    """What the CMake target has by `target_include_directories` and its like, without what is the library's `own`.
+    """What `target_include_directories` and similar commands add to the CMake target, without the library's `own`.
 
-    `file` is written by CMake when it generates; without it there is nothing.
+    CMake writes `file` when it generates. Without the file there is nothing.
     """
     try:
         rows = [row.partition("=") for row in file.read_text(encoding="utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""A project's libraries planned by CMake in a folder of their own, for what is done with them beside building them."""
+"""Plans a project's libraries by running CMake in a separate folder, for commands other than a build."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["configure_project", "source_folder"]
 
 _LISTS, _CACHE = "CMakeLists.txt", "CMakeCache.txt"
 _MOST_LINES = 60
-"""Lines of what CMake says that are told where it fails."""
+"""How many lines of CMake's output are shown if it fails."""
 
 
 def source_folder(given: Path) -> Path:
-    """The folder of the CMakeLists.txt of a project, which is given by its own folder or that file.
+    """The folder with the CMakeLists.txt of a project. `given` is that folder or that file.
 
     Raises:
         BuildError: when there is no project.
@@ -47,7 +47,7 @@ def source_folder(given: Path) -> Path:
 
 
 def _home_of(cache: Path) -> str:
-    """The folder of the project that a folder is a build folder of; empty where it is none."""
+    """The project folder that a build folder belongs to; empty if it is not a build folder."""
     try:
         lines = cache.read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -58,15 +58,16 @@ def _home_of(cache: Path) -> str:
 def configure_project(
     source: Path, project: Path, build: Path, options: Mapping[str, str], defines: Sequence[str] = ()
 ) -> list[Path]:
-    """Configure a project in the folder `build` as a build would; the folders of its libraries' plans.
+    """Configure a project in the folder `build`, as a build would. Returns the folders of its libraries' plans.
 
-    Libraries that kernels are linked with and that the project makes itself are built.
+
+    If kernels are linked with libraries that the project makes itself, these are built.
 
     Args:
         source: the folder of its CMakeLists.txt.
-        project: that of its pyproject.toml, whose definitions count, as where pip builds it.
-        options: of aot_tune, by name; one that is empty is left to the project and the environment.
-        defines: of the project, `NAME=VALUE`.
+        project: the folder of its pyproject.toml. The definitions there count, as in a build by pip.
+        options: options of aot_tune, by name. An empty one is left to the project and the environment.
+        defines: definitions for the project, `NAME=VALUE`.
 
     Raises:
         ToolchainError: when there is no CMake.
@@ -79,7 +80,7 @@ def configure_project(
         raise BuildError(
             f"{str(source)!r} has no library",
             why="its CMakeLists.txt calls no aot_tune_add_library" + (f"\n       {told[-1]}" if told else ""),
-            fix="call it, or state with -D NAME=VALUE what has the project do so",
+            fix="call it, or pass the -D NAME=VALUE that makes the project call it",
         )
     targets = sorted({target for plan in plans for target in _own_libraries(plan / "target.txt")})
     if targets:
@@ -92,13 +93,13 @@ def _cmake() -> str:
     found = shutil.which("cmake") or shutil.which("cmake", path=beside)
     if found is None:
         raise ToolchainError(
-            "there is no CMake", why="it tells what libraries a project has", fix="pip install cmake ninja"
+            "there is no CMake", why="CMake tells which libraries a project has", fix="pip install cmake ninja"
         )
     return found
 
 
 def _arguments(project: Path, options: Mapping[str, str], defines: Sequence[str]) -> list[str]:
-    """What CMake is given: what pip would give it, then what was asked for here."""
+    """CMake's arguments: what pip would pass, then what was asked for here."""
     table = table_of(project, "project")
     own = {
         "CMAKE_BUILD_TYPE": "Release",
@@ -106,7 +107,7 @@ def _arguments(project: Path, options: Mapping[str, str], defines: Sequence[str]
         **{f"SKBUILD_PROJECT_{k.upper()}": str(table[k]) for k in ("name", "version") if k in table},
         **{k: define_text(v) for k, v in table_of(project, "tool", "scikit-build", "cmake", "define").items()},
     }
-    with contextlib.suppress(BuildError):  # a source tree: who builds in it knows where its function is
+    with contextlib.suppress(BuildError):  # in a source tree, CMake must be told where the function is
         own["aot_tune_DIR"] = str(cmake_dir())
     ninja = shutil.which("ninja") is not None and not os.environ.get("CMAKE_GENERATOR")
     return [
@@ -128,7 +129,7 @@ def _own_libraries(file: Path) -> list[str]:
 
 
 def _run(command: Sequence[str], source: Path) -> list[str]:
-    """Run CMake; the lines that it wrote."""
+    """Run CMake. Returns the lines of its output."""
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", check=False,
@@ -139,12 +140,12 @@ def _run(command: Sequence[str], source: Path) -> list[str]:
     raise BuildError(
         f"CMake cannot {'build what is linked in' if '--build' in command else 'configure'} {str(source)!r}",
         why="\n       ".join(_errors(lines)),
-        fix="mend what it says; -D NAME=VALUE passes on what the project needs",
+        fix="correct what CMake reports; -D NAME=VALUE passes a definition to the project",
     )
 
 
 def _errors(lines: Sequence[str]) -> list[str]:
-    """The first error that CMake told, less where it was called from; else the last lines."""
+    """The first error that CMake reported, without its call stack; else the last lines."""
     first = next((i for i, line in enumerate(lines) if line.startswith("CMake Error")), None)
     if first is None:
         return list(lines[-_MOST_LINES:])

@@ -1,6 +1,6 @@
-"""Whether a project's kernels include headers of CUTLASS, as its files and its CMake code say.
+"""Whether a project's kernels include headers of CUTLASS, judged by its files and its CMake code.
 
-Only the standard library: the build backend asks before anything else is installed, so that declarations cannot be run.
+Only the standard library is used. The build backend asks before anything is installed, so it cannot run declarations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SKIPPED = ("build", "dist", "node_modules", "__pycache__", "tests")
 
 
 class _Library(NamedTuple):
-    """A call of `aot_tune_add_library`: whether it may take bundled templates, and its operators; None is all."""
+    """A call of `aot_tune_add_library`: whether it may take bundled templates, and its operators (None: all)."""
 
     bundled: bool
     operators: frozenset[str] | None
@@ -32,10 +32,10 @@ class _Library(NamedTuple):
 def uses_cutlass(project: Path, bundled: Path | None = None) -> bool:
     """Whether some kernel of the project's libraries may include CUTLASS.
 
-    Where the project's CMake code does not say which templates and operators it takes, it may take all.
+    If the project's CMake code does not say which templates and operators it takes, assume all of them.
 
     Args:
-        bundled: the folder of the bundled templates; by default that of this package.
+        bundled: the folder of the bundled templates; the default is this package's.
     """
     libraries = list(_libraries(project)) or [_Library(bundled=True, operators=None)]
     named = [one.operators for one in libraries]
@@ -74,17 +74,17 @@ def _library(words: list[str]) -> _Library:
 
 
 def _is_variable(word: str) -> bool:
-    """Whether all of it is a variable, which may stand for anything."""
+    """Whether a word is just a variable, which may stand for anything."""
     return word.startswith("${") and word.endswith("}")
 
 
 def _includes(root: Path, operators: frozenset[str] | None) -> bool:
-    """Whether a source below a folder includes CUTLASS; those in folders of other operators do not count."""
+    """Whether a source below a folder includes CUTLASS. Folders of operators that are not named do not count."""
     return any(path.suffix in _SOURCES and _INCLUDE.search(path.read_bytes()) for path in _files(root, operators))
 
 
 def _files(root: Path, operators: frozenset[str] | None = None) -> Iterator[Path]:
-    """Files below a folder, but not those of operators that are not among the named ones."""
+    """Files below a folder. If operators are named, the folders of all others are left out."""
     top = len(root.parts)
     for folder, folders, names in os.walk(root):
         here = Path(folder)

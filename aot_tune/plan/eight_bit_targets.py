@@ -1,6 +1,6 @@
-"""Where Triton kernels with tensors of f8e4m3 run: GPUs have instructions for it from sm_89 on, and Triton no code.
+"""Where Triton kernels with tensors of f8e4m3 run: GPUs convert it in instructions from sm_89 on.
 
-Conversions of f8e5m2 are code of a few instructions on every GPU, and those of CUDA templates are for both.
+Triton has no other code for it. For f8e5m2 it has short code for every GPU. CUDA templates have code for both types.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from aot_tune.support.errors import BuildError, Mistakes
 
 __all__ = ["check_instructions", "eight_bit_baselines", "generic_dtypes"]
 
-_WHY = f"GPUs convert f8e4m3 in instructions from sm_{EIGHT_BIT_BASELINE.level} on, and Triton has no code beside them"
+_WHY = (
+    f"GPUs convert f8e4m3 in instructions from sm_{EIGHT_BIT_BASELINE.level} on, and Triton has no code for older GPUs"
+)
 
 
 def generic_dtypes(operator: Operator, kernel: Kernel, baseline: Target) -> list[dict[str, str]]:
@@ -26,20 +28,20 @@ def generic_dtypes(operator: Operator, kernel: Kernel, baseline: Target) -> list
 
 
 def eight_bit_baselines(operators: Iterable[Operator], wanted: Sequence[Target]) -> tuple[Target, ...]:
-    """The baseline of generic kernels that need instructions for f8e4m3, where a target's devices run it."""
+    """The baseline of generic kernels that need instructions for f8e4m3, if the target's devices can run it."""
     needed = any(_needs(op, k, d) for op in operators for k in op.generics for d in op.dtype_choices(k))
     return (EIGHT_BIT_BASELINE,) if needed and any(map(EIGHT_BIT_BASELINE.meets, wanted)) else ()
 
 
 def check_instructions(operators: Mapping[str, Operator], targets: Sequence[Target], wanted: Sequence[Target]) -> None:
-    """Check that every Triton kernel with tensors of f8e4m3 has instructions for it on the targets that it is for.
+    """Check that Triton kernels with f8e4m3 tensors are only for targets whose GPUs have instructions for it.
 
     Args:
-        targets: those that kernels are tuned for.
-        wanted: those of the library, on whose devices its generic kernels run.
+        targets: the targets that kernels are tuned for.
+        wanted: the targets of the library. Its generic kernels run on their devices.
 
     Raises:
-        BuildError: naming kernels, targets and what to do.
+        BuildError: naming the kernels, the targets and what to do.
     """
     mistakes = Mistakes()
     gpus = [t for t in wanted if t.family == "cuda"]
@@ -75,7 +77,7 @@ def _baseline(operator: Operator, kernel: Kernel, dtypes: Mapping[str, str]) -> 
 
 
 def _needs(operator: Operator, kernel: Kernel, dtypes: Mapping[str, str]) -> bool:
-    """Whether a kernel has to do with f8e4m3 in a way that takes instructions."""
+    """Whether a kernel uses f8e4m3 in a way that needs instructions for it."""
     if kernel.triton is None:
         return False
     buffers = [a.dtype_name for a in kernel.triton.arguments.values() if isinstance(a, Buffer)]
@@ -87,7 +89,7 @@ def _is_too_old(target: Target) -> bool:
 
 
 def _is_for(kernel: Kernel, target: Target) -> bool:
-    """Whether the kernel has a config for the target: its constraints may say that it is for newer ones."""
+    """Whether the kernel has a config for the target. Its constraints may restrict it to newer ones."""
     assert kernel.triton is not None
     if target.name not in kernel.triton.inspections:
         return False

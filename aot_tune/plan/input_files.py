@@ -13,14 +13,16 @@ from aot_tune.support.installed_paths import PACKAGE
 __all__ = ["digest_of_inputs", "input_files"]
 
 _NO_INPUTS = ("__pycache__", ".git")
-"""Folders that change by themselves; so do the build folders of CMake, in a project whose own folder is a root."""
+"""Folders that change by themselves. CMake's build folders do too, if a project's own folder is a root."""
 
 
 def input_files(
     roots: Sequence[Path], operators: Mapping[str, Operator], database: str, imported: Iterable[str]
 ) -> list[Path]:
-    """Files below the roots of the operators, records, this package's code, sources of functions, and modules that
-    were imported: what a plan is made of."""
+    """The files that a plan is made of.
+
+    They are below the roots of the operators, or records, this package's code, sources of functions, or imported
+    modules."""
     files = {p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
     for root in roots:
         others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}
@@ -39,7 +41,7 @@ def input_files(
 
 
 def digest_of_inputs(files: Sequence[Path], roots: Sequence[Path]) -> str:
-    """Digest of names and contents; a file's name is taken below the folder it was found in."""
+    """Digest of names and contents. A file's name is relative to the root that has it."""
     bases = [*(r.resolve() for r in roots), PACKAGE]
 
     def name(file: Path) -> str:

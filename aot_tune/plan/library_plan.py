@@ -1,7 +1,7 @@
-"""The plan of a library: what CMake asked for, checked before anything is compiled, and written for the build step.
+"""The plan of a library: what CMake asked for, checked before any compile, and written down for the build step.
 
-`plan.json` decides whether the build step runs again, so it holds contents and no path of this machine that may change
-between two isolated builds; those are in `paths.json`.
+If `plan.json` changes, the build step runs again. So it holds contents, but no path that may differ between two
+isolated builds on this machine. These paths are in `paths.json`.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from aot_tune.triton.read_declarations import Inspections
 __all__ = ["Paths", "Plan", "Request", "make_plan", "read_plan", "write_plan"]
 
 _UNMEASURED = ("generic", "compile")
-"""Modes in which nothing is chosen by measurements, new or recorded."""
+"""Modes that choose nothing by measurements, neither new nor recorded."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What `aot_tune_add_library` was given."""
+    """The arguments of `aot_tune_add_library`."""
 
     name: str
     prefix: str
@@ -72,10 +72,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A checked library.
 
-    `targets` are those to tune or replay, `baselines` those that generic variants are compiled for; `older` is that of
-    the targets, if any, which is tuned in a short turn for older CPUs. `inputs` is a digest of everything that is read.
-    `workload` is what AOT_TUNE_WORKLOAD names, whose paths are no part of `options`, nor is that of XLA's headers.
-    `compile` has no folders and libraries here: those are in `Paths`.
+    `targets` are tuned or replayed. Generic variants are compiled for `baselines`. `older` is the target for older
+    CPUs, if any, which is tuned in a short turn. `inputs` is a digest of everything that is read. `workload` is what
+    AOT_TUNE_WORKLOAD names. Its paths are not part of `options`, nor is the path of XLA's headers. `compile` has no
+    folders and libraries here: those are in `Paths`.
     """
 
     name: str
@@ -100,13 +100,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     compile: CompileSettings = CompileSettings()
 
     def summary(self) -> list[str]:
-        """What the build will use, a line each."""
+        """What the build will use, one line for each fact."""
         options, count = self.options, len(self.operators)
         budget = "no limit" if options.budget is None else f"{options.budget:g} s"
         return [
             f"library {self.name}: {count} operator{'s' * (count != 1)}: {', '.join(self.operators)}",
             f"mode {options.mode}" + ("" if self.may_measure else ", without measuring in an editable install"),
-            f"targets {', '.join(self.targets) or 'none beside the generic variants'}",
+            f"targets {', '.join(self.targets) or 'only the generic variants'}",
             *([f"{self.older} is for older CPUs, {self._of_older()}"] if self.older else []),
             f"devices {'; '.join(self.devices)}",
             *(f"workload {line}" for line in self.workload.told()),
@@ -119,12 +119,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def _of_older(self) -> str:
         if self.options.replays or not self.may_measure:
-            return "as far as records have it"
+            return "as far as records know it"
         return f"tuned last, for {self.options.older_cpus} s at most (AOT_TUNE_OLDER_CPUS)"
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan's inputs are on this machine; `compilers` has a line for each compiler that was chosen.
+    """Where a plan's inputs are on this machine. `compilers` has a line for each compiler that was chosen.
 
     `cxx` is the variable CXX as CMake sets it.
     """
@@ -142,16 +142,16 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
 def make_plan(
     request: Request, environment: Mapping[str, str], cluster: Callable[[], Machines] | None = None
 ) -> tuple[Plan, Paths, list[Path]]:
-    """Check a request whole and return the plan, its paths, and the files that it depends on.
+    """Check a whole request. Returns the plan, its paths, and the files that it depends on.
 
-    `cluster` reaches the one that AOT_TUNE_EXECUTOR asks for; without it, this machine is all that there is.
+    `cluster` connects to the cluster of AOT_TUNE_EXECUTOR. Without it, only this machine is used.
 
     Raises:
-        AotTuneError: for all that is wrong with declarations and templates, or the first other thing that is wrong,
-            before any compiler has run on a candidate.
+        AotTuneError: before any candidate is compiled. One error names all mistakes in declarations and templates; any
+            other mistake is reported by itself.
     """
     _check_request(request)
-    stated = {name: value for name, value in environment.items() if value}  # one that is empty is as one not set
+    stated = {name: value for name, value in environment.items() if value}  # an empty variable counts as not set
     options = resolve(request.options, {**request.defaults, **stated})
     _check_environment(options, environment)
     check_backends(options.exclude_backends)
@@ -244,7 +244,7 @@ def make_plan(
 
 
 def _check_request(request: Request) -> None:
-    """Raise for names that are none, for files that would not be below the folder of the build, and for bad options."""
+    """Raise for names that are not allowed, for files outside of the build folder, and for bad options."""
     for what, name in (("library name", request.name), ("prefix", request.prefix), ("module", request.module or "m")):
         check_identifier(name, what)
     check_settings(request.compile, request.name)
@@ -269,7 +269,7 @@ def _databases(folder: str) -> list[OperatorDatabase]:
         raise BuildError(
             f"database {folder!r} is not a folder",
             why="DATABASE names the folder of recorded measurements",
-            fix="leave DATABASE out, write the folder with `aot-tune tune` or `aot-tune record`, and name it then",
+            fix="leave DATABASE out, write the folder with `aot-tune tune` or `aot-tune record`, then name it",
         )
     return load_databases(Path(folder))
 
@@ -283,7 +283,7 @@ def _recorded(databases: Iterable[OperatorDatabase]) -> dict[str, list[Problem]]
 
 
 def _check_environment(options: Options, environment: Mapping[str, str]) -> None:
-    """Raise for a bad date, or a cache that the user named and that cannot be used; the default one is not needed."""
+    """Raise for a bad date, or for an unusable cache that the user named. A build can do without the default cache."""
     check_epoch(environment)
     tiers = ";".join(options.cache_tiers)
     named = {
@@ -300,7 +300,7 @@ def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[st
 
 
 def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
-    """Write plan, paths and the list of input files below `directory`; an unchanged plan keeps its time stamp."""
+    """Write plan, paths and the list of input files below `directory`. An unchanged plan keeps its time stamp."""
     directory.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
     path = directory / "plan.json"
@@ -324,10 +324,10 @@ def _cmake_list(name: str, values: Iterable[str]) -> str:
 
 
 def read_plan(directory: Path) -> tuple[Plan, Paths]:
-    """Read what `write_plan` wrote; `Paths.compile` is all that sources are compiled with, the CMake target's too.
+    """Read what `write_plan` wrote. `Paths.compile` is complete: it includes the CMake target's settings.
 
     Raises:
-        BuildError: when there is no plan in `directory`, or it is of another version.
+        BuildError: when `directory` has no plan, or a plan of another version.
     """
     try:
         plan = msgspec.json.decode((directory / "plan.json").read_bytes(), type=Plan)

@@ -1,4 +1,4 @@
-"""What a build may measure on: the devices of this machine, or of this machine's CPU and a cluster's nodes."""
+"""Where a build may measure: on this machine's devices, or on its CPU and a cluster's nodes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Machines(Protocol):
     """Where a build measures."""
 
     def best(self) -> list[Target] | None:
-        """The best targets of the devices there; None where it is this machine alone."""
+        """The best targets of the devices; None means this machine only."""
 
     def native(self) -> list[Target]:
-        """Targets that run there, by family and level."""
+        """Targets that run on the devices, by family and level."""
 
     def devices(self, threads: int, families: Sequence[str]) -> list[Device]:
-        """The devices of some families; `threads` are those of the CPU."""
+        """The devices of some families. `threads` is for the CPU."""
 
     def check_measuring(self, targets: Sequence[Target], toolkit: str, environment: Mapping[str, str]) -> list[str]:
         """See `preflight.check_measuring`."""
@@ -51,7 +51,7 @@ class ThisMachine:
 
 
 def devices(threads: int, families: Sequence[str]) -> list[Device]:
-    """The devices of this machine of the families that are asked for; `threads` are those of the CPU."""
+    """This machine's devices of the requested families. `threads` is for the CPU."""
     here = device_families(native_targets())
     return [d for family in here if family in families for d in devices_of(family, threads)]
 

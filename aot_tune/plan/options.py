@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 TOLERANT = "replay-or-generic"
-"""The mode that does without records that are missing or do not hold any more."""
+"""The replay mode that tolerates missing records and records that no longer hold."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,25 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_MODE",
         "auto",
-        "`auto` uses recorded measurements of this device and measures the rest. `tune` measures again, or goes on "
-        "with a `tune` that did not end. `replay` uses the database only and fails on a miss. `replay-or-generic` "
+        "`auto` uses recorded measurements of this device and measures the rest. `tune` measures again, or continues "
+        "a `tune` that did not end. `replay` uses the database only and fails on a miss. `replay-or-generic` "
         "replays the records that still hold. What they lack gets the generic variant, and a `NOTE` lists it "
         "([tuning-elsewhere.md](../tuning-elsewhere.md)). `generic` does not tune. "
-        "`compile` compiles every candidate without a device, and goes on as `generic` "
+        "`compile` compiles every candidate without a device, and continues as `generic` "
         "([compiling.md](../compiling.md))",
         ("auto", "tune", "replay", TOLERANT, "generic", "compile"),
     ),
     Option(
         "AOT_TUNE_TARGETS",
         "native",
-        "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`. `native` is the best that this "
-        "machine has, CPU and GPU. `cpu` or `cuda` is the best of that family alone. If records "
+        "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`. `native` is the best CPU target "
+        "and GPU target of this machine. `cpu` or `cuda` is the best of that family only. If records "
         "are replayed, `native` is all targets of the database",
     ),
     Option(
         "AOT_TUNE_OLDER_CPUS",
         "40",
-        "seconds that a build may take longer to make variants for older CPUs, `cpu-x86-64-v3`. It makes them if this "
+        "extra seconds that a build may take to make variants for older CPUs, `cpu-x86-64-v3`. It makes them if this "
         "machine's CPU has AVX-512 and `AOT_TUNE_TARGETS` is `native`. 0 makes none ([targets.md](../targets.md))",
     ),
     Option(
@@ -77,7 +77,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_SURVEY",
         "",
-        "how many shapes of each kind of calls to survey: the best candidates are timed on them, so that calls beside "
+        "how many shapes of each kind of calls to survey: the best candidates are timed on them, so that calls outside "
         "the workload get the right variant too. 0 is none. Empty is 0 for the effort `quick`, 200 within 90 s for "
         "`default`, else 800",
     ),
@@ -90,9 +90,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_MAX_VARIANTS",
         "",
-        "how many variants of each kind of calls are kept at most, whatever regret is left. Generic variants, a "
-        "vendor's own choice and its algorithms for single problems do not count. Empty is 12 with a survey, else no "
-        "limit",
+        "how many variants of each kind of calls are kept at most, even if more would lower the regret. Generic "
+        "variants, a vendor's own choice and its algorithms for single problems do not count. Empty is 12 with a "
+        "survey, else no limit",
     ),
     Option(
         "AOT_TUNE_MAX_BYTES",
@@ -171,9 +171,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_DEVICE",
         "",
-        "whose records decide for targets that are not measured. Name devices, such as `NVIDIA H200`, or folders of "
-        "records, separated by `;`. `*` is any characters. Empty takes the records of a device that is here or like "
-        "it, else the first folder by name",
+        "whose records decide for targets that this build does not measure. Name devices, such as `NVIDIA H200`, or "
+        "folders of records, separated by `;`. `*` is any characters. Empty takes the records of a device that is here "
+        "or is like it, else the first folder by name",
     ),
     Option(
         "AOT_TUNE_WORKLOAD",
@@ -193,21 +193,23 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def effort_limit(effort: str, guesses: int) -> int | None:
-    """Configs to try of a kernel for a target whose author gave that many guesses; None is all."""
+    """How many configs of a kernel to try for a target, given its author's number of guesses; None is all."""
     limits = {"quick": 4, "default": max(8, guesses), "thorough": max(100, guesses), "exhaustive": None}
     return limits[effort]
 
 
 _OTHERS = ("CPU_LEVEL", "EXCLUDE", "FORCE", "IMPORT_PATH", "KERNEL_DIR", "TEMPLATE_ROOTS", "TRUST_CACHE")
-"""Variables that are no options of a build."""
+"""Variables that belong to aot_tune but are not options of a build."""
 
 
 def misspelt(environment: Mapping[str, str]) -> list[str]:
-    """A line for each variable of the environment that is no option but nearly one: nothing else would tell."""
+    """A line for each variable in the environment whose name is almost an option's. Nothing else would report it."""
     known = [*(o.name for o in OPTIONS), *(f"AOT_TUNE_{name}" for name in _OTHERS)]
     names = sorted(n for n in environment if n.startswith("AOT_TUNE_") and n not in known)
     near = {n: difflib.get_close_matches(n, known, n=1, cutoff=0.85) for n in names}
-    return [f"{n} in the environment is no option and does nothing; did you mean {m[0]}?" for n, m in near.items() if m]
+    return [
+        f"{n} in the environment is not an option and has no effect; did you mean {m[0]}?" for n, m in near.items() if m
+    ]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,12 +241,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def replays(self) -> bool:
-        """Whether records decide, and nothing is measured."""
+        """Whether records decide and nothing is measured."""
         return self.mode in ("replay", TOLERANT)
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
-    """Check what CMake gave and fill the rest from the environment and the defaults.
+    """Check what CMake passed. The environment and the defaults fill in the rest.
 
     Raises:
         OptionError: naming the option, its value and what is allowed.
@@ -279,7 +281,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         max_regret=_share("AOT_TUNE_MAX_REGRET", values["AOT_TUNE_MAX_REGRET"]),
         max_variants=_count("AOT_TUNE_MAX_VARIANTS", values["AOT_TUNE_MAX_VARIANTS"]),
         max_bytes=_count("AOT_TUNE_MAX_BYTES", values["AOT_TUNE_MAX_BYTES"], most=2**40),
-        workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
+        workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may contain a comma
         keep=_folder("AOT_TUNE_KEEP", values["AOT_TUNE_KEEP"]),
         executor=values["AOT_TUNE_EXECUTOR"],
         xla_ffi=_headers("AOT_TUNE_XLA_FFI", values["AOT_TUNE_XLA_FFI"]),
@@ -288,12 +290,12 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
 
 
 def _names(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
-    """The parts of a list, which semicolons separate, as in CMake; a comma, which other tools take, is refused."""
+    """The items of a list. Semicolons separate them, as in CMake. A comma, as other tools take it, is an error."""
     value = values[name]
     if "," in value:
         raise OptionError(
             f"{name}={value!r} has a comma",
-            why="semicolons separate the parts of a list, as in CMake",
+            why="semicolons separate the items of a list, as in CMake",
             fix=f"write {name}='{';'.join(_parts(value.replace(',', ';')))}', in quotes on a command line",
         )
     return _parts(value)
@@ -307,7 +309,7 @@ def _folder(name: str, value: str) -> str:
     if value and not os.path.isabs(value):  # noqa: PTH117 - a text is a path here, and nothing of the disk is asked
         raise OptionError(
             f"{name}={value!r} is not an absolute path",
-            why="builds run in folders of their own, often temporary ones",
+            why="builds run in their own folders, which are often temporary",
             fix=f'write for example {name}="$PWD/kept"',
         )
     return value

@@ -1,4 +1,4 @@
-"""What must be so before a build measures; each fault has its own message, before anything is compiled."""
+"""What must hold before a build measures. Each fault has its own message, before anything is compiled."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ __all__ = [
 
 
 def check_machine(machine: str) -> None:
-    """Check what the C++ compiler compiles for, as it tells; a kernel's error would blame the kernel.
+    """Check which machine the C++ compiler compiles for. Otherwise a kernel's error would blame the kernel.
 
     Raises:
-        ToolchainError: for a cross compiler, or one of a machine that there are no targets for.
+        ToolchainError: for a cross compiler, or a compiler for a machine without targets.
     """
     if machine and not machine.startswith(("x86_64", "amd64")):
         raise ToolchainError(
             f"the C++ compiler is for {machine}",
-            why="kernels for CPUs are compiled for x86-64, and run where they are compiled",
+            why="kernels for CPUs are compiled for x86-64, and run on the machine that compiles them",
             fix="set CXX or CMAKE_CXX_COMPILER to a compiler for x86-64, and build there, without a toolchain file for "
             "another machine",
         )
 
 
 def check_epoch(environment: Mapping[str, str]) -> None:
-    """Check the date that reproducible builds give their files; who reads it last reads it after the tuning.
+    """Check the date that reproducible builds give their files. Others would read it only after the tuning.
 
     Raises:
         OptionError: when it is not a count of seconds.
@@ -62,14 +62,14 @@ def check_epoch(environment: Mapping[str, str]) -> None:
 
 
 def check_measuring(targets: Sequence[Target], toolkit: str, environment: Mapping[str, str] | None) -> list[str]:
-    """Check GPU, driver and torch for targets that have a device here, as far as they are CUDA's; returns warnings.
+    """Check GPU, driver and torch, if a CUDA target has a device here. Returns warnings.
 
     Args:
         toolkit: version of nvcc.
-        environment: what makes GPUs visible; None is this process's.
+        environment: says which GPUs are visible; None means this process's environment.
 
     Raises:
-        ToolchainError: when candidates could not be measured, with the remedy.
+        ToolchainError: when candidates could not be measured. It says what to do.
     """
     if not any(t.family == "cuda" for t in targets):
         return []
@@ -78,15 +78,15 @@ def check_measuring(targets: Sequence[Target], toolkit: str, environment: Mappin
 
 
 def check_devices(patterns: Iterable[str], databases: Sequence[OperatorDatabase]) -> None:
-    """Check that each device whose records shall decide has some, where there are any.
+    """Check that there are records for each device whose records shall decide, if there are any records.
 
     Raises:
-        OptionError: naming the devices that there are records of.
+        OptionError: naming the devices that have records.
     """
     names = sorted({d.device.name for d in databases})
     for pattern in patterns if databases else ():
         if not any(is_of(d.device, pattern) for d in databases):
-            what = f"AOT_TUNE_DEVICE has {pattern!r}, of which there is no record"
+            what = f"AOT_TUNE_DEVICE has {pattern!r}, and there is no record of it"
             raise OptionError(what, fix=did_you_mean(pattern, names))
 
 
@@ -97,11 +97,11 @@ def check_memory(
     devices: Sequence[Device],
     places: Mapping[tuple[str, str], str],
 ) -> None:
-    """Check that the tensors of each problem fit into the memory of the device that it would be measured on.
+    """Check that the tensors of each problem fit into the memory of the device that would measure it.
 
     Args:
-        pattern: of the kernels that are tuned; where it names none of an operator, nothing is measured.
-        places: file and line of problems that a file states, by operator and problem id.
+        pattern: of the kernels that are tuned. An operator without such a kernel is not measured.
+        places: by operator and problem id, the file and line that state a problem.
 
     Raises:
         BuildError: naming all problems that do not fit.
@@ -127,7 +127,7 @@ def check_memory(
 
 
 def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> list[str]:
-    """A line for each kernel that no problem of the workload meets the conditions of: it would never be tried."""
+    """A line for each kernel whose conditions hold on no problem of the workload: it would never be tried."""
     found: list[str] = []
     for operator in operators:
         for kernel in operator.kernels:
@@ -137,20 +137,20 @@ def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> li
                     wanted = " and ".join(c.key() for c in kernel.requires)
                     found.append(
                         f"kernel {operator.name}/{kernel.name} is tried on no problem: it requires {wanted}, and no "
-                        f"problem of the workload for {devices} is so"
+                        f"problem of the workload for {devices} meets that"
                     )
     return found
 
 
 def unchecked(operators: Iterable[Operator]) -> list[str]:
-    """Lines about derived checks that are left out for their size, and about what there is none of."""
+    """Lines about derived checks that are left out because of their size, and about kernels without any."""
     most, lines = Policy().check_bytes, list[str]()
     for operator in operators:
         left, count = large_checks(operator, (), most)
         if not count:
             lines.append(
-                f"operator {operator.name}: no derived problem is legal: its kernels are verified on its workload and "
-                "checks alone; declare `checks` of odd sizes"
+                f"operator {operator.name}: no derived problem is legal: its kernels are verified only on its workload "
+                "and checks; declare `checks` of odd sizes"
             )
             continue
         own = {k.name: _large_checks(operator, k, most) for k in operator.kernels if not k.generic}
@@ -158,7 +158,7 @@ def unchecked(operators: Iterable[Operator]) -> list[str]:
         if never:
             lines.append(
                 f"operator {operator.name}: no derived problem meets what {', '.join(never)} require"
-                f"{'s' * (len(never) == 1)}: verified on the workload alone; declare `checks` that do"
+                f"{'s' * (len(never) == 1)}: verified only on the workload; declare `checks` that do"
             )
         others = sorted((k for k, (n, _) in own.items() if n > left), key=lambda k: (-own[k][0], k))
         if left or others:
@@ -171,13 +171,13 @@ def unchecked(operators: Iterable[Operator]) -> list[str]:
 
 
 def _large_checks(operator: Operator, kernel: Kernel, most: int) -> tuple[int, int]:
-    """As `large_checks`, of the config with the most derived checks: guards may depend on parameters."""
+    """As `large_checks`, for the config with the most derived checks, because guards may depend on parameters."""
     sets = guard_sets(kernel, kernel.requires)
     return max((large_checks(operator, guards, most) for guards in sets), key=lambda counts: counts[1])
 
 
 def check_kernels(operators: Mapping[str, Operator]) -> None:
-    """Raise for kernels of a backend that there is not."""
+    """Raise for kernels whose backend does not exist."""
     mistakes = Mistakes()
     for operator in operators.values():
         for kernel in operator.kernels:
@@ -191,17 +191,17 @@ def check_kernels(operators: Mapping[str, Operator]) -> None:
 
 
 def check_backends(exclude: Sequence[str]) -> None:
-    """Raise for names in AOT_TUNE_EXCLUDE_BACKENDS that are no backends."""
+    """Raise for names in AOT_TUNE_EXCLUDE_BACKENDS that are not backends."""
     known = sorted(toolchains())
     for name in exclude:
         if name not in known:
             raise OptionError(
-                f"AOT_TUNE_EXCLUDE_BACKENDS has {name!r}, which is no backend", fix=did_you_mean(name, known)
+                f"AOT_TUNE_EXCLUDE_BACKENDS has {name!r}, which is not a backend", fix=did_you_mean(name, known)
             )
 
 
 def check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
-    """Raise when AOT_TUNE_FILTER names no kernel of a library that has some to tune."""
+    """Raise if AOT_TUNE_FILTER matches no kernel of a library that has kernels to tune."""
     names = [f"{op.name}/{k.name}" for op in operators.values() for k in op.kernels if not k.generic]
     choices = {*names, *(f"{name.partition('/')[0]}/*" for name in names)}
     if names and not any(fnmatchcase(name, pattern) for name in names):
@@ -209,7 +209,7 @@ def check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
 
 
 def check_answers(operators: Mapping[str, Operator], families: Sequence[str]) -> None:
-    """Raise for an operator of which the library would have no variant at all."""
+    """Raise for an operator that would have no variant at all in the library."""
     for operator in operators.values():
         served = {f for k in operator.generics for f in families_of(toolchain_for(k.backend))}
         if not served & set(families):

@@ -1,4 +1,4 @@
-"""What a project's pyproject.toml says of its build. Only the standard library: the build backend asks, too."""
+"""What a project's pyproject.toml says of its build. Only the standard library: the build backend uses this too."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["define_text", "table_of"]
 
 
 def table_of(project: Path, *names: str) -> dict[str, Any]:
-    """A table of the project's pyproject.toml, such as `tool`, `scikit-build`; empty where there is none."""
+    """A table of the project's pyproject.toml, such as `tool`, `scikit-build`; empty if there is none."""
     try:
         toml = importlib.import_module("tomllib")
-    except ImportError:  # Python 3.10: scikit-build-core brings the same under another name
+    except ImportError:  # Python 3.10: scikit-build-core brings the same module under another name
         toml = importlib.import_module("tomli")
     try:
         with (project / "pyproject.toml").open("rb") as file:
@@ -27,7 +27,7 @@ def table_of(project: Path, *names: str) -> dict[str, Any]:
 
 
 def define_text(value: object) -> str:
-    """A define of scikit-build-core as text: a list is joined, a table has the name of a variable and a default."""
+    """A definition for scikit-build-core as text: a list is joined; a table names a variable and a default."""
     if isinstance(value, list):
         return ";".join(map(str, value))
     if isinstance(value, dict):

@@ -1,7 +1,8 @@
-"""What a build needs beside its static requirements, by its targets, its kernels and the machine: torch, Triton, nvcc,
-CUTLASS, XLA's headers, or nothing.
+"""What a build needs beside its static requirements: torch, Triton, nvcc, CUTLASS, XLA's headers, or nothing.
 
-Only the standard library: the build backend asks before anything else is installed.
+
+It depends on the targets, the kernels and the machine. Only the standard library is used, because the build backend
+asks before anything else is installed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CUTLASS = "nvidia-cutlass>=4.2"
 _XLA = "jaxlib>=0.6"
 _TRITON = "triton>=3.6,<3.10"
 _OLDEST_WHEELS = 13
-"""Wheels of nvcc for earlier versions of CUDA hold no nvcc."""
+"""The oldest CUDA whose nvcc wheels contain nvcc."""
 _SECONDS = 20.0
 _DEPTH = 4
 _SKIPPED = ("build", "dist", "node_modules", "__pycache__")
@@ -42,12 +43,12 @@ def build_requirements(
     editable: bool = False,
     system: Path = SYSTEM_CUDA,
 ) -> list[str]:
-    """Requirements of a wheel of the project at that folder; empty for one without GPUs and handlers of XLA.
+    """Requirements of a wheel of the project in a folder; empty for one without GPUs and without handlers of XLA.
 
     Args:
         settings: what the front end passes on (`-C`).
-        editable: an editable install, which measures only under AOT_TUNE_MODE=tune.
-        system: where the machine's CUDA toolkit is when no variable tells.
+        editable: whether the install is editable. Such an install measures only under AOT_TUNE_MODE=tune.
+        system: where the machine's CUDA toolkit is if no variable says it.
     """
     mode = chosen("AOT_TUNE_MODE", settings, environ, project) or "auto"
     text = chosen("AOT_TUNE_TARGETS", settings, environ, project) or "native"
@@ -74,10 +75,11 @@ def build_requirements(
 
 
 def chosen(name: str, settings: Mapping[str, Any] | None, environ: Mapping[str, str], project: Path) -> str:
-    """The value of a CMake variable as the build will see it; empty when it is nowhere.
+    """The value of a CMake variable as the build will see it; empty if it is not set.
 
-    Of several places the first counts, in scikit-build-core's order: arguments of CMake, definitions (both from the
-    environment before the front end's, these before the project's own), and an environment variable of that name.
+    The first place counts, in scikit-build-core's order: arguments of CMake, definitions, and an environment variable
+    of that name. Arguments and definitions come from the environment, then from the front end, definitions also from
+    the project.
     """
     places = (
         _words(environ.get("CMAKE_ARGS", "")),
@@ -96,7 +98,7 @@ def chosen(name: str, settings: Mapping[str, Any] | None, environ: Mapping[str, 
 
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The newest CUDA that the driver supports (13000 for 13.0, 0 without a driver), and how many GPUs are visible."""
+    """The newest CUDA that the driver supports (13000 for 13.0, 0 without a driver), and the number of visible GPUs."""
     probe = Path(__file__).resolve().parents[1] / "compile" / "cuda" / "ask_driver.py"
     try:
         done = subprocess.run(
@@ -114,13 +116,13 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _nvcc_wheels(driver: int) -> list[str]:
-    """A whole compiler, not newer than the driver where there is one."""
+    """A complete compiler that is not newer than the driver, if there is a driver."""
     limit = f",<{driver // 1000}.{driver % 1000 // 10 + 1}" if driver // 1000 >= _OLDEST_WHEELS else ",<14"
     return [f"{name}>={_OLDEST_WHEELS}{limit}" for name in NVCC_WHEELS]
 
 
 def _has_nvcc(environ: Mapping[str, str], system: Path) -> bool:
-    """Whether the machine has an nvcc, in the places where the toolchain looks; a wrong NVCC is an error later."""
+    """Whether the machine has an nvcc in a place where the toolchain looks. A wrong NVCC is reported later."""
     if environ.get("NVCC") or environ.get("CUDACXX"):
         return True
     homes = [str(Path(environ[n], "bin")) for n in ("CUDA_HOME", "CUDA_PATH") if environ.get(n)]
@@ -129,7 +131,7 @@ def _has_nvcc(environ: Mapping[str, str], system: Path) -> bool:
 
 
 def _any_file(project: Path, ending: str, text: bytes) -> bool:
-    """Whether a file of the project with that ending of its name holds the text."""
+    """Whether a file of the project whose name has the given ending contains the text."""
     top = len(project.parts)
     for folder, folders, files in os.walk(project):
         deep = len(Path(folder).parts) - top >= _DEPTH
@@ -141,7 +143,7 @@ def _any_file(project: Path, ending: str, text: bytes) -> bool:
 
 
 def _contents(path: Path) -> bytes:
-    """Nothing where it cannot be read, such as an editor's lock, which is a link to nowhere."""
+    """A file's contents; empty if it cannot be read, such as an editor's lock, which is a dangling link."""
     try:
         return path.read_bytes() if path.is_file() else b""
     except OSError:
@@ -149,12 +151,12 @@ def _contents(path: Path) -> bytes:
 
 
 def _setting(name: str, settings: Mapping[str, Any] | None) -> Any:
-    """What a front end passes on to scikit-build-core under that name."""
+    """The value that a front end passes to scikit-build-core under a name."""
     return (settings or {}).get(name) or (settings or {}).get(f"skbuild.{name}")
 
 
 def _listed(value: Any) -> list[str]:
-    """A list of scikit-build-core, whose parts semicolons separate in a text."""
+    """A list of scikit-build-core. In text form, semicolons separate its items."""
     parts = value if isinstance(value, list) else str(value or "").split(";")
     return [str(part) for part in parts if part]
 

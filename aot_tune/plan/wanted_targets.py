@@ -1,4 +1,4 @@
-"""The targets that a build is asked for: by name, by family, or what this machine and the records have."""
+"""The targets of a build: by name, by family, or those that this machine and the records have."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from aot_tune.support.errors import BuildError, OptionError
 __all__ = ["Wanted", "apart", "best_here", "in_order", "is_run_by", "targets_for", "targets_named"]
 
 _OLDER, _BESIDE = "cpu-x86-64-v3", 4
-"""What is tuned for older CPUs beside the target of a CPU of that level or above."""
+"""The target for older CPUs. It is tuned too if the CPU's own target has at least this level."""
 
 
 class Wanted(NamedTuple):
-    """The targets of a build, and that for older CPUs beside them, which has but a short turn; None without one."""
+    """The targets of a build. `older` is the target for older CPUs, which gets only a short turn; None without one."""
 
     targets: list[Target]
     older: Target | None
@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
 def targets_for(
     options: Options, recorded: Sequence[OperatorDatabase], best: Sequence[Target] | None = None
 ) -> list[Target]:
-    """The targets that the options ask for; the `best` of devices are of this machine's where they are not given."""
+    """The targets that the options ask for. `best` are those of the devices; the default is this machine's."""
     if options.mode == "replay" and not recorded:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
@@ -59,10 +59,10 @@ def apart(
     may_measure: bool,
     best: Sequence[Target] | None = None,
 ) -> Wanted:
-    """The targets that the options ask for, with that for older CPUs apart, or added where it is to be tuned too.
+    """The targets that the options ask for. The one for older CPUs is separate, or is added if it is tuned too.
 
-    It goes with `native` alone: who names targets gets these, and all of them whole. A build that measures nothing has
-    it where records do.
+    It comes only with `native`. If the user names targets, exactly these are tuned, each in full. A build that measures
+    nothing has it if records have it.
     """
     targets = targets_for(options, recorded, best)
     newest = max((t.level for t in targets if t.on_host), default=0)
@@ -75,13 +75,13 @@ def apart(
 
 def best_here() -> list[Target]:
     """The best target of each family that this machine has devices of."""
-    return list({t.family: t for t in native_targets()}.values())  # by level: the last of a family is its best
+    return list({t.family: t for t in native_targets()}.values())  # the last of a family is its best
 
 
 def targets_named(name: str, best: Sequence[Target] | None = None) -> list[Target]:
-    """The targets that a name stands for: `native` for the `best` of all devices, a family for those of its devices.
+    """The targets that a name stands for: `native` is the `best` of all devices, a family is the best of its devices.
 
-    Without `best` they are this machine's, one of a family.
+    Without `best`, the best targets of this machine count, one for each family.
     """
     here = best_here() if best is None else best
     if name == "native":
@@ -99,10 +99,10 @@ def targets_named(name: str, best: Sequence[Target] | None = None) -> list[Targe
 
 
 def is_run_by(device: Device, target: Target, native: Collection[str], baselines: Collection[Target]) -> bool:
-    """Whether a device of this machine, whose own targets are the `native` ones, runs a target.
+    """Whether a device of this machine runs a target. `native` are the machine's own targets.
 
-    A CPU runs all that are native. A GPU's own targets are those of its generation; it runs baselines of generic
-    variants too.
+    A CPU runs all native targets. A GPU's own targets are those of its generation. It also runs baselines of generic
+    variants.
     """
     if device.family != target.family:
         return False

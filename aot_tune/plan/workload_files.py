@@ -1,4 +1,4 @@
-"""Workloads of AOT_TUNE_WORKLOAD: files of JSON lines, a problem each, checked against the operators of a library."""
+"""Workloads of AOT_TUNE_WORKLOAD: files of JSON lines, one problem each, checked against a library's operators."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from aot_tune.workloads.workload_records import CountedProblem, decode_workload
 
 __all__ = ["ReadWorkload", "WorkloadFile", "WorkloadPlan", "is_served", "read_workload"]
 
-_FORMAT = 'a line is {"operator": NAME, "dims": {...}} and what else a problem has; see docs/workload-files.md'
-_ELSEWHERE = "a project of several libraries gives each its file by WORKLOAD of aot_tune_add_library"
-_OF_ANY = "where its operators are the same, `aot-tune workload merge` makes a workload of it that is any library's"
+_FORMAT = 'a line is {"operator": NAME, "dims": {...}} with the other fields of a problem; see docs/workload-files.md'
+_ELSEWHERE = "in a project of several libraries, name each library's file as WORKLOAD of its aot_tune_add_library"
+_OF_ANY = "if its operators are the same, `aot-tune workload merge` turns it into a workload for any library"
 
 
 class WorkloadFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,7 +45,7 @@ class WorkloadFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the files state, by operator; it holds contents and no path, as a plan does."""
+    """What the files state, by operator. Like a plan, it holds contents and no paths."""
 
     files: tuple[WorkloadFile, ...] = ()
     operators: dict[str, StatedWorkload] = {}
@@ -53,26 +53,26 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def told(self) -> list[str]:
         """A line for each file."""
         return [
-            f"{one.name}: {_counted(one.problems)}" + (" beside the declared ones" if one.beside else "")
+            f"{one.name}: {_counted(one.problems)}" + (" added to the declared ones" if one.beside else "")
             for one in self.files
         ]
 
     def unserved(self, operator: Operator, families: Iterable[str]) -> dict[str, list[str]]:
-        """Ids of the problems stated for an operator that no kernel takes, by family of devices."""
+        """By family of devices, ids of an operator's stated problems that no kernel takes."""
         problems = [one.problem for one in self.operators[operator.name].problems]
         found = {f: [p.id for p in problems if not is_served(operator, p, f)] for f in families}
         return {f: left for f, left in found.items() if left}
 
     def stated_for(self, operator: Operator, families: Iterable[str]) -> Operator:
-        """The operator with the workload that is stated for it; itself where there is none."""
+        """The operator with its stated workload; the operator itself if there is none."""
         stated = self.operators.get(operator.name)
         return operator if stated is None else with_workload(operator, stated, self.unserved(operator, families))
 
     def notes(self, operators: Mapping[str, Operator], families: Sequence[str]) -> list[str]:
-        """A line for each operator of which no kernel for some devices takes some of the stated problems."""
+        """A line for each operator with stated problems that no kernel for some devices takes."""
         return [
             f"workload: no kernel of {name} for {family} takes {len(left)} of {len(stated.problems)} problems, such as "
-            f"'{left[0]}': nothing is tuned for them there"
+            f"'{left[0]}': nothing is tuned for them"
             for name, stated in self.operators.items()
             for family, left in self.unserved(operators[name], families).items()
         ]
@@ -88,7 +88,7 @@ def is_served(operator: Operator, problem: Problem, devices: str) -> bool:
 
 @dataclass
 class ReadWorkload:
-    """A workload as it was read; `places` has the file and line of each problem, by operator and problem id."""
+    """A workload as it was read. By operator and problem id, `places` has the file and line of each problem."""
 
     plan: WorkloadPlan = field(default_factory=WorkloadPlan)
     paths: list[Path] = field(default_factory=list)
@@ -104,14 +104,14 @@ def read_workload(
     recorded: Mapping[str, Sequence[Problem]],
     mistakes: Mistakes,
 ) -> ReadWorkload:
-    """Read the files of a workload; `mistakes` get what is wrong with them, by file and line.
+    """Read the files of a workload. `mistakes` collects what is wrong with them, by file and line.
 
     Args:
-        given: paths; with a `+` in front, the file's problems come beside the declared ones.
-        library: its name and its prefix: traces of others say nothing about it.
-        operators: those of the library.
-        others: operators that there are and that the library is built without: their lines are left out.
-        recorded: problems of databases by operator: an equal one is taken as it is written there.
+        given: paths. With a `+` in front, the file's problems are added to the declared ones.
+        library: its name and prefix. Traces of other libraries do not count.
+        operators: the library's operators.
+        others: other existing operators, which the library is built without. Their lines are left out.
+        recorded: problems of databases, by operator. An equal problem takes the form that it has there.
     """
     found = ReadWorkload()
     reader = _Reader(library, operators, others, recorded)
@@ -130,7 +130,7 @@ def read_workload(
 
 
 class _Reader:
-    """Reads files in turn; `replaced` are the operators whose declared problems do not count any more."""
+    """Reads files one after the other. `replaced` are the operators whose declared problems no longer count."""
 
     def __init__(
         self,
@@ -147,11 +147,11 @@ class _Reader:
         self.replaced: set[str] = set()
 
     def notes(self) -> list[str]:
-        """A line on each kind of lines that are not taken as they stand."""
+        """A line on each kind of lines that are left out or completed."""
         return [f"workload: {_counted(count)} {told}" for told, count in sorted(self._told.items())]
 
     def read(self, path: Path, beside: bool, found: ReadWorkload, mistakes: Mistakes) -> None:
-        """Take a file's problems in."""
+        """Add a file's problems."""
         wrong = Mistakes()
         lines = decode_workload(_contents(path), str(path), wrong)
         checked: list[CountedProblem] = []
@@ -170,13 +170,13 @@ class _Reader:
             if not count:
                 raise SpecError(
                     f"{path}:1: the workload's file has no problem",
-                    why="calls without elements are all it holds" if lines else "it is empty, or a trace of no call",
+                    why="it holds only calls without elements" if lines else "it is empty, or a trace of no call",
                     fix=f"write a line for each problem worth tuning, or do not name the file: {_FORMAT}",
                 )
         self.files.append(WorkloadFile(name=path.name, problems=count, beside=beside))
 
     def _of_library(self, lines: Sequence[CountedProblem]) -> list[CountedProblem]:
-        """The lines that are of no trace of another library; a file may be of several that a program uses.
+        """The lines that do not come from another library's trace. A program may use several libraries.
 
         Raises:
             SpecError: when there are none.
@@ -193,7 +193,7 @@ class _Reader:
         return found
 
     def _tell_of(self, lines: Iterable[CountedProblem]) -> None:
-        """Count lines that are left out, and dtypes that a line leaves to be the first: one may have been forgotten."""
+        """Count lines that are left out, and lines without a dtype: they get the first one, perhaps by mistake."""
         for line in lines:
             operator = self._operators.get(line.operator)
             if operator is None:
@@ -204,7 +204,7 @@ class _Reader:
                     self._told[f"of {line.operator} without dtype {variable} taken as {choices[0]}"] += 1
 
     def _take(self, line: CountedProblem, beside: bool, found: ReadWorkload) -> bool:
-        """Take in a checked line; whether it counts: calls of a trace may be without elements."""
+        """Add a checked line. Returns whether it counts: a trace may have calls without elements."""
         operator = self._operators[line.operator]
         if line.called and is_empty(operator, line.problem):
             return False

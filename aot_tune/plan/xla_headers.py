@@ -1,4 +1,4 @@
-"""Where the headers of XLA's FFI are, for libraries that export handlers."""
+"""Finds the headers of XLA's FFI, for libraries that export handlers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _NEWEST_USED = "XLA_FFI_DeviceOrdinal_Get"
 
 
 def xla_include_folder(option: str) -> str:
-    """The folder to include XLA's headers from, by the option AOT_TUNE_XLA_FFI; empty where it is.
+    """The include folder for XLA's headers, by the option AOT_TUNE_XLA_FFI; empty if the option is empty.
 
     Args:
-        option: empty, a folder, or 1 for the headers of the jax that the build's Python has.
+        option: empty, a folder, or 1 for the headers of the jaxlib in the build's Python.
 
     Raises:
-        BuildError: when there are none, or of too old a version.
+        BuildError: when there are no headers, or they are too old.
     """
     if not option:
         return ""
@@ -29,7 +29,7 @@ def xla_include_folder(option: str) -> str:
         raise BuildError(
             f"AOT_TUNE_XLA_FFI={option}: there is no {folder / _HEADER}",
             why="handlers of XLA's FFI are compiled against its header",
-            fix="name the folder that jax.ffi.include_dir() returns, or 1 for that of the build's Python",
+            fix="name the folder that jax.ffi.include_dir() returns, or 1 for the headers of the build's Python",
         )
     if _NEWEST_USED not in (folder / _HEADER).read_text(encoding="utf-8", errors="replace"):
         raise BuildError(
@@ -41,7 +41,7 @@ def xla_include_folder(option: str) -> str:
 
 
 def _of_jax() -> Path:
-    """What jax.ffi.include_dir() returns, without importing jax."""
+    """The folder that jax.ffi.include_dir() returns. jax is not imported."""
     found = importlib.util.find_spec("jaxlib")
     if found is None or not found.submodule_search_locations:
         raise BuildError(

@@ -1,4 +1,4 @@
-"""What the charts of a report's page are drawn from: plain data, short enough to lie in the page as JSON."""
+"""The data of a report's charts: plain and short enough to be part of the page as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class ChartedRunner(msgspec.Struct, frozen=True, array_like=True):
-    """One runner of a race: its place in `names`, times in ns, samples, whether it raced."""
+    """One runner of a race: its place in `names`, times in ns, the number of samples, whether it raced."""
 
     name: int
     ns: float
@@ -35,7 +35,7 @@ class ChartedRunner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChartedProblem(msgspec.Struct, frozen=True, array_like=True):
-    """One problem: its place in `kinds`, its extents in the order of `dims`, places of what is picked and what won."""
+    """One problem: its place in `kinds`, its extents by `dims`, and the places of the picked one and the winner."""
 
     problem: str
     kind: int
@@ -82,7 +82,7 @@ class ChartedCurve(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A labelled amount: bytes or seconds, of so many things."""
+    """A labelled amount: bytes or seconds, and the number of things that it is the sum of."""
 
     label: str
     amount: float
@@ -92,7 +92,7 @@ class Bar(msgspec.Struct, frozen=True):
 class OperatorCharts(msgspec.Struct, frozen=True):
     """All that the charts of an operator on a target show.
 
-    `names` are variants, candidates and baselines, `whose` says of each what it is ("" where no race tells).
+    `names` are variants, candidates and baselines. `whose` says what each of them is, "" if no race tells.
     """
 
     dims: tuple[str, ...]
@@ -108,7 +108,7 @@ class OperatorCharts(msgspec.Struct, frozen=True):
 
 
 class _Places:
-    """Gives each text a number, in the order of their coming."""
+    """Numbers texts in the order of their first use."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -179,7 +179,7 @@ def _map(one: DispatchMap, kinds: _Places, names: _Places) -> ChartedMap:
 
 
 def size_bars(variants: Iterable[VariantRow]) -> list[Bar]:
-    """Bytes of the code of each kernel's variants, the most first; those whose size is not known are left out."""
+    """Bytes of the code of each kernel's variants, the largest first. Variants of unknown size are left out."""
     found: dict[str, list[int]] = {}
     for row in variants:
         if row.bytes:
@@ -189,7 +189,7 @@ def size_bars(variants: Iterable[VariantRow]) -> list[Bar]:
 
 
 def time_bars(spent: Iterable[TimeSpent], titles: Mapping[SpentOf, str]) -> dict[str, list[Bar]]:
-    """Where the seconds went, the most first, by title; a target that is the same for all stands in the title."""
+    """Where the seconds went, the largest first, by title. If all have the same target, the title names it."""
     found = {}
     for of, title in titles.items():
         rows = [row for row in spent if row.of == of]
@@ -203,5 +203,5 @@ def time_bars(spent: Iterable[TimeSpent], titles: Mapping[SpentOf, str]) -> dict
 
 
 def code_bytes(report: Report) -> int:
-    """Bytes of all variants, each once: those that serve several targets are in the report of each."""
+    """Bytes of all variants. A variant that serves several targets is in several reports, but counts once."""
     return sum({(o.operator, v.name): v.bytes for o in report.operators for v in o.variants}.values())

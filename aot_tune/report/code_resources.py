@@ -1,4 +1,4 @@
-"""What the code of a candidate takes of a device: registers, spills, shared memory, stack."""
+"""The resources that a candidate's code uses: registers, spills, shared memory, stack."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _KEPT = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
 
 
 def code_resources(found: Mapping[str, int]) -> dict[str, int]:
-    """The part of an object's resources that is the code's alone: the same wherever and whenever it was compiled."""
+    """The resources of an object that depend on its code only, not on where and when it was compiled."""
     return {name: found[name] for name in _KEPT if name in found}
 
 
 def format_resources(found: Mapping[str, int]) -> str:
-    """Resources in words; what is 0 is left out, but for spills where registers are known."""
+    """Resources in words. Zeros are left out, except for spills if registers are known."""
     parts = [f"{found['registers']} registers"] if found.get("registers") else []
     if found.get("spill_bytes"):
         parts.append(f"{found['spill_bytes']} bytes spilled")

@@ -1,4 +1,4 @@
-"""What compiling every candidate came to, by kernel and target: plain data, and how people read it."""
+"""The result of compiling every candidate, by kernel and target: plain data, and lines for people."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 __all__ = ["CompiledKernel", "FailureKind", "Interpreted", "compiled_lines", "compiled_summary"]
 
 _WIDTH = 400
-"""Characters of an error that are printed: names of instances of templates can be pages long."""
+"""How many characters of an error are printed. Names of template instances can be pages long."""
 
 
 class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Candidates of a kernel that failed alike: their status, the first one and its error, and how many there are.
+    """Candidates of a kernel that failed alike: their status, the first one with its error, and their number.
 
-    `name` is what `aot-tune try` takes for the candidate; empty where there is none.
+    `name` is the candidate's name for `aot-tune try`; empty if there is none.
     """
 
     status: str
@@ -27,7 +27,7 @@ class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interpreted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Triton function came to in Triton's interpreter, on one problem; `text` says what is wrong."""
+    """The result of a Triton function in Triton's interpreter on one problem. `text` says what is wrong."""
 
     verdict: Literal["right", "wrong", "not runnable"]
     problem: str = ""
@@ -38,9 +38,9 @@ class Interpreted(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel for one target.
 
-    `fit` candidates have an object; `spilled` of these keep registers of a thread in memory, at most `spill_bytes`,
-    which `spill_where` does. `no_reason` says why a kernel has no candidate at all, where that is as it should be.
-    `registers`, `shared` and `stack` are the most of any that fits, in bytes but for the first.
+    `fit` candidates have an object. `spilled` of these keep registers in memory: at most `spill_bytes` for a thread, in
+    the candidate `spill_where`. `no_reason` says why a kernel rightly has no candidate at all. `registers`, `shared`
+    and `stack` are the largest values of those that fit; all but the first are in bytes.
     """
 
     operator: str
@@ -60,7 +60,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Operator, kernel and target."""
+        """Operator, kernel and target in one text."""
         return f"{self.operator}/{self.kernel} for {self.target}"
 
     @property
@@ -70,7 +70,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has candidates and none that compiles."""
+        """Whether it has candidates, but none that compiles."""
         return not self.fit and bool(self.failures)
 
     @property
@@ -81,7 +81,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compiled_lines(one: CompiledKernel) -> list[str]:
-    """A kernel: how many of its candidates fit, spill and fail, and the first error of each kind."""
+    """Lines on a kernel: how many of its candidates fit, spill and fail, and the first error of each kind."""
     if one.no_reason:
         return [f"{one.name}: no candidate: {one.no_reason}"]
     total = one.fit + one.failed
@@ -115,7 +115,7 @@ def _shortened(text: str) -> str:
 
 
 def compiled_summary(found: Sequence[CompiledKernel]) -> list[str]:
-    """What all kernels come to, and which have no candidate that compiles."""
+    """A summary of all kernels, and the kernels without a candidate that compiles."""
     fit, failed, spilled = (sum(getattr(k, n) for k in found) for n in ("fit", "failed", "spilled"))
     kernels = _counted(len({(k.operator, k.kernel) for k in found}), "kernel")
     spilling = f", {spilled} of them spill" if spilled else ""

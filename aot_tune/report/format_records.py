@@ -1,4 +1,4 @@
-"""Records as people read them in a terminal of 80 columns: one, a folder of them, and what changed in one."""
+"""Records in the form that people read in a terminal of 80 columns: one, a folder of them, or changes of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["format_change", "format_record", "format_tree"]
 _WIDTH = 80
 _SHOWN = 5
 _NOISE = 0.01
-"""A change of a time by less is not told."""
+"""A time counts as changed from this relative difference on."""
 
 
 def format_tree(databases: Sequence[OperatorDatabase]) -> str:
@@ -31,7 +31,7 @@ def format_tree(databases: Sequence[OperatorDatabase]) -> str:
 
 
 def format_record(database: OperatorDatabase, *, problems: bool = False) -> str:
-    """One record: what it is of, and how its kernels did; with `problems` also the fastest on each."""
+    """One record: its origin, and how its kernels did. With `problems`, also the fastest candidate on each problem."""
     versions = {name: identity.get("version", "unknown") for name, identity in database.toolchains.items()}
     survey = f"{len(database.survey)} shapes" if database.survey else "none"
     lines = [
@@ -56,7 +56,7 @@ def format_record(database: OperatorDatabase, *, problems: bool = False) -> str:
 
 
 def format_change(name: str, change: RecordChange, *, whole: bool = False) -> str:
-    """What changed in the record of that name; `whole` lists all, not the first few. Empty where nothing did."""
+    """What changed in the record of that name; empty if nothing did. `whole` lists everything, not the first few."""
     most = 1_000_000 if whole else _SHOWN
     lines = [f"  {text}" for text in change.head]
     if change.winners:
@@ -71,13 +71,13 @@ def format_change(name: str, change: RecordChange, *, whole: bool = False) -> st
             lines.append(f"      {format_time(old.ns)} -> {format_time(new.ns)} ({_percent(new.ns / old.ns)})")
         lines += _more(len(largest), most)
     lines += _times(change, most)
-    for word, problems in (("came", change.came), ("went", change.went)):
+    for word, problems in (("were added", change.came), ("were removed", change.went)):
         if problems:
             lines += [f"  problems that {word}: {len(problems)}", *(_cut(f"    {p}") for p in problems[:most])]
             lines += _more(len(problems), most)
     for what, kernels in (
-        ("candidates that came", change.candidates_came),
-        ("candidates that went", change.candidates_went),
+        ("candidates that were added", change.candidates_came),
+        ("candidates that were removed", change.candidates_went),
         ("candidates of other code", change.code),
     ):
         if kernels:
@@ -101,12 +101,12 @@ def _of_target(database: OperatorDatabase, target: str, best: Mapping[tuple[str,
 
 
 def _times(change: RecordChange, most: int) -> Iterator[str]:
-    """The same winners, timed anew."""
+    """Lines on problems whose winner stayed the same but was timed anew."""
     again = {at: ratio for at, ratio in change.times.items() if at not in change.winners and ratio != 1}
     told = {at: ratio for at, ratio in again.items() if abs(ratio - 1) > _NOISE}
     if again:
         mean = f"all times together {_percent(change.mean)}"
-        yield f"  the same is the fastest, timed anew, on {len(again)}; {len(told)} by more than 1 %; {mean}"
+        yield f"  the fastest is the same, timed anew, on {len(again)}; {len(told)} by more than 1 %; {mean}"
     for target, problem in sorted(told, key=lambda at: (-abs(told[at] - 1), at))[:most]:
         yield _cut(f"    {_percent(told[target, problem]):>8}  {target} {problem}")
     yield from _more(len(told), most)
@@ -125,7 +125,7 @@ def _shown(one: Fastest) -> str:
 
 
 def _listed(what: str, named: Mapping[str, str], joint: str = " ") -> Iterator[str]:
-    """Names and values in a list that is wrapped."""
+    """Names and values as a wrapped list."""
     indent = f"  {what:<12}" if len(what) < 12 else f"  {what}: "
     line = indent
     for number, (name, value) in enumerate(named.items()):

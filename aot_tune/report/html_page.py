@@ -1,4 +1,4 @@
-"""The report as one HTML file: tables that need no script, and the data of its charts."""
+"""The report as one HTML file: tables that work without a script, and data for charts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOLDER = Path(__file__).parent / "page"
 _STYLES = ("page.css", "tables.css", "charts.css")
 _SCRIPTS = ("svg.js", "tables.js", "races.js", "curves.js", "maps.js", "page.js")
 _WORST = 8
-"""Surveyed shapes that are listed, those on which dispatch loses most."""
+"""How many surveyed shapes are listed: those on which dispatch loses most."""
 _SPENT: dict[SpentOf, str] = {
     "clock": "On the clock",
     "compilers": "Compilers, all cores together",
@@ -32,7 +32,7 @@ _SPENT: dict[SpentOf, str] = {
 
 @dataclass(frozen=True)
 class _Section:
-    """An operator on a target as the template shows it."""
+    """An operator on a target, as the template shows it."""
 
     id: str
     one: OperatorReport
@@ -47,12 +47,12 @@ class _Section:
 
     @property
     def tried(self) -> int:
-        """Candidates that were tried."""
+        """How many candidates were tried."""
         return self.one.tried - self.one.statuses.get(NOT_TRIED, 0)
 
 
 def html_page(report: Report, operators: Sequence[str] = ()) -> str:
-    """One self-contained HTML file; of some operators only, where any are named."""
+    """One self-contained HTML file. If operators are named, it shows only these."""
     shown = [one for one in report.operators if not operators or one.operator in operators]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
@@ -92,7 +92,7 @@ def _section(one: OperatorReport) -> _Section:
 
 
 def _json(value: OperatorCharts | dict[str, list[Bar]]) -> str:
-    """JSON that may stand in a script element: it holds no `<`."""
+    """JSON for a script element: it contains no `<`."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
@@ -112,5 +112,5 @@ def _bytes(count: float) -> str:
 
 
 def _number(value: float) -> str:
-    """A number to three digits or its whole part."""
+    """A number with three digits, or more if its whole part has more."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -11,7 +11,7 @@ __all__ = ["policy_lines"]
 
 
 def policy_lines(family: str, policy: Policy) -> tuple[str, ...]:
-    """How devices of a family are measured, in a few lines; the first names the policy."""
+    """How devices of a family are measured, in a few lines. The first line names the policy."""
     return (
         f"{family} version {policy.version}, digest {policy.digest[:12]}",
         *(_on_gpu(policy, policy.gpu) if policy.gpu else _on_host(policy)),

@@ -1,4 +1,4 @@
-"""A report as a build left it."""
+"""Reads a report that a build left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["read_report"]
 
 
 class _Version(msgspec.Struct):
-    """What is read first: reports had no version before they had 2."""
+    """Only the version, which is read first. Reports before version 2 have none."""
 
     schema: int = 1
 
@@ -22,7 +22,7 @@ def read_report(path: Path) -> Report:
     """Read a report.
 
     Raises:
-        BuildError: when the file is missing, is no report, or is one of another version.
+        BuildError: when the file is missing, is not a report, or is a report of another version.
     """
     try:
         text = path.read_bytes()

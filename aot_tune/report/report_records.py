@@ -1,4 +1,4 @@
-"""What a build has to tell: plain data, written beside the library as `report.json`. Times are medians in ns."""
+"""What a build reports: plain data, written beside the library as `report.json`. Times are medians in ns."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ __all__ = [
 ]
 
 SCHEMA = 2
-"""The version of these records: raised when a field changes its meaning or a reader needs one that was not there."""
+"""The version of these records. It grows if a field changes its meaning or a reader needs a new one."""
 
 NOT_TRIED = "not-tried"
-"""The status of candidates that there was no reason to try, or no time."""
+"""The status of candidates that were not tried, for lack of a reason or of time."""
 
 
 class RaceRunner(msgspec.Struct, frozen=True, kw_only=True):
-    """What took part in a race on a problem, or was timed beside it.
+    """A candidate or baseline that took part in a race on a problem, or was timed beside it.
 
     `whose` says whether it is a kernel of the library, a vendor's library called as a variant, or a baseline. `ns` is
-    the median of its `samples`, `low` and `high` are their quartiles (least and most of fewer than four), what a round
-    did to all runners taken out. It was `raced`, or else has the few samples of a screen.
+    the median of its `samples`. `low` and `high` are their quartiles; of fewer than four samples, the least and the
+    most. The drift that a round has in common is taken out. If it has not `raced`, it has only the few samples of a
+    screen.
     """
 
     name: str
@@ -52,17 +53,17 @@ class RaceRunner(msgspec.Struct, frozen=True, kw_only=True):
 class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     """One problem of the workload.
 
-    `winner` is the candidate with the best time, `picked` the variant that dispatch chooses; `spread` is the
-    interquartile range of the winner's samples over their median, `noise` the relative difference from its time up to
-    which another's is a tie; `flops` and `bytes` are those of one call. `paired` says how many times faster the winner
-    was than the fastest baseline in the rounds of one race: the median of the rounds' ratios and its standard error.
-    `regret` is what `picked` costs more than the best, by the costs that the choice went by: nothing for a tie.
-    `remark` is what is to be said of the winner's times, `others` how many processes that were not ours used the device
-    meanwhile. `weight` is how much the problem counts. `roofline` is the least time by the device's peaks over the
-    winner's, None where these are not known, and `bound` whether memory or computing takes that long, empty where they
-    do not tell. `kind` is the kind of calls it belongs to, as `T=bf16`, `dims` are its extents. `runners` are what
-    raced on it, the fastest first, and the variant that dispatch picks. `held_out` is the regret of a decision that was
-    learned without the problem, None where that is not known.
+    `winner` is the candidate with the best time, `picked` the variant that dispatch chooses. `spread` is the
+    interquartile range of the winner's samples over their median. A time within the relative difference `noise` of the
+    winner's is a tie. `flops` and `bytes` are for one call. `paired` says how many times faster the winner was than the
+    fastest baseline in the rounds of one race: the median of the rounds' ratios, and its standard error. `regret` is
+    how much more `picked` costs than the best, by the costs that decided the choice; a tie costs nothing more. `remark`
+    is a remark on the winner's times. `others` is the number of foreign processes that used the device meanwhile.
+    `weight` is how much the problem counts. `roofline` is the least time that the device's peaks allow, divided by the
+    winner's time; None if the peaks are unknown. `bound` says whether memory or computing sets that least time; empty
+    if unknown. `kind` is its kind of calls, such as `T=bf16`, and `dims` are its extents. `runners` are what raced on
+    it, the fastest first, and the variant that dispatch picks. `held_out` is the regret of a decision that was learned
+    without the problem; None if unknown.
     """
 
     problem: str
@@ -89,7 +90,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def speedup(self) -> float | None:
-        """How many times faster the winner is than the fastest baseline; None without one."""
+        """How many times faster the winner is than the fastest baseline; None without a baseline."""
         if self.paired is not None:
             return self.paired[0]
         return self.baseline[1] / self.ns if self.baseline is not None else None
@@ -104,9 +105,9 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant that is kept; `wins` counts the problems that dispatch gives to it.
+    """A variant that is kept. `wins` counts the problems for which dispatch picks it.
 
-    `varies` says that repeated runs on the same inputs did not give the same bits. `resources` and `roofline` are as in
+    `varies` says that repeated runs on the same inputs gave different bits. `resources` and `roofline` are as in
     `CandidateRow`.
     """
 
@@ -125,9 +126,9 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
 class CandidateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A candidate that was timed.
 
-    `resources` are what its code takes, if it was compiled here: `registers` of a thread, `spill_bytes`, `shared`
-    memory of a block with what of it is `dynamic_shared`, `stack`. `roofline` is its best share of the roofline, on
-    the problem `where`.
+    `resources` are what its code uses, if it was compiled here: `registers` of a thread, `spill_bytes`, `shared` memory
+    of a block including its `dynamic_shared` part, and `stack`. `roofline` is its best share of the roofline, on the
+    problem `where`.
     """
 
     name: str
@@ -139,7 +140,7 @@ class CandidateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate that was dropped, and why; `count` problems had the same.
+    """A candidate that was dropped, and why. `count` problems had the same reason.
 
     `again` is the command that tries it by itself.
     """
@@ -152,9 +153,9 @@ class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SurveyPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A surveyed shape: the fastest there and its time, what dispatch picks, and the regret of that.
+    """A surveyed shape: its fastest candidate and time, what dispatch picks, and the regret of that.
 
-    `regret` is None where what is picked was not timed there. From a shape that is `held_out` nothing was learned.
+    `regret` is None if the picked variant was not timed there. Nothing was learned from a shape that is `held_out`.
     """
 
     problem: str
@@ -168,10 +169,10 @@ class SurveyPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What dispatch gives up on shapes that were surveyed and not learned from, against the best that was timed there.
+    """The regret of dispatch on surveyed shapes that nothing was learned from, against the best time there.
 
-    Regrets are time over best time, less 1: the mean, that which 95 % of the shapes do not exceed, and the worst, with
-    its problem. `points` are all shapes that were surveyed.
+    A regret is time over best time, less 1. Given are the mean, the 95th percentile, and the worst, with its problem.
+    `points` are all surveyed shapes.
     """
 
     shapes: int
@@ -184,10 +185,10 @@ class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DispatchMap(msgspec.Struct, frozen=True, kw_only=True):
-    """What dispatch picks for calls of a kind over two dims, all others of which are `at` an extent.
+    """What dispatch picks for calls of a kind over two dims. All other dims have the extents in `at`.
 
     `picks[j][i]` is the place in `variants` of what serves the call with extent `xs[i]` of dim `x` and `ys[j]` of dim
-    `y`, -1 where there is no such call. Operators of one dim have an empty `y` and one row.
+    `y`; it is -1 if there is no such call. Operators of one dim have an empty `y` and one row.
     """
 
     kind: str
@@ -203,8 +204,8 @@ class DispatchMap(msgspec.Struct, frozen=True, kw_only=True):
 class RegretCurve(msgspec.Struct, frozen=True, kw_only=True):
     """What variants are worth to a kind of calls: `regret[i]` is the mean regret with the first i + 1 of `variants`.
 
-    It is over the workload and, where there is one, the survey; over that share of their calls, `served[i]`, that these
-    variants serve.
+    The mean is over the workload and the survey, if there is one. It only counts calls that these variants serve:
+    `served[i]` is their share.
     """
 
     kind: str
@@ -216,12 +217,12 @@ class RegretCurve(msgspec.Struct, frozen=True, kw_only=True):
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     """One operator on one target.
 
-    `tried` are all its candidates, which `statuses` counts by the worst that happened to them.
-    `held_out_regret` is a mean over the problems that could be judged; it leaves out `not_held_out` others, on which
-    what is picked was never timed. `weighted_regret` is the mean in which problems count by their weights; None where
-    these do not differ. `candidates` are those that were timed, the nearest to the roofline first, the best 40 at most;
-    `roofline_of` names what their shares are of. `curves` and `maps` are by kind of calls. `seconds` are what its
-    measurements took on their devices, whenever they were made, by phase; records do not keep them.
+    `tried` is the number of its candidates. `statuses` counts them by the worst that happened to each.
+    `held_out_regret` is the mean over the problems that could be judged. It leaves out `not_held_out` others, on which
+    the picked variant was never timed. `weighted_regret` is the mean by the problems' weights; None if these are all
+    equal. `candidates` are those that were timed, at most 40, the nearest to the roofline first. `roofline_of` names
+    what their shares refer to. `curves` and `maps` are by kind of calls. `seconds` are the device times of its
+    measurements by phase, whenever they were made; records do not keep them.
     """
 
     operator: str
@@ -251,11 +252,11 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SpentOf = Literal["clock", "compilers", "device"]
-"""Whose seconds they are: of the clock on the wall, of compilers on all cores together, of all devices together."""
+"""Whose seconds they are: wall time, all compilers together, or all devices together."""
 
 
 class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of a build that went into something, for a target or, without one, for all of it."""
+    """Seconds of a build that went into an activity, for one target or, without one, for all."""
 
     of: SpentOf
     what: str
@@ -264,11 +265,11 @@ class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole build; `notes` are lines that nobody should miss.
+    """A whole build. `notes` are lines that nobody should miss.
 
-    `policy` names the measurement policies, `measuring` says what each is: lines of which the first names it.
-    `workload` has a line for each file that states one. `spent` is where the time of a build that measured went, empty
-    for others: what measures nothing is the same every time.
+    `policy` names the measurement policies. `measuring` describes each in lines, of which the first names it.
+    `workload` has a line for each workload file. `spent` says where the time of a build went, if it measured. It is
+    empty otherwise, so that a build that measures nothing gives the same report every time.
     """
 
     library: str

@@ -1,4 +1,4 @@
-"""What a report says in words and numbers, the same wherever it is read."""
+"""The words and numbers of a report, the same in all of its forms."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = [
 ]
 
 _SLOWER = 0.95
-"""Below this share of the baseline's speed a winner is called slower."""
+"""A winner below this share of the baseline's speed is called slower."""
 _ENOUGH = 5
-"""A mean over fewer problems says nothing of others: leaving out one of two says how unlike they are."""
+"""A mean over fewer problems says nothing of others. With two, leaving out one only shows how unlike they are."""
 
 
 def format_time(ns: float) -> str:
@@ -33,7 +33,7 @@ def format_time(ns: float) -> str:
 
 
 def tried_text(one: OperatorReport) -> str:
-    """How many candidates were tried and what came of them, and how many there was no reason or time to try."""
+    """How many candidates were tried, with their statuses, and how many were not tried."""
     left = one.statuses.get(NOT_TRIED, 0)
     if left and left == one.tried:
         return f"tried none of {left}"
@@ -42,7 +42,7 @@ def tried_text(one: OperatorReport) -> str:
 
 
 def curve_lines(one: OperatorReport) -> list[str]:
-    """What each variant that is kept is good for: the regret with the first, the first two, and so on."""
+    """What each kept variant is good for: the regret with the first one, the first two, and so on."""
     found = []
     for curve in one.curves if one.survey is not None else ():
         percents = ", ".join(f"{100 * regret:.1f}" for regret in curve.regret)
@@ -52,7 +52,7 @@ def curve_lines(one: OperatorReport) -> list[str]:
 
 
 def remark_lines(rows: Sequence[ProblemRow]) -> list[str]:
-    """What is to be said of times, once for all problems of which it is to be said."""
+    """Remarks on times. A remark on several problems is given once."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.remark:
@@ -64,7 +64,7 @@ def remark_lines(rows: Sequence[ProblemRow]) -> list[str]:
 
 
 def held_out_of(one: OperatorReport) -> float | None:
-    """The mean regret on shapes that dispatch did not learn from; None where too few of them tell anything."""
+    """The mean regret on shapes that dispatch did not learn from; None if there are too few of them."""
     if one.survey is not None:
         return one.survey.mean
     judged = len(one.problems) - one.not_held_out
@@ -72,7 +72,7 @@ def held_out_of(one: OperatorReport) -> float | None:
 
 
 def on_others_text(one: OperatorReport) -> str:
-    """What dispatch costs on shapes that it did not learn from, where there are enough of them to say so."""
+    """The regret of dispatch on shapes that it did not learn from, if there are enough of them."""
     if one.survey is not None:
         return (
             f", {percent_text(one.survey.mean)} on {one.survey.shapes} surveyed shapes left out of learning "
@@ -89,7 +89,7 @@ def on_others_text(one: OperatorReport) -> str:
 
 
 def slower_line(one: OperatorReport) -> list[str]:
-    """That the winner is slower than what a caller would use otherwise, beyond doubt, where it is."""
+    """A note if winners are slower than the fastest baseline beyond doubt."""
     slower = [row for row in one.problems if row.speedup is not None and row.speedup * (1 + 2 * _error(row)) < _SLOWER]
     if not slower:
         return []
@@ -101,12 +101,12 @@ def slower_line(one: OperatorReport) -> list[str]:
 
 
 def _error(row: ProblemRow) -> float:
-    """The standard error of a ratio to the baseline, as a share of it."""
+    """The standard error of the ratio to the baseline, as a share of the ratio."""
     return row.paired[1] / row.paired[0] if row.paired is not None and row.paired[0] > 0 else 0.0
 
 
 def speedup_text(row: ProblemRow) -> str:
-    """How many times faster a winner is than the fastest baseline, with the standard error where it shows."""
+    """How many times faster a winner is than the fastest baseline, with a standard error that is not negligible."""
     if row.speedup is None:
         return "-"
     error = row.paired[1] if row.paired is not None else 0.0

@@ -27,9 +27,9 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
 
     Args:
         report: what to show.
-        operators: only these; all when empty.
-        failures: at most so many dropped candidates per operator are listed.
-        candidates: list those that were timed, too.
+        operators: show only these; all if empty.
+        failures: how many dropped candidates of an operator are listed at most.
+        candidates: also list those that were timed.
     """
     lines = [
         f"library   {report.library}",
@@ -39,7 +39,7 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
     lines += [f"device    {d}" for d in report.devices]
     lines += [f"workload  {line}" for line in report.workload]
     lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
-    tuned = any(one.tried for one in report.operators)  # else no time was taken
+    tuned = any(one.tried for one in report.operators)  # else nothing was timed
     for name, *words in (report.measuring or ((report.policy,),)) if tuned else ():
         lines += [f"policy    {name}", *(line for text in words for line in _wrapped(text))]
     lines += [f"NOTE      {note}" for note in report.notes]
@@ -92,14 +92,14 @@ def _use(one: OperatorReport, row: VariantRow) -> str:
 
 
 def _code(row: VariantRow) -> str:
-    """What the code of a variant takes, and how near to the roofline it comes."""
+    """The resources of a variant's code, and how near it is to the roofline."""
     parts = [format_resources(row.resources)]
     parts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
     return "".join(f"; {part}" for part in parts if part)
 
 
 def _candidates(one: OperatorReport) -> list[str]:
-    """The table of candidates that were timed."""
+    """The table of timed candidates."""
     head = ("candidate", "config", "problems", "roofline", "on", "code")
     rows = [
         (
@@ -116,7 +116,7 @@ def _candidates(one: OperatorReport) -> list[str]:
 
 
 def _problems(one: OperatorReport) -> list[str]:
-    """The table of problems; their weights are in it where these differ."""
+    """The table of problems, with their weights if these differ."""
     head = ("problem", "winner", "time", "spread", "noise", "rate", "roofline", "baseline", "its time", "x", "dispatch")
     rows = [head, *(_problem(row) for row in one.problems)]
     if one.weighted_regret is not None:

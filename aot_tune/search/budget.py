@@ -1,4 +1,4 @@
-"""Time: how much of the build's budget is left."""
+"""How much time is left of the build's budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Budget"]
 
 
 class Budget:
-    """Seconds for a whole build, of which `spent` went before its creation; None is no limit.
+    """Seconds for a whole build; None is no limit. `spent` seconds went by before this object was made.
 
     `clock` is monotonic, in seconds.
     """
@@ -30,12 +30,12 @@ class Budget:
         return float("inf") if self.seconds is None else max(self.seconds - self.spent, 0.0)
 
     def part(self, parts: int, kept: float = 0.0, most: float = float("inf")) -> Budget:
-        """A budget of an equal share of what is left without the `kept` seconds, of `most` at most, beginning now."""
+        """A new budget from now on: an equal share of what is left, less the `kept` seconds, and at most `most`."""
         seconds = min(max(self.left - kept, 0.0) / parts, most)
         return Budget(None if seconds == float("inf") else seconds, self._clock)
 
     def extend(self, seconds: float) -> None:
-        """Let it end so much later, or earlier where that is negative."""
+        """Let it end later, or earlier if `seconds` is negative."""
         if self.seconds is not None:
             self.seconds += seconds
 

@@ -1,4 +1,4 @@
-"""A space as numbers: what surrogates learn from, and which configs are next to each other."""
+"""A space as numbers: the input of surrogates, and a measure of which configs are close to each other."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Encoding:
     Args:
         configs: of one space, all with the same parameters.
 
-    Those of its attributes that are arrays have a row for each config. `ranks`, int16: the place of each value among
-    those of its parameter, a column for each parameter with several values; `named` says which of them have no order.
-    `evenness`, float64: how often 2 divides a value, a column for each parameter where that says something.
-    `points`, float64, 0 to 1: the rank of an ordered value, a column for each choice of three or more names, and the
-    evenness. `sizes`, float64: log2 of the product of each two sizes (a tile and a block, say), which is what many
-    limits of a device are about.
+    The attributes that are arrays have a row for each config. `ranks`, int16, has a column for each parameter with
+    several values: the place of a value among the parameter's values. `named` says which of these columns have no
+    order. `evenness`, float64, says how often 2 divides a value; it has a column for each parameter where that adds
+    something. `points`, float64, 0 to 1, has the rank of ordered values, a column for each choice of three or more
+    names, and the evenness. `sizes`, float64, is log2 of the product of each two sizes, such as a tile and a block:
+    many limits of a device are on such products.
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
@@ -43,12 +43,12 @@ class Encoding:
         self.sizes = _products([columns[n] for n in varied if _is_size(columns[n])], len(configs))
 
     def distances(self, number: int) -> Ints:
-        """By config: in how many parameters it differs from one."""
+        """By config: the number of parameters in which it differs from config `number`."""
         found: Ints = np.count_nonzero(self.ranks != self.ranks[number], axis=1)
         return found
 
     def steps(self, number: int) -> Ints:
-        """By config: how many places its values are from those of one, a change of a name being one place."""
+        """By config: how many places its values are away from those of config `number`. A changed name is one place."""
         away = np.abs(self.ranks.astype(np.int64) - self.ranks[number])
         away[:, self.named] = np.minimum(away[:, self.named], 1)
         found: Ints = away.sum(axis=1)
@@ -65,7 +65,7 @@ def _is_size(values: Sequence[ConfigValue]) -> bool:
 
 
 def _codes(values: Sequence[ConfigValue]) -> list[int]:
-    """The rank of each value among the distinct ones; `True` is not 1, and names and `None` are in any fixed order."""
+    """The rank of each value among the distinct ones. `True` differs from 1; names and `None` have any fixed order."""
     ordered = _ordered(values)
     keys = [(v, isinstance(v, bool)) if ordered else (type(v).__name__, str(v)) for v in values]
     rank = {key: i for i, key in enumerate(sorted(set(keys)))}
@@ -84,9 +84,9 @@ def _points(ranks: NDArray[np.int16], named: NDArray[np.bool_]) -> Floats:
 
 
 def _evenness(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
-    """How often 2 divides each size, 0 to 1, where that says more than the order of the sizes does.
+    """How often 2 divides each size, scaled to 0 to 1, if that adds something to the order of the sizes.
 
-    What is a multiple of a device's power of two is aligned, fills its units, and is fast.
+    A multiple of a device's power of two is aligned and fills its units, so it is fast.
     """
     found: list[Floats] = []
     for column in sizes:
@@ -109,6 +109,6 @@ def _products(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
 
 
 def _side_by_side(columns: Sequence[Floats], count: int) -> Floats:
-    """float64 [count, columns], also of no columns."""
+    """float64 [count, columns]. There may be no columns."""
     found: Floats = np.array(columns, dtype=np.float64).T.reshape(count, len(columns))
     return found

@@ -1,6 +1,6 @@
-"""Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006): a guess that needs no smoothness.
+"""Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006): an estimate that needs no smoothness.
 
-All trees are grown together, a level at a time, so that numpy does the work of every node of a level at once.
+All trees grow together, level by level, so that numpy handles all nodes of a level at once.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Ints = NDArray[np.int64]
 
 _TREES, _DEPTH = 32, 16
 _TRIES = 8
-"""Random splits of which each node takes the best; at most as many as there are features."""
+"""How many random splits each node chooses the best from; at most as many as there are features."""
 
 _LEAST = 3
-"""Samples from which a node is split."""
+"""A node is split if it has at least this many samples."""
 
 
 class Forest:
@@ -26,7 +26,7 @@ class Forest:
 
     Args:
         points, values: float64 [n, features] and [n].
-        random: where splits come from; its stream is the same in every version of numpy.
+        random: the source of splits. Its stream is the same in every version of numpy.
     """
 
     def __init__(self, points: Floats, values: Floats, random: np.random.RandomState) -> None:
@@ -88,7 +88,7 @@ class Forest:
 
 
 class _Splits:
-    """The best of some random splits of each node: `found` where there is one that parts its samples."""
+    """The best of some random splits of each node. `found` says whether one of them separates its samples."""
 
     def __init__(
         self,

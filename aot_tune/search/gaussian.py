@@ -1,4 +1,4 @@
-"""A Gaussian process: a smooth guess of the cost of configs that were not tried, and how far to trust it."""
+"""A Gaussian process: a smooth estimate of the cost of untried configs, and of its uncertainty."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["GaussianProcess"]
 Floats = NDArray[np.float64]
 
 _STEPS = 12
-"""Steps of ascent at each fit; the next fit goes on from where this one ended."""
+"""Steps of ascent in each fit. The next fit continues from the end of this one."""
 
 _SPREAD = 1.0
-"""Standard deviation of the prior of the logarithm of a length."""
+"""Standard deviation of the prior of a length's logarithm."""
 
 _LEAST_NOISE, _MOST_NOISE = np.log(1e-5), np.log(0.3)
 
@@ -21,9 +21,9 @@ _LEAST_NOISE, _MOST_NOISE = np.log(1e-5), np.log(0.3)
 class GaussianProcess:
     """Regression with a Matern 5/2 kernel that has a length for each feature.
 
-    The lengths and the share of noise are those of highest posterior density (Rasmussen and Williams, Gaussian
-    Processes for Machine Learning, 5.4.1), found by gradient ascent with steps that adapt their size (Rprop); the
-    variance is the best one for them, in closed form.
+    The lengths and the share of noise have the highest posterior density (Rasmussen and Williams, Gaussian Processes
+    for Machine Learning, 5.4.1). Gradient ascent with adaptive steps (Rprop) finds them. The variance is the best one
+    for them, in closed form.
     """
 
     def __init__(self, features: int) -> None:
@@ -39,11 +39,11 @@ class GaussianProcess:
             self._step(self._gradient(squares, values))
 
     def take_lengths(self, other: GaussianProcess) -> None:
-        """Use the lengths that another process found over the same features."""
+        """Use the lengths that another process found for the same features."""
         self._logs[:-1] = other._logs[:-1]
 
     def learn(self, points: Floats, values: Floats) -> None:
-        """Take these values for `predict`, with the lengths as they are."""
+        """Use these values for `predict`, with the current lengths."""
         self._scale = np.exp(-self._logs[:-1])
         self._points = points * self._scale
         self._mean = float(values.mean())
@@ -60,7 +60,7 @@ class GaussianProcess:
         return self._mean + cross @ self._weights, np.sqrt(self._variance * np.maximum(1.0 - explained, 1e-10))
 
     def _gradient(self, squares: Floats, values: Floats) -> Floats:
-        """Of the log posterior density, by the logarithms of the lengths and of the noise."""
+        """The gradient of the log posterior density by the logarithms of the lengths and of the noise."""
         count = len(values)
         weighted = np.exp(-2.0 * self._logs[:-1])
         noise = np.exp(self._logs[-1])

@@ -1,4 +1,4 @@
-"""What costs told so far promise of configs that were not tried."""
+"""What the costs told so far promise for configs that were not tried."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _CAP = 0.8
-"""Costs above this quantile count as this quantile: how slow the slow ones are says little about where the best is."""
+"""Costs above this quantile count as this quantile. How slow the slow ones are says little about the best."""
 
 _LEAST_CHANCE = 1e-3
-"""A model's guess that a config succeeds is never below this. It counts squared: else too many tries fail."""
+"""The least chance of success that a model gives a config. Chances count squared, else too many tries fail."""
 
 _FITTED_AGAIN, _GROWN_AGAIN = 5, 2
-"""So many more costs, and the lengths of the Gaussian process are fitted again, or a new forest is grown; once there
-are many, a tenth more, or a fortieth."""
+"""After this many new costs, the Gaussian process fits its lengths again, or a new forest grows.
+
+With many costs, it takes a tenth more, or a fortieth more."""
 
 _MOST = 240
-"""Costs that the Gaussian process learns from, whose work grows with their cube: the best half, and random others."""
+"""The most costs that the Gaussian process learns from: the best half, and random others. Its work is cubic in them."""
 
 _LEAST_DEVIATION = 0.02
 
 
 class Told:
-    """The costs of configs by number, in the order in which they were first told; infinite where a config failed."""
+    """The costs of configs by number, in the order in which they were first told; infinite for a failed config."""
 
     def __init__(self) -> None:
         self._costs: dict[int, float] = {}
 
     def has_cost(self, number: int) -> bool:
-        """Whether a config was told to succeed."""
+        """Whether a config has succeeded."""
         return self._costs.get(number, math.inf) < math.inf
 
     def tell(self, number: int, cost: float) -> None:
-        """Take a cost over; the last one of a config stands."""
+        """Note a cost. Only the last cost of a config counts."""
         self._costs[number] = max(cost, 1e-300) if math.isfinite(cost) else math.inf
 
     @property
@@ -54,12 +55,12 @@ class Told:
 
     @property
     def tried(self) -> tuple[Ints, Floats]:
-        """Numbers of all configs, and 1 for those that succeeded, 0 for those that failed."""
+        """The numbers of all configs; and for each 1 if it succeeded, 0 if it failed."""
         numbers = np.array(list(self._costs), dtype=np.int64)
         return numbers, np.array([float(c < math.inf) for c in self._costs.values()])
 
     def costs(self, numbers: Iterable[int]) -> Floats:
-        """Costs of configs that were told."""
+        """Costs of configs that have been told."""
         return np.array([self._costs[int(n)] for n in numbers])
 
     def best(self, count: int) -> list[int]:
@@ -68,7 +69,7 @@ class Told:
 
 
 class Models:
-    """The surrogates of one search; each learns again when there is enough news."""
+    """The surrogates of one search. Each learns again when there are enough new costs."""
 
     def __init__(self, space: Encoding, random: np.random.RandomState) -> None:
         self._random = random
@@ -82,10 +83,10 @@ class Models:
         self._fitted = 0
 
     def promise(self, pool: Ints, told: Told, unknown: Sequence[int], *, smooth: bool) -> Floats:
-        """By config of the pool: how much it is expected to better the best cost, times the chance that it succeeds.
+        """By config of the pool: the expected improvement on the best cost, times the chance of success.
 
-        Configs without a cost (`unknown`), because they are being tried or failed, count with the one that is expected
-        of them, so that their neighbours promise less. `smooth` asks the Gaussian process, else the forest is asked.
+        Configs without a cost (`unknown`), because they are being tried or failed, get their expected cost. So their
+        neighbours promise less. If `smooth`, the Gaussian process is asked, else the forest.
         """
         chance = self._chance(pool, told, smooth=smooth)
         rows, values = _scaled(told)
@@ -95,7 +96,7 @@ class Models:
         return _expected_improvement(float(values.min()), mean, deviation) * chance
 
     def expected(self, pool: Ints, told: Told, unknown: Sequence[int]) -> Floats:
-        """By config of the pool: the chance that it succeeds, discounted by the cost that both models expect."""
+        """By config of the pool: the chance of success, discounted by the cost that both models expect."""
         rows, values = _scaled(told)
         chance = self._chance(pool, told, smooth=True)
         if len(rows) < 3:
@@ -119,7 +120,7 @@ class Models:
         return mean, np.maximum(deviation, _LEAST_DEVIATION)
 
     def _learn(self, rows: Ints, values: Floats) -> None:
-        """Have the Gaussian process learn, with new lengths where there is enough news."""
+        """Let the Gaussian process learn, with new lengths if there are enough new costs."""
         count = len(rows)
         if count > _MOST:
             order = np.argsort(values, kind="stable")
@@ -132,7 +133,7 @@ class Models:
         self._process.learn(self._smooth[rows], values)
 
     def _chance(self, pool: Ints, told: Told, *, smooth: bool) -> Floats:
-        """The chance that each config of the pool succeeds; 1 until one has failed."""
+        """The chance of success of each config of the pool; 1 until a config has failed."""
         rows, succeeded = told.tried
         if succeeded.all():
             return np.ones(len(pool))
@@ -146,21 +147,21 @@ class Models:
 
 
 class _Grown:
-    """A forest that is grown again when there is enough news."""
+    """A forest that grows again when there are enough new samples."""
 
     def __init__(self, random: np.random.RandomState) -> None:
         self._random, self._count = random, 0
         self._forest: Forest | None = None
 
     def over(self, points: Floats, values: Floats) -> Forest:
-        """The forest over samples, of which a few may not be in it yet."""
+        """The forest over samples. It may lack the last few of them."""
         if self._forest is None or len(points) - self._count >= max(_GROWN_AGAIN, len(points) // 40):
             self._forest, self._count = Forest(points, values, self._random), len(points)
         return self._forest
 
 
 def _scaled(told: Told) -> tuple[Ints, Floats]:
-    """The configs that succeeded, and the logarithms of their costs, capped, with mean 0 and deviation 1."""
+    """The configs that succeeded, and the logarithms of their costs: capped, with mean 0 and deviation 1."""
     rows = told.succeeded
     if not len(rows):
         return rows, np.zeros(0)
@@ -170,7 +171,7 @@ def _scaled(told: Told) -> tuple[Ints, Floats]:
 
 
 def _expected_improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
-    """Of a normal guess below the best value (Jones, Schonlau and Welch, 1998, equation 15)."""
+    """Expected improvement of a normal estimate on the best value (Jones, Schonlau and Welch, 1998, equation 15)."""
     gain = best - mean
     ratio = gain / deviation
     below = np.array([0.5 * math.erfc(-r / math.sqrt(2.0)) for r in ratio.tolist()])

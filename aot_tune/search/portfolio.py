@@ -1,8 +1,8 @@
-"""Search in a space too large to try whole: a spread-out start, then what two surrogates expect most of.
+"""Search in a space that is too large to try completely: a spread-out start, then the proposals of two surrogates.
 
-A Gaussian process and a forest of random trees take turns, because neither is right everywhere: the one is quick to see
-a trend, the other sees cliffs. Both learn from the logarithm of the cost and look closest at the neighbours of the best
-configs; what is likely to fail, as far as failures have told, is put off.
+A Gaussian process and a forest of random trees take turns, because neither is always right. The process sees trends
+early, the forest sees cliffs. Both learn from the logarithm of the cost. They look most closely at the neighbours of
+the best configs. Configs that are likely to fail, judged by earlier failures, are put off.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ __all__ = ["Portfolio"]
 Ints = NDArray[np.int64]
 
 _START = 16
-"""Configs that are spread over the space before anything is learned, those that are tried first counted in."""
+"""How many configs are spread over the space before anything is learned, including those to try first."""
 
 _SPREAD_OVER = 50
-"""Each of them is the one of so many random configs that is farthest from the others."""
+"""Each spread config is the one among this many random ones that is farthest from the others."""
 
 _STEP = 16
-"""Configs asked for at once after the start, at most: later ones profit from what the earlier ones told."""
+"""How many configs are proposed at once after the start. Later ones profit from the results of earlier ones."""
 
 _POOL = 1000
-"""Random configs that a proposal is chosen from, beside the neighbours of the best ones."""
+"""How many random configs a proposal is chosen from, in addition to the neighbours of the best ones."""
 
 _BEST = 5
-"""Configs whose neighbours are looked at in any case."""
+"""How many of the best configs have their neighbours considered."""
 
 _POLISH = 6
-"""Every sixth proposal is the neighbour of the best configs of which both models expect most, however sure they are."""
+"""Every sixth proposal is the neighbour of the best configs that both models rate highest, without uncertainty."""
 
 
 class Portfolio:
     """A strategy that learns.
 
-    The same calls with the same space and seed propose the same configs. `tell` may be called again for a config, the
-    last cost stands; what is told of a config that is not in the space is dropped.
+    The same calls with the same space and seed propose the same configs. `tell` may be called again for a config: the
+    last cost counts. The cost of a config outside the space is ignored.
 
     Args:
         first: configs of the space to try first, in this order.
         rest: the others.
         limit: configs to propose at most; None is all.
-        seed: of everything that is random.
+        seed: for everything that is random.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Portfolio:
         self._turn = 0
 
     def ask(self, count: int) -> list[dict[str, ConfigValue]]:
-        """Up to `count` configs that were not proposed before: never more than it makes sense to try in one go.
+        """Up to `count` configs that were not proposed before, but no more than is useful to try at once.
 
-        Without a limit, who asks for all that is left gets it. Empty when the limit is reached.
+        Without a limit, a caller that asks for all remaining configs gets them. Empty when the limit is reached.
         """
         left = self._limit - len(self._asked)
         if self._all_at_once and count >= left:
@@ -87,7 +87,7 @@ class Portfolio:
         return [self._propose(self._next()) for _ in range(wanted)]
 
     def tell(self, config: Config, cost: float) -> None:
-        """Report a config's cost; any that is not finite means that it failed."""
+        """Report a config's cost. A cost that is not finite means failure."""
         number = self._numbers.get(_key(config))
         if number is not None:
             self._told.tell(number, cost)
@@ -112,7 +112,7 @@ class Portfolio:
         return int(pool[np.argmax(self._models.promise(pool, self._told, unknown, smooth=self._turn % 2 == 1))])
 
     def _far_from_all(self) -> int:
-        """Of some random configs the one whose nearest neighbour among those proposed is farthest away."""
+        """Among some random configs, the one that is farthest from its nearest proposed neighbour."""
         fresh = np.flatnonzero(self._fresh)
         some = self._random.choice(fresh, min(len(fresh), _SPREAD_OVER), replace=False)
         if not self._asked:
@@ -124,14 +124,14 @@ class Portfolio:
         return int(some[np.argmax(nearest)])
 
     def _near(self, best: Sequence[int]) -> Ints:
-        """What was not proposed and differs from one of the best in one parameter, or from the best by two places."""
+        """Unproposed configs that differ from one of the best in one parameter, or from the best by two places."""
         near = self._space.steps(best[0]) <= 2
         for number in best:
             near |= self._space.distances(number) <= 1
         return np.flatnonzero(near & self._fresh)
 
     def _pool(self, near: Ints) -> Ints:
-        """What to choose from: everything that was not proposed, or, of a large space, `near` and a random sample."""
+        """The configs to choose from: all unproposed ones, or in a large space `near` and a random sample."""
         elsewhere = self._fresh.copy()
         elsewhere[near] = False
         others = np.flatnonzero(elsewhere)
@@ -141,5 +141,5 @@ class Portfolio:
 
 
 def _key(config: Config) -> tuple[tuple[str, str, object], ...]:
-    """What tells configs apart: `True` is not 1."""
+    """Identifies a config: `True` differs from 1."""
     return tuple((name, type(config[name]).__name__, config[name]) for name in sorted(config))

@@ -1,4 +1,4 @@
-"""What to try next: strategies propose configs and learn from their times; they start no process and know no device."""
+"""What to try next: strategies propose configs and learn from their times. They start no process and know no device."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ __all__ = ["Listed", "Strategy", "make_strategy"]
 
 
 _NOTHING_TO_LEARN = 16
-"""A search learns nothing before it has tried about so many configs."""
+"""A search learns nothing before it has tried about this many configs."""
 
 
 class Strategy(Protocol):
     """Proposes configs of one kernel's space."""
 
     def ask(self, count: int) -> list[dict[str, ConfigValue]]:
-        """Up to `count` configs that were not proposed before; empty when there is nothing more to try."""
+        """Up to `count` configs that were not proposed before; empty if there is nothing more to try."""
 
     def tell(self, config: Config, cost: float) -> None:
-        """Report a config's cost (lower is better; infinite when it failed)."""
+        """Report a config's cost: lower is better, infinite if it failed."""
 
 
 class Listed:
     """Goes through a space: the author's first guesses in their order, then the rest in a seeded random order.
 
-    With a `limit` at or above the size of the space it is exhaustive; below, it is random search with a good start. The
-    order depends on the space alone.
+    If `limit` is at least the size of the space, it is exhaustive. With a lower limit it is random search with a good
+    start. The order depends only on the space.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Listed:
         return asked
 
     def tell(self, config: Config, cost: float) -> None:
-        """Nothing to learn: the order is fixed."""
+        """Do nothing: the order is fixed."""
 
 
 def make_strategy(
@@ -57,18 +57,18 @@ def make_strategy(
     transfer: Sequence[Config] = (),
     seed: int = 0,
 ) -> Strategy:
-    """The strategy for a space: the one place that picks it.
+    """The strategy for a space. Strategies are chosen only here.
 
-    A space that fits in the limit is listed, and so is one of which no more is tried than a search would begin with;
-    others are searched.
+    A space within the limit is listed. It is also listed if no more configs are tried than a search needs to begin
+    with. Other spaces are searched.
 
     Args:
         space: all configs that a kernel has for a target.
-        guesses: the author's, best first.
-        limit: configs to try at most; None is all, in the order of a search for who asks for a part at a time.
-        transfer: configs that won on other problems, dtypes or devices, best first; they are tried after the guesses.
-            As guesses do, each may leave parameters open, and those that the space has not are left out.
-        seed: of what is random in a search.
+        guesses: the author's guesses, best first.
+        limit: how many configs to try at most. None is all: callers that ask in parts get the order of a search.
+        transfer: configs that won on other problems, dtypes or devices, best first. They are tried after the guesses.
+            Like guesses, each may leave parameters open. Those that are not in the space are left out.
+        seed: for what is random in a search.
     """
     configs, first = list(space), [*guesses, *transfer]
     if limit is not None and (limit >= len(configs) or limit <= _NOTHING_TO_LEARN):
@@ -79,7 +79,7 @@ def make_strategy(
 def _in_order(
     space: Iterable[dict[str, ConfigValue]], first: Sequence[Config]
 ) -> tuple[list[dict[str, ConfigValue]], list[dict[str, ConfigValue]]]:
-    """The configs of a space that match `first`, in its order, one each; and the others, in a random order."""
+    """The configs of a space that match `first`, one each in its order; and the others in a random order."""
     distinct = {canonical_digest(c): c for c in space}
     rest = [distinct[d] for d in sorted(distinct)]
     random.Random(len(rest)).shuffle(rest)

@@ -11,9 +11,9 @@ from aot_tune.select.selection_records import Costs
 __all__ = ["PRESELECTED", "choose_variants", "preselect", "regret_by_number", "scouts", "served_by_number"]
 
 PRESELECTED = 24
-"""Candidates that are surveyed for each kind of calls, at most."""
+"""How many candidates are surveyed for each kind of calls, at most."""
 _SCOUTS = 48
-"""Of so many at most they are chosen, by a few shapes."""
+"""How many candidates a few shapes choose these from, at most."""
 
 
 def choose_variants(
@@ -28,23 +28,23 @@ def choose_variants(
     weights: Mapping[str, float] | None = None,
     given: Sequence[str] = (),
 ) -> list[str]:
-    """Candidate ids to keep, in the order in which they pay off.
+    """The ids of candidates to keep, in the order of their gain.
 
-    Greedy: add the candidate that removes most regret until the weighted geometric mean is within `limit` of the best
-    and no problem is more than `worst` off, or there are as many as may be; then drop what later additions made
-    needless. Ties go to what `times` say is faster on the problems that it was timed on, then to the smaller id, so the
-    result does not depend on the order of the input.
+    It is greedy: it adds the candidate that removes most regret, until the weighted geometric mean is within `limit` of
+    the best and no problem is more than `worst` off, or until `most` are kept. Then it drops candidates that later ones
+    made needless. On a tie, the candidate wins that is faster by `times` on the problems where it was timed, then the
+    smaller id. So the result does not depend on the order of the input.
 
     Args:
-        costs: times in ns; problems without any are ignored.
+        costs: times in ns. Problems without any are ignored.
         limit: allowed mean regret, such as 0.01.
-        times: in ns, where `costs` take for equal what is so within the noise; by default the costs.
+        times: in ns. `costs` treat times within the noise as equal, these do not; the default is the costs.
         sizes: bytes of each candidate's object.
-        byte_budget: bytes that the kept objects may take together; None is no limit.
-        worst: allowed regret on any problem; by default three times `limit`.
-        most: how many may be kept, whatever regret is left; None is no limit.
-        given: candidates that are kept in any case, and counted by no limit.
-        weights: how much each problem's regret counts in the mean, 1 by default.
+        byte_budget: the most bytes that the kept objects may have together; None is no limit.
+        worst: allowed regret on any problem; the default is three times `limit`.
+        most: how many may be kept, even if regret is left; None is no limit.
+        given: candidates that are kept in any case. They count towards no limit.
+        weights: the weight of each problem's regret in the mean, 1 by default.
     """
     limits = math.log1p(limit), math.log1p(3 * limit if worst is None else worst)
     rows = {p: c for p, c in costs.items() if c}
@@ -70,10 +70,10 @@ def choose_variants(
 def preselect(
     costs: Costs, alike: Mapping[str, str], most: int = PRESELECTED, weights: Mapping[str, float] | None = None
 ) -> list[str]:
-    """Candidate ids to survey: those that leave no regret, in the order in which they pay off, then the next best.
+    """The ids of candidates to survey: those that leave no regret, in the order of their gain, then the next best.
 
-    The next best are of others' tiles: `alike` tells what nearly equal candidates have in common, and one is enough.
-    `weights`: see `choose_variants`.
+    The next best have other tiles: `alike` says what nearly equal candidates have in common, and one of them is enough.
+    `weights` are as in `choose_variants`.
     """
     chosen = choose_variants(costs, limit=0.0, worst=0.0, most=most, weights=weights)
     seen = {alike[c] for c in chosen if c in alike}
@@ -86,10 +86,10 @@ def preselect(
 
 
 def scouts(costs: Costs, alike: Mapping[str, str], kernels: Mapping[str, str], most: int = _SCOUTS) -> list[str]:
-    """Candidate ids to preselect from: what leaves no regret, then the next best of each kernel in turn.
+    """The ids of candidates to preselect from: those that leave no regret, then the next best of each kernel in turn.
 
-    Times of a few problems, not of the same ones for all, do not tell which kernel is good for others. `alike`: see
-    `preselect`; `kernels` has each candidate's.
+    Times on a few problems, which differ between candidates, do not tell which kernel is good for others. `alike` is as
+    in `preselect`. `kernels` has the kernel of each candidate.
     """
     rows = {p: c for p, c in costs.items() if c}
     chosen = choose_variants(rows, limit=0.0, worst=0.0, most=most // 2)
@@ -105,9 +105,9 @@ def scouts(costs: Costs, alike: Mapping[str, str], kernels: Mapping[str, str], m
 
 
 def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
-    """The geometric mean regret with the first of the kept alone, with the first two, and so on.
+    """The geometric mean regret with only the first of the kept candidates, with the first two, and so on.
 
-    What nothing serves is left out of the mean.
+    Problems that nothing serves are left out of the mean.
     """
     rows = {p: c for p, c in costs.items() if c}
     state, found = _State(rows, _shares(rows, {})), []
@@ -119,15 +119,15 @@ def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
 
 
 def served_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
-    """The share of problems that the first of the kept alone serves, the first two together, and so on."""
+    """The share of problems that the first of the kept candidates serves, the first two together, and so on."""
     rows = [row for row in costs.values() if row]
     return tuple(sum(not row.keys().isdisjoint(kept[: n + 1]) for row in rows) / len(rows) for n in range(len(kept)))
 
 
 class _State:
-    """The log regret of each problem under what is kept; `by` has each candidate's own, by problem.
+    """The log regret of each problem with what is kept. `by` has each candidate's own, by problem.
 
-    `shares` are the weights of the problems, 1 in the mean.
+    `shares` are the weights of the problems, with mean 1.
     """
 
     def __init__(self, rows: Costs, shares: Mapping[str, float], kept: Sequence[str] = ()) -> None:
@@ -149,7 +149,7 @@ class _State:
         self._total = self.total()
 
     def total(self) -> tuple[int, float]:
-        """Problems that nothing serves, and the summed regret of the others."""
+        """The number of problems that nothing serves, and the summed regret of the others."""
         served = [r * self._shares[p] for p, r in self.regrets.items() if not math.isinf(r)]
         return len(self.regrets) - len(served), math.fsum(served)
 
@@ -166,7 +166,7 @@ class _State:
 
 
 def _paces(times: Costs) -> dict[str, float]:
-    """Mean of log(time / best time) of each candidate over the problems that it was timed on."""
+    """By candidate, the mean of log(time / best time) over the problems on which it was timed."""
     logs: dict[str, list[float]] = {}
     for row in times.values():
         best = min(row.values(), default=math.inf)
@@ -176,15 +176,15 @@ def _paces(times: Costs) -> dict[str, float]:
 
 
 def _shares(rows: Costs, weights: Mapping[str, float]) -> dict[str, float]:
-    """The weights of the problems, scaled to 1 in the mean: exactly 1 each where all are the same."""
+    """The weights of the problems, scaled to mean 1. If all are equal, each is exactly 1."""
     given = {p: weights.get(p, 1.0) for p in rows}
-    most = max(given.values(), default=1.0)  # divided by first: their sum may be too large for a float
+    most = max(given.values(), default=1.0)  # dividing by it keeps the sum within a float's range
     total = math.fsum(w / most for w in given.values())
     return {p: w / most * len(given) / total for p, w in given.items()}
 
 
 def _good_enough(regrets: Mapping[str, float], shares: Mapping[str, float], limits: tuple[float, float]) -> bool:
-    """Whether the log regrets are within the limits of their mean and of each."""
+    """Whether the log regrets are within the limits for their mean and for each."""
     mean = sum(r * shares[p] for p, r in regrets.items()) / len(regrets)
     return mean <= limits[0] and max(regrets.values()) <= limits[1]
 

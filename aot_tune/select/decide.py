@@ -1,4 +1,4 @@
-"""The decision for every call: exact where it was measured, else by what each variant's time is expected to be."""
+"""The decision for every call: exact where it was measured, else by each variant's expected time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from aot_tune.spec.survey_shapes import Kind
 __all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
 
 _HELD_OUT = 5
-"""One of so many surveyed shapes is not learned from."""
+"""One of this many surveyed shapes is held out: nothing is learned from it."""
 _HALVED = 1700
-"""log2 in 1/4096 by which a variant must be slower than the best for its time to matter half as much: 33 %."""
+"""If a variant is slower than the best by this (log2 in 1/4096, 33 %), its time counts half as much."""
 _CAUTION = 4
-"""A variant must be expected to be faster than the vendor's by its error over this; see benchmarks/decisions.py."""
+"""The caution before a vendor's variant is the expectations' error over this; see benchmarks/decisions.py."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Survey:
     Args:
         costs: ns by problem id and candidate id.
         facts: of each problem.
-        terms: of each candidate that a time can be expected of.
-        worth: whether a candidate's kernel is meant for calls with these facts: else no time is expected of it.
-        vendor: the candidates that choose for themselves by a vendor's heuristic. They are kept in any case.
-        given: others that are kept in any case, as generic ones.
+        terms: of each candidate whose time can be expected.
+        worth: whether a candidate's kernel is meant for calls with these facts. If not, no time is expected of it.
+        vendor: candidates that choose by a vendor's own heuristic. They are kept in any case.
+        given: others that are kept in any case, such as generic ones.
     """
 
     costs: Costs
@@ -48,19 +48,19 @@ class Survey:
 
 
 def is_held_out(problem: str) -> bool:
-    """Whether nothing is learned from a surveyed problem: a fifth of them, whatever else was surveyed."""
+    """Whether a surveyed problem is held out. About a fifth are, independent of the rest of the survey."""
     return hashlib.sha256(problem.encode()).digest()[0] % _HELD_OUT == 0
 
 
 def expect(
     kind: Kind, rows: Costs, survey: Survey, facts: Mapping[str, Facts], kept: Iterable[str]
 ) -> list[Expectation]:
-    """What the times of kept candidates are expected from on calls of a kind, of those that were timed often enough.
+    """Expectations of the kept candidates for calls of a kind. Candidates with too few times have none.
 
     Args:
         kind: facts of the calls.
-        rows: times on the workload's problems of that kind, which are learned from as well.
-        survey: see there; of all kinds.
+        rows: times on the workload's problems of that kind. They are learned from too.
+        survey: times on drawn shapes, of all kinds.
         facts: of the workload's problems.
         kept: ids of the candidates that are kept for that kind.
     """
@@ -74,7 +74,7 @@ def expect(
 
 
 def times_of(candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Terms) -> Times:
-    """What was measured of a candidate; what is near the best counts most."""
+    """A candidate's measured times. Those near the best count most."""
     timed = [p for p in sorted(rows) if candidate in rows[p]]
     logs = log_of([rows[p][candidate] for p in timed])
     behind = logs - log_of([min(rows[p].values()) for p in timed])
@@ -88,7 +88,7 @@ def times_of(candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Ter
 def likeliest(
     expected: Iterable[Expectation], calls: Mapping[str, Facts], serves: Callable[[str, Facts], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """For each of some calls, by name, the candidates that serve it, the one that is expected to be fastest first."""
+    """By call name, the candidates that serve the call, the one with the least expected time first."""
     found: dict[str, dict[str, int]] = {name: {} for name in calls}
     for one in expected:
         own = [n for n, f in calls.items() if all(f[k] == v for k, v in one.kind) and serves(one.candidate, f)]
@@ -99,9 +99,9 @@ def likeliest(
 
 
 def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str, Facts], bool]) -> Judged | None:
-    """The regret on the surveyed shapes that were held out; None without any.
+    """The regret on the surveyed shapes that were held out; None if there are none.
 
-    What is picked and was not timed, as what failed there alone, counts as the slowest that was.
+    If the picked candidate was not timed on a shape, for example because it failed there, the slowest time counts.
     """
     aside = {p: row for p, row in survey.costs.items() if is_held_out(p) and row}
     if not aside or not expected:
@@ -120,7 +120,7 @@ def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str
 
 
 def _with_errors(found: Sequence[Expectation], aside: Costs, survey: Survey) -> list[Expectation]:
-    """The same with each one's error on shapes that it was not learned from, and its caution before the vendor's."""
+    """The expectations with their errors on held-out shapes, and with their caution before the vendor's choice."""
     deviations: dict[str, dict[str, int]] = {}
     for one in found:
         timed = [p for p in sorted(aside) if one.candidate in aside[p]]
@@ -132,9 +132,10 @@ def _with_errors(found: Sequence[Expectation], aside: Costs, survey: Survey) -> 
 
 
 def _vendors(one: Expectation, deviations: Mapping[str, Mapping[str, int]], survey: Survey) -> dict[str, int]:
-    """The deviations of a vendor's choice, of which another variant has to be wary, by problem.
+    """By problem, how far off the expectation of the vendor's choice is. Other variants must be cautious of it.
 
-    Of several, that one counts which serves most; composed variants serve what it does not, and are wary of it.
+    Of several vendor variants, the one that serves most counts. Composed variants serve the rest, and are cautious of
+    it.
     """
     found: dict[str, int] = {}
     for vendor in sorted(survey.vendor & deviations.keys(), key=lambda c: (-len(deviations[c]), c)):
@@ -151,5 +152,5 @@ def _judged(one: Expectation, own: Mapping[str, int], vendor: Mapping[str, int])
 
 
 def _deviation(values: Sequence[int]) -> int:
-    """Root of the mean square; 0 of none."""
+    """Root of the mean square; 0 if there are no values."""
     return round(float(np.sqrt(sum(v * v for v in values) / len(values)))) if values else 0

@@ -1,12 +1,12 @@
-"""Learns variants' expected times from measured ones: what they have in common, what is each one's own, then trees.
+"""Learns variants' expected times from measured ones: first what variants have in common, then their own, then trees.
 
-Variants of one kernel's making depend on a call in much the same way, so that a few times of one tell much where there
-are many of others. Slopes are those of all variants first, then corrected by each one's own times. What all variants
-have left over on a problem does not decide among them, and would only be noise to learn from: it is taken out.
+Variants of the same form depend on a call in similar ways. So a few times of one variant tell much if others have many.
+Slopes are those of all such variants, then corrected by each variant's own times. The error that all variants share on
+a problem does not decide among them and would only be noise. So it is taken out.
 
-All is in integers or done element by element, so that every machine learns the same, to the bit. Trees ask the same
-questions on each level (oblivious trees, as of Prokhorenkova et al., CatBoost, arXiv 1706.09516), so that they are
-evaluated without a branch.
+All arithmetic is in integers or element by element, so every machine learns the same, to the bit. Trees ask one
+question on each level (oblivious trees, as in Prokhorenkova et al., CatBoost, arXiv 1706.09516), so they are evaluated
+without branches.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 HEAVIEST = 64
-"""The weight of the calls that matter most, about."""
+"""The approximate weight of the calls that matter most."""
 
 _PULL = 3.0
-"""In calls: so much are slopes in common pulled towards 0."""
+"""Strength of the pull of common slopes towards 0, as a number of calls."""
 _OWN_PULL = 30.0
-"""In calls: so much is what a variant's own slopes differ from them by."""
+"""Strength of the pull of a variant's own slopes towards the common ones, as a number of calls."""
 _DOUBT = 8
-"""Weight of the doubt that what is left over on a problem is that of all variants."""
+"""Weight of the doubt that a problem's remaining error is shared by all variants."""
 _SHARED_TREES, _TREES, _DEPTH, _RATE = 8, 20, 3, 0.5
 _BINS = 16
 _PRIOR = 200
-"""Weight of a leaf's doubt: with few calls in it, it moves little."""
+"""Weight of a leaf's doubt: a leaf with few calls changes little."""
 _LEAST, _SOME, _ENOUGH = 2, 6, 24
-"""Calls from which a time can be learned, from which slopes of its own can, and from which trees can."""
+"""The least number of calls to learn a time, to learn own slopes, and to learn trees."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Times:
 
     Args:
         problems: ids of the calls.
-        columns: the terms of these [call, term].
+        columns: the terms of these calls [call, term].
         logs: log2 of ns in 1/4096 by call.
         weights: how much each call matters, from 1 to about `HEAVIEST`.
-        form: variants whose terms mean the same have the same.
+        form: equal for variants whose terms mean the same.
     """
 
     problems: Sequence[str]
@@ -78,14 +78,14 @@ class _Weighted:
 
 @dataclass(frozen=True)
 class _Binned:
-    """Cuts of each term, and of each call the bin that it falls into [term, call]."""
+    """Cuts of each term, and the bin of each call [term, call]."""
 
     cuts: tuple[Integers, ...]
     codes: Integers
 
 
 def learn_times(measured: Mapping[str, Times]) -> dict[str, TimeModel]:
-    """Models of variants among which is to be chosen, by their ids; none of those that have too few times."""
+    """Models of the variants to choose from, by id. Variants with too few times have none."""
     known = {v: times for v, times in sorted(measured.items()) if len(times.logs) >= _LEAST}
     lines = _in_common(known)
     left = _without_shared(known, {v: t.logs - lines[v].values(t.columns) for v, t in known.items()})
@@ -103,7 +103,7 @@ def learn_times(measured: Mapping[str, Times]) -> dict[str, TimeModel]:
 
 
 def _in_common(known: Mapping[str, Times]) -> dict[str, _Weighted]:
-    """For each variant the slopes that those with the same terms have in common, and a level of its own."""
+    """For each variant, the slopes that variants of its form share, and its own level."""
     moments = {v: moments_of(t.columns, t.logs, t.weights) for v, t in known.items()}
     found = {}
     for form in dict.fromkeys(t.form for t in known.values()):
@@ -114,7 +114,7 @@ def _in_common(known: Mapping[str, Times]) -> dict[str, _Weighted]:
 
 
 def _without_shared(known: Mapping[str, Times], left: Mapping[str, Integers]) -> dict[str, Integers]:
-    """What is left of each variant's times without what all have left on the same problem, by and large."""
+    """The rest of each variant's times, without most of the part that all variants share on the same problem."""
     pulls: dict[str, int] = {}
     weights: dict[str, int] = {}
     for variant, times in known.items():
@@ -127,7 +127,7 @@ def _without_shared(known: Mapping[str, Times], left: Mapping[str, Integers]) ->
 
 
 def _trees_in_common(known: Mapping[str, Times], left: Mapping[str, Integers]) -> dict[Hashable, list[Tree]]:
-    """For each form the trees that take off most of what all variants of that form have left."""
+    """For each form, trees that explain most of what is left of all its variants' times."""
     found: dict[Hashable, list[Tree]] = {}
     for form in dict.fromkeys(t.form for t in known.values()):
         alike = [v for v, t in known.items() if t.form == form]
@@ -139,7 +139,7 @@ def _trees_in_common(known: Mapping[str, Times], left: Mapping[str, Integers]) -
 
 
 def _own(times: Times, left: Integers) -> _Weighted:
-    """What a variant's own slopes and level add; of few times, the level alone."""
+    """A variant's own slopes and level. With few times, only the level."""
     moments = moments_of(times.columns, left, times.weights)
     slopes = slopes_of(moments, _OWN_PULL) if len(left) >= _SOME else np.zeros(times.columns.shape[1])
     return _line(slopes, moments.base(slopes))
@@ -150,7 +150,7 @@ def _line(slopes: Floats, base: float) -> _Weighted:
 
 
 def _model(line: _Weighted, trees: Sequence[Tree]) -> TimeModel:
-    """With those terms alone that matter."""
+    """A model that has only the terms that it uses."""
     used = sorted({int(i) for i in np.flatnonzero(line.slopes)} | {t for tree in trees for t in tree.terms})
     place = {term: i for i, term in enumerate(used)}
     return TimeModel(
@@ -162,7 +162,7 @@ def _model(line: _Weighted, trees: Sequence[Tree]) -> TimeModel:
 
 
 def boost(columns: Integers, left: Integers, weights: Integers, count: int) -> list[Tree]:
-    """So many trees that sum up to what is left."""
+    """`count` trees that together approximate what is left."""
     binned = _bins_of(columns)
     if not any(len(c) for c in binned.cuts):
         return []
@@ -175,7 +175,7 @@ def boost(columns: Integers, left: Integers, weights: Integers, count: int) -> l
 
 
 def values_of(trees: Sequence[Tree], columns: Integers) -> Integers:
-    """The sum of what trees say of calls."""
+    """The sum of the trees' values for calls."""
     total = np.zeros(len(columns), dtype=np.int64)
     for tree in trees:
         leaf = np.zeros(len(columns), dtype=np.int64)
@@ -196,7 +196,7 @@ def _bins_of(columns: Integers) -> _Binned:
 
 
 def _tree(binned: _Binned, left: Integers, weights: Integers) -> tuple[Tree, Integers]:
-    """The tree whose levels, one after the other, take most of what is left; and the leaf of each call."""
+    """A tree whose levels, chosen one after the other, explain most of what is left; and the leaf of each call."""
     leaf = np.zeros(len(left), dtype=np.int64)
     terms: list[int] = []
     cuts: list[int] = []
@@ -212,7 +212,7 @@ def _tree(binned: _Binned, left: Integers, weights: Integers) -> tuple[Tree, Int
 
 
 def _question(binned: _Binned, leaf: Integers, leaves: int, pulls: Integers, weights: Integers) -> tuple[int, int]:
-    """The term and the number of its cut whose two sides differ most in what is left, over all leaves so far."""
+    """The term, and the number of its cut, that best separates what is left, summed over all leaves so far."""
     count = len(binned.cuts)
     place = (np.arange(count)[:, None] * leaves + leaf) * _BINS + binned.codes
     shape = count, leaves, _BINS
@@ -231,7 +231,7 @@ def _question(binned: _Binned, leaf: Integers, leaves: int, pulls: Integers, wei
 
 
 def _sums(place: Integers, values: Integers, size: int) -> Floats:
-    """The sum of the values at each place: of integers below 2^53, so exact."""
+    """The sum of the values at each place. It is exact: they are integers below 2^53."""
     return np.bincount(place, values, size).astype(np.float64)
 
 

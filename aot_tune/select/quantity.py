@@ -1,6 +1,6 @@
 """Quantities of a call as doubles: computed here for many calls at once, and printed as C++ that computes the same.
 
-Sums, products and quotients of doubles are rounded alike by numpy and by C++ for x86-64, so both come to the same bits.
+numpy and C++ for x86-64 round sums, products and quotients of doubles alike, so both give the same bits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Quantity:
         return Quantity("-", (self, _wrapped(other)))
 
     def values(self, facts: Mapping[str, NDArray[np.int64]], count: int) -> Values:
-        """Its value for each of `count` calls, whose facts are given by name."""
+        """The value for each of `count` calls, whose facts are given by name."""
         if self.kind == "constant":
             return np.full(count, self.value)
         if self.of is not None:
@@ -61,7 +61,7 @@ class Quantity:
         return np.where(left > right, left, right) if self.kind == "max" else np.where(left < right, left, right)
 
     def cpp(self, fact: Callable[[str], str]) -> str:
-        """As C++; `fact` prints a fact, and `up` must be declared."""
+        """The quantity as C++. `fact` prints a fact, and `up` must be declared."""
         if self.kind == "constant":
             return f"{self.value!r}"
         if self.of is not None:
@@ -96,12 +96,12 @@ def lesser(left: Quantity, right: Quantity | float) -> Quantity:
 
 
 def rounded_up(value: Quantity) -> Quantity:
-    """The next integer that is not below."""
+    """The quantity, rounded up to an integer."""
     return Quantity("up", (value,))
 
 
 def quantity_of(expression: Expr) -> Quantity:
-    """An expression, whose sums and products cannot overflow as doubles; what else it has is computed in integers."""
+    """An expression as a quantity. Sums and products are doubles, which cannot overflow; the rest is integers."""
     if expression.kind == "const":
         return constant(int(expression.value))
     if expression.kind in ("+", "*", "-"):

@@ -1,7 +1,7 @@
-"""Ridge regression of times on terms: of one variant, or of several with slopes in common.
+"""Ridge regression of times on terms: for one variant, or for several that share slopes.
 
-Sums are of integers, and so exact in whatever order they are made; all else is done element by element. Every machine
-learns the same, to the bit.
+Sums are of integers, so they are exact in any order. All else is done element by element. So every machine learns the
+same, to the bit.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _CONSTANT = 0.5
-"""Standard deviation of a term that says nothing."""
+"""Standard deviation below which a term counts as constant."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What a regression needs to know of calls: how terms vary, with each other and with the times.
+    """What a regression needs to know about calls: how terms vary, with each other and with the times.
 
     Args:
         calls: how many there are.
         weight: the sum of their weights.
-        means, mean: weighted, of the terms and of the times.
-        spread, joint: covariances of the terms with each other, and with the times.
+        means, mean: weighted means of the terms and of the times.
+        spread, joint: covariances of the terms with each other and with the times.
     """
 
     calls: int
@@ -40,7 +40,7 @@ class Moments:
     joint: Floats
 
     def base(self, slopes: Floats) -> float:
-        """The time where all terms are 0, by slopes."""
+        """The time at which all terms are 0, with these slopes."""
         base = self.mean
         for slope, at in zip(slopes.tolist(), self.means.tolist(), strict=True):
             base -= slope * at
@@ -48,7 +48,7 @@ class Moments:
 
 
 def moments_of(columns: Integers, logs: Integers, weights: Integers) -> Moments:
-    """Of calls, whose terms [call, term], times and weights are given."""
+    """The moments of calls, given their terms [call, term], times and weights."""
     total = int(weights.sum())
     weighted = columns * weights[:, None]
     means = weighted.sum(axis=0) / total
@@ -64,7 +64,7 @@ def moments_of(columns: Integers, logs: Integers, weights: Integers) -> Moments:
 
 
 def together(parts: Sequence[Moments]) -> Moments:
-    """Of the calls of several variants, each of which has a level of its own: only what varies within one counts."""
+    """The moments of several variants' calls. Each variant has its own level, so only variation within one counts."""
     first, *others = parts
     total = sum(p.weight for p in parts)
     spread, joint = first.spread * first.weight, first.joint * first.weight
@@ -76,7 +76,7 @@ def together(parts: Sequence[Moments]) -> Moments:
 
 
 def slopes_of(moments: Moments, pull: float) -> Floats:
-    """The slope of each term; `pull` is the number of calls that would have them 0."""
+    """The slope of each term. `pull` counts as that many calls whose slopes are 0."""
     deviations = np.sqrt(np.maximum(moments.spread.diagonal(), 0.0))
     kept = np.flatnonzero(deviations > _CONSTANT)
     scale = deviations[kept]
@@ -88,7 +88,7 @@ def slopes_of(moments: Moments, pull: float) -> Floats:
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:
-    """Gauss's elimination of a positive definite system, row by row: libraries round as their processor likes."""
+    """Gaussian elimination of a positive definite system, row by row. Libraries round differently by processor."""
     matrix, right = matrix.copy(), right.copy()
     size = len(right)
     for k in range(size):

@@ -1,4 +1,4 @@
-"""From times to a selection."""
+"""Turns times into a selection."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from aot_tune.spec.survey_shapes import Kind
 __all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "all_picked", "of_enough_shapes", "picked", "ranked", "select"]
 
 REGRET_LIMIT = 0.005
-"""Mean regret over the workload that is given up for fewer variants, where there is no survey."""
+"""Mean regret over the workload that may be given up for fewer variants, without a survey."""
 MAX_REGRET, WORST_REGRET, MAX_VARIANTS = 0.01, 0.1, 12
-"""With one: mean and largest regret over workload and survey, and how many are kept of each kind of calls at most."""
+"""With a survey: mean and largest regret over workload and survey, and the most variants for each kind of calls."""
 
 _LEAST_SHAPES = 48
-"""Of each kind of calls that a survey must have."""
+"""How many shapes of each kind of calls a survey must have."""
 _NOT_RACED = 0.03
-"""So much behind the best of a race counts at least what was not in it."""
+"""A candidate that was not in a race counts as at least this much slower than its best."""
 _FOLDS = 12
-"""Trees learned to judge dispatch on shapes that it has not seen; with fewer problems, each is left out alone."""
+"""How many trees are learned to judge dispatch on unseen shapes. With fewer problems, each is left out once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceLimits:
-    """What a choice may give up: mean regret, regret on any problem, and variants and bytes that it may keep.
+    """What a choice may give up: mean regret, regret on any problem; and the variants and bytes that it may keep.
 
     `variants` are for each kind of calls; None is no limit.
     """
@@ -69,16 +69,16 @@ def select(
         costs: times in ns by problem id and candidate id, of verified candidates only.
         facts: facts of each problem.
         serves: whether a candidate's guards hold for facts.
-        limits: by default `SURVEYED` with a survey, else a small regret alone.
+        limits: by default `SURVEYED` with a survey, else only a small mean regret.
         times, sizes, weights: see `choose_variants`.
-        plainer: candidate to one that is right where its guards do not hold. It is kept beside it, to be tried after
-            those that were chosen, in front of the generic variant: for calls unlike those of the workload.
-        alike: problem that was not measured, of which `facts` tells too, to the one that resembles it most: what is
-            fast there is taken to be fast here, as far as it serves.
-        survey: times on shapes that were drawn, by which variants are chosen too and other calls are decided.
-        kind_of: facts of a call with their values; calls that have them in common have their own variants.
-        bound: with a survey, candidates that are for single problems, as a vendor's algorithms: they serve none but
-            those on which they are ahead of all that is kept, and are counted by no limit.
+        plainer: candidate to one that is right where its guards do not hold. The second is kept too, for calls unlike
+            those of the workload. It is tried after those that were chosen, and before the generic variant.
+        alike: problem that was not measured to the problem most like it. What is fast on that one counts as fast here,
+            if it serves. `facts` has the facts of both.
+        survey: times on drawn shapes. They also decide which variants are kept and how other calls are decided.
+        kind_of: facts of a call with their values. Calls of one kind, with equal values, have their own variants.
+        bound: with a survey, candidates for single problems, such as a vendor's algorithms. They serve only problems on
+            which they are ahead of all that is kept, and count towards no limit.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
     survey = of_enough_shapes(survey, kind_of)
@@ -139,7 +139,7 @@ def select(
 
 
 def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> tuple[str, ...]:
-    """The candidates that dispatch tries on a call, best first; those that do not serve it are left out.
+    """The candidates that dispatch tries on a call, best first. Those that do not serve it are left out.
 
     `problem` is the id of the measured problem that the call is like, if there is one.
     """
@@ -147,7 +147,7 @@ def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[s
 
 
 def picked(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> str | None:
-    """The first of them; None where none serves."""
+    """The first of the candidates that `ranked` returns; None if there is none."""
     return next(_tried(selection, problem, facts, serves), None)
 
 
@@ -157,7 +157,7 @@ def all_picked(
     serves: Callable[[str, Facts], bool],
     worth: Callable[[str, Facts], bool],
 ) -> dict[str, str | None]:
-    """What `picked` says of many calls by their problems' ids, where no time is expected of what is not `worth` it."""
+    """What `picked` returns for many calls, by problem id. Only candidates that are `worth` it have expected times."""
     likely = likeliest(selection.expected, calls, lambda c, f: serves(c, f) and worth(c, f))
     found: dict[str, str | None] = {}
     for name, facts in calls.items():
@@ -177,15 +177,15 @@ def _tried(selection: Selection, problem: str, facts: Facts, serves: Callable[[s
 
 
 def of_enough_shapes(survey: Survey | None, kind_of: Callable[[Facts], Kind]) -> Survey | None:
-    """A survey if it has enough shapes of each kind, else None: then a tree of the tuned problems knows more."""
+    """The survey if it has enough shapes of each kind, else None: then a tree of the tuned problems knows more."""
     counts = Counter(kind_of(survey.facts[p]) for p, row in survey.costs.items() if row) if survey is not None else {}
     return survey if min(counts.values(), default=0) >= _LEAST_SHAPES else None
 
 
 def _filled(row: Mapping[str, float], surveyed: Mapping[str, float]) -> dict[str, float]:
-    """A tuned problem's times, and those of a survey for what was passed over there: a little behind the best at least.
+    """A tuned problem's times, with a survey's times for candidates that were passed over there.
 
-    A survey's times are of a few samples, and were not raced.
+    A survey's times are of a few samples and not from a race. So they count as at least a little behind the best.
     """
     least = (1 + _NOT_RACED) * min(row.values())
     return {**{c: max(t, least) for c, t in surveyed.items()}, **row}
@@ -207,7 +207,7 @@ def _choose(
     weights: Mapping[str, float],
     given: Sequence[str],
 ) -> list[str]:
-    """The variants to keep for some problems, in the order in which they pay off; those `given` in any case."""
+    """The variants to keep for some problems, in the order of their gain. Those `given` are kept in any case."""
     return choose_variants(
         rows,
         limit=limits.regret,
@@ -222,7 +222,7 @@ def _choose(
 
 
 def _ahead(rows: Costs, kept: Sequence[str], bound: frozenset[str]) -> list[str]:
-    """The bound candidates that are ahead of all that is kept by more than the regret that is given up, somewhere."""
+    """The bound candidates that, on some problem, are faster than all that is kept by more than the allowed regret."""
     found = set()
     for row in rows.values():
         best = min((t for c, t in row.items() if c not in bound and c in kept), default=math.inf)
@@ -233,26 +233,26 @@ def _ahead(rows: Costs, kept: Sequence[str], bound: frozenset[str]) -> list[str]
 
 
 def _by_time(row: Mapping[str, float], kept: Sequence[str]) -> tuple[str, ...]:
-    """The kept candidates that were timed on a problem, the fastest first; ties go to what pays off earlier."""
+    """The kept candidates with times on a problem, the fastest first. On a tie, the one of more gain comes first."""
     return tuple(sorted((c for c in kept if c in row), key=lambda c: (row[c], kept.index(c))))
 
 
 def _lost(row: Mapping[str, float], tried: Sequence[str]) -> float:
-    """Regret on a measured problem: of the first that is tried; what none is tried on counts as the slowest timed."""
+    """Regret on a measured problem, of the first tried candidate with a time. Without one, the slowest time counts."""
     first = next((row[c] for c in tried if c in row), max(row.values()))
     return first / min(row.values()) - 1
 
 
 @dataclass(frozen=True)
 class _Likely:
-    """What to expect of problems that were not measured; see `select`."""
+    """What is assumed of problems that were not measured; see `select`."""
 
     alike: Mapping[str, str]
     facts: Mapping[str, Facts]
     serves: Callable[[str, Facts], bool]
 
     def beside(self, rows: Costs) -> Costs:
-        """The rows, and those of problems that are like one of them."""
+        """The rows, and rows for problems that are like one of them."""
         found = dict(rows)
         for problem, measured in self.alike.items():
             facts = self.facts[problem]
@@ -263,12 +263,12 @@ class _Likely:
 
 
 def _with(beside: Mapping[str, str], ranked: Sequence[str]) -> tuple[str, ...]:
-    """The candidates, and behind them those that stand beside them, each once."""
+    """The candidates, followed by those that are kept beside them, each once."""
     return tuple(dict.fromkeys([*ranked, *(beside[c] for c in ranked if c in beside)]))
 
 
 def _regret(nodes: list[Node], row: Mapping[str, float], facts: Facts, serves: Callable[[str, Facts], bool]) -> float:
-    """Time of what dispatch picks over the best time, less 1; what was not timed counts as the slowest that was."""
+    """Time of what dispatch picks over the best time, less 1. If it was not timed, the slowest time counts."""
     for candidate in rank(nodes, facts):
         if serves(candidate, facts):
             return row.get(candidate, max(row.values())) / min(row.values()) - 1
@@ -282,9 +282,9 @@ def _held_out(
     serves: Callable[[str, Facts], bool],
     likely: _Likely,
 ) -> dict[str, float]:
-    """Regret of each problem under a tree that was learned without it, and without the rest of its fold.
+    """Regret of each problem under a tree that was learned without the problem's fold.
 
-    Problems on which the tree picks what was never timed there are left out: nothing is known of them.
+    A problem is left out if the tree picks a candidate that was never timed there, because its regret is unknown.
     """
     found: dict[str, float] = {}
     names = list(rows)

@@ -1,4 +1,4 @@
-"""What select decides: the variants to keep, and for every call which of them to try first."""
+"""What select decides: the variants to keep, and which of them to try first for every call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aot_tune.select.time_model import TimeModel
 __all__ = ["Costs", "Expectation", "Judged", "Node", "Selection"]
 
 Costs = dict[str, dict[str, float]]
-"""Problem id to candidate id to time in ns; a candidate that cannot serve a problem is missing there."""
+"""Problem id to candidate id to time in ns. A candidate that cannot serve a problem has no time there."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,9 +31,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a candidate's time is expected from on calls of a kind, which have these facts.
+    """The expectation of a candidate's time on calls of a kind, which have these facts.
 
-    `caution` is added to it, in 1/4096 of log2 ns, where it is ranked.
+    For ranking, `caution` is added to the expected time, in 1/4096 of log2 ns.
     """
 
     candidate: str
@@ -45,9 +45,9 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Judged:
-    """Regret on surveyed shapes that nothing was learned from, against the best candidate that was surveyed there.
+    """Regret on held-out surveyed shapes, against the best candidate that was surveyed there.
 
-    `regret` is by problem id: time of what dispatch picks over the best time, less 1.
+    `regret` is by problem id: the time of what dispatch picks over the best time, less 1.
     """
 
     regret: Mapping[str, float]
@@ -55,17 +55,17 @@ class Judged:
 
     @property
     def mean(self) -> float:
-        """Over all of them."""
+        """The mean over all shapes."""
         return sum(self.regret.values()) / len(self.regret)
 
     @property
     def worst(self) -> tuple[float, str]:
-        """The largest regret, and the problem."""
+        """The largest regret, and its problem."""
         problem = max(self.regret, key=lambda p: (self.regret[p], p))
         return self.regret[problem], problem
 
     def percentile(self, share: float) -> float:
-        """The regret that so large a share of the shapes does not exceed."""
+        """The regret that this share of the shapes does not exceed."""
         ordered = sorted(self.regret.values())
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
@@ -74,14 +74,13 @@ class Judged:
 class Selection:
     """The variants of one operator for one target.
 
-    `exact` has, for problems that were measured, the candidates to try; `expected` is for other calls, the tree of
-    `nodes` where nothing in it serves. `regret` is, per problem of the workload, the time of the variant that dispatch
-    picks over the best time measured, less 1; `held_out` the same where the tree was learned without the problem
-    (empty for a single problem, and with a survey, whose own judgement is `judged`). Problems of `regret` that are not
-    in `held_out` could not be judged: what the tree picks was never timed there, or nothing that is kept was timed on
-    any of the others. `curves` tell for each kind of calls the mean regret over workload and survey with the first of
-    its variants alone, with the first two, and so on; `order` has these variants, and `served` the
-    share of problems that they serve at all.
+    `exact` has the candidates to try on problems that were measured. Other calls go by `expected`, and by the tree of
+    `nodes` if nothing in `expected` serves. `regret` is, for each problem of the workload, the time of what dispatch
+    picks over the best measured time, less 1. `held_out` is the same with a tree that was learned without the problem.
+    It is empty for a single problem, and with a survey, which has `judged` instead. A problem of `regret` that is not
+    in `held_out` could not be judged: the tree's choice was never timed there, or no kept candidate was timed on the
+    other problems. By kind of calls, `order` has the kind's variants, `curves` the mean regret over workload and survey
+    with only the first of them, with the first two, and so on, and `served` the share of problems that these serve.
     """
 
     kept: tuple[str, ...]

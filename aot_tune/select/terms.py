@@ -1,7 +1,7 @@
-"""What a variant's time is expected from: small integers that say something of a call, and of a variant's tiles on it.
+"""What a variant's time is expected from: small integers that describe a call, and a variant's tiles on it.
 
-Blocks, waves, their fill and steps are what analytical models of GPU kernels are made of. All is in integers, so that
-what is learned from them, and what is expected of them, is the same everywhere, to the bit.
+Analytical models of GPU kernels consist of blocks, waves, how full waves are, and steps. All is in integers. So what is
+learned from terms, and what is expected from them, is the same everywhere, to the bit.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from aot_tune.spec.dtypes import dtype
 __all__ = ["UNIT", "Term", "Terms", "columns_of", "terms_of"]
 
 UNIT = 256
-"""A term's 1: logarithms are in 1/256 of a factor of two."""
+"""The 1 of a term: logarithms are in 1/256 of a factor of two."""
 
 _LATENCIES = (20, 22, 24)
-"""log2 of bytes that a device moves about while a launch begins and ends: there times stop to be proportional."""
+"""log2 of the bytes that a device moves in about the time of a launch. Near them, times stop being proportional."""
 _PROLOGUE = 4
-"""Steps that a block takes longer than it computes: filling and draining of its pipeline."""
+"""Extra steps of a block, to fill and drain its pipeline."""
 _RIDGE = 256
-"""FLOPs for a byte, about where devices are as long busy with the one as with the other."""
+"""FLOPs per byte at which devices are about equally busy with both."""
 _KNEES = (0.5, 2.0)
-"""Bytes moved in the time of one multiplication in a tile of each processor, about."""
+"""About how many bytes are moved in the time of one multiplication in a tile of each processor."""
 _FEW = 8
-"""Up to so many tiles along a dim are told apart: what fits into one, or a few, may be far from what does not."""
+"""Up to this many tiles along a dim are distinguished. Calls that fit into one or a few may differ much from others."""
 _COMMON = 128
-"""Rows and columns of a tile that a product may be cut into where nobody says how: what vendors' libraries do most."""
+"""Rows and columns of the tile assumed for a product whose tile is unknown. Vendors' libraries use it most."""
 _COMMON_STEP = 64
 _MOST_CHOICES = 8
 _MOST_PRODUCTS = 4
 
 
 class Term:
-    """An integer of a call: `log` of a quantity of at least 1, a `ratio` or a `number`, or a `product` of two others.
+    """An integer of a call: the `log` of a quantity of at least 1, a `ratio`, a `number`, or a `product` of two terms.
 
-    A product is that of the terms with the numbers `pair` in the list that it stands in.
+    A product multiplies the terms with the numbers `pair` in its list.
     """
 
     __slots__ = ("kind", "pair", "quantity")
@@ -52,7 +52,7 @@ class Term:
     def values(
         self, facts: Mapping[str, NDArray[np.int64]], count: int, before: Sequence[NDArray[np.int64]]
     ) -> NDArray[np.int64]:
-        """For each of `count` calls; `before` are the terms in front of it."""
+        """The values for each of `count` calls. `before` are the terms in front of it."""
         if self.quantity is None:
             product: NDArray[np.int64] = before[self.pair[0]] * before[self.pair[1]] >> 11
             return product
@@ -64,10 +64,10 @@ class Term:
 
 
 class Terms:
-    """The terms of a variant: the first `shared` ones are those of every variant of the operator.
+    """The terms of a variant. The first `shared` ones are common to all variants of the operator.
 
-    Those of two variants with the same `form` mean the same. Times are not learned from those that are `needless`: of a
-    common tile, where the variant's own is known.
+    The terms of variants with the same `form` mean the same. Times are not learned from `needless` terms: those of the
+    common tile, if the variant's own tile is known.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Terms:
 
 
 def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """log2 in 1/256, as the bits of a double have it: its exponent, and a parabola through the ends of an octave."""
+    """log2 in 1/256 from the bits of a double: the exponent, and a parabola through the ends of an octave."""
     bits: NDArray[np.int64] = np.where(values < 1.0, 1.0, values).view(np.int64) >> 44
     fraction = bits & 255
     found: NDArray[np.int64] = bits - (1023 << 8) + ((fraction * (256 - fraction) * 88) >> 16)
@@ -85,7 +85,7 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def terms_of(operator: Operator, tiling: Tiling | None, processors: int) -> Terms:
-    """The terms of a variant with a tile, or none, on a device of so many multiprocessors (or cores)."""
+    """The terms of a variant, with its tile if known, on a device of so many multiprocessors (or cores)."""
     terms = _shared(operator)
     common, plain = _common_tile(operator), len(terms)
     if common is not None:
@@ -112,7 +112,7 @@ def columns_of(terms: Terms, facts: Sequence[Mapping[str, int]]) -> NDArray[np.i
 
 
 def _shared(operator: Operator) -> list[Term]:
-    """What is known of a call, whatever computes it."""
+    """The terms of a call that do not depend on the variant."""
     logs = [Term("log", fact(d)) for d in operator.dims]
     moved = _bytes(operator)
     terms = [*logs, Term("log", moved)]
@@ -134,10 +134,10 @@ def _shared(operator: Operator) -> list[Term]:
 
 
 def _common_tile(operator: Operator) -> Tiling | None:
-    """A tile of a product; None of an operator that sums along no dim, or has no tile of two."""
+    """A tile of a product; None if the operator sums along no dim, or its result does not have two dims for a tile."""
     made = {f for t in operator.outputs for s in t.shape for f in s.facts()}
     needed = [{f for s in t.shape for f in s.facts()} for t in operator.tensors if not t.optional]
-    apart = {d for d in made if all(d in dims for dims in needed)}  # as of a batch
+    apart = {d for d in made if all(d in dims for dims in needed)}  # such as a batch dim
     across = [d for d in operator.dims if d in made - apart]
     along = [d for d in operator.dims if d not in made]
     if len(across) != 2 or not along:
@@ -147,7 +147,7 @@ def _common_tile(operator: Operator) -> Tiling | None:
 
 
 def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]:
-    """What follows from a variant's tile."""
+    """The terms that follow from a variant's tile."""
     made = {f for t in operator.outputs for s in t.shape for f in s.facts()}
     across = {d: e for d, e in tiling.extents.items() if d in made}
     tiles = {d: rounded_up(fact(d) / e) for d, e in across.items()}
@@ -174,7 +174,7 @@ def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]
 
 
 def _bytes(operator: Operator) -> Quantity:
-    """Bytes of the tensors that a call has; a dtype that varies counts as its first choice: it is the variant's own."""
+    """Bytes of a call's tensors. A varying dtype counts as its first choice: each variant has its own dtypes."""
     total = constant(0)
     for tensor in operator.tensors:
         name = operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))[0]

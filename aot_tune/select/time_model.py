@@ -1,4 +1,4 @@
-"""A variant's expected time on a call: a weighted sum of its terms, corrected by small trees; all in integers."""
+"""A variant's expected time on a call: a weighted sum of its terms, corrected by small trees, all in integers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 __all__ = ["LOG_UNIT", "SHIFT", "TimeModel", "Tree", "log_of", "ns_of"]
 
 LOG_UNIT = 4096
-"""Expected and measured times are log2 of ns in 1/4096."""
+"""Expected and measured times are log2 of ns, in 1/4096."""
 SHIFT = 16
-"""Weights are in 1/2^16 of that for a term's 1/256."""
+"""Weights have this many fractional bits."""
 
 
 class Tree(msgspec.Struct, frozen=True, array_like=True):
-    """Three questions, whether a term reaches a cut; the answers, first to last, are the bits of a leaf's number."""
+    """Three questions whether a term reaches a cut. The answers, first to last, are the bits of a leaf's number."""
 
     terms: tuple[int, int, int]
     cuts: tuple[int, int, int]
@@ -26,9 +26,10 @@ class Tree(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Expected log2 ns of a variant in 1/4096; `error` is its standard error on calls that it was not learned from.
+    """Expected log2 ns of a variant in 1/4096. `error` is its standard error on held-out calls.
 
-    `terms` are numbers of the variant's terms, those that matter; `weights` are theirs, and trees number them from 0.
+    `terms` are the numbers of the variant's terms that are used. `weights` belong to these, and trees number these from
+    0.
     """
 
     terms: tuple[int, ...]
@@ -38,7 +39,7 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
 
     def expected(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of calls, whose terms [call, term] are given; all of the variant's terms."""
+        """The expected values for calls, given all of the variant's terms [call, term]."""
         used = columns[:, list(self.terms)]
         total = np.full(len(columns), self.base, dtype=np.int64)
         for number, weight in enumerate(self.weights):
@@ -53,10 +54,10 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def log_of(times: Sequence[float]) -> NDArray[np.int64]:
-    """Times in ns as log2 in 1/4096."""
+    """Times in ns as log2, in 1/4096."""
     return np.array([round(LOG_UNIT * math.log2(max(t, 1.0))) for t in times], dtype=np.int64)
 
 
 def ns_of(log: int) -> float:
-    """The time in ns that a log2 in 1/4096 stands for."""
+    """The time in ns of a log2 in 1/4096."""
     return float(2.0 ** (log / LOG_UNIT))

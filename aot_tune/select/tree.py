@@ -1,4 +1,4 @@
-"""The decision function: a tree over a call's facts, learned by cost and not by label."""
+"""The decision function: a tree over a call's facts, learned by cost, not by label."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Matrix = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 _TOLERANCE = 0.002
-"""Log regret per problem that is not worth a split."""
+"""A split must lower the log regret per problem by more than this."""
 
 _UNSERVED = math.log(100.0)
-"""Counted for a variant that cannot serve a problem: far worse than any that can, but comparable."""
+"""The log regret of a variant that cannot serve a problem: far worse than any that can, but comparable."""
 
 
 def learn(costs: Costs, facts: Mapping[str, Facts], kept: Sequence[str]) -> list[Node]:
     """Learn the tree that picks among `kept`; node 0 is the root.
 
-    A node is split where that lowers the summed log regret of its problems most; where no single split lowers it, the
-    one is taken that does so together with the best splits below it. Thresholds lie at the geometric middle between
-    neighbouring values. Ties go to the first fact by name.
+    A node is split where that lowers the summed log regret of its problems most. If no single split lowers it, the
+    split is taken that lowers it most together with the best splits below it. Thresholds are the geometric middle
+    between neighbouring values. On a tie, the first fact by name wins.
 
     Args:
         costs: times in ns by problem and candidate.
@@ -53,7 +53,7 @@ def rank(nodes: Sequence[Node], facts: Facts) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Split:
-    """A threshold on a fact, and the summed regret of the two sides when each uses its best candidate."""
+    """A threshold on a fact, and the summed regret of both sides if each uses its best candidate."""
 
     total: float
     fact: str
@@ -62,10 +62,10 @@ class _Split:
 
 @dataclass(frozen=True)
 class _Scan:
-    """Some problems in the order of each of the `facts` in which they differ, by number.
+    """Some problems in the order of each of the `facts`, by number, in which they differ.
 
-    That is their values of it [fact, place]; and for the place before each but the first [fact, place - 1], the summed
-    regret of splitting there, and whether that is a split.
+    `values` [fact, place] are their values. For each place but the last [fact, place], `totals` is the summed regret of
+    splitting after it, and `splits` is whether that is a split.
     """
 
     facts: Rows
@@ -75,7 +75,7 @@ class _Scan:
 
 
 class _Learner:
-    """Grows a tree; `regret` is the log regret [problem, candidate], `columns` the facts by name and problem.
+    """Grows a tree. `regret` is the log regret [problem, candidate], `columns` has the facts by name and problem.
 
     Problems are numbered in the order of their names.
     """
@@ -88,7 +88,7 @@ class _Learner:
         self._table = np.array(list(columns.values()), dtype=np.int64).reshape(len(columns), len(regret))
 
     def grow(self, problems: Rows) -> int:
-        """Add the node of these problems and what is below it; returns its index."""
+        """Add the node of these problems and the nodes below it. Returns its index."""
         index = len(self.nodes)
         self.nodes.append(Node())
         totals = dict(zip(self._kept, self._regret[problems].sum(axis=0).round(12).tolist(), strict=True))
@@ -115,7 +115,7 @@ class _Learner:
         return splits[i] if total < worth else None
 
     def _after_next(self, problems: Rows) -> float:
-        """The summed regret of problems after one more split, or none."""
+        """The summed regret of problems after one more split, or after none."""
         scan = self._scan(problems)
         split = scan.totals.min(where=scan.splits, initial=math.inf)
         return min(float(split), float(self._regret[problems].sum(axis=0).min()))
@@ -133,7 +133,7 @@ class _Learner:
             yield _Split(float(scan.totals[at, i]), self._facts[fact], threshold)
 
     def _scan(self, problems: Rows) -> _Scan:
-        """What the splits of problems come to, of all facts at once."""
+        """What splits of problems give, for all facts at once."""
         given = self._table[:, problems]
         facts = np.flatnonzero(given.min(axis=1) != given.max(axis=1))
         given = given[facts]
@@ -147,12 +147,12 @@ class _Learner:
 
 
 def _columns(problems: Sequence[str], facts: Mapping[str, Facts]) -> dict[str, NDArray[np.int64]]:
-    """The facts that splits may ask for, in the order of their names; of those that split alike, the first."""
+    """The facts that splits may use, by name. Of facts that split alike, only the first."""
     found: dict[str, NDArray[np.int64]] = {}
     seen: set[bytes] = set()
     for fact in sorted(f for f in facts[problems[0]] if not f.startswith("alignment.")) if problems else []:
         values = np.array([facts[p][fact] for p in problems], dtype=np.int64)
-        # of a stride, only whether it is 1 says something about other shapes
+        # only whether a stride is 1 says something about other shapes
         told = (values > 1).tobytes() if fact.startswith("stride.") else values.tobytes()
         if told not in seen and values.min() != values.max():
             seen.add(told)
@@ -168,6 +168,6 @@ def _regrets(row: Mapping[str, float], kept: Sequence[str]) -> list[float]:
 
 
 def _between(low: int, high: int) -> int:
-    """A threshold t with low <= t < high, at the geometric middle for positive values."""
+    """A threshold t with low <= t < high: the geometric middle of positive values."""
     middle = math.isqrt(low * high) if low > 0 else (low + high) // 2
     return min(max(middle, low), high - 1)

@@ -1,1 +1,1 @@
-"""What a library's module says of its operators, read and checked alike for every framework."""
+"""Reads and checks what a library's module says of its operators, alike for every framework."""

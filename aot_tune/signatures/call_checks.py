@@ -1,4 +1,4 @@
-"""Whether a call is legal as far as shapes and dtypes tell, with the errors of the library's module."""
+"""Checks whether a call is legal, as far as shapes and dtypes tell. It raises the errors of the library's module."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["CallChecks"]
 
 
 class CallChecks:
-    """Checks calls of an operator; a framework derives from it where its tensors or sizes need more.
+    """Checks calls of an operator. A framework derives from it if its tensors or sizes need more.
 
     Args:
-        module: the library's, whose errors are raised.
+        module: the library's module, whose errors are raised.
         op: the operator.
-        dtypes: what the framework calls element types, by our names.
+        dtypes: the framework's element types, by our names.
     """
 
     def __init__(self, module: ModuleType, op: OperatorSignature, dtypes: Mapping[str, Any]) -> None:
@@ -29,7 +29,7 @@ class CallChecks:
         self.value_error: type[Exception] = module.ArgumentValueError
 
     def check_tensors(self, tensors: Mapping[str, Any]) -> dict[str, str]:
-        """Check places and dtypes of the tensors that are passed; the choice of each dtype variable."""
+        """Check places and dtypes of the tensors that are passed. Returns the choice of each dtype variable."""
         chosen: dict[str, str] = {}
         told: dict[str, str] = {}
         first = next(iter(tensors))
@@ -50,7 +50,7 @@ class CallChecks:
         return {v: chosen.get(v, choices[0]) for v, choices in self.op.dtypes.items()}
 
     def check_place(self, name: str, tensors: Mapping[str, Any], first: str) -> None:
-        """Check that a tensor is where the first one is, if the framework tells."""
+        """Check that a tensor is in the same place as the first one, if the framework tells."""
 
     def check_attributes(self, given: Mapping[str, Any]) -> None:
         """Check the attributes that are passed."""
@@ -62,7 +62,7 @@ class CallChecks:
                 )
 
     def fold(self, tensors: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Any] | None]:
-        """Shapes with one axis for leading dims, checked for rank, and these dims; None where they are that axis."""
+        """Shapes with one axis for leading dims, checked for rank; and the leading dims, None if they are one axis."""
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
         rest = {t.name: len(t.shape) - 1 for t in self.op.tensors if t.folds and t.name in tensors}
         lead = None
@@ -78,7 +78,7 @@ class CallChecks:
             raise self.value_error(f"{self.op.name}: tensor '{name}' has {len(shape)} axes, wanted {wanted}")
 
     def _fold_all(self, shapes: dict[str, list[Any]], rest: Mapping[str, int], tensors: Mapping[str, Any]) -> list[Any]:
-        """Replace leading dims in `shapes` by their product; `rest` says how many axes each tensor has beside them."""
+        """Replace leading dims in `shapes` by their product. `rest` says how many other axes each tensor has."""
         first = next(iter(rest))
         lead = shapes[first][: len(shapes[first]) - rest[first]]
         for name, count in rest.items():
@@ -98,10 +98,10 @@ class CallChecks:
         return bool(one == other)
 
     def check_leading(self, name: str, tensor: Any, lead: Sequence[Any]) -> None:
-        """Check that a tensor's leading dims can be taken as one, if the framework tells strides."""
+        """Check that a tensor's leading dims can be treated as one dim, if the framework tells strides."""
 
     def bind(self, shapes: Mapping[str, Sequence[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-        """The dims of a call, from extents and from the scalars that are dims; `shapes` as `fold` returns them."""
+        """The dims of a call, from extents and from scalars that are dims. `shapes` are as `fold` returns them."""
         defaults = {s.name: s.default for s in self.op.scalars}
         dims: dict[str, Any] = {}
         for source in self.op.bound:
@@ -115,22 +115,22 @@ class CallChecks:
         return dims
 
     def check_extents(self, shapes: Mapping[str, Sequence[Any]], dims: Mapping[str, Any]) -> None:
-        """Check all extents of the tensors that are passed; `shapes` as `fold` returns them."""
+        """Check all extents of the tensors that are passed. `shapes` are as `fold` returns them."""
         for name, shape in shapes.items():
             for axis, (extent, wanted) in enumerate(zip(shape, self.shape(name, dims), strict=True)):
                 self.require(extent == wanted, f"tensor '{name}' has extent {extent} at axis {axis}, wanted {wanted}")
 
     def shape(self, name: str, dims: Mapping[str, Any]) -> list[Any]:
-        """The shape that a tensor has by the dims of a call, with one axis for leading dims."""
+        """The shape of a tensor for the dims of a call, with one axis for leading dims."""
         declared = self.op.tensor(name)
         return [self._extent(declared, axis, dims) for axis in range(len(declared.shape))]
 
     def unfold(self, name: str, shape: Sequence[Any], lead: Sequence[Any] | None) -> list[Any]:
-        """The shape that the caller sees of a tensor, with the leading dims that `fold` returned."""
+        """The shape of a tensor as the caller sees it, with the leading dims that `fold` returned."""
         return [*lead, *shape[1:]] if self.op.tensor(name).folds and lead is not None else list(shape)
 
     def require(self, condition: Any, message: str) -> None:
-        """Raise where a condition does not hold."""
+        """Raise if a condition does not hold."""
         if not condition:
             raise self.value_error(f"{self.op.name}: {message}")
 

@@ -1,4 +1,4 @@
-"""Extents of tensors, worked out from the dims of a call; dims may be symbols of a framework."""
+"""Computes extents of tensors from the dims of a call. Dims may be symbols of a framework."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["EXTENT", "extent_value"]
 
 EXTENT = ".extent"
-"""The fact that stands for an axis' extent in what a dim is solved to."""
+"""The fact for an axis' extent, in the expression that a dim is solved to."""
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -34,17 +34,17 @@ def extent_value(
     least: Callable[[Any, Any], Any] = min,
     most: Callable[[Any, Any], Any] = max,
 ) -> Any:
-    """The value of an expression, as `signatures()` writes it.
+    """The value of an expression in the form that `signatures()` writes.
 
     Args:
         expression: nested lists, as `Expr.data` makes them.
         facts: integers, or symbols of a framework, by name.
         least, most: the smaller and the larger of two values.
 
-    Choices (`where`, comparisons) and powers of two are decided at once, so symbols must tell them.
+    Choices (`where`, comparisons) and powers of two are decided at once, so symbols must be able to decide them.
 
     Raises:
-        ZeroDivisionError: when it divides by zero.
+        ZeroDivisionError: when the expression divides by zero.
     """
     kind, *rest = expression
     if kind == "fact":

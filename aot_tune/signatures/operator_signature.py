@@ -1,4 +1,4 @@
-"""What a module says of its operators, and the overloads that torch gets of each."""
+"""What a module says of its operators, and the overloads that torch gets for each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class TensorSignature:
-    """A tensor of an operator; `dtype` is a name such as `f32`, or that of a dtype variable.
+    """A tensor of an operator. `dtype` is a name such as `f32`, or the name of a dtype variable.
 
-    A new output's axes have the order in memory of those of `layout_of`, else they are row-major. With `folds` its
-    first axis stands for any number of leading dims.
+    The axes of a new output have the same order in memory as those of `layout_of`; without it, the output is row-major.
+    If it `folds`, its first axis stands for any number of leading dims.
     """
 
     name: str
@@ -43,7 +43,7 @@ class TensorSignature:
 
 @dataclass(frozen=True)
 class ScalarSignature:
-    """A number that is passed by keyword; without a default it must be."""
+    """A number that is passed by keyword. Without a default it must be passed."""
 
     name: str
     dtype: str
@@ -60,7 +60,7 @@ class AttributeSignature:
 
 @dataclass(frozen=True)
 class DimSource:
-    """Where a call has a dim from: the integer `scalar`, or the extent of an axis, of which `value` makes the dim."""
+    """The source of a dim: the integer `scalar`, or the extent of an axis, from which `value` computes the dim."""
 
     dim: str
     scalar: str = ""
@@ -71,9 +71,9 @@ class DimSource:
 
 @dataclass(frozen=True)
 class Overload:
-    """One of an operator's overloads: it makes the outputs `made`, in order, and takes those in `taken`.
+    """One of an operator's overloads: it makes the outputs `made`, in order, and takes the outputs `taken`.
 
-    Those in `asked` are optional ones that it makes.
+    `asked` are the optional ones among those that it makes.
     """
 
     name: str
@@ -102,7 +102,7 @@ class OperatorSignature:
 
     @property
     def outputs(self) -> tuple[TensorSignature, ...]:
-        """What calls write and do not read."""
+        """Tensors that calls write but do not read."""
         return tuple(t for t in self.tensors if t.output)
 
     def tensor(self, name: str) -> TensorSignature:
@@ -110,9 +110,9 @@ class OperatorSignature:
         return next(t for t in self.tensors if t.name == name)
 
     def overloads(self) -> tuple[Overload, ...]:
-        """The default, which makes what a call always returns; `all_outputs` makes optional ones too; `out` takes all.
+        """The default makes what a call always returns, `all_outputs` also optional outputs. `out` takes all outputs.
 
-        No two of them differ in nothing but their names: torch would take one for the other where it forgets them.
+        No two overloads differ only in their names. Otherwise torch would confuse them when it forgets these.
         """
         always = tuple(t.name for t in self.outputs if not t.optional and not t.to_pass)
         optional = tuple(t.name for t in self.outputs if t.optional)
@@ -130,13 +130,13 @@ def read_signatures(module: ModuleType, error: type[AotTuneError]) -> tuple[Oper
     """The operators of a library's module.
 
     Raises:
-        AotTuneError: of the class `error`, when it is no module of a library, or one that another version wrote.
+        AotTuneError: of the class `error`, when the module is not a library's, or another version wrote it.
     """
     function = getattr(module, "signatures", None)
     if not hasattr(module, "operators") or not callable(function):
         raise error(
-            f"{module!r:.80} is no module of a tuned library that tells its signatures",
-            why="register() generates operators from what the module's function signatures() says",
+            f"{module!r:.80} is not a module of a tuned library with signatures",
+            why="register() generates operators from the module's function signatures()",
             fix="pass the module that aot_tune_add_library(... MODULE name) made; build it again if it is an old one",
         )
     said = function()

@@ -1,4 +1,4 @@
-"""Outputs that may lie in an input's memory, or as it: whether what is declared can be, and on which problems it is."""
+"""Outputs that may use an input's memory: whether such a declaration is possible, and on which problems it holds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["aliases_on", "check_aliases", "check_layouts"]
 
 
 def check_aliases(op: OperatorFields, where: str) -> None:
-    """Raise SpecError for an output that may alias what is no input, or one of another shape or dtype."""
+    """Raise SpecError for an output that may alias a non-input, or an input of another shape or dtype."""
     tensors = {t.name: t for t in op.tensors}
     read_only = [t.name for t in op.tensors if not t.written]
     for tensor in op.tensors:
         for name in tensor.may_alias:
             if name not in read_only:
-                known = "is written, too" if name in tensors else "is no tensor of it"
+                known = "is written too" if name in tensors else "is not one of its tensors"
                 raise SpecError(
                     f"{where}: tensor {tensor.name!r} may alias {name!r}, which {known}",
                     fix=did_you_mean(name, read_only),
@@ -34,14 +34,14 @@ def check_aliases(op: OperatorFields, where: str) -> None:
 
 
 def check_layouts(op: OperatorFields, where: str) -> None:
-    """Raise SpecError for an output with the layout of what is no input that is always passed, or of other axes."""
+    """Raise SpecError if an output's `layout_of` is not a required input, or has another number of axes."""
     tensors = {t.name: t for t in op.tensors}
     inputs = [t.name for t in op.tensors if not t.output and not t.optional]
     for tensor in (t for t in op.tensors if t.layout_of):
         if tensor.layout_of not in inputs:
             raise SpecError(
-                f"{where}: tensor {tensor.name!r} has the layout of {tensor.layout_of!r}, which is no input that is "
-                "always passed",
+                f"{where}: tensor {tensor.name!r} has the layout of {tensor.layout_of!r}, which is not an input that "
+                "is always passed",
                 fix=did_you_mean(tensor.layout_of, inputs),
             )
         if tensors[tensor.layout_of].rank != tensor.rank:
@@ -53,9 +53,9 @@ def check_layouts(op: OperatorFields, where: str) -> None:
 
 
 def aliases_on(op: OperatorFields, problem: Problem) -> Iterator[dict[str, str]]:
-    """Outputs that can lie in an input's memory on a problem, and that input, until each such pair has been there.
+    """Which outputs can use the memory of which inputs on a problem. All such pairs come up in some of the results.
 
-    The two are laid out alike, and no input is the memory of two outputs.
+    Both tensors of a pair have the same layout, and no input is the memory of two outputs.
     """
     pairs = [(t.name, name) for t in op.tensors for name in t.may_alias if _are_alike(op, problem, t.name, name)]
     while pairs:

@@ -1,7 +1,7 @@
-"""What expressions take of Python's integers beside the operations that they are made of, for grids and heuristics.
+"""What else expressions share with Python's integers, for grids and heuristics.
 
-All of it becomes sums, products and quotients of non-negative numbers, where Python and C++ agree: `-(-n // 64)` and
-`math.ceil(n / 64)` are the same quotient.
+All of it becomes sums, products and quotients of non-negative numbers, where Python and C++ agree. For example, `-(-n
+// 64)` and `math.ceil(n / 64)` become the same quotient.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["Arithmetic", "Power", "Ratio", "Reflected", "Root"]
 
 
 class Reflected:
-    """An operand of another kind, to which expressions leave what they are to be joined with it to."""
+    """An operand of another kind. Expressions leave operations with it to that operand."""
 
     __slots__ = ()
 
 
 class Arithmetic:
-    """The part of `Expr` that is made of its other operations."""
+    """The operations of `Expr` that are made of its other operations."""
 
     __slots__ = ()
 
@@ -57,22 +57,22 @@ class Arithmetic:
         return self // (1 << bits) if isinstance(bits, (int, Power)) else NotImplemented
 
     def bit_length(self: Any) -> Power:
-        """The exponent of the least power of two above a number that is not negative, for `1 << n.bit_length()`."""
+        """For `1 << n.bit_length()`: the exponent of the least power of two above a non-negative number."""
         return Power(type(self)("next_power_of_2", (self + 1,)))
 
     def negated(self: Any) -> Any:
-        """What this is the negative of, where it was made by `-`; else None."""
+        """What was negated, if this was made by `-`; else None."""
         first, second = self.args if self.kind == "-" else (None, None)
         return second if first is not None and (first.kind, first.value) == ("const", 0) else None
 
     def rounded_up(self: Any, divisor: Any) -> Any:
-        """For `-n // divisor`: the quotient of n, rounded up; None where this is no negative or that no size."""
+        """For `-n // divisor`: n / divisor, rounded up. None if this is not `-n`, or the divisor is not a size."""
         negated = self.negated()
         return None if negated is None or not _is_size(divisor) else (negated + divisor - 1) // divisor
 
 
 class Power:
-    """An exponent of two: `power`, shifted by `shift` bits, is 2 to it."""
+    """An exponent of two: 2 to it is `power`, shifted by `shift` bits."""
 
     def __init__(self, power: Any, shift: int = 0) -> None:
         self._power, self._shift = power, shift
@@ -97,9 +97,9 @@ class Power:
 
 
 class Ratio:
-    """A quotient that is not rounded: it is compared exactly, and is rounded by `math.ceil`, `math.floor` and `//`.
+    """An exact quotient. It is compared exactly; `math.ceil`, `math.floor` and `//` round it.
 
-    What is below is taken to be positive, as extents and blocks are.
+    The divisor must be positive, as extents and blocks are.
     """
 
     def __init__(self, above: Any, below: Any) -> None:
@@ -184,12 +184,12 @@ class Ratio:
         return NotImplemented if parts is None else compare(*self._over_one(parts))
 
     def _over_one(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
-        """The dividends of this and of another quotient, when they have one divisor."""
+        """The dividends of this and another quotient over their common divisor."""
         return _times(self._above, parts[1]), _times(parts[0], self._below)
 
 
 class Root:
-    """The square root of a quotient, which a kernel can be passed: `D ** -0.5`."""
+    """The square root of a quotient. A kernel can be passed one: `D ** -0.5`."""
 
     def __init__(self, of: Ratio) -> None:
         self.of = of
@@ -203,14 +203,14 @@ class Root:
 
 def _no_number(value: object) -> SpecError:
     return SpecError(
-        f"int({value!r}) is no number here",
+        f"int({value!r}) is not a number here",
         why="its value is known only for a concrete call",
-        fix="leave int() away, and round quotients by // or math.ceil",
+        fix="leave int() out, and round quotients by // or math.ceil",
     )
 
 
 def _is_size(value: Any) -> bool:
-    """Whether a number is positive in every call in which it divides: no stride, which may be negative."""
+    """Whether a number is positive in every call in which it divides. A stride is not: it may be negative."""
     if isinstance(value, Arithmetic):
         found: Any = value
         return not any(f.startswith("stride.") for f in found.facts()) and (found.kind != "const" or found.value > 0)
@@ -224,7 +224,7 @@ def _times(left: Any, right: Any) -> Any:
 
 
 def _parts(value: Any) -> tuple[Any, Any] | None:
-    """Dividend and divisor of a number; None for what is none."""
+    """Dividend and divisor of a number; None for something else."""
     if isinstance(value, Ratio):
         return value._above, value._below
     if isinstance(value, float):

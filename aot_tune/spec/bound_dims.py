@@ -1,4 +1,4 @@
-"""Where a call has its dims and dtypes from: axes of its tensors, extents that are solved for a dim, integers."""
+"""Where the dims and dtypes of a call come from: axes of tensors, extents from which a dim is solved, and integers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = [
 
 _MOST = 2**63 - 1
 EXTENT = ".extent"
-"""The fact that stands for an axis' extent in what a dim is solved to; no dim has such a name."""
+"""The fact for an axis' extent, in the expression that a dim is solved to. No dim has such a name."""
 
 
 @dataclass(frozen=True)
 class BoundDim:
-    """Where a call has a dim from: an axis of `tensor`, or the integer `scalar`.
+    """The source of a dim: an axis of `tensor`, or the integer `scalar`.
 
-    `value` is the dim in terms of the axis' extent, which is the fact `EXTENT`, and of dims that are bound before it.
+    `value` computes the dim from the axis' extent, which is the fact `EXTENT`, and from dims that are bound before it.
     """
 
     tensor: str = ""
@@ -42,11 +42,11 @@ class BoundDim:
 
     @property
     def plain(self) -> bool:
-        """Whether it is what it is read from, unchanged."""
+        """Whether the dim is the extent or integer itself."""
         return self.value.kind == "fact"
 
     def cpp(self, name: Callable[[str], str]) -> str:
-        """The dim as C++ on arguments that were checked; `name` prints other dims."""
+        """The dim as C++, for arguments that are checked already. `name` prints other dims."""
         if self.scalar:
             return f"static_cast<int64_t>({self.scalar})"
         read = f"{self.tensor}->shape[{self.axis}]"
@@ -54,9 +54,9 @@ class BoundDim:
 
 
 def bound_dims(op: OperatorFields) -> dict[str, BoundDim]:
-    """For each dim that is bound what binds it; what others are solved from comes before them.
+    """The source of each bound dim. A dim comes after those that it is solved from.
 
-    Inputs that are always passed come first, then integers, then extents of inputs that are solved, and outputs last.
+    Inputs that are always passed come first, then integers, then solved extents of inputs, and outputs last.
     """
     inputs = [t for t in op.tensors if not t.output and not t.optional]
     outputs = [t for t in op.tensors if t.output and not t.optional]
@@ -74,27 +74,27 @@ def bound_dims(op: OperatorFields) -> dict[str, BoundDim]:
 
 
 def dims_of_scalars(op: OperatorFields) -> dict[str, Expr]:
-    """The integers that bind dims, by name: a Triton function that is passed one may be passed the dim."""
+    """The integers that bind dims, by name. A Triton function that takes one of them may be passed the dim."""
     return {s.name: dim(s.binds) for s in op.scalars if s.binds}
 
 
 def dims_beside_inputs(op: OperatorFields) -> tuple[str, ...]:
-    """The dims that may be 0 while every input has elements."""
+    """The dims that may be 0 though every input has elements."""
     seen = {f for t in op.tensors if not t.output and not t.optional for s in t.shape for f in _factors(s)}
     return tuple(name for name in op.dims if name not in seen)
 
 
 def extents_exist(op: OperatorFields) -> tuple[Expr, ...]:
-    """Conditions under which extents such as `N - 1` are not negative, and integers hold the dims that they bind."""
+    """Conditions that extents such as `N - 1` are not negative, and that integers can hold the dims that they bind."""
     shapes = (s >= 0 for t in op.tensors for s in t.shape if _subtracts(s))
     integers = ((dim(s.binds), int(dtype(s.dtype_name).limits[1])) for s in op.scalars if s.binds)
     return (*shapes, *(name <= most for name, most in integers if most < _MOST))
 
 
 def outputs_to_pass(op: OperatorFields) -> dict[str, tuple[str, ...]]:
-    """The outputs that a caller has to pass, each with the dims and dtype variables that nothing else tells.
+    """The outputs that a caller has to pass, each with the dims and dtype variables that only it can tell.
 
-    One that is made lies where an input does: where no input is always passed, the first output has to be.
+    A new output is allocated where an input lies. If no input is always passed, the first output must be passed.
     """
     found: dict[str, list[str]] = {}
     for name, bound in bound_dims(op).items():
@@ -111,14 +111,14 @@ def outputs_to_pass(op: OperatorFields) -> dict[str, tuple[str, ...]]:
 
 
 def _read(found: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
-    """Bind dims that are the extents of axes."""
+    """Bind dims that are themselves the extent of an axis."""
     for tensor, axis, extent in _axes(tensors):
         if extent.kind == "fact":
             found.setdefault(str(extent.value), BoundDim(tensor=tensor, axis=axis))
 
 
 def _solve(found: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
-    """Bind dims that are the only unknown of an extent, as long as there are such."""
+    """Bind dims that are the only unknown of an extent, as long as there are any."""
     axes = list(_axes(tensors))
     before = -1
     while before != len(found):
@@ -131,7 +131,7 @@ def _solve(found: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
 
 
 def _solved(extent: Expr, name: str) -> Expr | None:
-    """The dim `name` in terms of an extent; None where sums and products do not tell it."""
+    """The dim `name` computed from an extent; None if sums and products do not determine it."""
     value = Expr("fact", value=EXTENT)
     while extent.kind != "fact":
         if extent.kind not in ("+", "-", "*"):
@@ -159,7 +159,7 @@ def _subtracts(extent: Expr) -> bool:
 
 
 def _factors(extent: Expr) -> Iterator[str]:
-    """Dims without which an extent is 0."""
+    """Dims that make an extent 0 when they are 0."""
     if extent.kind == "fact":
         yield str(extent.value)
     elif extent.kind == "*":

@@ -1,4 +1,4 @@
-"""Facts of calls that have few values, optional tensors, attributes and dtypes, and which of them are legal."""
+"""Facts of calls that have few values (optional tensors, attributes and dtypes), and their legal combinations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _KINDS = ("present.", "attribute.", "dtype.")
 
 
 def is_of_combination(expr: Expr) -> bool:
-    """Whether an expression is of nothing but optional tensors, attributes and dtypes."""
+    """Whether an expression depends only on optional tensors, attributes and dtypes."""
     return all(fact.startswith(_KINDS) for fact in expr.facts())
 
 
 def values_of_fact(op: OperatorFields, fact: str) -> Sequence[int]:
-    """What such a fact may be: 0 before 1, and indices of choices in their order."""
+    """The possible values of such a fact: 0 before 1, and indices of choices in their order."""
     kind, _, name = fact.partition(".")
     if kind == "present":
         return (0, 1) if op.tensor(name).optional else (1,)
@@ -31,7 +31,7 @@ def values_of_fact(op: OperatorFields, fact: str) -> Sequence[int]:
 def legal_combinations(
     op: OperatorFields, facts: Sequence[str], values: Sequence[Sequence[int]]
 ) -> Iterator[dict[str, int]]:
-    """The values that facts may have together, as far as `legal` speaks of them alone."""
+    """The combinations of values that facts may have, as far as `legal` restricts only them."""
     about = tuple(c for c in op.legal if c.facts() and c.facts() <= set(facts))
     for row in itertools.product(*values):
         call = dict(zip(facts, row, strict=True))

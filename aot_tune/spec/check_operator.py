@@ -1,4 +1,4 @@
-"""Whole-operator checks: names that do not resolve, dims that nothing binds, kernels that contradict each other."""
+"""Checks of a whole operator: names that do not resolve, dims that nothing binds, contradicting kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
 __all__ = ["check_operator", "check_unique_operators"]
 
-# What a library and its Python module have beside their operators, and the functions that belong to each of these.
+# Names that a library and its Python module have beside their operators, and suffixes of an operator's functions.
 _THREADS = ("set_num_threads", "get_num_threads")
 _TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators", "signatures", *_THREADS)
 _ERRORS = ("Error", "ArgumentTypeError", "ArgumentValueError", "CallError")
@@ -38,7 +38,7 @@ def check_operator(op: OperatorFields) -> None:
     """Check one operator.
 
     Raises:
-        SpecError: naming the operator, the offending value and the remedy; one for all that is wrong.
+        SpecError: one error for everything that is wrong. It names the operator, the offending values and the remedies.
     """
     where = f"operator {op.name!r}"
     mistakes = Mistakes()
@@ -63,7 +63,7 @@ def check_operator(op: OperatorFields) -> None:
         check_tolerance(op, where)
     with mistakes.gather():
         _check_reference(op, where)
-    if not mistakes:  # problems are evaluated by all of that
+    if not mistakes:  # problems are evaluated with all of the above
         _check_workload(op, where)
     mistakes.tell()
 
@@ -85,7 +85,7 @@ def _check_reference(op: OperatorFields, where: str) -> None:
 
 
 def check_unique_operators(names: Iterable[str]) -> None:
-    """Raise SpecError when a library would hold two operators of one name, or two functions."""
+    """Raise SpecError if a library would have two operators, or two functions, with the same name."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -106,7 +106,9 @@ def check_unique_operators(names: Iterable[str]) -> None:
 def _check_names(op: OperatorFields, where: str) -> None:
     if op.name in _TAKEN + _ERRORS:
         raise SpecError(
-            f"{where} has a reserved name", why="every library has something of that name", fix="choose another name"
+            f"{where} has a reserved name",
+            why="every library uses that name for something else",
+            fix="choose another name",
         )
     seen: dict[str, str] = {}
     arguments = [(t.name, "tensor") for t in op.tensors]
@@ -121,7 +123,7 @@ def _check_names(op: OperatorFields, where: str) -> None:
             constant, text = f"{attribute.name}_{choice}".upper(), f"{attribute.name}={choice}"
             if constant in constants:
                 raise SpecError(
-                    f"{where}: {text!r} and {constants[constant]!r} have one name in C, which ends in _{constant}",
+                    f"{where}: {text!r} and {constants[constant]!r} have the same name in C, which ends in _{constant}",
                     fix="rename a choice",
                 )
             constants[constant] = text
@@ -159,7 +161,7 @@ def _check_dtypes(op: OperatorFields, where: str) -> None:
             for choice in choices:
                 if choice not in op.dtypes.get(variable, ()):
                     raise SpecError(
-                        f"{where}: kernel {kernel.name!r}: {variable}={choice!r} is no dtype of the operator",
+                        f"{where}: kernel {kernel.name!r}: {variable}={choice!r} is not a dtype of the operator",
                         fix=did_you_mean(choice, op.dtypes.get(variable, op.dtypes)),
                     )
 
@@ -187,7 +189,7 @@ def _check_dims(op: OperatorFields, where: str) -> None:
 
 
 def _check_scalars(op: OperatorFields, where: str) -> None:
-    """Integers that bind dims: of dims that there are, and one each."""
+    """Check integers that bind dims: the dims exist, and each is bound once."""
     binding: dict[str, str] = {}
     for scalar in (s for s in op.scalars if s.binds):
         if scalar.binds not in op.dims:
@@ -212,7 +214,7 @@ def _check_inputs(op: OperatorFields, where: str) -> None:
 
 def _check_exact(op: OperatorFields, where: str) -> None:
     if not isinstance(op.deterministic, bool):
-        raise SpecError(f"{where}: deterministic {op.deterministic!r} is no boolean", fix="write True or False")
+        raise SpecError(f"{where}: deterministic {op.deterministic!r} is not a boolean", fix="write True or False")
     if op.exact is None:
         return
     if not isinstance(op.exact, IntegerSums) or not all(isinstance(e, Expr) for e in op.exact.requires):
@@ -223,8 +225,8 @@ def _check_exact(op: OperatorFields, where: str) -> None:
     thinned = next((t for t in op.inputs if t.name == op.exact.thinned), None)
     if thinned is None or not _may_be_thinned(thinned):
         raise SpecError(
-            f"{where}: exact thins out {op.exact.thinned!r}, which is not an input that is always present and has "
-            "normal or uniform values",
+            f"{where}: exact has the `thinned` input {op.exact.thinned!r}, which is not a required input "
+            "with normal or uniform values",
             why="if a sum has too many terms, elements of this factor are set to 0",
             fix=did_you_mean(op.exact.thinned, [t.name for t in op.inputs if _may_be_thinned(t)]),
         )
@@ -285,7 +287,7 @@ def _check_kernels(op: OperatorFields, where: str) -> None:
     if not generic or len({k.backend for k in generic}) != len(generic):
         raise SpecError(
             f"{where} has {len(generic)} generic kernels: {[k.name for k in generic]}",
-            why="one variant must answer every legal call",
+            why="one variant must serve every legal call",
             fix="mark exactly one kernel of each backend with generic=True",
         )
     mistakes = Mistakes()
@@ -301,12 +303,12 @@ def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
     for expr in (*kernel.requires, *kernel.worthwhile):
         if not isinstance(expr, Expr):
             raise SpecError(
-                f"{where}: kernel {kernel.name!r}: {str(expr)[:80]!r} in requires or worthwhile is no expression",
+                f"{where}: kernel {kernel.name!r}: {str(expr)[:80]!r} in requires or worthwhile is not an expression",
                 fix='compare facts of the call, such as stride("x", 1) == 1',
             )
-        parameters = {fact for fact in expr.facts() if fact.startswith("parameter.")}  # which are checked below
+        parameters = {fact for fact in expr.facts() if fact.startswith("parameter.")}  # these are checked below
         _check_facts(expr, known | parameters, f"{where}: kernel {kernel.name!r}")
-    if kernel.triton is None or kernel.parameters:  # else its function has the configs
+    if kernel.triton is None or kernel.parameters:  # otherwise its function has the configs
         check_guard_parameters(kernel)
     if "epilogue" in kernel.stages and op.epilogue is None:
         raise SpecError(f"{where} has no epilogue for a stage of kernel {kernel.name!r}", fix="declare epilogue=")
@@ -323,13 +325,13 @@ def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
     for parameter in kernel.parameters:
         if parameter.name in arguments:
             raise SpecError(
-                f"{where}: kernel {kernel.name!r}: parameter {parameter.name!r} has an argument's name",
+                f"{where}: kernel {kernel.name!r}: parameter {parameter.name!r} has the name of an argument",
                 fix="rename the parameter; capitals are usual",
             )
 
 
 def _check_problems(op: OperatorFields, listed: str, problems: Sequence[Problem]) -> None:
-    """Check the problems of a list, each and together, and what flops and kernels ask of them."""
+    """Check the problems of a list, one by one and together, and what flops and kernels need to know of them."""
     where = f"operator {op.name!r}: its {listed}"
     seen: list[Problem] = []
     mistakes = Mistakes()

@@ -1,4 +1,4 @@
-"""Checks of one problem: that it is one of its operator's, that it is legal, and that there is something to compute."""
+"""Checks of one problem: it fits its operator, it is legal, and there is something to compute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_empty(op: OperatorFields, problem: Problem) -> bool:
 
 
 def check_work(op: OperatorFields, problem: Problem, where: str) -> None:
-    """Raise SpecError for a problem on which there is nothing to compute; `where` names the list that it is of."""
+    """Raise SpecError for a problem on which there is nothing to compute. `where` names the list that holds it."""
     if is_empty(op, problem):
         raise SpecError(
             f"{where} lists problem '{problem.id}', on which there is nothing to compute",
@@ -33,7 +33,7 @@ def check_work(op: OperatorFields, problem: Problem, where: str) -> None:
 
 
 def check_call(op: OperatorFields, problem: Problem) -> None:
-    """Check that a problem is one of the operator and a legal call, and that all that is asked of it can be told.
+    """Check that a problem fits the operator and is a legal call, and that everything about it can be evaluated.
 
     Raises:
         SpecError: naming the problem and the offending value.
@@ -43,10 +43,10 @@ def check_call(op: OperatorFields, problem: Problem) -> None:
 
 
 def check_values_of(op: OperatorFields, problem: Problem) -> None:
-    """Evaluate everything that is asked of a problem, in the order in which tuning does.
+    """Evaluate everything that tuning asks about a problem, in the same order.
 
     Raises:
-        SpecError: for a problem that is not legal, or where something cannot be evaluated.
+        SpecError: for a problem that is not legal, or if something cannot be evaluated.
     """
     place = "a shape"
     try:
@@ -71,7 +71,7 @@ def check_values_of(op: OperatorFields, problem: Problem) -> None:
 
 
 def check_problem(op: OperatorFields, problem: Problem) -> None:
-    """Check that a problem states every dim of the operator and nothing it does not have.
+    """Check that a problem states every dim of the operator and nothing that the operator does not have.
 
     Raises:
         SpecError: naming the problem and the offending value.
@@ -87,7 +87,7 @@ def check_problem(op: OperatorFields, problem: Problem) -> None:
     for variable, name in problem.dtypes.items():
         if name not in op.dtypes.get(variable, ()):
             raise SpecError(
-                f"{where}: {variable}={name!r} is no dtype of the operator",
+                f"{where}: {variable}={name!r} is not a dtype of the operator",
                 fix=did_you_mean(name, op.dtypes.get(variable, op.dtypes)),
             )
     _check_problem_tensors(op, problem, where)
@@ -121,22 +121,22 @@ def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> 
 
 
 def _check_strides(tensor: Tensor, strides: tuple[int, ...], where: str) -> None:
-    """Refuse strides of 0 along which elements are written, or drawn, that are not to be one."""
+    """Refuse strides of 0 along axes whose elements are written, or drawn, and must be distinct."""
     if tensor.inout and 0 in strides:
         raise SpecError(
             f"{where}: {tensor.name!r} has a stride of 0",
-            why="its elements lie in one place, and cannot be read and written one by one",
+            why="its elements share one place, so they cannot be read and written one by one",
             fix="give that axis another stride",
         )
     if isinstance(tensor.values, Drawn) and 0 in strides and not tensor.output:
         raise SpecError(
-            f"{where}: {tensor.name!r} has stride 0 on an axis, and values by a function",
-            why="elements that the function draws would lie in one place",
+            f"{where}: {tensor.name!r} has stride 0 on an axis, and a function draws its values",
+            why="the elements that the function draws would share one place",
             fix="give that axis another stride",
         )
     if isinstance(tensor.values, ROWWISE) and strides[-1] == 0 and not tensor.output:
         raise SpecError(
             f"{where}: {tensor.name!r} has stride 0 on its last axis",
-            why=f"all elements of a row lie in one place, and cannot be {type(tensor.values).__name__}",
+            why=f"all elements of a row share one place, so they cannot be {type(tensor.values).__name__}",
             fix="give that axis another stride",
         )

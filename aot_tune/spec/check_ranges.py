@@ -1,4 +1,4 @@
-"""Checks of what surveys and models of time are told of an operator: ranges of dims, and tiles of kernels."""
+"""Checks of what an operator declares for surveys and models of time: ranges of dims, and tiles of kernels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["check_ranges"]
 
 
 def check_ranges(op: OperatorFields, where: str) -> None:
-    """Check that ranges and tiles are of dims that there are.
+    """Check that ranges and tiles are of existing dims.
 
     Raises:
-        SpecError: naming the dim, or the range that is none.
+        SpecError: naming the dim, or the invalid range.
     """
     for name, between in op.ranges.items():
         if name not in op.dims:

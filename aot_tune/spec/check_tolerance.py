@@ -1,4 +1,4 @@
-"""What an operator says of its tolerance: a number for what rounds, a step for integers, and nothing without effect."""
+"""Checks an operator's tolerance: numbers for dtypes that round, steps for integers, and nothing without effect."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["check_tolerance"]
 
 
 def check_tolerance(op: OperatorFields, where: str) -> None:
-    """Check the tolerance of an operator, its intermediates and which inputs are finite.
+    """Check the tolerance of an operator, its intermediates, and which inputs are finite.
 
     Raises:
-        SpecError: for what is no tolerance, and for what would have no effect.
+        SpecError: for an invalid tolerance, and for anything that would have no effect.
     """
     given = op.tolerance
     if isinstance(given, Mapping):
@@ -26,7 +26,7 @@ def check_tolerance(op: OperatorFields, where: str) -> None:
         for name, one in given.items():
             if name not in names:
                 raise SpecError(
-                    f"{where}: tolerance names {name!r}, which is no output", fix=did_you_mean(str(name), names)
+                    f"{where}: tolerance names {name!r}, which is not an output", fix=did_you_mean(str(name), names)
                 )
             _check_one(op, f"{where}: tolerance of {name!r}", one, [t for t in op.outputs if t.name == name])
     elif given is not None:
@@ -36,7 +36,7 @@ def check_tolerance(op: OperatorFields, where: str) -> None:
         if tensor.finite and (tensor.output or not _are_floating(op, tensor)):
             raise SpecError(
                 f"{where}: finite=True of tensor {tensor.name!r} has no effect",
-                why="NaN and infinities are put into floating-point inputs alone",
+                why="NaN and infinities are put only into floating-point inputs",
                 fix="leave it out",
             )
 

@@ -1,4 +1,4 @@
-"""What a kernel's source is compiled and linked with, beside what every candidate is."""
+"""How a kernel's source is compiled and linked, beyond the options that every candidate gets."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _LIBRARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
 _REFUSED = (
     (
         re.compile(r"-m(?:arch|cpu|tune)=|-m(?:32|x32)\Z|-m(?:avx|sse|fma|amx|f16c|bmi)|--?(?:gpu-)?(?:arch|code)\b|-gencode|--generate-code"),
-        "a candidate is compiled for each target of the library, which decides the instructions",
-        "name targets in AOT_TUNE_TARGETS, or have the kernel for some by `constraints`",
+        "a candidate is compiled for each target of the library, and the target decides the instructions",
+        "name targets in AOT_TUNE_TARGETS, or restrict the kernel to some by `constraints`",
     ),
     (
         re.compile(
             r"-f(?:abi-version|pack-struct|short-enums|short-wchar|no-pic|no-PIC|no-pie|lto|whole-program)\b|-mabi="
             r"|-m(?:no-)?(?:ms-bitfields|align-double)|-malign-|-mlong-double|-flto"
         ),
-        "it changes the ABI: what the library passes to the function would not be what it takes",
+        "it changes the ABI: the function would not get what the library passes",
         "leave it out",
     ),
     (
         re.compile(r"-(?:c|E|S|o.*|M\w*|x.*|###)\Z|-(?:shared|static|r)\Z|--?(?:rdc|relocatable-device-code)\b|-dc\Z|-dlto|-dlink"
                    r"|--?(?:compile|preprocess|ptx|cubin|fatbin|lib|run|output-file|keep|dryrun)\b"),
-        "it decides what the compiler makes, which must be one object that needs no further step",
+        "the compiler must make one object that needs no further step, and this option changes what it makes",
         "leave it out",
     ),
 )  # fmt: skip
@@ -39,15 +39,15 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """Flags of a kernel's own.
+    """A kernel's own flags.
 
     Args:
-        include_directories: folders of headers, looked through in this order before the compiler's own: below the
-            project's folder, or absolute ones, such as `package_folder("flashinfer") / "include"`.
-        definitions: macros of the preprocessor: name to value; None and True are those without one.
-        options: for the compiler, such as `-std=c++20`, `--use_fast_math`, `-Xcompiler=-fno-strict-aliasing`. Which
-            instructions there are, is for the target to say.
-        libraries: what to link with: names, `cublas` for `-lcublas`, or paths.
+        include_directories: folders of headers. They are searched in this order, before the compiler's own. They are
+            below the project's folder or absolute, such as `package_folder("flashinfer") / "include"`.
+        definitions: macros of the preprocessor, name to value. None and True define a macro without a value.
+        options: options of the compiler, such as `-std=c++20`, `--use_fast_math`, `-Xcompiler=-fno-strict-aliasing`.
+            The target decides which instructions may be used.
+        libraries: libraries to link with: names, such as `cublas` for `-lcublas`, or paths.
     """
 
     include_directories: tuple[str | PurePath, ...] = ()
@@ -64,13 +64,15 @@ class CompileOptions:
             )
         for name, value in self.definitions.items():
             if not _NAME.match(name) or (isinstance(value, str) and "\n" in value):
-                raise SpecError(f"compile options: definition {name!r} is no macro's name and value of one line")
+                raise SpecError(
+                    f"compile options: definition {name!r} is not the name of a macro with a value of one line"
+                )
         for option in self.options:
             check_option(option, "compile options")
         for library in self.libraries:
             if not _is_path(library) and not _LIBRARY.match(str(library).removeprefix("-l")):
                 raise SpecError(
-                    f"compile options: library {str(library)[:80]!r} is no name",
+                    f"compile options: library {str(library)[:80]!r} is not a name",
                     fix='write "cublas" for -lcublas, or a path to a .so or .a',
                 )
 
@@ -78,7 +80,7 @@ class CompileOptions:
         return bool(self.include_directories or self.definitions or self.options or self.libraries)
 
     def plain(self) -> dict[str, object]:
-        """As a record has it: folders and libraries by their last names, which no machine decides."""
+        """The options as a record has them. Folders and libraries have only their last name, equal on all machines."""
         return {
             "include_directories": [PurePath(d).name for d in self.include_directories],
             "definitions": {n: _text(v) for n, v in sorted(self.definitions.items())},
@@ -87,7 +89,7 @@ class CompileOptions:
         }
 
     def defined(self) -> list[str]:
-        """Definitions as a compiler takes them: `NAME` or `NAME=VALUE`."""
+        """Definitions in the form that a compiler takes: `NAME` or `NAME=VALUE`."""
         return [name if _text(v) == "" else f"{name}={_text(v)}" for name, v in self.definitions.items()]
 
 
@@ -95,11 +97,12 @@ def check_option(option: object, where: str) -> None:
     """Check an option of a compiler.
 
     Raises:
-        SpecError: when it is none, decides what is not the author's to decide, or changes the ABI.
+        SpecError: when it is not an option, decides what is not the author's to decide, or changes the ABI.
     """
     if not isinstance(option, str) or not option.startswith("-") or len(option) < 2 or "\n" in option:
         raise SpecError(
-            f"{where}: {str(option)[:80]!r} is no option", fix="write each as one text that begins with -: -Xptxas=-O2"
+            f"{where}: {str(option)[:80]!r} is not an option",
+            fix="write each as one text that begins with -: -Xptxas=-O2",
         )
     if option.startswith(("-D", "-U", "-I", "-l", "-L")):
         kind = {"I": "include_directories", "l": "libraries", "L": "libraries, with its path"}

@@ -1,4 +1,4 @@
-"""Expressions that are evaluated often, as Python functions of the facts: a closure for each node."""
+"""Expressions that are evaluated often, as Python functions of facts. Each node becomes a closure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Function = Callable[[Mapping[str, int]], int]
 
 
 class ExprNode(Protocol):
-    """What this needs of an expression."""
+    """The part of an expression that this module needs."""
 
     @property
     def kind(self) -> str:
@@ -19,7 +19,7 @@ class ExprNode(Protocol):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The nodes that it is of."""
+        """The operands."""
 
     @property
     def value(self) -> str | int:
@@ -29,9 +29,9 @@ class ExprNode(Protocol):
 def compiled(
     expr: ExprNode, unary: Mapping[str, Callable[[int], int]], binary: Mapping[str, Callable[[int, int], int]]
 ) -> Function:
-    """A function of facts that gives what the expression does; `unary` and `binary` are what operations do.
+    """A function of facts that computes the expression. `unary` and `binary` have the functions of operations.
 
-    It raises KeyError for a fact that is missing and ZeroDivisionError where a divisor is zero.
+    It raises KeyError if a fact is missing, and ZeroDivisionError if a divisor is zero.
     """
     if expr.kind == "const":
         constant = int(expr.value)
@@ -50,7 +50,7 @@ def compiled(
 
 
 def _of_two(join: Callable[[int, int], int], args: tuple[ExprNode, ...], parts: list[Function]) -> Function:
-    """Facts and constants, which most operations are of, are taken without a call."""
+    """A closure that reads facts and constants without a call, because they are the most frequent operands."""
     (left, right), kinds = parts, (args[0].kind, args[1].kind)
     if kinds == ("fact", "const"):
         name, constant = str(args[0].value), int(args[1].value)

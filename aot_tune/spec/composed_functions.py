@@ -1,4 +1,4 @@
-"""Functions of formulas by others, for backends that have no function of their own for them."""
+"""Functions of formulas composed of other functions, for backends that do not have them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _sigmoid(b: Builder, x: int) -> int:
 
 
 def _limited(b: Builder, x: int, factor: int) -> int:
-    """A product of which one factor is 0 where the other is -inf: its limit there, 0."""
+    """A product of a factor that is 0 and one that is -inf is 0, which is its limit there."""
     return _chosen(b, x, "lt", _LOWEST, b.number(0.0), b.of("mul", x, factor))
 
 
@@ -44,7 +44,7 @@ def _gelu_tanh(b: Builder, x: int) -> int:
 
 
 def _tanh(b: Builder, x: int) -> int:
-    """An odd polynomial up to 0.6, as in common/math.h.j2, and 1 - 2 / (e^2|x| + 1) beyond."""
+    """An odd polynomial up to 0.6, as in common/math.h.j2; beyond that 1 - 2 / (e^2|x| + 1)."""
     square, size = b.of("mul", x, x), b.of("abs", x)
     p = b.number(-5.895158060e-3)
     for coefficient in (2.079597165e-2, -5.378383027e-2, 1.333192413e-1, -3.333329800e-1):
@@ -68,7 +68,7 @@ COMPOSED: dict[str, Callable[[Builder, int], int]] = {
 
 
 def expanded(program: Program, native: Collection[str]) -> Program:
-    """The program without those of these functions that are not `native`."""
+    """The program with these functions composed of others, unless they are `native`."""
     builder, numbers = Builder(), list[int]()
     for one in program.instructions:
         args = tuple(numbers[a] for a in one.args)

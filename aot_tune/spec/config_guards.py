@@ -1,4 +1,4 @@
-"""What a kernel requires of calls in each of its configs: guards may name parameters, `N % parameter("VEC") == 0`."""
+"""What a kernel requires of calls in each of its configs. Guards may use parameters: `N % parameter("VEC") == 0`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PREFIX = "parameter."
 
 
 def requires_of(kernel: Kernel, config: Config) -> tuple[Expr, ...]:
-    """What a kernel requires of calls in one of its configs; what the config alone meets is left out."""
+    """What a kernel requires of calls in one of its configs. Conditions that the config alone meets are left out."""
     return _without_config(kernel, kernel.requires, config)
 
 
 def worthwhile_of(kernel: Kernel, config: Config) -> tuple[Expr, ...]:
-    """The problems on which one of a kernel's configs is tried; see `requires_of`."""
+    """The conditions of the problems on which one of a kernel's configs is tried; see `requires_of`."""
     return _without_config(kernel, kernel.worthwhile, config)
 
 
 def with_config(kernel: Kernel, expr: Expr, config: Config) -> Expr:
-    """An expression with a config's values in place of parameters; of one that is a name its index among the values.
+    """An expression with a config's values in place of parameters. A text becomes its index among the values.
 
     Raises:
         SpecError: for a parameter that the config does not have.
@@ -42,7 +42,7 @@ def with_config(kernel: Kernel, expr: Expr, config: Config) -> Expr:
 
 
 def guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
-    """What a kernel states of calls in each of its configs: what is the same comes once."""
+    """The different sets of conditions that a kernel's configs have."""
     names = {f.removeprefix(_PREFIX) for e in stated for f in e.facts() if f.startswith(_PREFIX)}
     if not names:
         return [stated]
@@ -50,12 +50,12 @@ def guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ...
     for config in _projected(kernel, names):
         one = tuple(with_config(kernel, e, config) for e in stated)
         found.setdefault(tuple(e.key() for e in one), one)
-    # Before its configs are read, a Triton function may have any.
+    # A Triton function whose configs are not read yet may have any config.
     return list(found.values()) or [tuple(e for e in stated if not _names_parameters(e))]
 
 
 def may_serve(kernel: Kernel, facts: Facts, *, worthwhile: bool = False) -> bool:
-    """Whether some config of a kernel serves a call, and perhaps is worthwhile on it."""
+    """Whether some config of a kernel serves a call; with `worthwhile`, whether it is also worth trying on it."""
     stated = (*kernel.requires, *kernel.worthwhile) if worthwhile else kernel.requires
     return any(all_of(guards, facts) for guards in guard_sets(kernel, stated))
 
@@ -78,7 +78,7 @@ def _without_config(kernel: Kernel, stated: tuple[Expr, ...], config: Config) ->
 
 
 def _projected(kernel: Kernel, names: set[str]) -> Iterator[Config]:
-    """The values that configs have of some parameters."""
+    """The combinations of values that configs have for some parameters."""
     if kernel.listed:
         yield from ({n: v for n, v in c.items() if n in names} for c in kernel.listed)
         return
@@ -98,7 +98,7 @@ def _number(kernel: Kernel, name: str, config: Config) -> int:
         raise SpecError(
             f"kernel {kernel.name!r}: a guard or size uses the parameter {name!r}, which is {value}",
             why="guards and sizes are computed in whole numbers",
-            fix="use another parameter there, or whole values",
+            fix="use another parameter there, or give whole values",
         )
     if not isinstance(value, str):
         return int(value)

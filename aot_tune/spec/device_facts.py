@@ -1,4 +1,4 @@
-"""What only a launch knows: a target is an architecture, whose devices differ in their number of multiprocessors."""
+"""Facts that only a launch knows. A target is an architecture, and its devices differ in multiprocessors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aot_tune.support.errors import SpecError
 
 __all__ = ["ELSEWHERE", "WHY", "refuse_device_facts"]
 
-WHY = "a target is an architecture, whose devices differ in that: it is known when a kernel is launched"
+WHY = "a target is an architecture, and its devices differ in that: only a launch knows it"
 ELSEWHERE = (
     'use device("multiprocessors") in a grid, a Buffer or an ordinary argument of a function of Triton or CUDA C++, '
     "and count_multiprocessors of common/launch.cuh.j2 in a template"
@@ -16,7 +16,7 @@ ELSEWHERE = (
 
 
 def refuse_device_facts(facts: Iterable[str], place: str) -> None:
-    """Raise SpecError, which begins with `place`, for a fact that a device alone has."""
+    """Raise SpecError for a fact that only a device has. `place` begins the message."""
     for fact in sorted(facts):
         if fact.startswith("device."):
             raise SpecError(f'{place} uses device("{fact.removeprefix("device.")}")', why=WHY, fix=ELSEWHERE)

@@ -1,4 +1,4 @@
-"""Values of an input by a function of the author's, which sees what was drawn before: lengths, tables of pages."""
+"""Values of an input from an author's function that sees inputs drawn before: lengths, tables of pages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from aot_tune.support.errors import SpecError
 __all__ = ["OF_VALUES", "Drawn", "drawn"]
 
 OF_VALUES = "values of the input"
-"""How messages of what is wrong with such a function begin."""
+"""How messages about errors in such a function begin."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What `function(rng, call)` returns: an array of the tensor's shape; see `drawn`."""
+    """A function whose result, an array of the tensor's shape, gives the values; see `drawn`."""
 
     function: Callable[[Any, Any], Any]
 
@@ -35,13 +35,13 @@ class Drawn:
 
 
 def drawn(function: Callable[[Any, Any], Any]) -> Drawn:
-    """Values by `function(rng, call)`: all its randomness is of `rng`, a `numpy.random.Generator`.
+    """Values by `function(rng, call)`. All of its randomness must come from `rng`, a `numpy.random.Generator`.
 
-    `call` has the dims by their names and the tensor's own `shape`, scalars and attributes as a reference gets them,
-    and the arrays of inputs that are declared before the tensor, to be read only (None of one that is absent).
+    `call` has the dims by name, the tensor's own `shape`, and scalars and attributes as a reference gets them. It also
+    has the arrays of inputs that are declared before the tensor. They are read-only, and None if absent.
     """
     if not isinstance(inspect.unwrap(function) if callable(function) else None, FunctionType):
-        raise SpecError(f"drawn({str(function)[:60]!r}) is no function", fix="write def lengths(rng, call): ...")
+        raise SpecError(f"drawn({str(function)[:60]!r}) is not a function", fix="write def lengths(rng, call): ...")
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Element types: names as the field writes them, with their DLPack codes and C names."""
+"""Element types: their usual names, with their DLPack codes and their names in C."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["DTYPES", "DType", "dtype"]
 
 @dataclass(frozen=True)
 class DType:
-    """One element type. `code` and `bits` are DLPack's; `c` and `cuda` are its names in the two languages.
+    """One element type. `code` and `bits` are DLPack's. `c` and `cuda` are its names in the two languages.
 
-    Floats of 8 and 16 bits have names of our own in C++, see `render.narrow_floats`. `numpy` is empty where numpy has
-    no such type; arrays hold its bits as unsigned integers then, see `bits_as`.
+    Floats of 8 and 16 bits have our own names in C++, see `render.narrow_floats`. `numpy` is empty if numpy has no such
+    type. Then arrays hold its bits as unsigned integers, see `bits_as`.
     """
 
     name: str
@@ -31,34 +31,34 @@ class DType:
 
     @property
     def fraction(self) -> int:
-        """Bits of the fraction of a floating dtype, without the one that is not stored; 0 of others."""
+        """Stored bits of the fraction of a floating dtype; 0 for other dtypes."""
         return _FRACTIONS.get(self.name, 0)
 
     @property
     def is_floating(self) -> bool:
-        """Whether it has fractions."""
+        """Whether it is a floating dtype."""
         return self.fraction > 0
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the largest number of a dtype of integers, bool among them."""
+        """The least and the largest number of an integer dtype, or of bool."""
         if self.name == "bool":
             return 0, 1
         return (0, 2**self.bits - 1) if self.code == 1 else (-(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1)
 
     @property
     def saturates(self) -> bool:
-        """Whether what is too large is stored as the largest value, and infinities too: floats of 8 bits."""
+        """Whether too large values, infinities included, are stored as the largest value: true for floats of 8 bits."""
         return self.is_floating and self.bits == 8
 
     @property
     def torch(self) -> str:
-        """The attribute of the module torch."""
+        """The dtype's name in the module torch."""
         return _TORCH.get(self.name, self.numpy)
 
     @property
     def bits_as(self) -> str:
-        """The numpy dtype that arrays hold elements as: its own, or unsigned integers where numpy has none."""
+        """The numpy dtype of arrays of its elements: its own, or unsigned integers if numpy has none."""
         return self.numpy or f"uint{self.bits}"
 
 

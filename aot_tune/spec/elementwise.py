@@ -1,11 +1,11 @@
-"""What formulas are written with: `from aot_tune.spec import elementwise as el`.
+"""The functions that formulas are written with: `from aot_tune.spec import elementwise as el`.
 
     x = el.value()
     Epilogue("out", x * el.sigmoid(x) + el.element("bias", 1) * el.scalar("alpha"))
 
-Values are floats (f32 in kernels), integers or booleans; integers become floats beside floats. Functions are defined
-everywhere: an element outside of a tensor, or of one that is absent, is 0; so is a quotient of integers by 0; NaN comes
-through `minimum`, `maximum` and all activations, whose limits at -inf are the mathematical ones.
+Values are floats (f32 in kernels), integers or booleans. An integer beside a float becomes a float. Functions are
+defined everywhere. An element outside of a tensor, or of an absent tensor, is 0. A quotient of integers by 0 is 0.
+`minimum`, `maximum` and all activations pass NaN on. At -inf, activations have their mathematical limits.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ __all__ = [
 
 
 def value() -> Formula:
-    """What was computed for the element: a float."""
+    """The value that was computed for the element: a float."""
     return Formula("value")
 
 
 def index(of: int | str) -> Formula:
-    """Where the element is: its index along an axis of the output, or the index that a fragment has of that name."""
+    """The element's index along an axis of the output, or a fragment's index of that name."""
     return Formula("index", value=of)
 
 
 def element(tensor: str, *places: FormulaLike | str) -> Formula:
-    """An element of an input, with a place for each of its axes.
+    """An element of an input, with one place for each of its axes.
 
-    A place is the number of the output's axis whose index it is, in a fragment the name of an index, or any integer
-    formula: `element("bias", 1)`, `element("table", index("q") - index("k") + 5)`.
+    A place is the number of the output's axis that gives the index. In a fragment it is the name of an index. It may
+    also be any integer formula: `element("bias", 1)`, `element("table", index("q") - index("k") + 5)`.
     """
     return Formula("element", tuple(_place(p, tensor) for p in places), tensor)
 
@@ -72,7 +72,7 @@ def scalar(name: str) -> Formula:
 
 
 def dim(name: str) -> Formula:
-    """The extent that a call binds to a dim: an integer."""
+    """The extent of a dim: an integer."""
     return Formula("dim", value=name)
 
 
@@ -82,7 +82,7 @@ def attribute(name: str) -> Formula:
 
 
 def choice(name: str, value: str) -> Formula:
-    """Whether an attribute has a value: `choice("activation", "relu")`."""
+    """Whether an attribute has this value: `choice("activation", "relu")`."""
     return Formula("choice", value=f"{name}={value}")
 
 
@@ -92,35 +92,35 @@ def present(tensor: str) -> Formula:
 
 
 def where(condition: FormulaLike, yes: FormulaLike, no: FormulaLike) -> Formula:
-    """One of two values."""
+    """`yes` if the condition holds, else `no`."""
     return Formula("where", (as_formula(condition), as_formula(yes), as_formula(no)))
 
 
 def minimum(left: FormulaLike, right: FormulaLike) -> Formula:
-    """The lesser of two; NaN where one of them is NaN."""
+    """The lesser of two; NaN if one of them is NaN."""
     return Formula("min", (as_formula(left), as_formula(right)))
 
 
 def maximum(left: FormulaLike, right: FormulaLike) -> Formula:
-    """The greater of two; NaN where one of them is NaN."""
+    """The greater of two; NaN if one of them is NaN."""
     return Formula("max", (as_formula(left), as_formula(right)))
 
 
 def absolute(x: FormulaLike) -> Formula:
-    """Without its sign; `abs(x)` is the same."""
+    """The absolute value; `abs(x)` is the same."""
     return Formula("abs", (as_formula(x),))
 
 
 def cast(x: FormulaLike, dtype_name: str) -> Formula:
-    """The number as a dtype holds it: rounded to the nearest of f16 or bf16, a float in f32, an integer in i32.
+    """The number as a dtype holds it: rounded to the nearest f16 or bf16, as a float in f32, or as an integer in i32.
 
-    Floats become integers towards 0, and stay within those of 32 bits; NaN becomes 0.
+    Floats are rounded towards 0 to integers and limited to 32 bits. NaN becomes 0.
     """
     return Formula("cast", (as_formula(x),), dtype_name)
 
 
 def floor(x: FormulaLike) -> Formula:
-    """The next whole number below, as a float."""
+    """The largest whole number that is not above, as a float."""
     return Formula("floor", (as_formula(x),))
 
 
@@ -160,7 +160,7 @@ def sigmoid(x: FormulaLike) -> Formula:
 
 
 def relu(x: FormulaLike) -> Formula:
-    """x, but 0 below 0."""
+    """x, or 0 where x is below 0."""
     return Formula("relu", (as_formula(x),))
 
 

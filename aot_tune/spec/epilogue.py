@@ -16,7 +16,7 @@ __all__ = ["Activate", "AddTensor", "Compute", "Epilogue", "EpilogueStep"]
 
 @dataclass(frozen=True)
 class AddTensor:
-    """Add an optional tensor, read at the output's indices named by `axes` (output axes, in the tensor's order)."""
+    """Add an optional tensor. `axes` names the output axes whose indices it is read at, in the tensor's order."""
 
     tensor: str
     axes: tuple[int, ...]
@@ -27,7 +27,7 @@ class AddTensor:
 
 @dataclass(frozen=True)
 class Activate:
-    """Apply the function that an attribute names; the choice `none` leaves the value as it is."""
+    """Apply the function that an attribute names. The choice `none` leaves the value as it is."""
 
     attribute: str
 
@@ -37,7 +37,7 @@ class Activate:
 
 @dataclass(frozen=True)
 class Compute:
-    """Put what a formula of the value gives in its place; see `spec.elementwise`."""
+    """Replace the value by the result of a formula; see `spec.elementwise`."""
 
     formula: Formula = field(compare=False)
     key: str = field(init=False)
@@ -54,7 +54,7 @@ EpilogueStep = AddTensor | Activate | Compute
 class Epilogue:
     """Steps applied in order to the values of the output tensor `output`.
 
-    `Epilogue("out", expression=formula)` is one step, that computes a formula.
+    `Epilogue("out", expression=formula)` is a single step that computes a formula.
     """
 
     output: str
@@ -74,7 +74,7 @@ class Epilogue:
 
     @property
     def applies(self) -> Expr:
-        """Whether a call has anything of it, where the first choice of every attribute that it applies is `none`."""
+        """Whether a call has any part of it, if the first choice of every attribute that it applies is `none`."""
         return reduce(operator.or_, map(_applies, self.steps), as_expr(0))
 
 

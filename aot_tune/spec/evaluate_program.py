@@ -1,4 +1,4 @@
-"""Programs on arrays of the array API standard: what a reference takes in place of writing a formula twice."""
+"""Evaluates programs on arrays of the array API standard, so that references need not repeat a formula."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aot_tune.spec.typed_formulas import BOOLEAN, FLOAT, Instruction, Program
 __all__ = ["LARGEST_INTEGER", "evaluate"]
 
 LARGEST_INTEGER = 2147483520.0
-"""The largest float of 32 bits that is an integer of 32 bits, too."""
+"""The largest float of 32 bits that is also an integer of 32 bits."""
 
 _OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "add": lambda _xp, a, b: a + b,
@@ -44,16 +44,16 @@ def evaluate(
     dims: Mapping[str, int],
     indices: Mapping[str, Any] | None = None,
 ) -> Any:
-    """What a program computes of an array.
+    """The result of a program for an array.
 
     Args:
         program: from `typed`.
         xp: the namespace of the arrays.
-        call: the arguments of the operator, as references get them.
-        value: what was computed, of a floating dtype; results are in it.
-        choices: those of each attribute.
+        call: the arguments of the operator, in the form that references get.
+        value: the computed values, of a floating dtype. Results have that dtype.
+        choices: the choices of each attribute.
         dims: extents.
-        indices: where the elements of `value` are, by name; without them its axes are the program's indices.
+        indices: the indices of the elements of `value`, by name. Without them, its axes are the program's indices.
     """
     running = _Evaluation(xp, call, value, choices, dims, program.indices, indices)
     found: list[Any] = []
@@ -74,7 +74,7 @@ class _Evaluation:
         indices: Mapping[str, Any] | None,
     ) -> None:
         if indices is None and value.ndim != len(names):
-            raise ValueError(f"{value.ndim} axes were given, and the indices are {', '.join(names)}: pass them by name")
+            raise ValueError(f"{value.ndim} axes were given, but the indices are {', '.join(names)}: pass them by name")
         self.xp, self.call, self.value, self.choices, self.dims = xp, call, value, choices, dims
         self.names, self.indices = list(names), indices
         self.place = {"device": value.device} if hasattr(value, "device") else {}
@@ -126,7 +126,7 @@ class _Evaluation:
         return self.xp.reshape(along, tuple(-1 if a == axis else 1 for a in range(self.value.ndim)))
 
     def _element(self, one: Instruction, places: list[Any]) -> Any:
-        """Elements at places; outside of the tensor they are 0."""
+        """Elements at places. Outside of the tensor they are 0."""
         xp, array = self.xp, getattr(self.call, str(one.value))
         zero = self._number(0, one.kind)
         if array is None or 0 in array.shape:
@@ -157,7 +157,7 @@ class _Evaluation:
 
 
 def _rounded(xp: Any, x: Any, dtype_name: str) -> Any:
-    """The nearest values of a narrow dtype, ties to even, in the dtype that they are in."""
+    """The nearest values of a narrow dtype, ties to even, stored in the dtype of the input."""
     if hasattr(xp, "bfloat16"):
         return x.to(xp.bfloat16 if dtype_name == "bf16" else xp.float16).to(x.dtype)
     if dtype_name == "f16":

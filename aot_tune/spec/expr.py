@@ -1,7 +1,7 @@
 """Integer expressions over a call's facts, evaluated in Python and printed as C++.
 
-They state dims, guards, FLOP counts and constraints once; no text is ever evaluated. Division and modulo are those of
-non-negative integers, where Python and C++ agree.
+They state dims, guards, FLOP counts and constraints only once, and no text is evaluated. Division and modulo are those
+of non-negative integers, where Python and C++ agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Facts = Mapping[str, int]
-"""What is known of a call, a config or a target: fact name to value (booleans are 0 and 1)."""
+"""What is known of a call, a config or a target: name of a fact to its value. Booleans are 0 and 1."""
 
 ExprLike = Union["Expr", int, bool]
 
@@ -63,16 +63,17 @@ BINARY: dict[str, Callable[[int, int], int]] = {
 }
 _CPP = {"//": "/", "and": "&&", "or": "||"}
 _OFTEN = 32
-"""Evaluations from which an expression is worth a function of its own."""
+"""After this many evaluations, an expression gets its own function."""
 
 deciding: ContextVar[Callable[[Expr], bool] | None] = ContextVar("deciding", default=None)
-"""What takes an expression that is used as a Python condition while a function is traced; see `spec.trace`."""
+"""Receives an expression that is used as a Python condition while a function is traced; see `spec.trace`."""
 
 
 class Expr(Arithmetic):
     """A node: a fact (`kind` "fact"), a constant, or an operation on other nodes.
 
-    Use `&`, `|` and `~` for and, or and not; `and`, `or` and chained comparisons raise: Python would evaluate them.
+    Use `&`, `|` and `~` for and, or and not. `and`, `or` and chained comparisons raise, because Python would evaluate
+    them.
     """
 
     __slots__ = ("_facts", "_function", "_uses", "args", "kind", "value")
@@ -193,7 +194,7 @@ class Expr(Arithmetic):
         try:
             return int(self._function(facts))
         except (KeyError, ZeroDivisionError):
-            return self._walk(facts)  # which says what is wrong
+            return self._walk(facts)  # this raises an error that says what is wrong
 
     def _walk(self, facts: Facts) -> int:
         """The value, node by node."""
@@ -206,7 +207,7 @@ class Expr(Arithmetic):
                 raise SpecError(
                     f"{self.value!r} is used but not bound", fix=did_you_mean(str(self.value), facts)
                 ) from None
-        if self.kind == "where":  # only the branch that is taken: the other may divide by zero
+        if self.kind == "where":  # only the chosen branch, because the other may divide by zero
             condition, yes, no = self.args
             return (yes if condition._walk(facts) else no)._walk(facts)
         if self.kind == "next_power_of_2":
@@ -217,7 +218,7 @@ class Expr(Arithmetic):
         return BINARY[self.kind](left, right)
 
     def cpp(self, name: Callable[[str], str]) -> str:
-        """The expression as C++ on int64_t; `name` prints a fact, `next_power_of_2` must be declared."""
+        """The expression as C++ on int64_t. `name` prints a fact, and `next_power_of_2` must be declared."""
         if self.kind == "const":
             return f"INT64_C({self.value})"
         if self.kind == "fact":
@@ -233,7 +234,7 @@ class Expr(Arithmetic):
         return f"({left} {_CPP.get(self.kind, self.kind)} {right})"
 
     def substitute(self, facts: Facts) -> Expr:
-        """The expression with constants in place of the facts that are given; what is constant then is one constant."""
+        """The expression with constants in place of the given facts. Parts that are then constant are computed."""
         if self.kind == "fact":
             known = facts.get(str(self.value))
             return self if known is None else Expr("const", value=int(known))
@@ -252,20 +253,20 @@ class Expr(Arithmetic):
 
     @classmethod
     def of(cls, data: Any) -> Expr:
-        """The expression that `data` is of.
+        """The expression for `data`.
 
         Raises:
-            SpecError: when it is of none.
+            SpecError: when `data` is not that of an expression.
         """
         kind, *rest = data if isinstance(data, (list, tuple)) and data else ("",)
         if (kind, len(rest)) in (("fact", 1), ("const", 1)) and isinstance(rest[0], str if kind == "fact" else int):
             return cls(kind, value=rest[0])
         if len(rest) != {"where": 3, "next_power_of_2": 1}.get(kind, 2 if kind in BINARY else -1):
-            raise SpecError(f"{str(data)[:80]!r} is no expression")
+            raise SpecError(f"{str(data)[:80]!r} is not an expression")
         return cls(kind, tuple(cls.of(a) for a in rest))
 
     def pinned(self) -> Iterator[tuple[str, int]]:
-        """Facts that the expression fixes to one constant when it must hold: `fact == constant`, also under `and`."""
+        """Facts that have one constant value if the expression holds: `fact == constant`, also inside of `and`."""
         if self.kind == "and":
             for arg in self.args:
                 yield from arg.pinned()
@@ -277,7 +278,7 @@ _CALLS = ("min", "max", "next_power_of_2", "where")
 
 
 def _power_above(value: int) -> int:
-    """The least power of two that is not below `value`; 1 for 0 and below, where Triton's own gives 0."""
+    """The least power of two that is not below `value`. For 0 and below it is 1, where Triton's own gives 0."""
     return 1 << max(value - 1, 0).bit_length()
 
 
@@ -291,7 +292,7 @@ def as_expr(value: ExprLike, where: str = "") -> Expr:
     """Wrap a Python integer as a constant; leave an expression as it is.
 
     Raises:
-        SpecError: when it is neither; `where` begins the message.
+        SpecError: when it is neither. `where` begins the message.
     """
     if isinstance(value, Expr):
         return value
@@ -354,14 +355,14 @@ def parameter(name: str) -> Expr:
 
 
 def target(name: str) -> Expr:
-    """A number that describes the target, such as `vector_bytes`; `multiprocessors` is the device's, see `device`."""
+    """A number that describes the target, such as `vector_bytes`. For `multiprocessors`, see `device`."""
     return device(name) if name == "multiprocessors" else Expr("fact", value=f"target.{name}")
 
 
 def device(name: str) -> Expr:
-    """A number of the device that a launch is for: `multiprocessors`.
+    """A number of the device that runs a launch: `multiprocessors`.
 
-    For what a launch works out, grids and ordinary arguments; nothing that is compiled in or dispatched by has it.
+    It may be used in what a launch computes: grids and ordinary arguments. Code and dispatch cannot depend on it.
     """
     return Expr("fact", value=f"device.{name}")
 
@@ -372,7 +373,7 @@ def next_power_of_2(value: ExprLike) -> Expr:
 
 
 def where(condition: ExprLike, yes: ExprLike, no: ExprLike) -> Expr:
-    """One of two values; the other is not evaluated."""
+    """`yes` if the condition is not 0, else `no`. The other one is not evaluated."""
     return Expr("where", (as_expr(condition), as_expr(yes), as_expr(no)))
 
 

@@ -1,7 +1,7 @@
 """Formulas: what is computed for each element of a result, as data that every backend can print.
 
-A formula is written in Python with the functions of `spec.elementwise` and the operators below. Nothing of it is known
-to an operator yet: `spec.typed_formulas` gives each part its type.
+A formula is written in Python, with the functions of `spec.elementwise` and the operators below. It does not belong to
+an operator yet: `spec.typed_formulas` gives each part its type.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN = {
 
 
 class Step(NamedTuple):
-    """An operation of a formula, of the results of steps before it."""
+    """An operation of a formula on the results of earlier steps."""
 
     op: str
     value: FormulaValue
@@ -40,12 +40,13 @@ class Step(NamedTuple):
 class Formula(Reflected):
     """A node: a leaf, such as the computed value or an element of a tensor, or an operation on other nodes.
 
-    Use `&`, `|` and `~` for and, or and not; `and`, `or` and chained comparisons raise: Python would evaluate them.
+    Use `&`, `|` and `~` for and, or and not. `and`, `or` and chained comparisons raise, because Python would evaluate
+    them.
     """
 
     __slots__ = ("args", "op", "value")
     __array_ufunc__ = None
-    """Numbers of numpy leave the operation to the formula."""
+    """With None, numpy's numbers leave the operation to the formula."""
 
     def __init__(self, op: str, args: tuple[Formula, ...] = (), value: FormulaValue = None) -> None:
         self.op, self.args, self.value = op, args, value
@@ -92,7 +93,9 @@ class Formula(Reflected):
     def __pow__(self, power: object) -> Formula:
         if power == 2:
             return self * self
-        raise SpecError(f"{self!r} to the power of {power!r} is no formula", fix="write x ** 2, products, exp and log")
+        raise SpecError(
+            f"{self!r} to the power of {power!r} is not a formula", fix="write x ** 2, products, exp and log"
+        )
 
     def __neg__(self) -> Formula:
         return Formula("neg", (self,))
@@ -151,12 +154,12 @@ class Formula(Reflected):
         return shown(steps, len(steps) - 1)
 
     def steps(self) -> list[Step]:
-        """The formula as operations in order, the result last; what occurs twice is one step.
+        """The formula as operations in order, the result last. A part that occurs twice is one step.
 
         Raises:
             SpecError: when there are too many.
         """
-        known: dict[int, int] = {}  # by identity: a comparison of formulas is a formula
+        known: dict[int, int] = {}  # by identity, because comparing formulas gives a formula
         numbers: dict[Step, int] = {}
         found: list[Step] = []
         waiting: list[tuple[Formula, bool]] = [(self, False)]
@@ -182,7 +185,7 @@ class Formula(Reflected):
         return found
 
     def with_value(self, other: Formula) -> Formula:
-        """The formula with another one in place of what was computed."""
+        """The formula with another one in place of the computed value."""
         found: list[Formula] = []
         for step in self.steps():
             args = tuple(found[a] for a in step.args)
@@ -190,12 +193,12 @@ class Formula(Reflected):
         return found[-1]
 
     def data(self) -> list[Any]:
-        """The formula as plain lists, for `Formula.of`: one for each step, with the steps that it is of as numbers."""
+        """The formula as plain lists, for `Formula.of`: one list for each step, which names other steps by number."""
         return [[s.op, _as_data(s.value), *s.args] for s in self.steps()]
 
     @classmethod
     def of(cls, data: Any) -> Formula:
-        """The formula that `data` is of."""
+        """The formula for `data`."""
         found: list[Formula] = []
         for op, value, *args in data:
             found.append(cls(op, tuple(found[a] for a in args), _of_data(value)))
@@ -207,7 +210,7 @@ class Formula(Reflected):
 
 
 def shown(steps: list[Step], at: int, depth: int = 6) -> str:
-    """A step as it was written, for messages; what lies deep is left out."""
+    """A step as it was written, for messages. Deeply nested parts are left out."""
     step = steps[at]
     if depth == 0:
         return "..."
@@ -224,10 +227,10 @@ def shown(steps: list[Step], at: int, depth: int = 6) -> str:
 
 
 def as_formula(value: object, where: str = "") -> Formula:
-    """A number as a constant, an expression of the call as a formula of it; a formula as it is.
+    """The formula for a number or for an expression of the call. A formula stays as it is.
 
     Raises:
-        SpecError: when it is none of these; `where` begins the message.
+        SpecError: when it is none of these. `where` begins the message.
     """
     if isinstance(value, Formula):
         return value
@@ -259,12 +262,12 @@ def _of_expr(expr: Expr) -> Formula:
     if expr.kind not in _OF_EXPR:
         raise SpecError(
             f"a formula cannot use {expr.key()}",
-            why="it knows dims, presence and attributes of a call",
+            why="formulas know only dims, presence and attributes of a call",
             fix="leave it out, or let `requires` of kernels ask for it",
         )
     args = tuple(map(_of_expr, expr.args))
     if expr.kind == "==" and args[0].op in ("present", "and", "or") and expr.args[1].kind == "const":
-        return args[0] if expr.args[1].value else ~args[0]  # which is how `~` of expressions is written
+        return args[0] if expr.args[1].value else ~args[0]  # `~` of an expression is written so
     return Formula(_OF_EXPR[expr.kind], args)
 
 
@@ -273,12 +276,12 @@ def _binary(op: str, left: object, right: object) -> Formula:
 
 
 def _told_apart(value: FormulaValue) -> FormulaValue:
-    """A value such that 1, 1.0 and True are three, and so are 0.0 and -0.0."""
+    """A value that differs for 1, 1.0 and True, and for 0.0 and -0.0."""
     return f"{type(value).__name__} {value!r}"
 
 
 def _as_data(value: FormulaValue) -> Any:
-    """A value as JSON can hold it, a float as text."""
+    """A value in a form that JSON can hold. A float becomes a text."""
     return {"float": value.hex()} if isinstance(value, float) else value
 
 

@@ -1,4 +1,4 @@
-"""Fragments: named formulas of an operator, which its kernels apply where they will, such as to scores of attention."""
+"""Fragments: named formulas of an operator that its kernels apply where they choose, such as to attention scores."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from aot_tune.support.errors import SpecError
 __all__ = ["EPILOGUE", "Fragment", "FragmentOf", "fragment"]
 
 EPILOGUE = "epilogue"
-"""What the operator's epilogue is called among its fragments."""
+"""The name of the operator's epilogue among its fragments."""
 
 
 class Fragment:
-    """A formula of a computed value and of where it is.
+    """A formula of a computed value and of its place.
 
     Args:
-        indices: the names of what says where a value is, as a text, `"b h q k"`, or as a mapping of each to its extent,
-            `{"b": B, "h": H, "q": Q, "k": K}`: kernels promise to apply it within these only, so that elements of
-            tensors with such axes are read without a look at their bounds.
-        formula: see `spec.elementwise`; `index("q")` is an index, and `element("slopes", "h")` what lies there.
+        indices: the names of the indices of a value's place: as a text, `"b h q k"`, or as a mapping of each to its
+            extent, `{"b": B, "h": H, "q": Q, "k": K}`. With extents, kernels promise to apply it only within these, so
+            that tensors with such axes are read without a check of bounds.
+        formula: see `spec.elementwise`. `index("q")` is an index, and `element("slopes", "h")` the element at it.
     """
 
     def __init__(self, indices: str | Sequence[str] | Mapping[str, ExprLike | None], formula: FormulaLike) -> None:
@@ -54,7 +54,7 @@ class Fragment:
 
 
 class FragmentOf:
-    """A fragment of the operator as a constexpr of a Triton function, which calls it: made by `fragment`."""
+    """A fragment of the operator as a constexpr of a Triton function, which calls it. `fragment` makes it."""
 
     def __init__(self, name: str) -> None:
         self.name = check_identifier(name, "fragment")
@@ -70,5 +70,5 @@ class FragmentOf:
 
 
 def fragment(name: str) -> FragmentOf:
-    """What a Triton function's argument is: the operator's fragment of that name, or its `epilogue`, to be called."""
+    """An argument for a Triton function to call: the operator's fragment of that name, or its `epilogue`."""
     return FragmentOf(name)

@@ -1,4 +1,4 @@
-"""The fragments of an operator as programs: checked at its declaration, evaluated in its reference."""
+"""The fragments of an operator as programs. Its declaration checks them, and its reference evaluates them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _ACTIVATIONS: dict[str, Callable[[Formula], Formula]] = {
 
 
 def program_of(op: OperatorFields, name: str) -> Program:
-    """The program of a fragment of an operator, or of its whole epilogue.
+    """The program of an operator's fragment, or of its whole epilogue.
 
     Raises:
-        SpecError: when there is none of that name, or it contradicts the operator.
+        SpecError: when there is no fragment of that name, or it contradicts the operator.
     """
     if name == EPILOGUE and op.epilogue is not None:
         formula = functools.reduce(functools.partial(_after, op), op.epilogue.steps, el.value())
@@ -69,7 +69,7 @@ def _of_fragment(op: OperatorFields, name: str) -> ProgramScope:
 
 
 def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:
-    """A step of the epilogue as a formula of what comes before it."""
+    """A step of the epilogue as a formula of the value before it."""
     if isinstance(step, Compute):
         return step.formula.with_value(before)
     if isinstance(step, AddTensor):
@@ -78,7 +78,7 @@ def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:
     for choice in next(a.choices for a in op.attributes if a.name == step.attribute):
         if choice not in _ACTIVATIONS:
             raise SpecError(
-                f"operator {op.name!r}: the activation {choice!r} of its epilogue is no function of formulas",
+                f"operator {op.name!r}: the activation {choice!r} of its epilogue is not a function of formulas",
                 fix=did_you_mean(choice, _ACTIVATIONS),
             )
         if choice != "none":
@@ -87,10 +87,10 @@ def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:
 
 
 def check_fragments(op: OperatorFields, where: str) -> None:
-    """Raise SpecError for formulas that contradict their operator; `where` begins the messages."""
+    """Raise SpecError for formulas that contradict their operator. `where` begins the messages."""
     if not isinstance(op.fragments, Mapping):
         raise SpecError(
-            f"{where}: fragments is {str(op.fragments)[:60]}, no mapping of names",
+            f"{where}: fragments is {str(op.fragments)[:60]}, which is not a mapping of names",
             fix='write fragments={"score": Fragment("q k", formula)}',
         )
     mistakes = Mistakes()
@@ -104,7 +104,7 @@ def check_fragments(op: OperatorFields, where: str) -> None:
         with mistakes.gather():
             raise SpecError(
                 f"{where}: an argument is called {taken!r}",
-                why="references get the operator's formulas by that name",
+                why="references use that name to get the operator's formulas",
                 fix="rename it",
             )
     for name, one in op.fragments.items():
@@ -130,16 +130,16 @@ def _check_fragment(op: OperatorFields, where: str, name: str, one: object, take
         for fact in sorted(extent.facts() if extent is not None else ()):
             if fact not in op.dims:
                 raise SpecError(
-                    f"{where}: fragment {name!r}: the extent of {index!r} uses {fact!r}, which is no dim",
+                    f"{where}: fragment {name!r}: the extent of {index!r} uses {fact!r}, which is not a dim",
                     fix=did_you_mean(fact, op.dims),
                 )
     program_of(op, name)
 
 
 def bind_fragments(op: OperatorFields, problem: Problem, xp: Any, call: SimpleNamespace) -> None:
-    """Give a reference's arguments what it takes formulas by: `call.epilogue(x)` and `call.fragment(name, x, q=...)`.
+    """Give a reference's arguments the operator's formulas: `call.epilogue(x)` and `call.fragment(name, x, q=...)`.
 
-    `xp` is the namespace of the arrays. An operator without formulas is left alone.
+    `xp` is the namespace of the arrays. An operator without formulas is left as it is.
     """
     choices = {a.name: a.choices for a in op.attributes}
 

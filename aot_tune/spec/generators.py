@@ -1,7 +1,7 @@
-"""How the values of inputs are drawn for tests, so that an operator is defined on them: in range, sorted, summing to 1.
+"""How input values are drawn for tests, so that an operator is defined on them: in range, sorted, summing to 1.
 
-All depend on nothing but the seed, the operator's name, the problem and the tensor. Those of rows, along the last axis,
-hold for each row of its own.
+They depend only on the seed, the operator's name, the problem and the tensor. Rules about rows, along the last axis,
+hold for each row by itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Generator:
-    """How the values of an input are drawn: `normal` with standard deviation `high`, or `uniform` in [low, high)."""
+    """How input values are drawn: `normal` with standard deviation `high`, or `uniform` in [low, high)."""
 
     kind: Literal["normal", "uniform"]
     low: float
@@ -52,7 +52,7 @@ class Generator:
 
 @dataclass(frozen=True, eq=False)
 class Integers:
-    """Integers drawn evenly from [low, high); both are expressions of dims."""
+    """Integers drawn evenly from [low, high). Both bounds are expressions of dims."""
 
     low: Expr
     high: Expr
@@ -65,19 +65,19 @@ class Permutation:
 
 @dataclass(frozen=True, eq=False)
 class SortedOffsets:
-    """Each row begins with 0, ends with `total` (an expression of dims) and never falls."""
+    """Each row begins with 0, ends with `total` (an expression of dims) and never decreases."""
 
     total: Expr
 
 
 @dataclass(frozen=True, eq=False)
 class Probabilities:
-    """No element is negative, and each row sums to 1 but for the rounding of its elements."""
+    """No element is negative, and each row sums to 1, except for the rounding of its elements."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A share `density` of the elements is drawn by `values`, the others are 0."""
+    """`values` draws a share `density` of the elements. The others are 0."""
 
     density: float
     values: Generator | Integers
@@ -85,9 +85,9 @@ class Sparse:
 
 @dataclass(frozen=True, eq=False)
 class FromFile:
-    """The elements of a .npy file in row-major order, repeated as often as it takes.
+    """The elements of a .npy file in row-major order, repeated as often as needed.
 
-    `path` is below the operator's folder; `digest` is SHA-256 of the file, known once the operator is loaded.
+    `path` is below the operator's folder. `digest` is the file's SHA-256, known once the operator is loaded.
     """
 
     path: str
@@ -97,23 +97,23 @@ class FromFile:
 Values = Generator | Integers | Permutation | SortedOffsets | Probabilities | Sparse | FromFile | Drawn
 
 ROWWISE = (Permutation, SortedOffsets, Probabilities)
-"""What is drawn a row at a time: no two elements of a row may be one, as they are with a stride of 0."""
+"""Generators that draw whole rows. The elements of a row must be distinct places, so a stride must not be 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerSums:
-    """That an operator computes sums of products: on small integers they are exact, whatever the order of summation.
+    """Declares that an operator computes sums of products. On small integers these are exact in any order of summation.
 
-    Candidates are then verified on small integers too, and must be right to the last bit: a term that is left out or
-    counted twice cannot hide in rounding. Every input of `normal` or `uniform` values gets integers other than 0, small
-    enough for the sum of all absolute terms to be exact in the outputs' dtypes (at most 256 in bf16, 2048 in f16). What
-    is too many terms for that is thinned out: elements of `thinned`, an input that is a factor of each product, are 0
-    unless the sum of their indices, counted from the last of each axis, is a multiple of some number.
+    Candidates are then also verified on small integers, and must be right to the last bit: rounding cannot hide a term
+    that is left out or counted twice. Every input with `normal` or `uniform` values gets integers other than 0. They
+    are so small that the sum of all absolute terms is exact in the outputs' dtypes (at most 256 in bf16, 2048 in f16).
+    If there are too many terms for that, they are thinned out in `thinned`, an input that is a factor of each product.
+    Its elements are 0 unless the sum of their indices, counted from the end of each axis, is a multiple of some number.
 
     Args:
-        terms: products that are summed in one element, an expression of dims such as `K`.
-        thinned: see above.
-        requires: conditions on a call under which this holds, such as `attribute("activation") == 0`.
+        terms: the number of products that are summed in one element: an expression of dims such as `K`.
+        thinned: the name of the input described above.
+        requires: conditions on a call under which all this holds, such as `attribute("activation") == 0`.
     """
 
     terms: Expr
@@ -137,7 +137,7 @@ def uniform(low: float, high: float) -> Generator:
 
 
 def integers(low: ExprLike, high: ExprLike) -> Integers:
-    """Integers drawn evenly from [low, high), for any dtype; bounds may depend on dims: `integers(0, V)`."""
+    """Integers drawn evenly from [low, high), for any dtype. Bounds may depend on dims: `integers(0, V)`."""
     found = Integers(as_expr(low, "integers: low"), as_expr(high, "integers: high"))
     if not found.low.facts() and not found.high.facts() and not found.low.evaluate({}) < found.high.evaluate({}):
         raise SpecError(f"integers({low}, {high}) is empty", why="high is not drawn", fix="give low < high")
@@ -150,39 +150,39 @@ def permutation() -> Permutation:
 
 
 def sorted_offsets(total: ExprLike) -> SortedOffsets:
-    """Offsets of segments, such as `cu_seqlens`: each row begins with 0, ends with `total` and never falls.
+    """Offsets of segments, such as `cu_seqlens`: each row begins with 0, ends with `total` and never decreases.
 
-    Some segments are empty where there are many. A row of one element is 0.
+    If there are many segments, some are empty. A row of one element is 0.
     """
     found = SortedOffsets(as_expr(total, "sorted_offsets: total"))
     if not found.total.facts() and found.total.evaluate({}) < 0:
-        raise SpecError(f"sorted_offsets({total}) ends below its begin, 0", fix="give the length of all segments")
+        raise SpecError(f"sorted_offsets({total}) ends below 0, where it begins", fix="give the length of all segments")
     return found
 
 
 def probabilities() -> Probabilities:
-    """No element is negative, and each row (the last axis) sums to 1 but for rounding."""
+    """No element is negative, and each row (the last axis) sums to 1, except for rounding."""
     return Probabilities()
 
 
 def sparse(density: float, values: Generator | Integers | None = None) -> Sparse:
-    """A share `density` of the elements is drawn by `values` (by default `normal()`, True for bool), the others are 0.
+    """`values` (by default `normal()`, True for bool) draws a share `density` of the elements. The others are 0.
 
-    It is the share of a large tensor; a small one may have more or fewer.
+    This is the share in a large tensor. A small one may have more or fewer.
     """
     if isinstance(density, bool) or not isinstance(density, (int, float)) or not 0 < density <= 1:
         raise SpecError(f"sparse: density {density!r} is not a share", fix="give a number above 0, at most 1")
     if values is not None and not isinstance(values, (Generator, Integers)):
         raise SpecError(
             f"sparse: values cannot be {type(values).__name__}",
-            why="elements that are set to 0 would break what it promises of a row",
+            why="elements that are set to 0 would break its promise about rows",
             fix="use normal, uniform or integers",
         )
     return Sparse(float(density), values or normal())
 
 
 def from_file(path: str) -> FromFile:
-    """The elements of a .npy file below the operator's folder in row-major order, repeated as often as it takes."""
+    """The elements of a .npy file below the operator's folder in row-major order, repeated as often as needed."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or pure.suffix != ".npy":
         raise SpecError(
@@ -199,17 +199,17 @@ def largest_integer(dtype: DType) -> int:
 
 
 def check_values(values: Values, dtype: DType, known: Collection[str], place: str) -> None:
-    """Check that a dtype holds what is drawn and that bounds depend on dims alone.
+    """Check that a dtype can hold the drawn values, and that bounds depend only on dims.
 
     Raises:
-        SpecError: which begins with `place`.
+        SpecError: a message that begins with `place`.
     """
     for expr in _expressions(values):
         refuse_device_facts(expr.facts(), place)
         for fact in sorted(expr.facts()):
             if fact not in known:
                 raise SpecError(
-                    f"{place}: {expr.key()} uses {fact!r}, which is no dim",
+                    f"{place}: {expr.key()} uses {fact!r}, which is not a dim",
                     why="values are drawn before there is a call",
                     fix=did_you_mean(fact, known),
                 )

@@ -30,7 +30,7 @@ Config = Mapping[str, ConfigValue]
 _MOST_CONFIGS = 100_000_000
 _HEADERS = (".h", ".hh", ".hpp")
 _USUAL = ("-fexceptions", "-frtti")
-"""What functions of C++ take for granted, and templates do without."""
+"""Options that functions of C++ usually assume. Templates do without them."""
 _ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 
 
@@ -38,7 +38,7 @@ _ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 class Parameter:
     """A named axis of a parameter space. Values are numbers, booleans or identifier-like strings.
 
-    Expressions are of integers: one with a fraction is for sources alone.
+    Expressions see integers, so only sources can use a value with a fraction.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Parameter:
 
     @property
     def has_fractions(self) -> bool:
-        """Whether values are no integers, as expressions take them."""
+        """Whether some values are not integers. Expressions need integers."""
         return any(isinstance(v, float) for v in self.values)
 
 
@@ -74,44 +74,46 @@ class Kernel:
     Args:
         name: unique within the operator.
         template: path below a template root; empty for a function.
-        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`, `triton`. Where it says nothing, the
-            suffix of the file decides.
-        dtypes: choices of the operator's dtype variables that it serves, a candidate each; all where it says nothing.
-        parameters: the space; without any, there is one config.
-        constraints: over `parameter(..)` and `target(..)`: which configs exist for a target.
-        requires: over dims, strides, alignments, presence and attributes: calls for which the result is right. Dispatch
-            guards them; `fact == constant` also makes the renderer print the constant. A `parameter(..)` has its value
-            in each config: `N % parameter("VEC") == 0`.
-        worthwhile: over the same facts: problems on which it is tried at all.
-        pins: boolean parameter to the dims that are compiled in as constants when it is true.
-        generic: accepts every legal call on its backend's devices in its dtypes; has one config, is built for the
-            baseline target of its backend. A Triton function may be several codes, see docs/triton-variants.md.
-        order: configs to try first, best guess first; each gives some or all of the parameters.
-        follows: dtype to the dtype that it resembles, `{"f16": "bf16"}`: a config is tried in the first only if it was
-            among the best in the second somewhere, and on a problem only if it was not far from the best on the one
-            that is the same otherwise. For kernels that take long to compile; of a vendor's library the latter alone.
-        algorithms: for a vendor's library: a problem as its module of `aot_tune.vendor` takes it (None: not this one),
-            whose algorithms are then tried beside the declared configs.
-        triton: for the backend `triton`, the function. Its autotuner's configs are the space where no parameters are
-            given here.
-        listed: configs given one by one, in place of the product of the parameters, which need not be given then.
-        tile: dim to how much of it one block computes (of a dim that no output has: works on in one step), as integers
-            or expressions over the parameters, or all of it as a function of the config. From it and from `split`
-            follow the blocks, waves and steps that a variant's time is expected from on shapes that nobody measured.
+        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`, `triton`. By default, the suffix of
+            the file decides.
+        dtypes: choices of the operator's dtype variables that it serves, one candidate each. By default, all.
+        parameters: the parameter space. Without parameters there is one config.
+        constraints: conditions over `parameter(..)` and `target(..)`. They say which configs exist for a target.
+        requires: conditions over dims, strides, alignments, presence and attributes, under which the result is right.
+            Dispatch checks them. `fact == constant` also makes the renderer print the constant. A `parameter(..)` has
+            its value in each config: `N % parameter("VEC") == 0`.
+        worthwhile: conditions over the same facts. Problems that do not meet them are not tried.
+        pins: boolean parameter to dims. When the parameter is true, these dims are compiled in as constants.
+        generic: it accepts every legal call in its dtypes, on its backend's devices. It has one config and is built for
+            the baseline target of its backend. A Triton function may become several codes, see docs/triton-variants.md.
+        order: configs to try first, the best guess first. Each gives some or all of the parameters.
+        follows: dtype to the dtype that it resembles, `{"f16": "bf16"}`. A config is tried in the first dtype only if
+            it was among the best in the second on some problem. It is tried on a problem only if it was not far from
+            the best on the same problem in the second dtype. This is for kernels that take long to compile. For a
+            vendor's library, only the second rule holds.
+        algorithms: for a vendor's library: a function that turns a problem into the form that the library's module in
+            `aot_tune.vendor` takes, or None to leave it out. The library's algorithms for it are tried beside the
+            declared configs.
+        triton: for the backend `triton`, the function. If no parameters are given here, its autotuner's configs are the
+            space.
+        listed: configs that are listed one by one, instead of the product of parameters. `parameters` is then optional.
+        tile: dim to how much of it one block computes; for a dim that no output has, how much of it one step covers.
+            Values are integers or expressions over parameters; a function of the config may return all of them. With
+            `split`, they give the blocks, waves and steps from which a variant's time on unmeasured shapes is expected.
         split: how many blocks share the steps of one tile.
-        cluster: dim to how many tiles along it make a cluster, of which all are launched: blocks come in whole ones.
-        occupancy: how many blocks run on a multiprocessor at a time.
-        compile_seconds: about how long one config compiles; where compiling and measuring overlap, long ones begin.
-        stages: of a composed kernel, what it launches, in order: a vendor's library by its backend, `cublaslt`; what
-            `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
-            does without one of the backends does without the kernel.
-        scratch: bytes between the stages, over dims and parameters, such as `parameter("SPLIT") * M * N * 4`; the
-            template has those of its config by `scratch()`, to add to its workspace.
-        function: a `CudaFunction` or a `Launcher`, or several that run one after the other, with a `Buffer` in common
-            where they are passed the same one.
-        compile: what its source is compiled and linked with, beside what every candidate is.
-        fills_in: serves what no variant that was measured takes, in front of the generic one. Its first config is kept
-            whether or not it was measured.
+        cluster: dim to how many tiles along it make a cluster. Clusters are always launched whole.
+        occupancy: how many blocks run on a multiprocessor at the same time.
+        compile_seconds: about how long one config compiles. Where compiling overlaps measuring, long ones start first.
+        stages: for a composed kernel, its launches in order: a vendor's library by its backend, `cublaslt`; `epilogue`
+            for the operator's epilogue as `common/epilogue.cuh.j2` makes it; or a name of its own. A build without one
+            of the backends does without the kernel.
+        scratch: bytes between the stages, over dims and parameters, such as `parameter("SPLIT") * M * N * 4`. In the
+            template, `scratch()` gives the bytes of its config, which it adds to its workspace.
+        function: a `CudaFunction` or a `Launcher`, or several that run one after the other. They share a `Buffer` if
+            the same one is passed to them.
+        compile: how its source is compiled and linked, beyond the options that every candidate gets.
+        fills_in: it serves calls that no measured variant takes, before the generic one. Its first config is kept
+            whether it was measured or not.
     """
 
     name: str
@@ -161,12 +163,12 @@ class Kernel:
         if self.generic and (self.requires or len(self.listed) > 1 or (self.parameters and not self.listed)):
             raise SpecError(
                 f"generic kernel {self.name!r} has parameters or requirements",
-                why="a generic variant answers every legal call",
+                why="a generic variant serves every legal call",
                 fix="move them to another kernel",
             )
         if self.fills_in and (self.generic or self.pins or self.triton is not None or self.algorithms is not None):
             raise SpecError(
-                f"kernel {self.name!r} fills in, and is generic, pins dims, or has its configs from elsewhere",
+                f"kernel {self.name!r} fills in, but it is generic, pins dims, or gets its configs from elsewhere",
                 why="its first config is kept for calls that nobody measured",
                 fix="leave fills_in out, or move it to a kernel of a template with configs of its own",
             )
@@ -178,7 +180,7 @@ class Kernel:
         if size > _MOST_CONFIGS:
             raise SpecError(
                 f"kernel {self.name!r}: its parameters have {size} combinations",
-                why=f"each is looked at before anything is compiled, which takes minutes for {_MOST_CONFIGS}",
+                why=f"each is checked before anything is compiled, which takes minutes for {_MOST_CONFIGS}",
                 fix="give fewer values, or list the configs that are worth a try in `listed`",
             )
         known = {f"parameter.{p.name}" for p in self.parameters if not p.has_fractions}
@@ -205,7 +207,7 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """Where it is written, for messages."""
+        """The place of its source, for messages."""
         if self.functions:
             return ", ".join(f.function for f in self.functions)
         return f"templates/{self.template}" if self.triton is None else self.triton.function
@@ -225,7 +227,7 @@ class Kernel:
         check_several(self.function, f"kernel {self.name!r}: function")
         if not all(isinstance(f, NativeFunction) for f in self.functions):
             raise SpecError(
-                f"kernel {self.name!r}: function {str(self.function)[:80]!r} is no CudaFunction or Launcher",
+                f"kernel {self.name!r}: function {str(self.function)[:80]!r} is not a CudaFunction or Launcher",
                 fix='write function=CudaFunction("folder/file.cu:name", {...}, grid=..., block=...)',
             )
         given = [w for w, there in self._sources() if there]
@@ -237,7 +239,7 @@ class Kernel:
             check_template_path(self.template, f"kernel {self.name!r}")
         if self.compile and self.backend not in ("cxx", "nvcc"):
             raise SpecError(
-                f"kernel {self.name!r} has compile options, and its backend is {self.backend!r}",
+                f"kernel {self.name!r} has compile options, but its backend is {self.backend!r}",
                 why="no C++ of the author's is compiled for it",
                 fix="leave `compile` out",
             )
@@ -250,7 +252,7 @@ class Kernel:
         )
 
     def _check_suffix(self) -> None:
-        """Raise where a file is not for the compiler that the backend names."""
+        """Raise if a file does not suit the compiler that the backend names."""
         for path in [f.path for f in self.functions] or [self.template]:
             suffix = backend_of_suffix(path)
             if {suffix, self.backend} == {"cxx", "nvcc"} and not (
@@ -273,18 +275,18 @@ class Kernel:
             )
         if self.scratch is not None and not isinstance(self.scratch, Expr):
             raise SpecError(
-                f"kernel {self.name!r}: scratch {str(self.scratch)[:80]!r} is no expression",
+                f"kernel {self.name!r}: scratch {str(self.scratch)[:80]!r} is not an expression",
                 fix="give the bytes as an expression of dims and parameters, such as M * N * 4",
             )
         if self.scratch is not None and not self.stages:
             raise SpecError(
-                f"kernel {self.name!r} has scratch memory and no stages",
-                why="it lies between the launches of a composed kernel",
+                f"kernel {self.name!r} has scratch memory but no stages",
+                why="scratch memory is used between the launches of a composed kernel",
                 fix='list them: stages=("cublaslt", "epilogue")',
             )
 
     def options(self, shared: CompileOptions) -> CompileOptions:
-        """What its source is compiled with: folders of its functions' files, its own options, those of the library."""
+        """How its source is compiled: folders of its functions' files, its own options, and the library's."""
         folders = tuple(dict.fromkeys(f.folder for f in self.functions if f.folder))
         own, usual = self.compile, _USUAL if self.functions and self.backend == "cxx" else ()
         return CompileOptions(
@@ -295,11 +297,11 @@ class Kernel:
         )
 
     def uses(self, backends: Collection[str]) -> bool:
-        """Whether one of some backends compiles it, or is what one of its stages calls."""
+        """Whether it, or one of its stages, needs one of these backends."""
         return self.backend in backends or not set(backends).isdisjoint(self.stages)
 
     def tiling(self, config: Config) -> Tiling | None:
-        """The tile of one of its configs, where one is declared."""
+        """The tile of one of its configs, if it declares tiles."""
         values = _integers(self, config)
         return self._tiles.of(values, config)
 
@@ -310,7 +312,7 @@ class Kernel:
     def configs(self, target_facts: Mapping[str, int]) -> Iterator[dict[str, ConfigValue]]:
         """All configs that the constraints allow for a target, in the order of declaration.
 
-        There is none where a constraint over the target alone says that the kernel is not for it.
+        There are none if a constraint that depends only on the target excludes the kernel.
 
         Raises:
             SpecError: when the kernel is for the target but no config satisfies the constraints.
@@ -350,7 +352,7 @@ class Kernel:
 
 
 class _Constraint:
-    """A kernel's constraint for a target, evaluated once for configs that are equal in its parameters."""
+    """A kernel's constraint for a target. It is evaluated once for configs with equal values of its parameters."""
 
     def __init__(self, kernel: Kernel, constraint: Expr, named: Mapping[str, int]) -> None:
         self._kernel, self._constraint, self._named = kernel, constraint, named
@@ -369,12 +371,12 @@ class _Constraint:
 
 
 def table(names: str, *rows: tuple[ConfigValue, ...]) -> tuple[Config, ...]:
-    """Configs as the rows of a table under the parameters' names: `table("ROWS WIDTH", (1, 128), (2, 64))`."""
+    """Configs as rows of a table, whose head names the parameters: `table("ROWS WIDTH", (1, 128), (2, 64))`."""
     return tuple(dict(zip(names.split(), row, strict=True)) for row in rows)
 
 
 def among(parameters: tuple[Parameter, ...], rows: tuple[Config, ...]) -> Expr:
-    """The constraint that a config is one of `rows`, for a kernel that has few: `among(PARAMETERS, table(...))`."""
+    """A constraint that allows only configs in `rows`, for a kernel that has few: `among(PARAMETERS, table(...))`."""
     values = {p.name: p.values for p in parameters}
 
     def is_row(row: Config) -> Expr:
@@ -385,13 +387,13 @@ def among(parameters: tuple[Parameter, ...], rows: tuple[Config, ...]) -> Expr:
 
 
 def _axes(listed: tuple[Config, ...]) -> tuple[Parameter, ...]:
-    """The parameters of listed configs, with the values that occur."""
+    """The parameters of listed configs, with all their values."""
     names = dict.fromkeys(name for config in listed for name in config)
     return tuple(Parameter(n, tuple(dict.fromkeys(c[n] for c in listed if n in c))) for n in names)
 
 
 def _integers(kernel: Kernel, config: Config) -> dict[str, int]:
-    """A config as expressions see it: of a name its index, nothing of a number with a fraction."""
+    """A config as expressions see it: a text is its index, and a number with a fraction is left out."""
     axes = {p.name: p.values for p in kernel.parameters}
     return {
         n: axes[n].index(v) if isinstance(v, str) else int(v) for n, v in config.items() if not isinstance(v, float)

@@ -1,4 +1,4 @@
-"""The dim that stands for any number of leading dims in Python's calls."""
+"""The dim that stands for any number of leading dims in calls from Python."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def folds(op: OperatorFields, tensor: Tensor) -> bool:
 
 
 def check_fold(op: OperatorFields, where: str) -> None:
-    """Raise SpecError for a `fold` that is no dim, or that no input has as its first axis."""
+    """Raise SpecError for a `fold` that is not a dim, or that is not the first axis of any required input."""
     if not op.fold:
         return
     if op.fold not in op.dims:
-        raise SpecError(f"{where}: fold={op.fold!r} is no dim of it", fix=did_you_mean(op.fold, op.dims))
+        raise SpecError(f"{where}: fold={op.fold!r} is not a dim of it", fix=did_you_mean(op.fold, op.dims))
     if not any(folds(op, t) for t in op.tensors if not t.output and not t.optional):
         raise SpecError(
-            f"{where}: fold={op.fold!r}, and no input that is always passed has that dim as its first axis",
+            f"{where}: fold={op.fold!r}, but no input that is always passed has that dim as its first axis",
             why="such a tensor tells the leading dims of a call",
             fix="name another dim, or leave fold out",
         )

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MODULE_PREFIX = "_aot_tune_operator_"
-"""How the modules of operators are called while they are imported."""
+"""The names of operators' modules while they are imported."""
 
 
 def bundled_templates() -> Path:
@@ -47,7 +47,7 @@ def operator_folders(roots: Sequence[Path]) -> list[Path]:
     """All operator folders below the template roots, by name.
 
     Raises:
-        SpecError: when two roots have an operator of one name, or a root does not exist.
+        SpecError: when two roots have an operator with the same name, or a root does not exist.
     """
     folders: list[Path] = []
     for root in roots:
@@ -60,9 +60,10 @@ def operator_folders(roots: Sequence[Path]) -> list[Path]:
 
 
 def roots_with_bundled(templates: Sequence[str]) -> tuple[str, ...]:
-    """A project's template roots, and behind them the bundled one, whose `common/` its templates may include.
+    """A project's template roots, followed by the bundled one, so that templates can include its `common/`.
 
-    Not where both have an operator of one name, which no library may. Without a root it is the bundled one alone.
+    The bundled root is left out if both have an operator with the same name, because a library must not. Without own
+    roots it is the only one.
     """
     if not templates:
         return ("bundled",)
@@ -72,10 +73,10 @@ def roots_with_bundled(templates: Sequence[str]) -> tuple[str, ...]:
 
 
 def load_operator(folder: Path) -> Operator:
-    """Run `operator.py` of a folder and return what it declares; it may import neighbours: `from .kernels import X`.
+    """Run `operator.py` of a folder and return the operator. It may import neighbours: `from .kernels import X`.
 
     Raises:
-        SpecError: when the file is missing, fails, or does not define `operator` under the folder's name.
+        SpecError: when the file is missing, fails, or does not define `operator` with the folder's name.
     """
     path = folder / "operator.py"
     check_identifier(folder.name, "operator folder")
@@ -97,7 +98,7 @@ def load_operator(folder: Path) -> Operator:
         raise SpecError(
             f"{path} does not end within {limited_code.SECONDS:g} s",
             why=_place(error, folder),
-            fix="declare only the operator. Put what takes long into files beside it: values, workloads, kernels",
+            fix="declare only the operator. Move slow work into files beside it: values, workloads, kernels",
         ) from None
     except MemoryError as error:
         raise SpecError(
@@ -129,13 +130,13 @@ def load_operator(folder: Path) -> Operator:
 
 
 def _place(error: BaseException, folder: Path) -> str:
-    """The innermost line of an operator's files that an error passed through; a SyntaxError names its own."""
+    """The innermost line of an operator's files that an error passed through. A SyntaxError names its own line."""
     own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(folder)]
     return f"{Path(own[-1].filename).relative_to(folder)}:{own[-1].lineno}: {own[-1].line}" if own else ""
 
 
 def _remedy(error: BaseException) -> str:
-    """What to do about an argument that a declaration does not have, or lacks; nothing for other errors."""
+    """What to do about an unknown or missing argument of a declaration; empty for other errors."""
     found = _ARGUMENT.match(str(error)) if isinstance(error, TypeError) else None
     declared = getattr(aot_tune.spec, found["declaration"], None) if found is not None else None
     if found is None or not isinstance(declared, type):
@@ -146,7 +147,7 @@ def _remedy(error: BaseException) -> str:
 
 
 def _with_files(operator: Operator, folder: Path) -> Operator:
-    """The operator with its folder, and the digests of the files that values are drawn from."""
+    """The operator with its folder, and with the digests of the files that values come from."""
     tensors = list(operator.tensors)
     for number, tensor in enumerate(tensors):
         if isinstance(tensor.values, FromFile):
@@ -163,7 +164,7 @@ def _with_files(operator: Operator, folder: Path) -> Operator:
 
 
 def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
-    """The operator without the kernels of some backends, or with stages of theirs, as if it had never had them.
+    """The operator as if it never had the kernels of some backends, or kernels with stages of these backends.
 
     Raises:
         OptionError: when a generic kernel is among them.
@@ -172,7 +173,7 @@ def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
         if kernel.backend in backends:
             raise OptionError(
                 f"AOT_TUNE_EXCLUDE_BACKENDS has {kernel.backend!r}",
-                why=f"it compiles the generic kernel {operator.name}/{kernel.name}: calls would have no answer",
+                why=f"it compiles the generic kernel {operator.name}/{kernel.name}: calls would have no variant",
                 fix="name backends without generic kernels, such as cublaslt; AOT_TUNE_TARGETS says what is built for",
             )
     kept = tuple(k for k in operator.kernels if not k.uses(backends))
@@ -188,13 +189,13 @@ def load_operators(
     exclude: Collection[str] = (),
     mistakes: Mistakes | None = None,
 ) -> dict[str, tuple[Path, Operator]]:
-    """Operators below the roots by name, with their folders; only `names` when any are given.
+    """Operators below the roots by name, with their folders. If `names` are given, only these.
 
-    Kernels of the backends in `exclude` are left out, and composed ones with stages of theirs. With `mistakes`, these
-    get what is wrong with operators, and the operators are left out; else it is raised.
+    Kernels of the backends in `exclude` are left out, and so are composed kernels with stages of these. If `mistakes`
+    is given, it collects errors in operators, and these operators are left out. Otherwise the errors are raised.
 
     Raises:
-        SpecError: for a name that no root has, with the nearest names, and for all that is wrong with operators.
+        SpecError: for a name that no root has, with the nearest names; and for all errors in operators.
         OptionError: when a backend in `exclude` has a generic kernel.
     """
     folders = {f.name: f for f in operator_folders(roots)}

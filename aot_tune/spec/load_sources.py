@@ -1,4 +1,4 @@
-"""Reads the sources of a library's functions, and checks what is passed to them before anything is compiled."""
+"""Reads the sources of a library's functions, and checks the arguments for them before anything is compiled."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PROJECT = ("pyproject.toml", "CMakeLists.txt", ".git")
 
 
 def with_sources(operator: Operator, folder: Path) -> Operator:
-    """The operator with the sources of its kernels' functions, and with whole paths of folders and libraries.
+    """The operator with the sources of its kernels' functions, and with absolute paths of folders and libraries.
 
     Raises:
-        SpecError: for a file or a function that is not there, and for what does not fit the function's parameters; one
-            for all that is wrong.
+        SpecError: one error for everything that is wrong: a missing file or function, or arguments that do not fit the
+            function's parameters.
     """
     mistakes, kernels = Mistakes(), list(operator.kernels)
     for number, kernel in enumerate(kernels):
@@ -47,13 +47,13 @@ def with_sources(operator: Operator, folder: Path) -> Operator:
 
 
 def project_folder(folder: Path) -> Path:
-    """The nearest folder around one that holds a project; itself where there is none."""
+    """The nearest enclosing folder that holds a project; the folder itself if there is none."""
     here = folder.resolve()
     return next((p for p in (here, *here.parents) if any((p / name).exists() for name in _PROJECT)), here)
 
 
 def package_folder(name: str) -> Path:
-    """The folder of an installed package, which is not imported: for sources and headers that come with it.
+    """The folder of an installed package, for sources and headers that it brings. The package is not imported.
 
     Raises:
         SpecError: when it is not installed.
@@ -66,14 +66,14 @@ def package_folder(name: str) -> Path:
     if not folders:
         raise SpecError(
             f"there is no installed package {name!r}",
-            why="sources or headers of it are wanted",
+            why="its sources or headers are needed",
             fix=f"pip install it, or name it in `requires` of [build-system]: {name}",
         )
     return Path(folders[0])
 
 
 def _places(folder: Path) -> list[Path]:
-    """Where files of an operator may be: below its folder, its root, and the folders up to the project's."""
+    """The folders that may hold an operator's files: its own, its root, and those up to the project's."""
     here, top = folder.resolve(), project_folder(folder)
     return [p for p in (here, *here.parents) if p in (here, here.parent) or p.is_relative_to(top)]
 
@@ -92,13 +92,13 @@ def _find(path: str, folder: Path, where: str) -> Path:
         raise SpecError(
             f"{where}: there is no file {path!r}",
             why=f"looked below {', '.join(str(p) for p in places)}" if not Path(path).is_absolute() else "",
-            fix=f"write {same[0]!r}" if same else "give its path below the project's folder, or a whole one",
+            fix=f"write {same[0]!r}" if same else "give its path below the project's folder, or an absolute one",
         )
     return found.resolve()
 
 
 def _with_paths(kernel: Kernel, folder: Path, where: str) -> Kernel:
-    """The kernel with whole paths of its include folders and of libraries that are paths."""
+    """The kernel with absolute paths of its include folders and of libraries that are given as paths."""
     options = kernel.compile
     if not options.include_directories and not options.libraries:
         return kernel
@@ -116,7 +116,7 @@ def _folder(given: str | PurePath, folder: Path, where: str) -> Path:
         raise SpecError(
             f"{where}: there is no include folder {str(given)!r}",
             why=f"looked for {', '.join(map(str, tried))}",
-            fix="give its path below the project's folder, or a whole one",
+            fix="give its path below the project's folder, or an absolute one",
         )
     return found.resolve()
 
@@ -135,7 +135,9 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     every = [f for one in (text, *others) for f in source_functions(one)]
     declared = _declared(function, every, (text, *others), where)
     seen = {w for t in (text, *others) for w in words(t)}
-    seen -= {n for t in (text, *others) for n in template_names(t)}  # a macro of such a name would break the source
+    seen -= {
+        n for t in (text, *others) for n in template_names(t)
+    }  # a macro with the name of a template's parameter would break the source
     for one in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
         seen |= words(one) & set(function.macros or ())
     top = project_folder(folder)
@@ -146,7 +148,7 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
 
 
 def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> Iterable[str]:
-    """Texts of the headers that a source includes in quotes, and of theirs, as far as they are in known folders."""
+    """Texts of the headers that a source includes in quotes, directly or through others, if their folders are known."""
     waiting, known = list(included_names(text, in_angles=in_angles)), set[str]()
     while waiting:
         name = waiting.pop()
@@ -163,11 +165,11 @@ def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> 
 def _declared(
     function: NativeFunction, every: Sequence[SourceFunction], texts: Sequence[str], where: str
 ) -> SourceFunction | None:
-    """What a source declares of a function; None where it is made by a macro and everything is passed in order."""
+    """A source's declaration of a function; None if a macro makes the function and all arguments are given in order."""
     wanted = isinstance(function, CudaFunction)
     named = [f for f in every if f.name == function.name or f.name.endswith(f"::{function.name}")]
     fitting = [f for f in named if f.is_kernel == wanted]
-    if fitting:  # of overloads, the one that takes what is passed
+    if fitting:  # among overloads, the one that takes the arguments
         chosen = next((f for f in fitting if _takes(f, function)), fitting[0])
         same = [f for f in fitting if (f.name, f.parameters) == (chosen.name, chosen.parameters)]
         return dataclasses.replace(chosen, defaults={p: d for f in same for p, d in f.defaults.items()})
@@ -223,7 +225,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
         if name in known or (declared is not None and name in declared.parameters):
             raise SpecError(
                 f"{where}: {name!r} is passed twice, as a macro and as an argument",
-                why="the macro would stand in the source in place of the argument's name",
+                why="the macro would replace the argument's name in the source",
                 fix="rename the kernel's parameter, or give the macro another name: macros={...}",
             )
     _check_template(kernel, function, where)
@@ -275,7 +277,7 @@ def _check_one(operator: Operator, parameters: Collection[str], given: NativeArg
         )
     if isinstance(given, str) and given not in _names(operator):
         raise SpecError(
-            f"{where}: {given!r} is no tensor, scalar, attribute or dim",
+            f"{where}: {given!r} is not a tensor, scalar, attribute or dim",
             fix=f"{did_you_mean(given, _names(operator))}; for an expression of C++ write Code({given!r})",
         )
 
@@ -299,7 +301,7 @@ def _check_facts(operator: Operator, kernel: Kernel, facts: Iterable[str], where
 
 
 def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: str) -> None:
-    """Raise for a parameter of which no source and no expression makes use: all its values are one kernel."""
+    """Raise for a parameter that no source and no expression uses, because all of its values give the same kernel."""
     used = {fact for f in functions for _, e in f.expressions() for fact in e.facts()}
     for function in functions:
         if function.declared is not None:
@@ -326,12 +328,12 @@ def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: st
 
 
 def _near(word: str, choices: Sequence[str]) -> str:
-    """A remedy where one of many choices is near."""
+    """A remedy, if one of many choices is similar."""
     return did_you_mean(word, choices) if difflib.get_close_matches(word, choices, n=1) else ""
 
 
 def _taken(function: NativeFunction) -> set[str]:
-    """Parameters that only expressions use: no macros are made of them when the source has not their names."""
+    """Parameters that only expressions use. They become no macros unless the source has their names."""
     facts = {fact for _, e in function.expressions() for fact in e.facts()}
     return {f.removeprefix("parameter.") for f in facts if f.removeprefix("parameter.") not in function.seen}
 

@@ -1,4 +1,4 @@
-"""What may be a name in a spec: everything that ends up in C, CMake or file names is checked here, on entry."""
+"""Which names a spec may use. Names that end up in C, CMake or file names are checked here, on entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_identifier", "check_several", "check_template_path"]
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _TEMPLATE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*\Z")
 _RESERVED = frozenset(
-    # the words of C++17, and those of C and Python that are not among them
+    # reserved words of C++17, and those of C and Python that C++ does not have
     """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr const_cast
     continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend goto
@@ -27,7 +27,7 @@ _ARGUMENTS = frozenset(("buffer", "exec", "size", "stream", "tuned", "workspace"
 
 
 def check_identifier(name: object, what: str, *, argument: bool = False) -> str:
-    """Return `name` when it can be an identifier in C, Python and CMake; an `argument` also beside the library's own.
+    """Return `name` if it can be an identifier in C, Python and CMake; with `argument`, also beside the library's own.
 
     Raises:
         SpecError: when it is not a string of 1 to 64 letters, digits and underscores, or is a reserved word.
@@ -45,7 +45,7 @@ def check_identifier(name: object, what: str, *, argument: bool = False) -> str:
 
 
 def check_template_path(path: object, what: str) -> str:
-    """Return `path` when it is a plain relative path with forward slashes and without `..`.
+    """Return `path` if it is a plain relative path with forward slashes and without `..`.
 
     Raises:
         SpecError: when it is absolute, leaves its root or holds control characters.
@@ -60,11 +60,11 @@ def check_template_path(path: object, what: str) -> str:
 
 
 def check_several(values: object, what: str) -> None:
-    """Raise SpecError unless these are several things, as a tuple or a list: one alone lacks its comma."""
+    """Raise SpecError unless the value is a tuple or list. A single value lacks its comma."""
     if not isinstance(values, (tuple, list)):
         text = repr(values) if isinstance(values, str) else str(values)
         shown = text if len(text) <= 80 else text[:77] + "..."
-        fix = "write (one,) with a comma where there is but one"
+        fix = "write (one,) with a comma if there is only one"
         if isinstance(values, str):
             fix = f"write {tuple(values.replace(',', ' ').split())}"
-        raise SpecError(f"{what} is no tuple but {shown}", fix=fix)
+        raise SpecError(f"{what} is not a tuple but {shown}", fix=fix)

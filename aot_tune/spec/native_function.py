@@ -1,6 +1,6 @@
-"""A function of a C++ or CUDA source as a kernel: what its parameters are in terms of the operator, and its launch.
+"""A function of a C++ or CUDA source as a kernel: its arguments in terms of the operator, and its launch.
 
-The source stays as it is. What a config says, it gets as macros or as arguments of its template.
+The source stays as it is. It gets the values of a config as macros or as template arguments.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _CXX = (".cpp", ".cc", ".cxx", ".c++", ".h", ".hpp", ".hh")
 
 @dataclass(frozen=True)
 class Code:
-    """An expression or a type of C++, printed as it is: `Code("Layout::kRowMajor")`.
+    """An expression or a type of C++ that is printed as it is: `Code("Layout::kRowMajor")`.
 
     Args:
-        text: with `{name}` in place of each of the values.
-        values: what is known when a candidate is compiled, by name, as of a template:
-            `Code("Traits<{WARPS}, {T}>", {"WARPS": parameter("WARPS"), "T": DTypeOf("x")})`.
+        text: the code, with `{name}` in place of each value.
+        values: name to a value that is known when a candidate is compiled, as for a template: `Code("Traits<{WARPS},
+            {T}>", {"WARPS": parameter("WARPS"), "T": DTypeOf("x")})`.
     """
 
     text: str
@@ -55,11 +55,11 @@ class Stream:
 
 @dataclass(frozen=True)
 class Struct:
-    """A struct that is passed by value, with what its fields are; the others are zero.
+    """A struct that is passed by value. Fields that are not listed are zero.
 
     Args:
-        type_name: as C++ names it, `ops::Params`.
-        fields: name to what it is, as of an argument; `shape.batch` names the field of a field.
+        type_name: its name in C++, `ops::Params`.
+        fields: name of a field to its value, as for an argument. `shape.batch` names a field of a field.
     """
 
     type_name: str
@@ -67,15 +67,15 @@ class Struct:
 
 
 NativeArgument = str | Expr | Ratio | Root | int | float | bool | None | Buffer | DTypeOf | Code | Stream | Struct
-"""What an argument is: the name of a tensor or scalar, an expression of the call, a constant, or a record above."""
+"""What is passed as an argument: a tensor's or scalar's name, an expression, a constant, or a record from above."""
 
 
 @dataclass(frozen=True)
 class NativeFunction:
-    """The reference to a function and what it is passed; see `CudaFunction` and `Launcher`.
+    """A reference to a function, and its arguments; see `CudaFunction` and `Launcher`.
 
-    What follows `macros` is filled in when the operator is loaded: the file's text, its name for messages, what it
-    declares of the function, all names in it and in headers beside it, and its folder.
+    The fields after `macros` are filled in when the operator is loaded: the file's text, its name for messages, the
+    function's declaration, all names in the file and in headers beside it, and its folder.
     """
 
     function: str
@@ -92,12 +92,12 @@ class NativeFunction:
         match = _REFERENCE.fullmatch(self.function) if isinstance(self.function, str) else None
         if match is None:
             raise SpecError(
-                f"{str(self.function)[:80]!r} is no reference to a function",
-                fix='write "folder/file.cu:name", with the namespace where it has one: "file.cu:ops::name"',
+                f"{str(self.function)[:80]!r} is not a reference to a function",
+                fix='write "folder/file.cu:name", with its namespace, if any: "file.cu:ops::name"',
             )
         if PurePosixPath(match["path"]).suffix not in (*_CUDA, *_CXX):
             raise SpecError(
-                f"{self.function!r}: its file is no source of C++ or CUDA by its suffix",
+                f"{self.function!r}: by its suffix, the file is not a source of C++ or CUDA",
                 fix=f"use one of {', '.join((*_CUDA, *_CXX))}",
             )
         for what, given in (("arguments", self.arguments), ("template", self.template), ("macros", self.macros or {})):
@@ -112,25 +112,25 @@ class NativeFunction:
 
     @property
     def path(self) -> str:
-        """The source's file, as it is declared."""
+        """The source's file, as declared."""
         return _parts(self.function)["path"]
 
     @property
     def name(self) -> str:
-        """The function's name, as it is declared."""
+        """The function's name, as declared."""
         return _parts(self.function)["name"]
 
     @property
     def backend(self) -> str:
-        """What compiles it."""
+        """The backend that compiles it."""
         return backend_of_suffix(self.path) or "cxx"
 
     def is_stream(self, name: str, backend: str) -> bool:
-        """Whether a parameter of this name is the call's stream, unless something else is passed as it."""
+        """Whether a parameter of this name gets the call's stream. It does unless something else is passed as it."""
         return isinstance(self, Launcher) and backend == "nvcc" and name in _STREAMS
 
     def expressions(self) -> list[tuple[str, Expr]]:
-        """All expressions in it, each with what it is for."""
+        """All expressions in it, each with its purpose."""
         found: list[tuple[str, Expr]] = []
         for what, given in (("argument", self.arguments), ("template argument", self.template)):
             rows = given.items() if isinstance(given, Mapping) else enumerate(given)
@@ -141,7 +141,7 @@ class NativeFunction:
         return found
 
     def own_parameters(self) -> frozenset[str]:
-        """Parameters of the kernel that it takes by its template or in a text of `Code`: no macros are made of them."""
+        """Parameters of the kernel that its template or a `Code` uses. They become no macros."""
         taken = self.declared.template if self.declared is not None else ()
         given = [*_values(self.arguments), *_values(self.template), *_values(self.macros or {}), *self._launch_texts()]
         filled = [e for one in given for code in _codes(one) for _, e in _expressions("", code)]
@@ -161,20 +161,20 @@ class CudaFunction(NativeFunction):
     """A `__global__` function and its launch.
 
     Args:
-        function: `folder/file.cu:name`; the file lies below the operator's folder, a template root or the project's
-            folder, or the path is absolute. A name in a namespace is `file.cu:ops::name`.
-        arguments: parameter of the function to what is passed, or all of them in order; a parameter that is not listed
-            is the tensor, scalar or dim of its own name, else what the source gives as its default. Integers that do
-            not fit are never passed: such calls go to the next variant.
+        function: `folder/file.cu:name`. The file is below the operator's folder, a template root or the project's
+            folder, or its path is absolute. A name in a namespace is `file.cu:ops::name`.
+        arguments: parameter of the function to what is passed, or all values in order. A parameter that is not listed
+            gets the tensor, scalar or dim of its own name, or else its default in the source. Integers that do not fit
+            are never passed: such calls go to the next variant.
         grid, block: one to three expressions of the call and of parameters each.
-        shared: bytes of dynamic shared memory; more than 48 KiB are asked for. `Code` where only C++ knows them:
-            `Code("Traits<128>::kSharedBytes")`.
-        template: parameter of the function's template to what it is; one that is not listed is the kernel's parameter
-            of its name.
+        shared: bytes of dynamic shared memory. More than 48 KiB are requested from the driver. Use `Code` if only C++
+            knows the number: `Code("Traits<128>::kSharedBytes")`.
+        template: parameter of the function's template to its value. One that is not listed is the kernel's parameter of
+            the same name.
         macros: name to a value that is known when a candidate is compiled. Parameters of the kernel that the template
-            does not take are macros of their own names.
-        cluster: blocks of a cluster, one to three; from sm_90 on.
-        cooperative: all blocks must run at a time.
+            does not take become macros of the same name.
+        cluster: blocks of a cluster, one to three extents. Needs sm_90 or later.
+        cooperative: whether all blocks must run at the same time.
     """
 
     grid: Sequence[ExprLike] | ExprLike = 1
@@ -187,13 +187,15 @@ class CudaFunction(NativeFunction):
         super().__post_init__()
         if self.backend != "nvcc":
             raise SpecError(
-                f"{self.function!r}: a __global__ function is in no file of C++ alone",
+                f"{self.function!r}: a __global__ function cannot be in a file of plain C++",
                 why="the suffix decides which compiler sees it",
                 fix="name it .cu or .cuh, or declare a function of the host by Launcher",
             )
         for what in ("grid", "block"):
             if not 1 <= len(self.extents(what)) <= 3:
-                raise SpecError(f"{self.function!r}: its {what} has not one to three extents", fix=f"{what}=(x, y)")
+                raise SpecError(
+                    f"{self.function!r}: its {what} does not have one to three extents", fix=f"{what}=(x, y)"
+                )
         self.extents("cluster")
         if isinstance(self.shared, Code):
             _check(f"{self.function!r}: shared", self.shared)
@@ -204,13 +206,13 @@ class CudaFunction(NativeFunction):
         return [self.shared] if isinstance(self.shared, Code) else []
 
     def extents(self, what: str) -> tuple[Expr, ...]:
-        """Those of the grid, the block or the cluster."""
+        """The extents of the grid, the block or the cluster."""
         given = getattr(self, what)
         several = given if isinstance(given, (tuple, list)) else (given,)
         return tuple(as_expr(e, f"{self.function!r}: {what}") for e in several)
 
     def expressions(self) -> list[tuple[str, Expr]]:
-        """All expressions in it, each with what it is for."""
+        """All expressions in it, each with its purpose."""
         launch = [(what, e) for what in ("grid", "block", "cluster") for e in self.extents(what)]
         shared = self.shared if isinstance(self.shared, Code) else as_expr(self.shared)
         return [*super().expressions(), *launch, *_expressions("shared", shared)]
@@ -218,16 +220,16 @@ class CudaFunction(NativeFunction):
 
 @dataclass(frozen=True)
 class Launcher(NativeFunction):
-    """A function of the host, which computes or launches what computes.
+    """A host function that computes, or launches what computes.
 
     Args:
-        function: `folder/file.cu:name`, or of a C++ file for a kernel on CPUs; a header that declares it, where a
-            library of `CompileOptions(libraries=...)` has it.
-        arguments: as for `CudaFunction`, and `Stream()`, which a parameter `stream` is of itself.
+        function: `folder/file.cu:name`, or a function of a C++ file for a kernel on CPUs. If a library of
+            `CompileOptions(libraries=...)` has the function, name a header that declares it.
+        arguments: as for `CudaFunction`, and `Stream()`. A parameter named `stream` gets the stream by itself.
         template, macros: as for `CudaFunction`.
 
-    What it returns counts: a cudaError_t or another integer other than 0 is a failure. It must not wait for the device,
-    and allocates nothing where calls are to be captured in graphs: memory of its own is a `Buffer`.
+    Its result counts: a cudaError_t or another integer other than 0 means failure. It must not wait for the device. It
+    must not allocate if calls are to be captured in graphs: use a `Buffer` for memory of its own.
     """
 
 
@@ -238,7 +240,7 @@ def _parts(reference: str) -> re.Match[str]:
 
 
 def backend_of_suffix(path: str) -> str:
-    """The backend that compiles a file by its suffix, of a template's without `.j2`; empty where it tells nothing."""
+    """The backend that compiles a file, by its suffix (without `.j2` for a template); empty if unknown."""
     suffix = PurePosixPath(path.removesuffix(".j2")).suffix
     return "nvcc" if suffix in _CUDA else "cxx" if suffix in _CXX else ""
 
@@ -254,7 +256,7 @@ def _check(where: str, given: object) -> None:
             _check(f"{where}: {name!r}", one)
             if f"{{{name}}}" not in given.text:
                 raise SpecError(
-                    f"{where}: {given.text[:60]!r} has no place for {name!r}", fix=f"write {{{name}}} in it"
+                    f"{where}: {given.text[:60]!r} has no placeholder for {name!r}", fix=f"write {{{name}}} in it"
                 )
     elif given is not None and not isinstance(given, (str, int, float, Expr, Ratio, Root, DTypeOf, Code, Stream)):
         raise SpecError(
@@ -271,7 +273,7 @@ def _expressions(what: str, given: NativeArgument) -> list[tuple[str, Expr]]:
         return [(what, as_expr(given.count))]
     if isinstance(given, Struct):
         return [pair for name, one in given.fields.items() for pair in _expressions(f"{what}: field {name!r}", one)]
-    if isinstance(given, Code):  # compiled in, whatever it is for
+    if isinstance(given, Code):  # its values are compiled in
         return [pair for name, one in given.values.items() for pair in _expressions(f"macro {name!r} in {what}", one)]
     return []
 

@@ -1,4 +1,4 @@
-"""One form for equal problems, that of the operators' own workloads, so that they add up and find what was measured."""
+"""One form for equal problems, the form of operators' own workloads: equal ones add up and find their measurements."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MAX_PERMUTED = 6
 
 
 def normal_problem(operator: Operator, problem: Problem) -> Problem:
-    """An equal problem without what is the default; strides that an order of the axes gives are that order.
+    """An equal problem without defaults. Strides that an order of the axes gives are written as that order.
 
-    The problem is one of the operator, as `check_problem` checks it.
+    The problem must fit the operator, as `check_problem` checks it.
     """
     order: dict[str, tuple[int, ...]] = {}
     strides: dict[str, tuple[int, ...]] = {}
@@ -48,7 +48,7 @@ def _lay_out(
     order: dict[str, tuple[int, ...]],
     strides: dict[str, tuple[int, ...]],
 ) -> None:
-    """Note how a tensor lies in memory, where it is not row by row."""
+    """Note how a tensor lies in memory, if it is not row-major."""
     shape = operator.shape(problem, tensor)
     given = operator.canonical_strides(problem, tensor)
     axes = range(len(shape))

@@ -44,8 +44,8 @@ def _facts_of(tensor: str, rank: int) -> tuple[str, str, tuple[str, ...]]:
 class Baseline:
     """What users would call otherwise.
 
-    `prepare(xp_module, call)` gets the imported module named by `requires` and the call's arrays of that framework
-    (outputs allocated) and returns a function of no arguments that computes into the outputs.
+    `prepare(xp_module, call)` gets the imported module that `requires` names, and the call's arrays of that framework,
+    outputs included. It returns a function without arguments that computes into the outputs.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorFields:
-    """What an operator consists of, see `Operator`; unchecked as a whole."""
+    """The fields of an operator, see `Operator`. The whole is not checked."""
 
     name: str
     dims: tuple[str, ...]
@@ -83,7 +83,7 @@ class OperatorFields:
     fold: str = ""
     folder: str = field(default="", compare=False)
     weights: Mapping[str, float] = field(default_factory=dict, compare=False)
-    left_out: frozenset[str] = field(default=frozenset(), compare=False)  # composed kernels that call what is excluded
+    left_out: frozenset[str] = field(default=frozenset(), compare=False)  # composed kernels with excluded stages
     _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
     _workloads: dict[str, tuple[Problem, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _concrete: dict[tuple[str, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -99,7 +99,7 @@ class OperatorFields:
         object.__setattr__(self, "checks", tuple(self._without_defaults(p) for p in self.checks))
 
     def _check(self) -> None:
-        """Raise for what contradicts itself; there is nothing of that here."""
+        """Raise for contradictions. Here nothing is checked."""
 
     def _check_tuples(self) -> None:
         where = f"operator {self.name!r}"
@@ -110,17 +110,17 @@ class OperatorFields:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """Tensors that are read, in order, with those that are also written."""
+        """Tensors that are read, in order. Those that are also written are among them."""
         return tuple(t for t in self.tensors if not t.output)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """Tensors that are written, in order, with those that are also read."""
+        """Tensors that are written, in order. Those that are also read are among them."""
         return tuple(t for t in self.tensors if t.written)
 
     @property
     def generics(self) -> tuple[Kernel, ...]:
-        """The kernels that accept every legal call, one per backend that has one."""
+        """The kernels that accept every legal call: one for each backend that has one."""
         return tuple(k for k in self.kernels if k.generic)
 
     def workload_for(self, family: str) -> tuple[Problem, ...]:
@@ -128,16 +128,16 @@ class OperatorFields:
         return self._workloads.get(family, self._workloads.get("", ()))
 
     def weight(self, problem: Problem) -> float:
-        """How much a problem of the workload counts."""
+        """The weight of a problem of the workload."""
         return self.weights.get(problem.id, 1.0)
 
     def weights_for(self, family: str) -> dict[str, float]:
-        """The weights of a family's problems by id; empty where all of them count the same."""
+        """The weights of a family's problems by id; empty if all are equal."""
         found = {p.id: self.weight(p) for p in self.workload_for(family)}
         return found if len(set(found.values())) > 1 else {}
 
     def dtype_choices(self, kernel: Kernel) -> list[dict[str, str]]:
-        """The legal dtypes that a kernel has candidates for: one dict of variable to dtype each."""
+        """The legal dtypes for which a kernel has candidates, each as a dict of variable to dtype."""
         values = [kernel.dtypes.get(v, choices) for v, choices in self.dtypes.items()]
         every = (dict(zip(self.dtypes, row, strict=True)) for row in itertools.product(*values))
         facts = {f"dtype.{v}" for v in self.dtypes}
@@ -148,7 +148,7 @@ class OperatorFields:
         return {f"dtype.{v}": self.dtypes[v].index(name) for v, name in dtypes.items()}
 
     def concrete(self: T, dtypes: Mapping[str, str]) -> T:
-        """The operator with a dtype in place of each variable; a variable that is not given has its default."""
+        """The operator with a dtype in place of each variable. A variable that is not given has its default."""
         chosen = {v: dtypes.get(v, choices[0]) for v, choices in self.dtypes.items()}
         key = tuple(chosen.values())
         if key not in self._concrete:
@@ -207,13 +207,13 @@ class OperatorFields:
         return row_major(shape, problem.order.get(tensor.name))
 
     def canonical_strides(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
-        """Strides of a tensor's axes as predicates see them; an absent tensor counts as row-major."""
+        """Strides of a tensor's axes as predicates see them. An absent tensor counts as row-major."""
         shape = self.shape(problem, tensor)
         given = problem.strides.get(tensor.name)
         return canonical_strides(shape, row_major(shape, problem.order.get(tensor.name)) if given is None else given)
 
     def facts(self, problem: Problem) -> dict[str, int]:
-        """Everything that predicates may ask of a call, as dispatch sees it; an absent tensor counts as row-major."""
+        """Everything that predicates may ask of a call, as dispatch sees it. An absent tensor counts as row-major."""
         facts = dict(problem.dims)
         for tensor in self.tensors:
             present, alignment, axes = _facts_of(tensor.name, tensor.rank)
@@ -228,27 +228,27 @@ class OperatorFields:
         return facts
 
     def factor(self, tensor: Tensor) -> float:
-        """How many times the error of the yardstick an output of a floating dtype may be off."""
+        """How many times the yardstick's error an output of a floating dtype may be off."""
         given = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
         if isinstance(given, (int, float)):
             return float(given)
         return TOLERANCE_OF_8_BITS if tensor.dtype.saturates else DEFAULT_TOLERANCE
 
     def step(self, tensor: Tensor) -> OffBy | None:
-        """By how much integers of an output may be off; None where they must be right."""
+        """By how much integers of an output may be off; None if they must be exact."""
         given = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
         return given if isinstance(given, OffBy) else None
 
     def rounds_to(self, problem: Problem) -> DType:
-        """What intermediate results are rounded to in the yardstick of the tolerance."""
+        """The dtype that intermediate results are rounded to in the yardstick of the tolerance."""
         if self.intermediates:
             return dtype(self.intermediates)
         return narrowest(self.dtype(problem, t) for t in self.tensors if self.is_present(problem, t))
 
     def roundings(self, *, declared: bool = True) -> list[str]:
-        """What intermediate results are rounded to in the yardstick, for each choice of the dtype variables.
+        """The dtype that intermediate results are rounded to in the yardstick, for each choice of the dtype variables.
 
-        Unless `declared`, what it would be without the operator's `intermediates`.
+        Without `declared`, the dtype is what it would be without the operator's `intermediates`.
         """
         found = []
         for row in itertools.product(*self.dtypes.values()):
@@ -257,7 +257,7 @@ class OperatorFields:
         return [self.intermediates if declared and self.intermediates else name for name in found]
 
     def special(self, problem: Problem) -> Tensor | None:
-        """The first input that NaN and infinities can be put into, where the problem has one."""
+        """The first input that NaN and infinities can be put into, if the problem has it."""
         for tensor in self.inputs:
             floating = self.dtype(problem, tensor).code in FLOATING
             if floating and not tensor.finite and isinstance(tensor.values, Generator):
@@ -265,7 +265,7 @@ class OperatorFields:
         return None
 
     def without_epilogue(self, problem: Problem) -> Problem:
-        """The problem without what the epilogue adds or applies; itself where there is nothing of it."""
+        """The problem without what the epilogue adds or applies; the problem itself if there is nothing of it."""
         steps = self.epilogue.steps if self.epilogue is not None else ()
         gone = {s.tensor for s in steps if isinstance(s, AddTensor)}.intersection(problem.present)
         applied = {s.attribute for s in steps if isinstance(s, Activate)}
@@ -282,7 +282,7 @@ class OperatorFields:
         )
 
     def compulsory_bytes(self, problem: Problem) -> int:
-        """Bytes of a call that must cross the memory bus: what is read and what is written of every present tensor."""
+        """Bytes of a call that must cross the memory bus: what is read and written of all present tensors."""
         total = 0
         for tensor in (t for t in self.tensors if self.is_present(problem, t)):
             count = math.prod(self.shape(problem, tensor)) * (2 if tensor.inout else 1)
@@ -301,6 +301,6 @@ class OperatorFields:
         return total
 
     def _without_defaults(self, problem: Problem) -> Problem:
-        """The problem without dtypes that are the defaults anyway, so that equal problems are equal data."""
+        """The problem without dtypes that are defaults, so that equal problems are equal data."""
         stated = {v: d for v, d in problem.dtypes.items() if d != self.dtypes[v][0]}
         return msgspec.structs.replace(problem, dtypes=stated) if stated != problem.dtypes else problem

@@ -14,15 +14,16 @@ from aot_tune.support.errors import SpecError
 __all__ = ["DEFAULT_ALIGNMENT", "Problem", "problem"]
 
 DEFAULT_ALIGNMENT = 64
-"""Bytes that an address of a problem's tensors is a multiple of, unless the problem says less."""
+"""The alignment in bytes of a problem's tensors, unless the problem states less."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
-    """Plain data; what is not stated is the default.
+    """Plain data. What is not stated is the default.
 
-    That is row-major, aligned to 64 bytes, no optional tensor, and the first choice of each dtype variable.
+    The default is row-major, aligned to 64 bytes, without optional tensors, and with the first choice of each dtype
+    variable.
 
-    `order` lists a tensor's axes from the slowest to the fastest; `strides` gives them outright, in elements.
+    `order` lists a tensor's axes from the slowest to the fastest. `strides` gives the strides themselves, in elements.
     """
 
     dims: dict[str, int]
@@ -47,7 +48,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dic
 
     @cached_property
     def key(self) -> str:
-        """Equal for equal problems, whatever the order in which their dims were written."""
+        """Equal for equal problems, in whatever order their dims were written."""
         return canonical(self).decode()
 
 
@@ -64,7 +65,7 @@ def problem(
     """Write a problem down: `problem(M=16, N=4096, K=4096, order={"b": (1, 0)})`.
 
     Raises:
-        SpecError: when a dim is not a non-negative integer, or `present` is one name and no list of them.
+        SpecError: when a dim is not a non-negative integer, or `present` is a single name instead of a list.
     """
     check_several(present, "problem: present")
     for name, extent in dims.items():

@@ -1,4 +1,4 @@
-"""A problem by its id, as reports, records and manifests name it."""
+"""Finds a problem by its id, as reports, records and manifests show it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problem_named(operator: Operator, text: str) -> Problem:
     """The problem with that id.
 
     Raises:
-        OptionError: for a text that is no problem of the operator.
+        OptionError: for a text that is not a problem of the operator.
     """
     found: dict[str, dict[str, object]] = {"strides": {}, "order": {}, "alignment": {}, "attributes": {}, "dtypes": {}}
     dims: dict[str, int] = {}
@@ -48,12 +48,12 @@ def problem_named(operator: Operator, text: str) -> Problem:
             found[kind][name] = int(value)
         else:
             raise OptionError(
-                f"{part!r} says nothing of a problem of operator {operator.name!r}",
+                f"{part!r} is not a part of a problem of operator {operator.name!r}",
                 fix="copy a problem from the report, such as 'M=16 N=4096 +bias b:10'",
             )
     if set(dims) != set(operator.dims):
         raise OptionError(
-            f"{text!r} is no problem of operator {operator.name!r}",
+            f"{text!r} is not a problem of operator {operator.name!r}",
             fix=f"give each of its dims once, as {' '.join(f'{n}=1' for n in operator.dims)}",
         )
     return make_problem(present=present, **found, **{n: dims[n] for n in operator.dims})  # type: ignore[arg-type]

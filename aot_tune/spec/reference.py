@@ -1,4 +1,4 @@
-"""Functions that reference implementations need and the array API standard does not have."""
+"""Functions that references need and that the array API standard lacks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def sigmoid(xp: Any, x: Any) -> Any:
 
 
 def activation(xp: Any, name: str, x: Any) -> Any:
-    """Apply `none`, `relu`, `gelu` (with erf), `gelu_tanh` or `silu`; NaN stays NaN, and -inf goes to its limit, 0.
+    """Apply `none`, `relu`, `gelu` (with erf), `gelu_tanh` or `silu`. NaN stays NaN, and -inf gives the limit, 0.
 
-    The two forms of GELU are those of Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
+    The two forms of GELU are from Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
     """
     if name == "none":
         return x

@@ -1,6 +1,6 @@
 """Functions that a C++ or CUDA source declares: their names, their parameters, and those of their templates.
 
-A source is read as tokens, before any compiler sees it. What a macro makes is not found this way.
+A source is read as tokens, before any compiler sees it. Functions that macros make are not found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _IN_ANGLES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 _LONGEST_HEAD = 500
-"""Tokens of a template's head, at most."""
+"""The most tokens of a template's head."""
 _OPEN, _CLOSE = "([{", ")]}"
 _NO_TYPES = frozenset(("return", "else", "do", "new", "delete", "throw", "goto", "case", "co_return", "sizeof"))
 
@@ -42,8 +42,8 @@ class SourceFunction:
         is_kernel: whether it is a `__global__` function.
         template: names of its template's parameters, in order.
         defaulted: those of them that have a default.
-        line: where it is, counted from 1.
-        defaults: parameters that have a default, with its text.
+        line: its line, counted from 1.
+        defaults: parameters with a default, with its text.
     """
 
     name: str
@@ -62,7 +62,7 @@ class _Token:
 
 
 def words(text: str) -> frozenset[str]:
-    """All identifiers of a source, those of the preprocessor's lines too; without comments and strings."""
+    """All identifiers of a source, also those in preprocessor lines, but not those in comments and strings."""
 
     def keep(match: re.Match[str]) -> str:
         return " " if match["directive"] is None else _SKIPPED_IN_LINE.sub(" ", match[0])
@@ -71,21 +71,22 @@ def words(text: str) -> frozenset[str]:
 
 
 def included_names(text: str, *, in_angles: bool = False) -> tuple[str, ...]:
-    """What a source includes in quotes, and in angle brackets where these are asked for, too."""
+    """The names that a source includes in quotes and, if asked for, in angle brackets."""
     found = [*_INCLUDE.findall(text), *(_IN_ANGLES.findall(text) if in_angles else ())]
     return tuple(dict.fromkeys(found))
 
 
 def template_names(text: str) -> frozenset[str]:
-    """Names of the parameters of all templates of a source, classes' and those inside of classes too."""
+    """Names of the parameters of all templates of a source, also of classes and inside of classes."""
     texts = [t.text for t in _tokens(text)]
     heads = (texts[i : i + _LONGEST_HEAD] for i, t in enumerate(texts) if t == "template")
     return frozenset(name for head in heads for name in _template(head)[0] if name)
 
 
 def source_functions(text: str) -> list[SourceFunction]:
-    """The functions that a source declares or defines outside of classes, in order; a definition after a declaration
-    of the same name and parameters counts once."""
+    """The functions that a source declares or defines outside of classes, in order.
+
+    A definition after a declaration of the same name and parameters counts once."""
     found: list[SourceFunction] = []
     for one in _functions(_tokens(text)):
         same = [f for f in found if f.name == one.name and len(f.parameters) == len(one.parameters)]
@@ -109,7 +110,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _functions(tokens: Sequence[_Token]) -> Iterator[SourceFunction]:
-    """Walk over declarations at the level of namespaces; bodies of functions and classes are passed over."""
+    """Walk over declarations at the level of namespaces. Bodies of functions and classes are skipped."""
     spaces: list[str] = []
     start, at = 0, 0
     while at < len(tokens):
@@ -139,7 +140,7 @@ def _functions(tokens: Sequence[_Token]) -> Iterator[SourceFunction]:
 
 
 def _namespace(head: Sequence[_Token]) -> str | None:
-    """The name of a namespace that begins, empty without one and for `extern "C"`; None where something else does."""
+    """The name of a namespace that begins here, empty for `extern "C"` or without a name; None if none begins."""
     texts = [t.text for t in head if t.text != "inline"]
     if texts[:1] == ["namespace"]:
         return "".join(t for t in texts[1:] if _WORD.fullmatch(t) or t == "::")
@@ -147,7 +148,7 @@ def _namespace(head: Sequence[_Token]) -> str | None:
 
 
 def _function(tokens: Sequence[_Token], start: int, at: int, end: int, spaces: Sequence[str]) -> SourceFunction | None:
-    """The function whose parameters are between `at` and `end`, when that is what stands there."""
+    """The function whose parameters are between `at` and `end`, if there is a function at that place."""
     name = tokens[at - 1].text if at > start else ""
     after = tokens[end + 1].text if end + 1 < len(tokens) else ";"
     if not _WORD.fullmatch(name) or after not in ("{", ";", "noexcept", "->", "__attribute__"):
@@ -158,7 +159,7 @@ def _function(tokens: Sequence[_Token], start: int, at: int, end: int, spaces: S
     if not types or not _NO_TYPES.isdisjoint(types) or "=" in rest or name == "__launch_bounds__":
         return None
     place = [s for s in spaces if s]
-    while len(rest) > 1 and rest[-1] == "::":  # of a definition outside of its namespace
+    while len(rest) > 1 and rest[-1] == "::":  # a definition outside of its namespace
         place.append(rest[-2])
         rest = rest[:-2]
     parameters = _split(tokens[at + 1 : end])
@@ -174,7 +175,7 @@ def _function(tokens: Sequence[_Token], start: int, at: int, end: int, spaces: S
 
 
 def _template(texts: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str], list[str]]:
-    """The parameters of a template's head, those with a default, and the tokens behind the head."""
+    """The parameters of a template's head, those with a default, and the tokens after the head."""
     if texts[:2] != ["template", "<"]:
         return (), frozenset(), list(texts)
     angles, brackets, end = 0, 0, 1
@@ -193,7 +194,7 @@ def _template(texts: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str], li
 
 
 def _split(tokens: Sequence[_Token]) -> list[list[_Token]]:
-    """Tokens between the commas that are inside of no brackets; a single `void` is nothing."""
+    """The tokens between commas that are not inside of brackets. A single `void` counts as nothing."""
     parts: list[list[_Token]] = [[]]
     brackets = angles = 0
     for token in tokens:
@@ -209,7 +210,7 @@ def _split(tokens: Sequence[_Token]) -> list[list[_Token]]:
 
 
 def _parameter(tokens: Sequence[_Token]) -> str:
-    """The name in the declaration of a parameter; empty where it has none."""
+    """The name in a parameter's declaration; empty if it has none."""
     texts = [t.text for t in tokens]
     texts = texts[: texts.index("=")] if "=" in texts else texts
     pointer = next((i for i in range(len(texts) - 2) if texts[i] == "(" and texts[i + 1] in "*&"), None)
@@ -222,7 +223,7 @@ def _parameter(tokens: Sequence[_Token]) -> str:
 
 
 def _default(tokens: Sequence[_Token]) -> str:
-    """The text of a parameter's default; empty where it has none, or one with a text in quotes, which is not kept."""
+    """The text of a parameter's default. Empty if there is none, or if it has a quoted text, which is not kept."""
     texts = [t.text for t in tokens]
     if "=" not in texts or '"' in texts:
         return ""
@@ -233,7 +234,7 @@ def _default(tokens: Sequence[_Token]) -> str:
 
 
 def _matching(tokens: Sequence[_Token], at: int) -> int:
-    """Where the bracket that opens at `at` is closed; the last token where it is not."""
+    """The position of the bracket that closes the one at `at`; the last token if there is none."""
     depth = 0
     for i in range(at, len(tokens)):
         depth += (tokens[i].text in _OPEN) - (tokens[i].text in _CLOSE)

@@ -8,10 +8,10 @@ __all__ = ["canonical_strides", "row_major"]
 
 
 def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Strides with those of axes of extent 1 replaced, since no element's address depends on them.
+    """Strides with replacements for axes of extent 1, because no element's address depends on these.
 
-    Such an axis gets stride 1 where that makes some axis contiguous (the last such axis), else the stride of a
-    row-major tensor. Guards and decision trees then see one form of each layout.
+    If this makes some axis contiguous, the last such axis gets stride 1. All others get the stride of a row-major
+    tensor. So guards and decision trees see one form of each layout.
     """
     if 1 not in shape:
         return tuple(strides)
@@ -29,7 +29,7 @@ def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int
 
 
 def row_major(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Strides in elements of a dense tensor whose axes run from slowest to fastest as `order` says."""
+    """Strides in elements of a dense tensor. `order` lists its axes from slowest to fastest."""
     strides = [0] * len(shape)
     step = 1
     for axis in reversed(order if order is not None else range(len(shape))):

@@ -15,25 +15,24 @@ from aot_tune.spec.problem import Problem
 __all__ = ["Kind", "kind_of", "range_of", "survey_shapes"]
 
 Kind = tuple[tuple[str, int], ...]
-"""Facts of calls that have their own variants, with their values."""
+"""Facts, with their values, of calls that have their own variants."""
 
 _WIDER = 2
-"""Without a declared range, a dim goes from half the least extent of the workload to twice the largest."""
+"""Without a declared range, a dim ranges from half the least extent of the workload to twice the largest."""
 _LARGER = 2.0
-"""No shape is of more FLOPs or bytes than twice what the workload has at most."""
+"""No shape has more FLOPs or bytes than twice the most in the workload."""
 _TRIES = 60
 _WHOLE = ((0.6, 64), (0.2, 8), (0.1, 256))
-"""Shares of extents that are multiples of something, where most of the workload's are multiples of 8."""
+"""Shares of extents that are rounded to multiples, if most of the workload's extents are multiples of 8."""
 _STEPS = 4
-"""No extent is rounded to a multiple of more than a quarter of it: small numbers of rows may be any."""
+"""No extent is rounded to a multiple of more than a quarter of it, so small numbers of rows may have any value."""
 
 
 def survey_shapes(operator: Operator, family: str, count: int) -> dict[Kind, tuple[Problem, ...]]:
-    """For each kind of the workload's problems so many others, or fewer where there are no more; always the same.
+    """For each kind of the workload's problems, `count` other problems, or fewer if there are no more. Always the same.
 
-    Half of them are problems of the workload with some extents drawn anew, half have all extents drawn. What they have
-    beside extents, such as optional tensors and attributes, they have of a problem of the workload; of those that weigh
-    more the oftener.
+    Half of them are problems of the workload with some extents drawn again. Half have all extents drawn. All else, such
+    as optional tensors and attributes, is from a problem of the workload; heavier problems are used more often.
     """
     kinds: dict[Kind, list[Problem]] = {}
     for problem in operator.workload_for(family):
@@ -43,7 +42,7 @@ def survey_shapes(operator: Operator, family: str, count: int) -> dict[Kind, tup
 
 
 def kind_of(operator: Operator, facts: Mapping[str, int]) -> Kind:
-    """What calls have in common that share their variants: dtypes, and the attributes that are a mode."""
+    """What calls that share variants have in common: dtypes, and attributes that are a mode."""
     names = [f"dtype.{v}" for v in operator.dtypes] + [f"attribute.{a.name}" for a in operator.attributes if a.mode]
     return tuple((name, facts[name]) for name in names)
 
@@ -77,7 +76,7 @@ def _drawn(
 
 
 def range_of(operator: Operator, dim: str, problems: Sequence[Problem]) -> tuple[int, int]:
-    """The least and the largest extent that are drawn of a dim, around some problems."""
+    """The least and the largest extent to draw for a dim, judged by some problems."""
     if dim in operator.ranges:
         return operator.ranges[dim]
     extents = [max(p.dims[dim], 1) for p in problems]
@@ -89,7 +88,7 @@ def _is_even(dim: str, problems: Sequence[Problem]) -> bool:
 
 
 def _extent(draw: random.Random, between: tuple[int, int], even: bool) -> int:
-    """An extent, evenly drawn in its logarithm; most are multiples of something where those of the workload are."""
+    """An extent, drawn evenly in its logarithm. Most are rounded to multiples if those of the workload are."""
     least, most = between
     value = float(least * (most / least) ** draw.random())
     share = draw.random()

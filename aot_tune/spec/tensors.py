@@ -1,4 +1,4 @@
-"""What an operator takes and gives: tensors, scalars, attributes."""
+"""The arguments of an operator: tensors, scalars, attributes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Tensor:
     """A named tensor of an operator.
 
     Args:
-        name: identifier; it is the argument's name in C and Python.
-        shape: one expression per axis, such as `(M, K)`; its length is the rank.
-        dtype_name: element type, or the name of one of the operator's dtype variables, which begins with a capital.
+        name: an identifier: the argument's name in C and Python.
+        shape: one expression for each axis, such as `(M, K)`. Their number is the rank.
+        dtype_name: an element type, or one of the operator's dtype variables, which begin with a capital.
         output: written by the operator, never read.
-        inout: read and written in place (a residual, the pages of a cache): callers pass it and find the new values in
-            it.
+        inout: read and written in place, such as a residual or the pages of a cache. Callers pass it and find the new
+            values in it.
         optional: may be left out of a call.
-        cold: its bytes are not in the caches when a call begins (weights); False is for activations.
-        read: how many of its elements a call must read at least, over facts of the call: `N * D` of a table of which
-            rows are looked up. Without it, a call that takes less time than all of them need is not believed. Of an
-            inout tensor, elements that are read and elements that are written count, each once.
-        may_alias: of an output: inputs of its shape and dtype in whose very memory a caller may have it written, each
-            element being read before it is written. Candidates are verified so, too.
-        layout_of: of an output: the input, of as many axes, whose order of axes in memory a new one has that is made
-            where a caller passes none; without it, and where that input is broadcast, it is row-major.
-        finite: no call has NaN or infinities in it (coordinates, lengths), and none are put into it to verify.
-        values: how test inputs are drawn, see `spec.generators`; by default `normal()`.
+        cold: its bytes are not in the caches when a call begins, as for weights. For activations it is False.
+        read: how many of its elements a call must read at least, over facts of the call: `N * D` for a table whose rows
+            are looked up. By default, all of them. A call that is faster than that many can be read is not believed.
+            For an inout tensor, elements that are read count once, and elements that are written count once.
+        may_alias: for an output: inputs of its shape and dtype. A caller may have the output written into their memory;
+            each element is then read before it is written. Candidates are verified so too.
+        layout_of: for an output: an input with as many axes. If a caller passes no output, a new one has this input's
+            order of axes in memory. Without it, or if that input is broadcast, a new output is row-major.
+        finite: no call has NaN or infinities in it (coordinates, lengths), so verification puts none into it.
+        values: how test inputs are drawn, see `spec.generators`. The default is `normal()`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Tensor:
 
     @property
     def written(self) -> bool:
-        """Whether calls write to it: an output, or a tensor that is read and written."""
+        """Whether calls write to it: it is an output or inout."""
         return self.output or self.inout
 
     @property
@@ -105,7 +105,7 @@ class Tensor:
         """The element type.
 
         Raises:
-            SpecError: when it is a variable, which has a value only in `Operator.concrete`.
+            SpecError: when it is a variable. A variable has a value only in `Operator.concrete`.
         """
         if self.dtype_name not in DTYPES:
             raise SpecError(
@@ -128,7 +128,7 @@ class Tensor:
 
 
 def _check_in_place(name: str, *, output: bool, inout: bool, may_alias: Sequence[str]) -> None:
-    """Raise SpecError for a tensor that is both an output and inout, or that may alias others but is no output."""
+    """Raise SpecError for a tensor with both output and inout, or with `may_alias` but without output."""
     check_several(may_alias, f"tensor {name!r}: may_alias")
     if output and inout:
         raise SpecError(
@@ -139,21 +139,19 @@ def _check_in_place(name: str, *, output: bool, inout: bool, may_alias: Sequence
     if may_alias and not output:
         raise SpecError(
             f"tensor {name!r}: may_alias={tuple(may_alias)} has no effect",
-            why="it says in whose memory an output may lie"
-            + (", and an inout tensor is its own input" if inout else ""),
-            fix="declare it of the output",
+            why="it says which memory an output may use" + (", and an inout tensor is its own input" if inout else ""),
+            fix="declare it for the output",
         )
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number passed by value: `dtype_name` is f32, f64, bool or one of integers, i8 to i64 and u8 to u64.
+    """A number passed by value: `dtype_name` is f32, f64, bool or an integer type, i8 to i64 and u8 to u64.
 
-    `default` is what Python callers get that pass none, and what calls are verified and timed with; without one they
-    have to pass it. `other` is a value that every second odd problem is verified with in its place: one which shows,
-    as an epsilon of 1e-5 does not, that a kernel takes what it is passed. Of bool it is the other one anyway. `binds`
-    names the dim that an integer is, as one that says how many results are wanted; where an input has that dim as well,
-    the two must agree.
+    Python callers that pass none get `default`, and calls are verified and timed with it. Without a default, callers
+    must pass a number. Every second odd problem is verified with `other` in its place. It should show whether a kernel
+    uses what it is passed; an epsilon of 1e-5 does not show that. For bool it is the other value anyway. `binds` names
+    the dim that an integer is, such as the number of results. If an input has that dim too, both must agree.
     """
 
     name: str
@@ -177,7 +175,7 @@ class Scalar:
             self._check_binds()
         if self.other is not None and self.other == self.sample:
             raise SpecError(
-                f"scalar {self.name!r}: `other` is the value that it is verified with in any case",
+                f"scalar {self.name!r}: `other` is the value that it is verified with anyway",
                 fix="name another value",
             )
 
@@ -194,9 +192,9 @@ class Scalar:
 
     @property
     def sample(self) -> float | int:
-        """What calls are verified and timed with: the default, else a number that hides no mistake, as 0 or 1 would.
+        """The value to verify and time calls with: the default, else a number that hides no mistake as 0 or 1 would.
 
-        It depends on the name, so that two scalars that change places are noticed, and is exact in every dtype.
+        It depends on the name, so that exchanged scalars are noticed. It is exact in every dtype.
         """
         if self.default is not None:
             return self._passed(self.default)
@@ -207,7 +205,7 @@ class Scalar:
 
     @property
     def another(self) -> float | int | None:
-        """`other` as it is passed."""
+        """`other`, in the form that is passed."""
         if self.dtype_name == "bool":
             return not self.sample
         return None if self.other is None else self._passed(self.other)
@@ -219,17 +217,17 @@ class Scalar:
 
 
 def _check_number(value: float, dtype_name: str, what: str) -> None:
-    """Raise SpecError when a dtype of scalars does not hold a number."""
+    """Raise SpecError if a scalar's dtype cannot hold a number."""
     if dtype_name == "bool":
         if value not in (0, 1):
-            raise SpecError(f"{what} {value} is no boolean", fix="write True or False")
+            raise SpecError(f"{what} {value} is not a boolean", fix="write True or False")
         return
     if dtype_name.startswith("f"):
         if dtype_name == "f32" and _F32_MAX < abs(value) < math.inf:
             raise SpecError(f"{what} {value} does not fit {dtype_name}", fix="name a smaller one, or another dtype")
         return
     if not math.isfinite(value) or value != int(value):
-        raise SpecError(f"{what} {value} is no whole number", fix="name one")
+        raise SpecError(f"{what} {value} is not a whole number", fix="name a whole number")
     low, high = dtype(dtype_name).limits
     if not low <= value <= high:
         raise SpecError(
@@ -241,9 +239,9 @@ def _check_number(value: float, dtype_name: str, what: str) -> None:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A choice among names, such as an activation; the first choice is the default. In C it is its index.
+    """A choice among names, such as an activation. The first choice is the default. In C it is its index.
 
-    With `mode`, kernels differ by it as they do by dtype: calls of each choice have variants of their own.
+    With `mode`, it decides about kernels as dtypes do: calls of each choice have their own variants.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How a kernel cuts a call into blocks: what the model of its time is told of it."""
+"""How a kernel divides a call into blocks. The model of its time uses this."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from aot_tune.support.errors import SpecError, did_you_mean
 __all__ = ["Tile", "TileOf", "TileOfConfigs", "Tiling"]
 
 Tile = Mapping[str, ExprLike]
-"""Dim to how much of it one block computes, or works on in one step: integers, or expressions over parameters."""
+"""Dim to how much of it one block computes, or covers in one step: integers, or expressions over parameters."""
 
 TileOf = Callable[[Mapping[str, object]], Mapping[str, int] | None]
-"""The same as a function of a config, for parameters that are a vendor's numbers; None where the tile is unknown."""
+"""The same as a function of a config, for parameters that are a vendor's numbers. None: the tile is unknown."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tile of one config: extents by dim, and into how many blocks the steps of a tile are split.
+    """The tile of one config: extents by dim, and how many blocks share the steps of a tile.
 
-    Blocks come in clusters of `cluster` along dims; `occupancy` of them run at a time on a multiprocessor or core.
+    Blocks come in clusters of `cluster` tiles along dims. `occupancy` blocks run at a time on a multiprocessor or core.
     """
 
     extents: Mapping[str, int]
@@ -34,7 +34,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class TileOfConfigs:
-    """What a kernel declares of its tiles: the same as expressions over its parameters."""
+    """What a kernel declares of its tiles: the same values as expressions over its parameters."""
 
     tile: Tile | TileOf
     split: ExprLike
@@ -42,7 +42,7 @@ class TileOfConfigs:
     occupancy: ExprLike
 
     def of(self, parameters: Mapping[str, int], config: Mapping[str, object]) -> Tiling | None:
-        """The tile of a config whose parameters are given as integers; None where none is declared.
+        """The tile of a config whose parameters are given as integers; None if no tile is declared.
 
         Raises:
             SpecError: for an extent, a split, a cluster or an occupancy below 1.
@@ -62,7 +62,7 @@ class TileOfConfigs:
         return Tiling(extents, split, {d: n for d, n in cluster.items() if n > 1}, occupancy)
 
     def check(self, kernel: str, parameters: list[str]) -> None:
-        """Refuse a tile that uses what is no parameter of its kernel.
+        """Refuse a tile that uses anything but parameters of its kernel.
 
         Raises:
             SpecError: naming it.

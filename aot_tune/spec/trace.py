@@ -1,4 +1,4 @@
-"""From a Python function on call facts, such as a grid or a heuristic, to expressions: each branch is followed."""
+"""Turns a Python function of call facts, such as a grid or a heuristic, into expressions: it follows each branch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MOST = 64
 
 
 def trace(function: Callable[[], Any], what: str) -> Any:
-    """The value of `function` with expressions in place of what is known only at a call.
+    """The value of `function`, with expressions in place of what only a call knows.
 
-    Where it decides by an expression (`if`, `min`, `and`), it is run once for either outcome, and the two values become
-    one conditional expression. Values are expressions, integers, or tuples of them of one length; others must not
-    depend on the path.
+    If the function decides by an expression (`if`, `min`, `and`), it runs once for each outcome, and the two values
+    become one conditional expression. Values are expressions, integers, or tuples of these with equal lengths. Other
+    values must not depend on the path.
 
     Args:
         what: names the function in messages.
 
     Raises:
-        SpecError: when it takes more than 64 paths, or its values cannot be joined.
+        SpecError: when there are more than 64 paths, or values that cannot be joined.
     """
     return _Tracer(function, what).follow(())
 
@@ -49,7 +49,7 @@ class _Tracer:
             if implied is not None:
                 return implied
             if key not in known:
-                if len(met) == _MOST:  # as many paths at least; and a loop may never end
+                if len(met) == _MOST:  # so many conditions mean at least as many paths, and a loop may never end
                     raise self._too_many()
                 known[key] = decisions[len(met)] if len(met) < len(decisions) else True
                 met.append(condition)
@@ -65,7 +65,7 @@ class _Tracer:
             raise SpecError(
                 f"{self.what} decides differently when it runs again",
                 why="it is run once for each outcome of its conditions, with the same arguments",
-                fix="let it keep nothing from one run to the next: no cache, no counter",
+                fix="it must keep nothing from one run to the next: no cache, no counter",
             )
         if len(met) == len(decisions):
             for condition in met:
@@ -86,7 +86,7 @@ class _Tracer:
         )
 
     def _check_bits(self, value: Any) -> None:
-        """Raise where `&` or `|` was meant for bits: of expressions they are `and` and `or`."""
+        """Raise if `&` or `|` was meant for bits. For expressions they mean `and` and `or`."""
         if isinstance(value, (tuple, list)):
             for one in value:
                 self._check_bits(one)
@@ -112,23 +112,23 @@ class _Tracer:
         if type(yes) is type(no) and yes == no:
             return yes
         raise SpecError(
-            f"{self.what} gives {str(yes)[:40]!r} or {str(no)[:40]!r}, by {condition.key()}",
+            f"{self.what} gives {str(yes)[:40]!r} or {str(no)[:40]!r}, depending on {condition.key()}",
             why="only integers may depend on a call",
             fix="map the choice to an integer or a boolean",
         )
 
 
 class _Ranges:
-    """What comparisons with constants say of a path's expressions: after `n <= 64`, `n > 128` is no question.
+    """What a path's comparisons with constants say of expressions: after `n <= 64`, `n > 128` is known.
 
-    A loop of a heuristic that doubles a block until it covers a row ends by that.
+    This ends the loop of a heuristic that doubles a block until it covers a row.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, float]] = {}
 
     def learn(self, condition: Expr, holds: bool) -> None:
-        """Take the outcome of a condition."""
+        """Note the outcome of a condition."""
         found = _against_constant(condition)
         if found is not None:
             name, kind, constant = found
@@ -136,13 +136,13 @@ class _Ranges:
             self._known[name] = max(low, least), min(high, most)
 
     def implied(self, condition: Expr) -> bool | None:
-        """The outcome of a condition that follows from those before it."""
+        """The outcome of a condition, if it follows from those before it."""
         found = _against_constant(condition)
         if found is None:
             return None
         name, kind, constant = found
         for outcome, admits in ((True, _OPPOSITE[kind]), (False, kind)):
-            if admits == "!=":  # leaves something but where the range is that one number
+            if admits == "!=":  # it leaves something unless the range is that one number
                 empty = self._range(name) == (constant, constant)
             else:
                 (low, high), (least, most) = self._range(name), _admitted(admits, constant)
@@ -160,7 +160,7 @@ _TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
 
 def _against_constant(condition: Expr) -> tuple[str, str, int] | None:
-    """An expression's key, how it is compared, and the constant that it is compared with."""
+    """An expression's key, the comparison, and the constant that it is compared with."""
     if condition.kind not in _OPPOSITE:
         return None
     left, right = condition.args
@@ -170,13 +170,13 @@ def _against_constant(condition: Expr) -> tuple[str, str, int] | None:
 
 
 def _admitted(kind: str, constant: int) -> tuple[float, float]:
-    """The integers that compare so, from the least to the largest."""
+    """The least and the largest integer that meet a comparison."""
     low = {"==": constant, ">": constant + 1, ">=": constant}.get(kind, -math.inf)
     return low, {"==": constant, "<": constant - 1, "<=": constant}.get(kind, math.inf)
 
 
 def _is_number(expr: Expr) -> bool:
-    """Whether an expression is no condition, whatever the call: arithmetic, a dim, a stride."""
+    """Whether an expression is not a condition in any call: arithmetic, a dim, a stride."""
     if expr.kind == "const":
         return expr.value not in (0, 1)
     if expr.kind == "fact":

@@ -1,7 +1,7 @@
-"""A @triton.jit function as a kernel: what its arguments are in terms of the operator's, and its grid.
+"""A @triton.jit function as a kernel: its arguments in terms of the operator's, and its grid.
 
-Nothing here needs Triton. What the function itself declares (parameters, configs, heuristics) are `Declarations`,
-read in a process of its own for each target; the specialisations that a call may have are worked out from both.
+Nothing here needs Triton. What the function itself declares (parameters, configs, heuristics) is in `Declarations`,
+which a separate process reads for each target. Both together give the specialisations that a call may have.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 """Launch options that a config may set beside the function's constexprs."""
 AMD_OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
-"""Values of a config that are launch options on AMD's devices alone."""
+"""Values of a config that are launch options only on AMD's devices."""
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A tensor descriptor, made by the host, of a whole tensor: blocks have the extents `block`, one per axis.
+    """A tensor descriptor of a whole tensor, made by the host. Blocks have the extents `block`, one for each axis.
 
-    The extents are integers or expressions of parameters; they stand in place of the hook that sets `block_shape`.
-    The tensor's last stride must be 1, its other strides and its address multiples of 16 bytes, and so the rows of an
-    output: calls that are not so go to other variants. A generic kernel needs `legal` to say so.
-    `order` lists the tensor's axes as the descriptor has them, such as (1, 0) for that of a transpose; block and the
-    conditions are then in that order.
+    The extents are integers or expressions of parameters. They replace the hook that sets `block_shape`. The tensor's
+    last stride must be 1. Its other strides and its address must be multiples of 16 bytes, and so must the rows of an
+    output. Other calls go to other variants. For a generic kernel, `legal` must state these conditions. `order` lists
+    the tensor's axes in the descriptor's order, such as (1, 0) for a transpose. `block` and the conditions are then in
+    that order.
     """
 
     tensor: str
@@ -61,7 +61,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Workspace memory: a pointer to `count` elements; `zero` has it set to 0 in front of each launch."""
+    """Workspace memory: a pointer to `count` elements. With `zero`, it is set to 0 before each launch."""
 
     dtype_name: str
     count: Expr | int
@@ -70,21 +70,21 @@ class Buffer:
 
 @dataclass(frozen=True)
 class DTypeOf:
-    """The element type of a tensor, as `tl.bfloat16`: a constexpr."""
+    """The element type of a tensor, such as `tl.bfloat16`: a constexpr."""
 
     tensor: str
 
 
 KernelArgument = str | Expr | Ratio | Root | int | float | bool | None | Descriptor | Buffer | DTypeOf | FragmentOf
-"""What a Triton argument is: the name of a tensor or scalar, an expression of the call or a quotient, or a constant."""
+"""A Triton argument: a tensor's or scalar's name, an expression of the call, a quotient, or a constant."""
 
 Grid = Sequence[Expr | int] | Callable[[Mapping[str, Any]], Sequence[Expr | int]]
 
 
 class KernelParameter(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter of a function: `align` is false where its divisibility is not looked at, `special` where nothing is.
+    """A parameter of a function. Without `align`, its divisibility is ignored; without `special`, all of its value is.
 
-    `default` is there only where `has_default`; `annotation` is a type that the signature fixes, such as `i64`.
+    `default` counts only with `has_default`. `annotation` is a type that the signature fixes, such as `i64`.
     """
 
     name: str
@@ -97,18 +97,18 @@ class KernelParameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declarations(msgspec.Struct, frozen=True, kw_only=True):
-    """What a function declares, for one target.
+    """What a function declares for one target.
 
     Args:
         parameters: in order.
-        configs: of `@triton.autotune`, constexprs and launch options in one; empty without it.
-        hooks: whether some config or the autotuner has a hook beside those that `reset_to_zero` makes.
-        pruned: problem id to the configs (by index) that the autotuner's pruners leave, where it has any.
+        configs: those of `@triton.autotune`, with constexprs and launch options together; empty without it.
+        hooks: whether a config or the autotuner has hooks other than those of `reset_to_zero`.
+        pruned: problem id to the configs (by index) that the autotuner's pruners leave, if it has pruners.
         heuristics: constexpr or launch option to its expression, as `Expr.data`.
-        booleans: heuristics that give True and False, not integers.
+        booleans: heuristics whose results are True and False, not integers.
         debug: the function is declared with `debug`, which keeps its assertions.
-        digest: of the source of the function and of all that it calls, and of the globals that they read.
-        files: the sources that were read, for the message of a change.
+        digest: of the source of the function, of all that it calls, and of the globals that these read.
+        files: the sources that were read, for the message about a change.
     """
 
     parameters: tuple[KernelParameter, ...]
@@ -127,25 +127,26 @@ class Declarations(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class TritonFunction:
-    """The reference to a function and how it is called.
+    """A reference to a function, and how it is called.
 
     Args:
-        function: `package.module:name`, or `file.py:name` with the file below a template root; the name may be
+        function: `package.module:name`, or `file.py:name` with a file below a template root. The name may be
             `Class.name`.
-        arguments: kernel argument to what is passed. One that is not listed is a tensor, scalar or dim of its own name,
-            a parameter or heuristic, or its default.
-        grid: one to three expressions, or a function of a mapping that gives the kernel's arguments and parameters by
-            name, as Triton's own grids are; it is run once, with expressions.
-        options: launch options by name, integers or expressions of the call and of parameters.
-        launch_pdl: the kernel calls `gdc_wait`: where GPUs have such launches, from sm_90 on, it may begin before the
+        arguments: kernel argument to what is passed. One that is not listed is a tensor, scalar or dim of the same
+            name, a parameter or heuristic, or its default.
+        grid: one to three expressions. Or, as in Triton, a function of a mapping that gives the kernel's arguments and
+            parameters by name. The function runs once, with expressions.
+        options: launch options by name: integers, or expressions of the call and of parameters.
+        launch_pdl: the kernel calls `gdc_wait`. On GPUs with such launches, from sm_90 on, it may begin before the
             kernel in front of it has ended.
-        cooperative: all blocks must run at a time.
-        reset_to_zero: outputs and buffers, as kernel arguments, that are set to 0 before each launch.
-        narrow: integer arguments of 32 bits in all code, as offsets of block pointers and descriptors must be. Calls in
-            which they do not fit go to another kernel.
-        pruners: whether the autotuner's own are asked; without them, all configs are tried on all problems.
-        hooks_declared: what hooks of configs do is declared here (`Descriptor.block`); they are left out.
-        inspections: what the function declares, by target; filled in by the build.
+        cooperative: all blocks must run at the same time.
+        reset_to_zero: outputs and buffers, named as kernel arguments, that are set to 0 before each launch.
+        narrow: integer arguments that have 32 bits in all code, as offsets of block pointers and descriptors must.
+            Calls in which they do not fit go to another kernel.
+        pruners: whether the autotuner's own pruners are used. Without them, all configs are tried on all problems.
+        hooks_declared: says that `Descriptor.block` and the like declare what hooks of configs do. The hooks are left
+            out.
+        inspections: what the function declares, by target. The build fills this in.
     """
 
     function: str
@@ -165,7 +166,7 @@ class TritonFunction:
             check_several(getattr(self, several), f"Triton function {self.function!r}: {several}")
         if not _REFERENCE.match(self.function) or ".." in self.function:
             raise SpecError(
-                f"{self.function[:80]!r} is no reference to a Triton function",
+                f"{self.function[:80]!r} is not a reference to a Triton function",
                 fix="write package.module:name, or path/file.py:name below the templates",
             )
         for name, given in {**self.options, **self.arguments}.items():
@@ -178,7 +179,9 @@ class TritonFunction:
                     fix=did_you_mean(name, OPTIONS),
                 )
         for name, given in self.arguments.items():
-            if not isinstance(name, str) or not _PARAMETER.match(name):  # a word of C++ may be one of Python's names
+            if not isinstance(name, str) or not _PARAMETER.match(
+                name
+            ):  # a reserved word of C++ may be a name in Python
                 check_identifier(name, f"Triton function {self.function!r}: argument")
             if isinstance(given, Buffer):
                 dtype(given.dtype_name, f"Triton function {self.function!r}: argument {name!r}")
@@ -202,7 +205,7 @@ class TritonFunction:
         return self.function.partition(":")[2]
 
     def inspected(self, inspections: Mapping[str, Declarations]) -> TritonFunction:
-        """The same with what the function declares, by target."""
+        """The same reference, with the function's declarations by target."""
         return replace(self, inspections=dict(inspections))
 
 
@@ -218,7 +221,7 @@ def _check_not_mixed(where: str, given: Expr) -> None:
 
 
 _ALONE = (Expr, Ratio, Root, Descriptor, DTypeOf, FragmentOf)
-"""What is passed alone, not in a tuple."""
+"""What must be passed by itself, not in a tuple."""
 
 
 def _can_be_passed(given: object) -> bool:

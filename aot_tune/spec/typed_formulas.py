@@ -1,4 +1,4 @@
-"""Programs: formulas of one operator, with the type of each part; what backends print and references evaluate."""
+"""Programs: formulas of one operator with a type for each part. Backends print them, and references evaluate them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _CONVERT = "write cast(..., 'i32') for the integer of a float, where(..., 1.0, 0
 class Instruction(NamedTuple):
     """An operation with the type of its result.
 
-    Ops are those of formulas, but `element` has an integer for each axis, `trusted` where it is the index of an axis of
-    the same extent, `choice` is a comparison, and a `cast` is `round` (to a dtype), `to_float` or `to_integer`.
+    Ops are those of formulas, with exceptions. `element` has an integer for each axis; it is `trusted` if the integer
+    is the index of an axis of the same extent. `choice` is a comparison. A `cast` is `round` (to a dtype), `to_float`
+    or `to_integer`.
     """
 
     op: str
@@ -40,26 +41,26 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """Instructions in order, the result last; `indices` are the names of what says where an element is."""
+    """Instructions in order, the result last. `indices` are the names of the indices of an element's place."""
 
     instructions: tuple[Instruction, ...]
     indices: tuple[str, ...]
 
     def names(self, *ops: str) -> tuple[str, ...]:
-        """The names that instructions of these ops have, each once."""
+        """The names that instructions with these ops use, each once."""
         return tuple(dict.fromkeys(str(i.value) for i in self.instructions if i.op in ops))
 
 
 @dataclass
 class Builder:
-    """Instructions that are added one after the other; equal ones are one."""
+    """Instructions that are added one after the other. Equal ones are added once."""
 
     instructions: list[Instruction] = field(default_factory=list)
     _known: dict[tuple[str, Instruction], int] = field(default_factory=dict)
 
     def add(self, one: Instruction) -> int:
-        """The number of an instruction."""
-        key = (repr(one.value), one)  # 0.0 and -0.0 are equal, and two
+        """The number of an instruction, which is added if it is new."""
+        key = (repr(one.value), one)  # 0.0 and -0.0 are equal but differ
         if key not in self._known:
             self._known[key] = len(self.instructions)
             self.instructions.append(one)
@@ -70,7 +71,7 @@ class Builder:
         return self.add(Instruction("constant", float(value), (), FLOAT))
 
     def of(self, op: str, *args: int, kind: str = FLOAT) -> int:
-        """An operation, of floats unless it is said otherwise."""
+        """Add an operation. Its type is float by default."""
         return self.add(Instruction(op, None, args, kind))
 
     def kind(self, at: int) -> str:
@@ -80,7 +81,7 @@ class Builder:
 
 @dataclass(frozen=True)
 class ProgramScope:
-    """What a formula may name: an operator's arguments, and `indices` by name, with their extents where they are known.
+    """What a formula may name: an operator's arguments, and `indices` by name, with their extents if known.
 
     Axes of the output are named by their numbers.
     """
@@ -90,19 +91,19 @@ class ProgramScope:
     where: str
 
     def tensor(self, name: str) -> Tensor:
-        """An input."""
+        """The input of that name."""
         known = {t.name: t for t in self.operator.inputs}
         if name not in known:
             written = name in {t.name for t in self.operator.outputs}
             raise SpecError(
                 f"{self.where}: there is no input {name!r}",
-                why="it is an output, which is written and never read" if written else "",
+                why="it is an output, and outputs are never read" if written else "",
                 fix=did_you_mean(name, known),
             )
         return known[name]
 
     def index(self, name: str) -> str:
-        """The name of an index."""
+        """The name of an index, checked."""
         if name in self.indices:
             return name
         numbers = [n for n in self.indices if n.isdigit()]
@@ -110,7 +111,7 @@ class ProgramScope:
         raise SpecError(f"{self.where}: there is no index {name!r}", fix=fix)
 
     def type_of(self, dtypes: Collection[str], what: str) -> str:
-        """What elements or scalars of these dtypes are in a formula."""
+        """The type that elements or scalars of these dtypes have in a formula."""
         codes = {DTYPES[d].code for d in dtypes}
         types = {BOOLEAN if c == 6 else INTEGER if c in (0, 1) else FLOAT for c in codes}
         if len(types) != 1:
@@ -126,7 +127,7 @@ def typed(formula: Formula, scope: ProgramScope) -> Program:
     """The program of a formula.
 
     Raises:
-        SpecError: with the part that names what there is not, or is of a wrong type.
+        SpecError: with the part that names something unknown, or has a wrong type.
     """
     reading = _Reading(formula.steps(), scope)
     for at in range(len(reading.steps)):
@@ -134,15 +135,15 @@ def typed(formula: Formula, scope: ProgramScope) -> Program:
     if "value" not in {s.op for s in reading.steps}:
         raise SpecError(
             f"{scope.where}: {reading.shown(-1)} does not depend on value()",
-            why="it is applied to what was computed",
-            fix="write value() for that",
+            why="a formula is applied to the computed value",
+            fix="write value() where it is used",
         )
     last = reading.as_float(reading.numbers[-1], len(reading.steps) - 1)
     return pruned(reading.builder, last, tuple(scope.indices))
 
 
 def pruned(builder: Builder, last: int, indices: tuple[str, ...]) -> Program:
-    """The program of what an instruction depends on."""
+    """The program that has only the instructions that one of them depends on."""
     needed = {last}
     for at in range(last, -1, -1):
         if at in needed:
@@ -153,14 +154,14 @@ def pruned(builder: Builder, last: int, indices: tuple[str, ...]) -> Program:
 
 
 class _Reading:
-    """The steps of a formula, of which some have their types."""
+    """The steps of a formula. The first of them have their types already."""
 
     def __init__(self, steps: list[Step], scope: ProgramScope) -> None:
         self.steps, self.scope, self.builder = steps, scope, Builder()
         self.numbers: list[int] = []
 
     def shown(self, at: int) -> str:
-        """A step as it was written."""
+        """A step, as it was written."""
         return shown(self.steps, at % len(self.steps))[:160]
 
     def read(self, at: int) -> None:
@@ -209,7 +210,7 @@ class _Reading:
         elif op == "choice":
             return self._choice(str(value))
         else:
-            raise SpecError(f"{scope.where}: {self.shown(at)} is no formula")
+            raise SpecError(f"{scope.where}: {self.shown(at)} is not a formula")
         return self.builder.add(Instruction(op, value, (), kind))
 
     def _known(self, name: str, names: Collection[str], what: str) -> None:
@@ -275,7 +276,7 @@ class _Reading:
         return self.builder.of(op, number, kind=FLOAT if op == "to_float" else INTEGER)
 
     def _alike(self, at: int, args: list[int]) -> list[int]:
-        """Operands of one type: floats, where one of them is a float."""
+        """Operands of one type: floats, if one of them is a float."""
         types = {self.builder.kind(a) for a in args}
         if FLOAT in types:
             return [self.as_float(a, place) for a, place in zip(args, self.steps[at].args[-len(args) :], strict=True)]

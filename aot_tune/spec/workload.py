@@ -1,4 +1,4 @@
-"""Workloads that users state beside or in place of the declared ones: problems, and how much each counts."""
+"""Workloads that users state, in addition to the declared ones or in their place: problems and their weights."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = [
 ]
 
 KnownProblems = dict[tuple[tuple[str, int], ...], Problem]
-"""Problems of one operator by what dispatch sees of them, see `facts_of`."""
+"""Problems of one operator by the facts that dispatch sees, see `facts_of`."""
 
 
 class WeightedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem, and how much it counts beside the others of its operator."""
+    """A problem, and its weight beside the others of its operator."""
 
     problem: Problem
     weight: float = 1.0
 
 
 class StatedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The problems that a user states for one operator: in place of the declared ones, or `beside` them."""
+    """The problems that a user states for one operator. They replace the declared ones, unless `beside`."""
 
     problems: tuple[WeightedProblem, ...]
     beside: bool = False
@@ -51,12 +51,13 @@ def declared_problems(operator: Operator) -> list[Problem]:
 
 
 def with_workload(operator: Operator, stated: StatedWorkload, unserved: Mapping[str, Collection[str]]) -> Operator:
-    """The operator with a stated workload, which is for all families of devices.
+    """The operator with a stated workload, which holds for all families of devices.
 
-    Where it is beside the declared one, a problem that is in both counts 1 more than is stated.
+    If it is added to the declared one, each declared problem counts 1, in addition to its stated weight.
 
     Args:
-        unserved: ids of the stated problems that no kernel takes on a family of devices: they are none of its workload.
+        unserved: by family of devices, the ids of stated problems that no kernel takes. They are left out of the
+            family's workload.
     """
     given = operator.workload if stated.beside else {}
     known = declared_problems(operator) if stated.beside else []
@@ -73,7 +74,7 @@ def _each_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def added_up(problems: Iterable[WeightedProblem]) -> tuple[WeightedProblem, ...]:
-    """The problems, each once, in the order in which they come first; weights of equal ones add up."""
+    """The problems in the order of their first occurrence. The weights of equal problems are added up."""
     found: dict[str, WeightedProblem] = {}
     for one in problems:
         before = found.get(one.problem.id)
@@ -83,12 +84,12 @@ def added_up(problems: Iterable[WeightedProblem]) -> tuple[WeightedProblem, ...]
 
 
 def facts_of(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...]:
-    """What dispatch sees of a problem: the same for equal calls."""
+    """What dispatch sees of a problem. Equal calls give equal facts."""
     return tuple(sorted(operator.facts(problem).items()))
 
 
 def known_forms(operator: Operator, problems: Iterable[Problem]) -> KnownProblems:
-    """Problems by their facts, each as it is written first; those that are none of the operator are left out."""
+    """Problems by their facts, in the form that comes first. Problems that do not fit the operator are left out."""
     known: KnownProblems = {}
     for problem in problems:
         try:
@@ -100,10 +101,10 @@ def known_forms(operator: Operator, problems: Iterable[Problem]) -> KnownProblem
 
 
 def in_known_form(operator: Operator, problem: Problem, known: KnownProblems) -> Problem:
-    """A problem as it is written where it is known: equal calls are one problem, however they are stated.
+    """A problem in the form in which it is known: equal calls are one problem, however they are written.
 
     Args:
-        known: one that is not among them is added, in its normal form.
+        known: the known forms. A problem that is not among them is added in its normal form.
     """
     normal = normal_problem(operator, problem)
     return known.setdefault(facts_of(operator, normal), normal)

@@ -1,1 +1,1 @@
-"""What all stages share and that knows none of them: errors, storage, processes, the wall clock, progress."""
+"""What all stages share: errors, storage, processes, the wall clock, progress. It knows no stage."""

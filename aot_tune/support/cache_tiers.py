@@ -1,4 +1,4 @@
-"""Folders of other caches that are looked up beside one's own: read, never written, and never in the way."""
+"""Folders of other caches, read beside one's own. They are never written, and their faults end nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from aot_tune.support.storage import check_trust, open_quietly
 __all__ = ["CacheTier", "open_tiers"]
 
 _LOST = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.ENODEV})
-"""What a mounted folder answers when it is gone: nothing more is asked of it."""
+"""Errors of a mounted folder that is gone. Then nothing more is read from it."""
 
 
 class CacheTier:
-    """One such folder, laid out as a cache. Each kind of fault is told once, to `log`; any thread may use it.
+    """One such folder, laid out as a cache. `log` gets each kind of fault once. Any thread may use it.
 
-    Its `owner`, whom who names the folder trusts, may own what it holds. `trusted`: so may everybody.
+    Its files may belong to its `owner`, because who names the folder trusts its owner. With `trusted`, they may belong
+    to anybody.
     """
 
     def __init__(self, path: Path, *, trusted: bool, log: Callable[[str], None]) -> None:
@@ -44,49 +45,51 @@ class CacheTier:
 
     @property
     def usable(self) -> bool:
-        """Whether it is there and can be read."""
+        """Whether the folder exists and can be read."""
         return self._usable
 
     def check_schema(self, room: str, depth: int, record: str, schema: int) -> None:
-        """Tell where what a room holds was written under another schema: nothing of it would be found.
+        """Report a room that was written under another schema, because nothing would be found in it.
 
         Args:
             room: folder below the tier.
-            depth: folders between it and the files.
-            record: how names of its sealed files end.
-            schema: that of this version.
+            depth: number of folders between it and the files.
+            record: the ending of the names of its sealed files.
+            schema: the schema of this version.
         """
         try:
             found = next(_files(self.path / room, depth, record), None) if self._usable else None
             if found is None:
                 return
             other = json.loads(_quiet_bytes(found)).get("schema", schema)
-        except (OSError, ValueError, AttributeError):  # told where it is asked for
+        except (OSError, ValueError, AttributeError):  # reported when it is read
             return
         if other != schema:
             self._tell(room, f"its {room} are of another version: schema {other}, and this one reads {schema}")
 
     def pass_over(self, place: Path, error: Exception) -> None:
-        """Something there cannot be used; the first time it is told what."""
+        """Note that something there cannot be used. The first time, report what."""
         if isinstance(error, OSError) and error.errno in _LOST:
             self._lose(error)
             return
         with self._lock:
             self._passed_over += 1
-        self._tell("entry", f"{place.relative_to(self.path)} is not used: {_words(error)}; others like it are not told")
+        self._tell(
+            "entry", f"{place.relative_to(self.path)} is not used: {_words(error)}; others like it are not reported"
+        )
 
     def served_object(self) -> None:
-        """An object was taken from it."""
+        """Count an object that was taken from it."""
         with self._lock:
             self._objects += 1
 
     def served_measurements(self) -> None:
-        """A file of measurements was taken from it."""
+        """Count a file of measurements that was taken from it."""
         with self._lock:
             self._measurements += 1
 
     def summary(self) -> str:
-        """What it served, in a line."""
+        """What it served, in one line."""
         if not (self._usable or self._objects or self._measurements):
             return f"cache tier {self.path} served nothing: it cannot be used"
         over = f"; {_count(self._passed_over, 'entry', 'entries')} passed over" if self._passed_over else ""
@@ -106,12 +109,12 @@ class CacheTier:
 
 
 def open_tiers(paths: Sequence[Path], *, trusted: bool, log: Callable[[str], None]) -> tuple[CacheTier, ...]:
-    """The tiers at these folders, in the order in which they are asked; one that is named twice counts once."""
+    """The tiers at these folders, in the order in which they are searched. A folder that is named twice counts once."""
     return tuple(CacheTier(path, trusted=trusted, log=log) for path in dict.fromkeys(paths))
 
 
 def _files(folder: Path, depth: int, ending: str) -> Iterator[Path]:
-    """Files below a folder whose times of access stay as they are."""
+    """Files below a folder. Their access times stay as they are."""
     descriptor = open_quietly(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         names = sorted(entry.name for entry in os.scandir(descriptor))

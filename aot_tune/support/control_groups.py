@@ -1,4 +1,4 @@
-"""What the control groups of a process allow, of both versions; `runtime/cpu_threads.cpp` reads the same quotas."""
+"""What the control groups of a process allow, in both versions. `runtime/cpu_threads.cpp` reads the same quotas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["control_groups", "core_limits", "number_in"]
 
 
 def control_groups(root: Path) -> list[Path]:
-    """Folders of the control groups that this process is in, from its own to the top, of both versions."""
+    """Folders of the control groups of this process, from its own to the top, in both versions."""
     try:
         rows = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -21,7 +21,7 @@ def control_groups(root: Path) -> list[Path]:
         controllers, second, path = rest.partition(":")
         if not colon or not second:
             continue
-        mounts = dict.fromkeys([controllers, *controllers.split(",")])  # of version 1 by any of these; of 2 by none
+        mounts = dict.fromkeys([controllers, *controllers.split(",")])  # names of version 1; version 2 has none
         tops = [root / "sys/fs/cgroup" / name for name in mounts]
         for top in tops:
             own = top / path.lstrip("/")
@@ -30,7 +30,7 @@ def control_groups(root: Path) -> list[Path]:
 
 
 def number_in(path: Path) -> int | None:
-    """The number that a file begins with; None where it has none."""
+    """The number at the beginning of a file; None if there is none."""
     try:
         text = path.read_text().split()[0]
     except (OSError, IndexError):
@@ -39,7 +39,7 @@ def number_in(path: Path) -> int | None:
 
 
 def core_limits(groups: Sequence[Path]) -> list[int]:
-    """Whole cores, at least one, that each quota among the groups pays for."""
+    """For each quota among the groups, how many whole cores it pays for, at least one."""
     limits = []
     for group in groups:
         try:

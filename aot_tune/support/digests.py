@@ -17,12 +17,12 @@ def canonical(value: object) -> bytes:
 
 
 def canonical_digest(value: object) -> str:
-    """SHA-256 of the canonical JSON of plain data: independent of the order of keys, the process and the machine."""
+    """SHA-256 of the canonical JSON of plain data. It is the same for any order of keys, process and machine."""
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def digest_of_files(named: Iterable[tuple[str, Path | None]]) -> str:
-    """Digest of files' names and contents, in whatever order; a name without a file counts by itself.
+    """Digest of files' names and contents, independent of their order. A name without a file counts too.
 
     Raises:
         OSError: when a file cannot be read.

@@ -1,4 +1,4 @@
-"""The errors of the project: each says what is wrong, why it matters, and what to do about it."""
+"""The errors of the project. Each says what is wrong, why it matters, and what to do about it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 
 
 class AotTuneError(Exception):
-    """Base of all errors that a user can cause or mend.
+    """Base of all errors that a user can cause or fix.
 
     Args:
         what: what is wrong, with the offending value.
         why: the reason or the place, if it is not obvious from `what`.
         fix: what to do.
-        several: the errors that this one tells together.
+        several: the errors that this one combines.
     """
 
     def __init__(self, what: str, *, why: str = "", fix: str = "", several: Iterable[AotTuneError] = ()) -> None:
@@ -48,7 +48,7 @@ class SpecError(AotTuneError):
 
 
 class RenderError(AotTuneError):
-    """A template cannot be rendered; the message starts with the template's file and line."""
+    """A template cannot be rendered. The message starts with the template's file and line."""
 
 
 class ToolchainError(AotTuneError):
@@ -80,11 +80,11 @@ class ManifestError(AotTuneError):
 
 
 class BuildError(AotTuneError):
-    """A build cannot go on."""
+    """A build cannot continue."""
 
 
 class Mistakes:
-    """Gathers what is wrong with several things, so that all of it is told at once."""
+    """Collects what is wrong with several things, so that all of it is reported together."""
 
     def __init__(self) -> None:
         self._found: list[AotTuneError] = []
@@ -94,7 +94,7 @@ class Mistakes:
 
     @contextmanager
     def gather(self) -> Iterator[None]:
-        """What is wrong in the block is told by `tell`. What else fails after a mistake is taken to follow from it."""
+        """Collect the error of the block for `tell`. After a mistake, other errors are taken for consequences."""
         try:
             yield
         except AotTuneError as error:
@@ -104,7 +104,7 @@ class Mistakes:
                 raise
 
     def tell(self) -> None:
-        """Raise what was gathered: the error itself where there is but one, else one that tells all of them."""
+        """Raise what was collected: a single error itself, or one error that lists all of them."""
         if len(self._found) == 1:
             raise self._found[0]
         if self._found:
@@ -115,7 +115,7 @@ class Mistakes:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a remedy that names the nearest of `choices`, or all of them when none is near."""
+    """Return a remedy that names the nearest of `choices`, or all of them if none is near."""
     known = sorted(set(choices))
     near = difflib.get_close_matches(word, known, n=3)
     if near:

@@ -1,4 +1,4 @@
-"""Whole folders: their digests, and putting one in another's place."""
+"""Whole folders: digests of them, and replacing one by another."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["folder_digest", "put_folder"]
 
 
 def folder_digest(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
-    """Digest of the names and contents of all files below a folder, as they are now; links are followed.
+    """Digest of the names and contents of all files below a folder, as they are now. Links are followed.
 
-    Only those of some suffixes where any are given; what Python compiled is left out. Empty for no folder.
+    If suffixes are given, only these files count. Files that Python compiled do not count. Empty if there is no folder.
+
 
     Raises:
         OSError: when a file cannot be read.
@@ -28,7 +29,8 @@ def folder_digest(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
 def _files(folder: Path) -> Iterator[tuple[str, Path | None]]:
     """Names and paths of the files below a folder.
 
-    A folder that is there twice, by a link, is entered once; the other time it has a name that says which one it is.
+    If links lead to the same folder twice, it is entered once. The second time, it counts as a name that says which it
+    is.
     """
     seen: dict[str, str] = {}
     for here, folders, names in os.walk(folder, followlinks=True):
@@ -46,7 +48,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path | None]]:
 
 
 def put_folder(fresh: Path, folder: Path, temporaries: Path) -> None:
-    """Put a folder in another's place; of two builds at once, one wins whole."""
+    """Replace a folder by another in one step. If two builds do this at once, one of them wins completely."""
     for last in (False, False, True):
         with contextlib.suppress(FileNotFoundError):
             discard(folder, temporaries)

@@ -1,4 +1,4 @@
-"""Where the installed package keeps what C++ and CMake users need, and what its build reported."""
+"""Where the installed package has its files for C++ and CMake users, and the reports of builds."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ BUNDLED_MODULE = "aot_tune.ops"
 """The Python module of the bundled operators."""
 
 BUNDLED_PREFIX = "aot_tune"
-"""What the names of their C functions begin with."""
+"""The beginning of their C functions' names."""
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """The folder of the package aot_tune, installed or in a source tree."""
 
 RUNTIME = PACKAGE / "runtime"
-"""The C++ sources that every library holds, with the public base header under `include/`."""
+"""The C++ sources that are part of every library. Below `include/` is the public base header."""
 
 BINDING = PACKAGE / "link" / "binding"
-"""The C++ sources that every Python module holds."""
+"""The C++ sources that are part of every Python module."""
 
 
 def _installed(relative: str) -> Path:
-    """A path of the installed package; in an editable install, CMake's files are in site-packages."""
+    """A path of the installed package. In an editable install, CMake's files are in site-packages."""
     roots = [PACKAGE, *(Path(p) / "aot_tune" for p in _site_packages())]
     for root in roots:
         if (root / relative).exists():
@@ -66,10 +66,10 @@ def include_dir() -> Path:
 def installed_report(module: str = BUNDLED_MODULE) -> Path:
     """The report of the build that made an installed library, by its Python module.
 
-    It lies beside the module; that of the bundled operators has a place of its own.
+    The report is beside the module. The bundled operators' report has its own place.
 
     Raises:
-        BuildError: when the module is not installed, or without its report.
+        BuildError: when the module is not installed, or has no report.
     """
     if module == BUNDLED_MODULE:
         return _installed("share/aot_tune/ops/report.json")

@@ -1,4 +1,4 @@
-"""Ends a command with the build that it is part of: a build tool that is killed does not take its children along."""
+"""Ends a command together with its build, because a killed build tool does not end its children."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from aot_tune.support.processes import stat_of
 __all__ = ["end_with_the_build"]
 
 _GRACE = 1.0
-"""Seconds between the request to end and the end without asking."""
+"""Seconds between asking for an end and forcing it."""
 
 _SHELLS = frozenset(("ash", "bash", "dash", "fish", "ksh", "sh", "zsh"))
 
 
 @contextlib.contextmanager
 def end_with_the_build() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, and raise it when a program above that started this one dies.
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt. Also raise it when a program that started this one ends.
 
-    Those programs are the ancestors in this process group: the build tool, CMake, the build front end. A shell may end
-    and leave its jobs running, so shells do not count. One that is gone already counts: who is in a group that another
-    process leads has a parent in it. Only for the main thread.
+    The programs that count are the ancestors in this process group: the build tool, CMake, the build front end. Shells
+    do not count, because a shell may end and leave its jobs running. If the parent is not in this group, though another
+    process leads the group, the program that started this one has ended already. Only for the main thread.
     """
     if _is_left_behind():
-        raise KeyboardInterrupt("what started it is gone")
+        raise KeyboardInterrupt("the program that started it is gone")
     wanted = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup
     before = {number: signal.signal(number, _interrupt) for number in wanted}
     watched = _ancestors()
@@ -48,7 +48,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(watched: list[int]) -> None:
-    """Wait, without using any time, until one of the processes behind the descriptors ends; then end this one."""
+    """Wait, without using time, until one of the processes behind the descriptors ends. Then end this process."""
     poll = select.poll()
     for descriptor in watched:
         poll.register(descriptor, select.POLLIN)
@@ -59,7 +59,7 @@ def _watch(watched: list[int]) -> None:
 
 
 def _is_left_behind() -> bool:
-    """Whether what started this process has ended, while Python began. A shell leads no group of its pipes."""
+    """Whether the program that started this process ended while Python started. A shell leads no group of its pipes."""
     group, parent = os.getpgid(0), os.getppid()
     if group == os.getpid():
         return False
@@ -70,7 +70,7 @@ def _is_left_behind() -> bool:
 
 
 def _ancestors() -> list[int]:
-    """Descriptors of the ancestors to watch; none where the kernel has no such descriptors."""
+    """Descriptors of the ancestors to watch; none if the kernel has no such descriptors."""
     found: list[int] = []
     pid = os.getppid()
     while pid > 1:

@@ -1,4 +1,4 @@
-"""What the kernel offers: Landlock and orphans that come to an ancestor, to contain processes; tiles of AMX."""
+"""What the kernel offers: Landlock and subreapers, to contain processes; and the tiles of AMX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ARCH_PRCTL, _GET_SUPPORTED_STATE, _REQUEST_STATE, _TILE_DATA = 158, 0x1021, 0x1
 
 
 def set_subreaper(value: bool) -> bool:
-    """Whether orphaned descendants come to this process; returns what was set before."""
+    """Set whether orphaned descendants become children of this process. Returns what was set before."""
     before = ctypes.c_int(0)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -24,7 +24,7 @@ def set_subreaper(value: bool) -> bool:
 
 
 def landlock_abi() -> int:
-    """Version of the kernel's Landlock; 0 when there is none."""
+    """Version of the kernel's Landlock; 0 if there is none."""
     version: int = ctypes.CDLL(None, use_errno=True).syscall(
         _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_GET_VERSION)
     )
@@ -32,26 +32,26 @@ def landlock_abi() -> int:
 
 
 def has_tiles() -> bool:
-    """Whether the kernel lets programs use the tiles of AMX, once they ask for them."""
+    """Whether the kernel lets programs use the tiles of AMX when they ask for them."""
     supported = ctypes.c_uint64(0)
     failed = _arch_prctl(_GET_SUPPORTED_STATE, ctypes.byref(supported))
     return not failed and bool(supported.value >> _TILE_DATA & 1)
 
 
 def allow_tiles() -> bool:
-    """Ask the kernel for the tiles of AMX, for this process and its forks; whether it lets them have these."""
+    """Ask the kernel for the tiles of AMX, for this process and its forks. Returns whether it grants them."""
     return not _arch_prctl(_REQUEST_STATE, ctypes.c_ulong(_TILE_DATA))
 
 
 def _arch_prctl(what: int, value: object) -> bool:
-    """Ask the kernel of an x86-64 CPU; whether it refuses."""
+    """Ask the kernel of an x86-64 CPU. Returns whether it refuses."""
     if platform.machine() != "x86_64":
         return True
     return bool(ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, ctypes.c_int(what), value))
 
 
 def features() -> dict[str, int]:
-    """What this machine's kernel offers: the Landlock version, and whether it denies TCP and scopes signals."""
+    """What this machine's kernel offers: the Landlock version, and whether it can deny TCP and restrict signals."""
     abi = landlock_abi()
     return {
         "landlock": abi,

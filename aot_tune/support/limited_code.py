@@ -1,4 +1,4 @@
-"""Limits of time and memory for code and templates of authors that run in this process."""
+"""Limits of time and memory for authors' code and templates that run in this process."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from aot_tune.support.processes import data_bytes
 __all__ = ["MEMORY", "SECONDS", "TooLongError", "limited"]
 
 SECONDS = 60.0
-"""How long what is run may take."""
+"""How long such code may take, in seconds."""
 MEMORY = 4 << 30
-"""By how many bytes it may let the process grow."""
+"""By how many bytes it may make the process grow."""
 
 _AGAIN = 0.5
-"""Seconds after which code that went on in spite of the error gets it again."""
+"""Seconds after which code that caught the error gets it again."""
 
 
 class TooLongError(BaseException):
-    """Code took too long. No Exception: that is what it may catch."""
+    """Code took too long. It is not an Exception, because the code may catch those."""
 
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Run the block within the limits; that of time holds in the main thread alone, which can be interrupted.
+    """Run the block within the limits. The time limit works only in the main thread, which can be interrupted.
 
     Raises:
         TooLongError: in the block, when it takes longer than `SECONDS`.
-        MemoryError: in the block, where it asks for more than `MEMORY`.
+        MemoryError: in the block, when it asks for more than `MEMORY`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = data_bytes() + MEMORY
@@ -53,7 +53,7 @@ def limited() -> Iterator[None]:
 
 @contextmanager
 def _alarm() -> Iterator[None]:
-    """Interrupt the block after a while; whoever set the timer before has it again after it."""
+    """Interrupt the block after a while. A timer that was set before is restored after the block."""
     handler = signal.signal(signal.SIGALRM, _expire)
     left, interval = signal.setitimer(signal.ITIMER_REAL, SECONDS, _AGAIN)
     begun = time.monotonic()

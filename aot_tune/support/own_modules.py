@@ -1,4 +1,4 @@
-"""Modules of this process: which are a project's own."""
+"""Which modules of this process belong to a project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["HOOKS", "STANDARD", "file_of", "is_installed", "project_files"]
 
 HOOKS = ("sitecustomize", "usercustomize", "_distutils_hack", "_virtualenv")
-"""Modules that Python's own start imports."""
+"""Modules that Python imports when it starts."""
 STANDARD = str(Path(functools.__file__).parent) + "/"
 """Where Python's own modules are."""
 _MAIN = ("__main__", "__mp_main__")
@@ -17,7 +17,7 @@ _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 
 def is_installed(name: str) -> bool:
-    """Whether a module is Python's, this package's or of an installed one; all others belong to a project."""
+    """Whether a module is Python's, this package's or an installed package's. All others belong to a project."""
     top = name.partition(".")[0]
     file = file_of(sys.modules.get(top)) or file_of(sys.modules.get(name))
     if not file:
@@ -29,13 +29,13 @@ def is_installed(name: str) -> bool:
 
 @functools.cache
 def _holds_packages(folder: str, inside: bool) -> bool:
-    """Whether installers put modules where this one lies: a folder, or the one around it for the `inside` of one."""
+    """Whether installers put modules into this folder; with `inside`, into the folder that encloses it."""
     where = Path(folder).parent if inside else Path(folder)
     return not _INSTALLED.isdisjoint(where.parts) or any(where.glob("*.dist-info"))
 
 
 def file_of(module: object) -> str:
-    """The file of a module; empty for one that other modules make, such as `torch.ops`, whatever it says of itself."""
+    """The file of a module. Empty if another module made it, such as `torch.ops`, even if it claims a file."""
     name = getattr(module, "__file__", None)
     return name if isinstance(name, str) and Path(name).is_absolute() else ""
 

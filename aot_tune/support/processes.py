@@ -1,4 +1,4 @@
-"""Processes of this machine, as /proc shows them: children, strays to sweep, threads that still run."""
+"""Processes of this machine, as /proc shows them: children, leftovers to remove, threads that still run."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = [
 ]
 
 TOKEN = "AOT_TUNE_BENCH_TOKEN"  # noqa: S105
-"""Environment variable that marks the workers of one bench and everything that descends from them."""
+"""Environment variable that marks the workers of one bench and all of their descendants."""
 
 
 WORKERS: set[int] = set()
-"""Workers of all benches of this process that are not reaped yet: none is swept by another's bench."""
+"""Workers of all benches of this process that are not reaped yet. No bench may sweep those of another."""
 
 _CLEAN_PASSES = 3
-"""A process that forks and exits while /proc is read can hide its child from one pass."""
+"""Number of passes: a process that forks and exits while /proc is read can hide its child from one pass."""
 
 NAME = "aot_tune-bench"
-"""The name of a worker's process, and of what it forks: at most 15 bytes."""
+"""The process name of a worker and of its forks, at most 15 bytes."""
 
 
 class Stat(NamedTuple):
     """A process, or a thread of one.
 
-    `busy` are its CPU seconds, with those of children that it waited for; it `began` so many ticks after boot.
+    `busy` are its CPU seconds, with those of children that it waited for. `began` is its start, in ticks after boot.
     """
 
     name: str
@@ -58,23 +58,23 @@ class Stat(NamedTuple):
 
 
 def stat_of(pid: int, thread: str = "") -> Stat:
-    """What /proc says of a process, or of one of its threads.
+    """What /proc says of a process or of one of its threads.
 
     Raises:
         OSError: when there is none, or the system does not tell.
     """
     path = Path(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat")
-    text = path.read_text(encoding="utf-8", errors="replace")  # anybody's name is in it
+    text = path.read_text(encoding="utf-8", errors="replace")  # the process name in it may be any bytes
     head, _, rest = text.rpartition(")")
     fields = rest.split()
     if len(fields) < 20:
-        raise OSError(f"{path} tells too little")
+        raise OSError(f"{path} has too few fields")
     busy = sum(int(n) for n in fields[11:15]) / os.sysconf("SC_CLK_TCK")
     return Stat(head.partition("(")[2], fields[0], int(fields[1]), int(fields[2]), busy, int(fields[19]))
 
 
 def all_pids() -> list[int]:
-    """All processes that this one sees."""
+    """All processes that this one can see."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
@@ -89,7 +89,7 @@ def children_of(parent: int) -> list[int]:
 
 
 def parents(pid: int) -> list[int]:
-    """The processes that a process descends from, its parent first, as far as this one sees them."""
+    """The ancestors of a process, its parent first, as far as this process can see them."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         while (pid := stat_of(pid).parent) > 0 and pid not in found:
@@ -98,7 +98,7 @@ def parents(pid: int) -> list[int]:
 
 
 def arguments_of(pid: int) -> list[str]:
-    """The command line of a process; empty where the system does not tell."""
+    """The command line of a process; empty if the system does not tell."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -116,7 +116,7 @@ def _memory(pid: int | str, field: int) -> int:
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """Resident memory of a process, of this one unless told otherwise.
+    """Resident memory of a process in bytes; by default of this one.
 
     Raises:
         OSError: when there is no such process.
@@ -125,12 +125,12 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 
 def data_bytes() -> int:
-    """What RLIMIT_DATA counts of this process: its private writable memory."""
+    """What RLIMIT_DATA counts for this process: its private writable memory in bytes."""
     return _memory("self", 5)
 
 
 def mark_of(token: str) -> int:
-    """A bench's mark: a limit that all that descends from its workers inherits, whatever environment it is given."""
+    """A bench's mark: a resource limit that all descendants of its workers inherit, whatever their environment."""
     return 1 + int.from_bytes(hashlib.sha256(token.encode()).digest()[:4], "big") % 800_000
 
 
@@ -146,10 +146,10 @@ def _is_marked(pid: int, token: str) -> bool:
 
 
 def sweep(token: str, spare: Iterable[int] = ()) -> None:
-    """Kill and reap all processes that carry the token, or the limit that goes with it, which no `exec` takes away.
+    """Kill and reap all processes that have the token, or the resource limit for it, which no `exec` removes.
 
-    Orphaned descendants of a worker become children of this process while it is a subreaper. One whose parent is just
-    dying is nobody's child that could be found from here, so all processes are looked at. `spare` are live workers.
+    While this process is a subreaper, orphaned descendants of a worker become its children. While a parent dies, its
+    child may belong to no process that is visible from here. So all processes are checked. `spare` are live workers.
     """
     kept, swept = {os.getpid(), *spare, *WORKERS}, set[int]()
     clean, deadline = 0, time.monotonic() + 2.0
@@ -164,7 +164,7 @@ def sweep(token: str, spare: Iterable[int] = ()) -> None:
             time.sleep(0.001)
     for pid in swept:
         _reap(pid, 0.2)
-    for pid in children_of(os.getpid()):  # what died by itself has no environment any more, but still a name
+    for pid in children_of(os.getpid()):  # a process that died by itself has a name, but no environment
         if pid not in kept and _is_dead_worker(pid):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -179,7 +179,7 @@ def _is_dead_worker(pid: int) -> bool:
 
 
 def _reap(pid: int, seconds: float) -> None:
-    """Take the exit status of a killed process once it is this process's child, if it becomes that in time."""
+    """Take the exit status of a killed process when it has become this process's child, if that is in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
@@ -191,7 +191,7 @@ def _reap(pid: int, seconds: float) -> None:
 
 
 def reap_children() -> None:
-    """Kill and reap every child of this process, for a worker that shall have none."""
+    """Kill and reap every child of this process. For a worker, which must have none."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
@@ -205,7 +205,7 @@ def reap_children() -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a thread of a process runs or waits for a core."""
+    """Whether some thread of a process runs or waits for a core."""
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
@@ -215,9 +215,9 @@ def _runs(pid: int) -> bool:
 
 
 def wait_until_quiet(pids: Iterable[int], seconds: float) -> None:
-    """Wait until no thread of these processes runs, or for so long.
+    """Wait until no thread of these processes runs, but at most this long.
 
-    BLAS and OpenMP threads spin for a while after their work.
+    Threads of BLAS and OpenMP spin for a while after their work.
     """
     begin = time.monotonic()
     watched = list(pids)

@@ -1,4 +1,4 @@
-"""What the build prints while it runs: lines that stay, and on a terminal one that changes."""
+"""What the build prints while it runs: lines that stay, and on a terminal one line that changes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _COLUMNS = 80
 class Progress:
     """Prints lines to `stream`, and shows counts.
 
-    On a terminal a count is one line at the bottom, which changes; its end stays. In a log it is a line every five
-    seconds, with its beginning and its end. Plain `pip install` hides all of that: then the line that changes is shown
-    on pip's terminal.
+    On a terminal, a count is one line at the bottom that changes; its final state stays. In a log, it is a line every
+    five seconds, and one at its beginning and its end. Plain `pip install` hides this output. Then the changing line is
+    shown on pip's terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,9 +42,9 @@ class Progress:
 
     def line(self, text: str) -> None:
         """Print a line that stays."""
-        with self._lock, contextlib.suppress(OSError):  # a full or closed output is no reason to lose measurements
+        with self._lock, contextlib.suppress(OSError):  # a full or closed output must not lose measurements
             clear = "\r\x1b[K" if self._seen else ""
-            self._stream.write(f"{clear}aot_tune: {text}\n")  # at once: other processes print too
+            self._stream.write(f"{clear}aot_tune: {text}\n")  # in one write, because other processes print too
             self._stream.flush()
             if not self._seen:
                 self._show(text)
@@ -58,9 +58,9 @@ class Progress:
         since: float | None = None,
         most: float = float("inf"),
     ) -> None:
-        """Show `what 12 of 96, note, time left`; `since` is the clock when the counting began.
+        """Show `what 12 of 96, note, time left`. `since` is the clock when the counting began.
 
-        The time left is told once there is ground for it, and is never more than `most` seconds, those of a budget.
+        The time left is shown once it can be estimated. It is never more than `most` seconds, those of a budget.
         """
         now = self._clock()
         goes_on, self._what = what == self._what, what
@@ -94,7 +94,7 @@ class Progress:
         return self._clock()
 
     def _show(self, text: str) -> None:
-        """Put a text in place of the line that changes, as much of it as the terminal is wide."""
+        """Replace the changing line by a text, cut to the terminal's width."""
         if self._terminal is not None:
             shown = f"aot_tune: {text}"[: _columns(self._terminal) - 1] if text else ""
             try:
@@ -124,7 +124,7 @@ def _columns(terminal: TextIO) -> int:
 
 
 def _controlling_terminal() -> TextIO | None:
-    """The terminal that the build was started from; None without one (ENXIO)."""
+    """The terminal that started the build; None if there is none (ENXIO)."""
     try:
         return open("/dev/tty", "w", encoding="utf-8")  # noqa: PTH123 - open as long as the build
     except OSError:
@@ -132,7 +132,7 @@ def _controlling_terminal() -> TextIO | None:
 
 
 def _output_is_shown() -> bool:
-    """Whether the front end was asked to show the output (`pip install -v`), or there is none that would hide it."""
+    """Whether the front end shows the output (`pip install -v`), or there is no front end that hides it."""
     for pid in parents(os.getpid()):
         words = arguments_of(pid)
         if any(re.fullmatch(r"pip[0-9.]*|uv", word.rpartition("/")[2]) for word in words[:3]):

@@ -1,4 +1,4 @@
-"""What NVIDIA's assembler says of kernels when it is asked to be verbose."""
+"""What NVIDIA's assembler reports about kernels in its verbose mode."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _FRAME = re.compile(r"\b(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)
 
 
 def kernel_resources(output: str) -> dict[str, int]:
-    """The worst of all kernels, as `ptxas -v` reports them.
+    """The largest values of all kernels, as `ptxas -v` reports them.
 
-    `registers` of a thread, `spill_bytes` of its stores and loads, `shared` (static, of a block) and `stack` (of a
-    thread) in bytes. Device functions that are not inlined have frames as well.
+    `registers` of a thread; `spill_bytes` of its stores and loads; `shared` (static, of a block) and `stack` (of a
+    thread) in bytes. Device functions that are not inlined have stack frames too.
     """
     frames = [tuple(map(int, row)) for row in _FRAME.findall(output)]
     return {

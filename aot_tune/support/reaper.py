@@ -1,7 +1,7 @@
-"""Kills the process groups that were registered with it once its parent is gone, however that died.
+"""Kills registered process groups when its parent is gone, however the parent died.
 
-A program of its own, run as `python -I -S reaper.py`: reads lines `+<group>` and `-<group>` until its input ends. A
-parent-death signal reaches only the compiler's driver; this reaches the programs that the driver started as well.
+It is a separate program, run as `python -I -S reaper.py`. It reads lines `+<group>` and `-<group>` until its input
+ends. A parent-death signal reaches only the compiler's driver. This program also reaches what the driver started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Follow the list of groups until the parent's end of the pipe closes; then kill those that are left."""
+    """Follow the list of groups until the parent's end of the pipe closes. Then kill the groups that are left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

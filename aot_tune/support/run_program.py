@@ -1,4 +1,4 @@
-"""Runs a compiler: argument lists only, own process group, bounded time, memory and output, and nothing left behind."""
+"""Runs a compiler: argument lists only, its own process group, limits on time, memory and output, and no leftovers."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ _REMEDIES = {
     errno.ENOMEM: "lower AOT_TUNE_JOBS, or give the build more memory",
     errno.EMFILE: "allow more open files (`ulimit -n`), or lower AOT_TUNE_JOBS",
 }
-"""Where it is not the program's fault that it cannot be started."""
+"""Remedies for errors of starting a program that are not the program's fault."""
 _running: set[int] = set()
 
 
 def key_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that reach the compiler and may change what it makes; they are part of every object's key."""
+    """The variables that reach the compiler and may change its output. They are part of every object's key."""
     return {name: environ[name] for name in _KEYED if environ.get(name)}
 
 
 def compiler_environment(environ: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """The whole environment of a compiler: an allow-list, plain English, and temporary files in `scratch`."""
+    """The complete environment of a compiler: an allow-list, English messages, and temporary files in `scratch`."""
     kept = {name: environ[name] for name in _PASSED if environ.get(name)}
     kept |= key_environment(environ)
     kept.setdefault("PATH", os.defpath)
@@ -69,17 +69,17 @@ def compiler_environment(environ: Mapping[str, str], scratch: Path) -> dict[str,
 
 
 def python_environment(search: Iterable[str]) -> dict[str, str]:
-    """Variables of a Python that imports from `search`, whatever the user's say, and writes no bytecode."""
+    """Variables for a Python that imports from `search`, ignores the user's settings, and writes no bytecode."""
     path = os.pathsep.join(folder for folder in search if folder and Path(folder).exists())
     fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
     return {"PYTHONPATH": path, **fixed}
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that ended: `code` is its exit status (negative: the signal), `output` its two streams together.
+    """A program that ended: `code` is its exit status (negative: the signal), `output` both streams together.
 
-    `memory` is the largest resident set of the program or one that it waited for, in bytes; `busy` is CPU seconds of
-    the whole group, known exactly for programs that ended in time.
+    `memory` is the largest resident set in bytes, of the program or of a process that it waited for. `busy` is CPU
+    seconds of the whole group, exact for programs that ended in time.
     """
 
     code: int
@@ -99,14 +99,14 @@ def run(
     memory: int | None = None,
     keep: int = OUTPUT,
 ) -> Finished:
-    """Run a program in `folder` and wait; at `timeout` seconds its whole process group is killed.
+    """Run a program in `folder` and wait. At `timeout` seconds its whole process group is killed.
 
     Args:
-        memory: address space in bytes that each process of the group may take.
-        keep: bytes of output to keep; what is left out is in the middle.
+        memory: address space in bytes that each process of the group may use.
+        keep: bytes of output to keep. The middle is left out.
 
     Raises:
-        ToolchainError: when it cannot be started at all.
+        ToolchainError: when it cannot be started.
     """
     reaper = _reaper()
     began = time.monotonic()
@@ -131,7 +131,7 @@ def run(
         busy_group = group_seconds(process.pid) if timed_out else 0.0
     finally:
         _running.discard(process.pid)
-        _kill(process.pid)  # also whatever the program left running
+        _kill(process.pid)  # also kills what the program left running
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         reaper.remove(process.pid)
@@ -148,17 +148,18 @@ def run(
 
 
 def kill_running() -> None:
-    """Kill every program that other threads are waiting for in `run`, which get its death as the result, and all that
-    were adopted."""
+    """Kill all adopted processes, and every program for which another thread waits in `run`.
+
+    These threads get the death of their program as the result."""
     for group in list(_running):
         _kill(group)
 
 
 def adopt(process: subprocess.Popen[bytes], memory: int | None = None) -> None:
-    """Have a process that stays, in a group of its own, die with the others: in `kill_running`, and with this process.
+    """Let a permanent process, in its own group, die with the others: in `kill_running`, and with this process.
 
     Args:
-        memory: address space in bytes that each process of the group may take.
+        memory: address space in bytes that each process of the group may use.
     """
     _reaper().add(process.pid)
     _running.add(process.pid)
@@ -166,9 +167,9 @@ def adopt(process: subprocess.Popen[bytes], memory: int | None = None) -> None:
 
 
 def disown(process: subprocess.Popen[bytes]) -> None:
-    """Kill the group of an adopted process, and wait for it."""
+    """Kill the group of an adopted process, and wait for the process."""
     _running.discard(process.pid)
-    if process.returncode is None:  # its number is its own until it was waited for
+    if process.returncode is None:  # its number stays its own until it is waited for
         _kill(process.pid)
         process.wait()
     _reaper().remove(process.pid)
@@ -180,8 +181,8 @@ def _kill(group: int) -> None:
 
 
 def _limit(pid: int, memory: int | None) -> None:
-    """Bound a process and all that it has started by now; what these start later inherits the bounds."""
-    with contextlib.suppress(OSError):  # a program that has ended already
+    """Limit a process and everything that it has started. What these start later inherits the limits."""
+    with contextlib.suppress(OSError):  # the program has ended already
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         if memory is not None:
             hard = resource.prlimit(pid, resource.RLIMIT_AS)[1]
@@ -192,7 +193,7 @@ def _limit(pid: int, memory: int | None) -> None:
 
 
 def _collect(process: subprocess.Popen[bytes], deadline: float, half: int) -> tuple[str, bool]:
-    """Read both streams until they end and the program is done, or the deadline; keep the head and the tail."""
+    """Read both streams until they end and the program is done, or until the deadline. Keep the head and the tail."""
     assert process.stdout is not None
     head, tail, dropped = b"", b"", 0
     ended = os.pidfd_open(process.pid)
@@ -226,7 +227,7 @@ def _collect(process: subprocess.Popen[bytes], deadline: float, half: int) -> tu
 
 
 def group_seconds(group: int) -> float:
-    """CPU seconds that the living processes of a group have used, with those of children that they waited for."""
+    """CPU seconds of the living processes of a group, with those of children that they waited for."""
     seconds = 0.0
     for pid in all_pids():
         with contextlib.suppress(OSError):
@@ -236,7 +237,7 @@ def group_seconds(group: int) -> float:
 
 
 class _Reaper:
-    """This process's end of the reaper program."""
+    """This process's connection to the reaper program."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -259,7 +260,7 @@ class _Reaper:
         self._say(f"-{group}\n")
 
     def close(self) -> None:
-        """End the program; only in the process that started it."""
+        """End the program. Only the process that started it does so."""
         if os.getpid() == self.owner and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -267,7 +268,7 @@ class _Reaper:
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        with self._lock, contextlib.suppress(OSError):  # a reaper that somebody killed only costs the safety net
+        with self._lock, contextlib.suppress(OSError):  # without a reaper only a safety net is missing
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
 
@@ -277,7 +278,7 @@ _reapers_lock = threading.Lock()
 
 
 def _reaper() -> _Reaper:
-    """The reaper of this process; a forked child starts its own."""
+    """The reaper of this process. A forked child starts its own."""
     with _reapers_lock:
         if os.getpid() not in _reapers:
             _reapers[os.getpid()] = _Reaper()

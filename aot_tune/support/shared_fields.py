@@ -1,4 +1,4 @@
-"""From one kind of record to another that has some of the same fields."""
+"""Copies from one kind of record to another that has some of the same fields."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["shared_fields"]
 
 
 def shared_fields(record: object, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """What a record has of the fields of a kind of record, by name."""
+    """The values of a record's fields that another kind of record has too, by name."""
     return {name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)}

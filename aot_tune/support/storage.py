@@ -1,4 +1,4 @@
-"""Durable files for stages that keep data: atomic writes, sealed records, ownership, and where the cache lies."""
+"""Durable files for stages that keep data: atomic writes, sealed records, ownership, and the cache's place."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ __all__ = [
 CacheMode = Literal["rw", "ro", "fresh", "off"]
 _MODES: tuple[CacheMode, ...] = ("rw", "ro", "fresh", "off")
 TEMPORARIES = "tmp"
-"""The folder of temporaries below a cache's root, and below that of each of its rooms."""
+"""The folder of temporaries below a cache's root, and below each of its rooms."""
 
 _STALE_SECONDS = 24 * 3600.0
 T = TypeVar("T")
 
 
 class CorruptError(Exception):
-    """A stored file does not hold what was written; says why in a few words."""
+    """A stored file is not as it was written. The error says why in a few words."""
 
 
 class OtherSchemaError(Exception):
@@ -61,10 +61,10 @@ class OtherSchemaError(Exception):
 
 
 class CacheLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where objects and measurements are kept; `root` is None when nothing is kept, and `message` says why.
+    """Where objects and measurements are kept. `root` is None if nothing is kept, and `message` says why.
 
-    `required` is True when the user named the folder: then a folder that cannot be used is an error. `tiers` are other
-    caches, which are read where this one lacks something.
+    If `required`, the user named the folder, and it is an error if it cannot be used. `tiers` are other caches that are
+    read if this one lacks something.
     """
 
     root: Path | None
@@ -106,12 +106,14 @@ def _tiers(text: str) -> tuple[Path, ...]:
     paths = tuple(Path(part.strip()) for part in text.split(";") if part.strip())
     for path in paths:
         if not path.is_absolute():
-            raise OptionError(f"AOT_TUNE_CACHE_TIERS has {str(path)!r}, no absolute path", fix="give the whole path")
+            raise OptionError(
+                f"AOT_TUNE_CACHE_TIERS has {str(path)!r}, which is not an absolute path", fix="give the whole path"
+            )
     return paths
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone whatever the umask says."""
+    """Make a folder, and missing folders above it, for this user only. The umask does not matter."""
     missing = []
     here = path
     while not here.is_dir():
@@ -126,26 +128,26 @@ def private_folder(path: Path) -> None:
 
 
 def check_trust(status: os.stat_result, path: Path, owner: int = -1) -> None:
-    """Raise CacheError unless this user, or the `owner` of a tier, has the file or folder and nobody else may write."""
+    """Raise CacheError unless the file or folder belongs to this user or a tier's `owner`, and only they can write."""
     if status.st_uid not in (os.geteuid(), owner):
         raise CacheError(
             f"{path} belongs to user {status.st_uid}, not to user {os.geteuid()}",
-            why="what it holds ends up in the library",
+            why="its contents end up in the library",
             fix="set AOT_TUNE_CACHE_DIR to a folder of your own, or AOT_TUNE_TRUST_CACHE=1",
         )
     if stat.S_IMODE(status.st_mode) & 0o022:
         raise CacheError(
             f"{path} may be written by others (mode {stat.S_IMODE(status.st_mode):04o})",
-            why="what it holds ends up in the library",
+            why="its contents end up in the library",
             fix=f"chmod go-w {str(path)!r}, or set AOT_TUNE_TRUST_CACHE=1",
         )
 
 
 def check_folder(path: Path, *, trusted: bool, writable: bool, make: bool = True) -> None:
-    """Check a cache root, and make it when `writable`; without `make`, that it is there or could be made.
+    """Check a cache root. If `writable`, make it; without `make`, check that it exists or could be made.
 
     Raises:
-        CacheError: when it is not a folder, not this user's, or cannot be written to; with the remedy.
+        CacheError: when it is not a folder, not this user's, or not writable. It says what to do.
     """
     try:
         if writable and make:
@@ -171,7 +173,7 @@ def check_folder(path: Path, *, trusted: bool, writable: bool, make: bool = True
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a file of this user's alone; when `durable`, it is on the disk before this returns."""
+    """Write a file for this user only. If `durable`, it is on the disk before this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -181,17 +183,17 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = False, prefix: str = "") -> None:
-    """Put `data` at `path` in one step: readers see the whole old file or the whole new one.
+    """Put `data` at `path` in one step. Readers see the whole old file or the whole new one.
 
-    `temporaries` is a folder on the same file system, swept by `sweep_temporaries` with the same `prefix`. Unless
-    `durable`, a power cut may leave an empty file, which its checksum shows.
+    `temporaries` is a folder on the same file system that `sweep_temporaries` sweeps with the same `prefix`. Unless
+    `durable`, a power cut may leave an empty file, which the checksum reveals.
     """
     temporary = new_temporary(temporaries, prefix)
     try:
         write_file(temporary, data, durable=durable)
         try:
             temporary.replace(path)
-        except IsADirectoryError:  # damage that a crash or a user left behind
+        except IsADirectoryError:  # damage from a crash or a user
             shutil.rmtree(path)
             temporary.replace(path)
     except BaseException:
@@ -200,7 +202,7 @@ def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = 
 
 
 def write_changed(path: Path, data: bytes) -> None:
-    """Write a file unless it holds these bytes already, so that nothing that depends on it is built again."""
+    """Write a file unless it has these bytes already, so that nothing that depends on it is built again."""
     if path.is_file() and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,22 +210,23 @@ def write_changed(path: Path, data: bytes) -> None:
 
 
 def open_quietly(path: Path, flags: int) -> int:
-    """A descriptor of a file or folder, whose time of access stays as it is where the system allows that."""
+    """A descriptor of a file or folder. If the system allows it, the access time stays as it is."""
     try:
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOATIME)
-    except PermissionError:  # it is somebody else's
+    except PermissionError:  # it belongs to somebody else
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def read_own(path: Path, *, trusted: bool, since: int = 0, tier_of: int = -1) -> bytes:
-    """What a file holds; one that was changed last before `since`, in ns, is taken for none.
+    """The contents of a file. A file that was last changed before `since`, in ns, counts as missing.
 
-    A file in a tier may be its owner's, `tier_of`, and reading it leaves no trace.
+    A file in a tier may belong to the tier's owner, `tier_of`. Reading it leaves no trace.
+
 
     Raises:
-        OSError: when it is not there, or cannot be opened.
-        CorruptError: when it is no plain file.
-        CacheError: when it is not this user's alone and not `trusted`.
+        OSError: when it does not exist or cannot be opened.
+        CorruptError: when it is not a plain file.
+        CacheError: when it does not belong to this user only, and is not `trusted`.
     """
     if tier_of < 0:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -244,7 +247,7 @@ def read_own(path: Path, *, trusted: bool, since: int = 0, tier_of: int = -1) ->
 
 
 def discard(path: Path, temporaries: Path) -> None:
-    """Remove a folder or file in one step: a reader finds all of it or nothing."""
+    """Remove a folder or file in one step. A reader finds all of it or nothing."""
     doomed = new_temporary(temporaries)
     path.rename(doomed)
     if doomed.is_dir() and not doomed.is_symlink():
@@ -254,19 +257,19 @@ def discard(path: Path, temporaries: Path) -> None:
 
 
 def new_temporary(folder: Path, prefix: str = "") -> Path:
-    """A fresh name in `folder` that tells whose it is, so that a later process can sweep it."""
+    """A new name in `folder` that tells its process, so that a later process can remove it."""
     private_folder(folder)
     return folder / f"{prefix}{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(6)}"
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder that goes when it is closed; what killed processes of this user left goes now."""
+    """A temporary folder that is removed in the end. Leftovers of this user's killed processes are removed now."""
     base = Path(tempfile.gettempdir()) / f"aot_tune-{os.geteuid()}" / "scratch"
     try:
         private_folder(base)
         for folder in (base.parent, base):
             check_trust(folder.lstat(), folder)
-    except (OSError, CacheError):  # somebody else has the name
+    except (OSError, CacheError):  # somebody else uses the name
         return tempfile.TemporaryDirectory(prefix="aot_tune-")
     sweep_temporaries(base)
     own = f"{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-"
@@ -281,18 +284,18 @@ def check_loadable(folder: Path) -> None:
     """
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
         raise WorkerError(
-            f"nothing that lies in {str(folder)!r} can be run",
-            why="its file system is mounted with the option noexec, and candidates are loaded from there",
-            fix="set TMPDIR to a folder elsewhere",
+            f"nothing in {str(folder)!r} can be run",
+            why="its file system is mounted with the option noexec, but candidates are loaded from there",
+            fix="set TMPDIR to a folder on another file system",
         )
 
 
 def sweep_temporaries(folder: Path, prefix: str = "") -> int:
-    """Remove what dead processes left in a folder of temporaries; returns how many entries went.
+    """Remove what dead processes left in a folder of temporaries. Returns the number of removed entries.
 
-    With a `prefix`, entries of other names are not temporaries and stay.
-    An entry goes when its process is dead, or, where that cannot be known (another machine or PID namespace on a shared
-    disk), when it is a day old.
+    With a `prefix`, entries with other names are not temporaries and stay. An entry is removed when its process is
+    dead. If that cannot be known (another machine or PID namespace on a shared disk), it is removed when it is a day
+    old.
     """
     swept = 0
     try:
@@ -317,14 +320,14 @@ def sweep_temporaries(folder: Path, prefix: str = "") -> int:
         else:
             try:
                 Path(entry.path).unlink(missing_ok=True)
-            except OSError:  # another user's in a folder that is shared
+            except OSError:  # it belongs to another user of a shared folder
                 continue
         swept += 1
     return swept
 
 
 def _namespace() -> str:
-    """Eight hex digits for this boot and PID namespace: within one, a PID and its start time name a process."""
+    """Eight hex digits for this boot and PID namespace. In one, a PID and its start time identify a process."""
     try:
         parts = [Path("/proc/sys/kernel/random/boot_id").read_text(), str(Path("/proc/self/ns/pid").readlink())]
     except OSError:
@@ -333,7 +336,7 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Clock ticks since boot at which a process began; empty when there is none."""
+    """The start of a process in clock ticks since boot; empty if there is no such process."""
     try:
         return str(stat_of(pid).began)
     except OSError:
@@ -347,7 +350,7 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def seal(value: object, schema: int) -> bytes:
-    """A record as JSON with a checksum of its bytes, so that no damage goes unseen."""
+    """A record as JSON with a checksum of its bytes, so that damage is noticed."""
     raw = msgspec.json.encode(value, order="deterministic")
     return msgspec.json.encode(_Sealed(schema, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
 
@@ -356,8 +359,8 @@ def unseal(data: bytes, kind: type[T], schema: int) -> T:
     """The record that `seal` wrote.
 
     Raises:
-        OtherSchemaError: when it was written under another schema version; nothing of it is read.
-        CorruptError: when it is not what was written.
+        OtherSchemaError: when it was written under another schema version. Then nothing of it is read.
+        CorruptError: when it is not as it was written.
     """
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
@@ -374,7 +377,7 @@ DISK_ERRORS = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
         *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),  # no locks
-        *(errno.ENOENT, errno.ESTALE, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),  # somebody's hand
+        *(errno.ENOENT, errno.ESTALE, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),  # changed by others
     }
 )
-"""What a disk answers that is full, read only, without locks or changed by others: reasons to go on without a cache."""
+"""Errors of a disk that is full, read-only, without locks, or changed by others: go on without a cache."""

@@ -1,4 +1,4 @@
-"""Threads that have to end."""
+"""Ends threads."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 __all__ = ["AGAIN", "end_all"]
 
 AGAIN = 0.1
-"""Seconds between two attempts to end what runs."""
+"""Seconds between two attempts to end them."""
 
 
 def end_all(waiting: Collection[Future[Any]], interrupt: Callable[[], object]) -> None:
-    """Wait until all have ended, and interrupt what they run until then.
+    """Wait until all threads have ended, and interrupt their work until then.
 
-    Once is not enough: of workers that are only starting, the next time kills what there is by then.
+    One interrupt is not enough: workers that are only starting must be killed again later.
     """
     while wait(waiting, timeout=AGAIN).not_done:
         interrupt()

@@ -1,4 +1,4 @@
-"""The wall clock of a build, which is three processes or more: configure, tune, and the checks of what was linked."""
+"""The wall clock of a build, which has at least three processes: configure, tune, and checks of linked files."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ __all__ = ["Wall", "link_seconds", "note_configured", "note_linked", "note_tuned
 _SCHEMA = 1
 _FILE = "clock.json"
 _NEXT_COMMAND = 10.0
-"""Seconds between the end of configuring and the build, up to which both are one command of the user's."""
+"""If a build starts within this many seconds after configuring, both are one command of the user's."""
 _TOOLS = frozenset(("cmake", "ninja", "ninja-build", "make", "gmake"))
 _SHELLS = frozenset(("bash", "dash", "sh"))
-"""Between build tools; one above them is the user's."""
+"""Names of programs between build tools. A build tool above other programs is the user's own."""
 
 _REMEMBERED = 3
-"""Builds whose links are remembered: machines are busier at times."""
+"""How many links are remembered, because machines are sometimes busier."""
 
 
 class Wall(msgspec.Struct, kw_only=True):
-    """Moments of a build in seconds since boot: when CMake began to configure it, when the plan was written, and when
-    the tuning ended. `checks` of linked files came after that; `memory` is the file that remembers what linking took
-    where all cores were granted to it, of which `granted` was the share.
+    """Moments of a build in seconds since boot.
+
+    They are when CMake began to configure it, when the plan was written, and when the tuning ended. `checks` of linked
+    files came after that. `memory` is the file that remembers how long linking takes with all cores. `granted` is the
+    share of the cores that linking got.
     """
 
     began: float = 0.0
@@ -59,7 +61,7 @@ def note_configured(directory: Path) -> None:
 
 
 def spent_before(directory: Path) -> float:
-    """Seconds of a build until now: since this process began, and those of the configure that went right before."""
+    """Seconds of a build until now: since this process began, and those of a configure just before."""
     own = began_at(os.getpid())
     wall = read_wall(directory)
     joined = 0.0 <= own - wall.planned <= _NEXT_COMMAND
@@ -67,7 +69,7 @@ def spent_before(directory: Path) -> float:
 
 
 def note_tuned(directory: Path, memory: Path | None, *, ago: float = 0.0, granted: float = 1.0) -> None:
-    """Write down that the tuning ended `ago` seconds ago, and the file that is to remember what linking took.
+    """Write down that the tuning ended `ago` seconds ago, and the file that shall remember how long linking takes.
 
     `granted` is the share of the cores that compilers got lately beside other programs.
     """
@@ -77,31 +79,31 @@ def note_tuned(directory: Path, memory: Path | None, *, ago: float = 0.0, grante
 
 
 def note_linked(directory: Path) -> None:
-    """Remember what a library took from the end of its tuning until now; each check of a linked file says so."""
+    """Remember the time from the end of a library's tuning until now. Each check of a linked file calls this."""
     wall = read_wall(directory)
     now = since_boot()
     if not wall.memory or not began_at(_outermost(_TOOLS | _SHELLS) or os.getpid()) <= wall.tuned <= now:
-        return  # linked by another command, some time after it was tuned, or after the machine began anew
+        return  # linked by another command later, or after a reboot
     memory = Path(wall.memory)
-    earlier = link_times(memory)[1 if wall.checks else 0 :]  # the last check of a build counts
+    earlier = link_times(memory)[1 if wall.checks else 0 :]  # only the last check of a build counts
     links = _Links(((now - wall.tuned) * wall.granted, *earlier)[:_REMEMBERED])
     wall.checks += 1
-    with contextlib.suppress(OSError):  # nothing but an estimate is lost
+    with contextlib.suppress(OSError):  # only an estimate is lost
         private_folder(memory.parent)
         replace_file(memory, seal(links, _SCHEMA), memory.parent.parent / TEMPORARIES)
         write_wall(directory, wall)
 
 
 def link_seconds(memory: Path | None) -> float | None:
-    """Seconds from the end of the tuning to a checked library where nothing else runs, the longest of the last times.
+    """Seconds from the end of the tuning to a checked library on an idle machine: the longest of the last times.
 
-    None if there were none.
+    None if there are no times.
     """
     return max(link_times(memory), default=None) if memory is not None else None
 
 
 def link_times(memory: Path) -> tuple[float, ...]:
-    """How long earlier links took, in seconds, the newest first; none without a memory."""
+    """How long earlier links took, in seconds, the newest first. Empty without a memory file."""
     try:
         return unseal(memory.read_bytes(), _Links, _SCHEMA).seconds
     except (OSError, CorruptError, OtherSchemaError):
@@ -109,7 +111,7 @@ def link_times(memory: Path) -> tuple[float, ...]:
 
 
 def read_wall(directory: Path) -> Wall:
-    """What a build folder notes; an empty note without one."""
+    """What a build folder's note says; an empty note if there is none."""
     try:
         return msgspec.json.decode((directory / _FILE).read_bytes(), type=Wall)
     except (OSError, msgspec.DecodeError):
@@ -117,7 +119,7 @@ def read_wall(directory: Path) -> Wall:
 
 
 def write_wall(directory: Path, wall: Wall) -> None:
-    """Note it in the build folder; a folder that takes nothing is no error."""
+    """Write the note into the build folder. Nothing happens if the folder cannot be written."""
     with contextlib.suppress(OSError):
         (directory / _FILE).write_bytes(msgspec.json.encode(wall))
 
@@ -128,7 +130,7 @@ def since_boot() -> float:
 
 
 def _outermost(names: AbstractSet[str]) -> int | None:
-    """The outermost build tool in the unbroken row of ancestors of these names; None when there is none."""
+    """The outermost build tool in the unbroken chain of ancestors with these names; None if there is none."""
     found, here = None, os.getppid()
     with contextlib.suppress(OSError):
         while (stat := stat_of(here)).name in names:
@@ -137,7 +139,7 @@ def _outermost(names: AbstractSet[str]) -> int | None:
 
 
 def began_at(pid: int) -> float:
-    """When a process began, in seconds since boot; now, where the system does not tell."""
+    """When a process began, in seconds since boot; the current time if the system does not tell."""
     try:
         return stat_of(pid).began / os.sysconf("SC_CLK_TCK")
     except OSError:

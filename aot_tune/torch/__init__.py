@@ -1,6 +1,6 @@
 """Operators of tuned libraries as torch's: `register(my_kernels.ops)` puts them under `torch.ops.my_kernels`.
 
-Importing this package imports torch; nothing else of aot_tune does so for a call.
+Importing this package imports torch. No other part of aot_tune imports it for a call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients of operators that were registered with a function for it; every other call that needs one raises."""
+"""Gradients of operators that were registered with a backward function. Any other call that needs one raises."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from aot_tune.torch.torch_errors import TorchError
 __all__ = ["Backward", "BackwardCall", "check_backward", "refuse_transforms", "register_backward"]
 
 BackwardCall = SimpleNamespace
-"""What a backward function gets of its call: inputs (None where absent), made outputs, scalars and attributes by name,
-and `needs`, the names of the inputs whose gradients are wanted."""
+"""What a backward function gets of its call.
+
+That is inputs (None if absent), new outputs, scalars and attributes by name, and `needs`: the names of the inputs whose
+gradients are wanted."""
 
 Backward = Callable[..., Mapping[str, "torch.Tensor | None"]]
-"""`backward(call, *gradients)`: one gradient for each output that the call returned, None where nothing depends on it.
+"""`backward(call, *gradients)`: one gradient for each output that the call returned, None if nothing depends on it.
 
-It returns the gradients of inputs by their names. It is traced where its call is compiled: it may use torch's functions
-and operators of torch.ops.
+It returns the gradients of inputs by name. If its call is compiled, it is traced too. It may use torch's functions and
+operators of torch.ops.
 """
 
 
 def check_backward(operators: tuple[OperatorSignature, ...], backward: Mapping[str, Backward]) -> None:
-    """Refuse functions for operators that are not there, or that have no gradients.
+    """Refuse functions for operators that do not exist or cannot have gradients.
 
     Raises:
-        TorchError: which says of which operator.
+        TorchError: naming the operator.
     """
     known = {op.name: op for op in operators}
     for name, function in backward.items():
         if name not in known:
             raise TorchError(
-                f"backward has a function for {name!r}, which is no operator of the library",
+                f"backward has a function for {name!r}, which is not an operator of the library",
                 fix=f"use names of these: {', '.join(sorted(known))}",
             )
         if not callable(function):
@@ -83,7 +85,7 @@ def register_backward(
         if unknown or missing:
             name = sorted(unknown or missing)[0]
             raise module.CallError(
-                f"{op.name}: its backward function returns a gradient for {name!r}, which is no input"
+                f"{op.name}: its backward function returns a gradient for {name!r}, which is not an input"
                 if unknown
                 else f"{op.name}: its backward function returns no gradient for {name!r}, which needs one"
             )
@@ -93,7 +95,7 @@ def register_backward(
 
 
 def refuse_transforms(module: ModuleType, op: OperatorSignature, defined: str, library: torch.library.Library) -> None:
-    """Have calls below torch.func's transforms raise: torch would lose gradients there, or call one row at a time."""
+    """Make calls below torch.func's transforms raise. Torch would lose gradients there, or call one row at a time."""
 
     def refuse(*_arguments: Any, **_named: Any) -> Any:
         raise module.CallError(

@@ -1,4 +1,4 @@
-"""Extents and layouts of tensors, worked out from the dims of a call and from other tensors; all may be symbolic."""
+"""Computes extents and layouts of tensors from the dims of a call and from other tensors. All may be symbolic."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ __all__ = ["axes_in_memory", "extent_of"]
 
 
 def extent_of(expression: Any, facts: Mapping[str, Any]) -> Any:
-    """The value of an expression, as `signatures()` writes it, on dims that are integers or torch.SymInt.
+    """The value of an expression in the form of `signatures()`, for dims that are integers or torch.SymInt.
 
-    Choices (`where`, comparisons) and powers of two are decided when a graph is traced; it holds for calls alike.
+    Choices (`where`, comparisons) and powers of two are decided when a graph is traced. The graph holds for calls like
+    it.
+
 
     Raises:
-        ZeroDivisionError: when it divides by zero.
+        ZeroDivisionError: when the expression divides by zero.
     """
     return extent_value(expression, facts, torch.sym_min, torch.sym_max)
 
 
 def axes_in_memory(tensor: torch.Tensor) -> list[int]:
-    """The axes of a tensor from the slowest to the fastest; as they stand where some are broadcast.
+    """The axes of a tensor from the slowest to the fastest; in their own order if some are broadcast.
 
     An axis of extent 1 counts as in a row-major tensor. The module's functions lay out new tensors by the same rule.
     """

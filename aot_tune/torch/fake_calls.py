@@ -1,4 +1,4 @@
-"""What torch is told of a call without making it: checks, shapes and dtypes of outputs, on symbolic sizes too."""
+"""What torch learns about a call without making it: checks, and shapes and dtypes of outputs, also symbolic ones."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DTYPES = {
     "u64": torch.uint64,
     "bool": torch.bool,
 }
-"""Element types of operators as torch names them."""
+"""Element types of operators, as torch names them."""
 
 
 class FakeCall(CallChecks):
-    """An overload's fake implementation: it raises what the module's function would raise, as far as shapes tell."""
+    """An overload's fake implementation. As far as shapes tell, it raises what the module's function would raise."""
 
     def __init__(self, module: ModuleType, op: OperatorSignature, overload: Overload, *, differentiable: bool) -> None:
         super().__init__(module, op, DTYPES)
@@ -48,7 +48,7 @@ class FakeCall(CallChecks):
         self._tensors = tensor_arguments(op, overload)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The outputs that the overload makes, as fake tensors: one, several, or None where it makes none."""
+        """The outputs that the overload makes, as fake tensors: one, several, or None if it makes none."""
         if self._clashes and torch.compiler.is_compiling():
             raise self.call_error(
                 f"{self.op.name}: torch.compile takes no operator that writes to its arguments and has one that is "
@@ -94,11 +94,11 @@ class FakeCall(CallChecks):
             )
 
     def same(self, one: Any, other: Any) -> bool:
-        """Whether two extents are equal, or not known not to be."""
+        """Whether two extents are equal, or not known to differ."""
         return known_same(one, other)
 
     def check_leading(self, name: str, tensor: torch.Tensor, lead: Sequence[Any]) -> None:
-        """Check that one stride leads through a tensor's leading dims."""
+        """Check that one stride leads through all of a tensor's leading dims."""
         if not is_one(lead, tensor.stride()[: len(lead)]):
             raise self.value_error(
                 f"{self.op.name}: the leading dims of '{name}' cannot be taken as one without a copy: "
@@ -106,11 +106,11 @@ class FakeCall(CallChecks):
             )
 
     def value_of(self, expression: Any, facts: Mapping[str, Any]) -> Any:
-        """The value of an expression, which may be a torch.SymInt."""
+        """The value of an expression. It may be a torch.SymInt."""
         return extent_of(expression, facts)
 
     def require(self, condition: Any, message: str) -> None:
-        """Raise where a condition is known to be wrong; one that only a run tells is checked then."""
+        """Raise if a condition is known to be false. If only a run can tell, the run checks it."""
         if isinstance(condition, bool):
             super().require(condition, message)
             return

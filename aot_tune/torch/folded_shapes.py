@@ -1,4 +1,4 @@
-"""Whether leading dims of tensors, which an operator takes as one axis, are one; all may be symbolic."""
+"""Whether the leading dims of tensors are already one axis, as operators take them. All may be symbolic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["is_one", "known_same"]
 
 
 def known_same(one: Any, other: Any) -> bool:
-    """Whether two sizes are equal; those of which only a run tells are taken to be."""
+    """Whether two sizes are equal. If only a run can tell, they are assumed to be equal."""
     from torch.fx.experimental.symbolic_shapes import guard_or_true
 
     return bool(guard_or_true(one == other))

@@ -1,4 +1,4 @@
-"""Operators of a library's module as operators of torch."""
+"""Registers the operators of a library's module as operators of torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Registered", "register"]
 _TAGS = tuple(
     getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, name)
 )
-"""Compiled graphs pass tensors with the strides that they had before: variants are tuned for strides."""
+"""Makes compiled graphs pass tensors with their original strides, because variants are tuned for strides."""
 
 _TAKEN = (
     "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test", "aten", "c10d",
@@ -33,17 +33,17 @@ _TAKEN = (
     "onednn", "prim", "prims", "profiler", "quantization", "quantized", "rngprims", "sparse", "static_runtime",
     "symm_mem", "torch",
 )  # fmt: skip
-"""Namespaces of torch."""
+"""Namespaces that torch uses itself."""
 
 _KEY = "CompositeExplicitAutograd"
-"""What serves calls on every device; the library says which of them it has kernels for."""
+"""The dispatch key for calls on every device. The library says for which of them it has kernels."""
 
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Registered:
-    """What `register` made: operators under `torch.ops.<namespace>`; `shim` says whether calls go through C++ alone."""
+    """What `register` made: operators under `torch.ops.<namespace>`. `shim` says whether calls go through C++ only."""
 
     namespace: str
     operators: tuple[str, ...]
@@ -56,11 +56,11 @@ class _Registration:
     module: ModuleType
     backward: Mapping[str, Backward]
     made: Registered
-    library: torch.library.Library  # torch forgets operators when it goes
+    library: torch.library.Library  # torch removes the operators when this object is deleted
 
 
 _registered: dict[str, _Registration] = {}
-"""By namespace."""
+"""Registrations by namespace."""
 
 
 def register(
@@ -74,17 +74,19 @@ def register(
 
     Args:
         module: the Python module of the library, such as `aot_tune.ops`.
-        namespace: by default the name of the module's package, with `_` for dots; of a module without one its own.
-        backward: functions that compute gradients, by operators' names, see `Backward`.
-        shim: whether calls go through C++ alone: None where `build_shim` has made that before, True builds it where it
-            has not, False has them go through Python. A path is that of a shim, as `build_shim(folder)` returns it.
+        namespace: the default is the name of the module's package, with `_` for dots; if it has no package, its own
+            name.
+        backward: functions that compute gradients, by operator name, see `Backward`.
+        shim: whether calls go through C++ only. None: if `build_shim` has made the shim before. True: it is built if
+            missing. False: calls go through Python. A path is that of a shim, as `build_shim(folder)` returns it.
 
     Registering the same module again under the same namespace, with the same functions, changes nothing.
 
     Raises:
-        TorchError: when the module is none of a library, or of another version's, when the namespace is taken, when a
-            backward cannot be, and when torch is too old. A torch that nobody tested is an `UntestedTorchWarning`.
-        ShimError: when the shim is asked for, or there, and does not work.
+        TorchError: when the module is not a library's or another version's, when the namespace is taken, when a
+            backward is not possible, and when torch is too old. For an untested torch there is an
+            `UntestedTorchWarning`.
+        ShimError: when the shim is requested or exists, but does not work.
     """
     operators = read_signatures(module, TorchError)
     namespace = _namespace(module) if namespace is None else namespace
@@ -106,8 +108,8 @@ def _register(
         return _again(module, namespace, functions)
     if not namespace.isidentifier() or namespace in _TAKEN:
         raise TorchError(
-            f"{namespace!r} is no namespace for operators",
-            why="torch has it for its own" if namespace in _TAKEN else "it is no identifier",
+            f"{namespace!r} is not a namespace for operators",
+            why="torch uses it itself" if namespace in _TAKEN else "it is not an identifier",
             fix="pass namespace=, an identifier of your own",
         )
     loaded = _shim(shim)
@@ -115,7 +117,7 @@ def _register(
     made_of = [(op, overload, functions.get(op.name) if overload.made else None) for op, overload in _all(operators)]
     for op, overload, backward in made_of:
         _define(module, library, namespace, op, overload, backward, in_python=loaded is None)
-    if loaded is not None:  # what it does is for good, so that all are defined before
+    if loaded is not None:  # it cannot be undone, so all operators are defined before
         for op, overload, backward in made_of:
             loaded.implement(module, namespace, operators, op, overload, differentiable=backward is not None)
     made = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
@@ -168,7 +170,7 @@ def _define(
 ) -> None:
     if "self" in [*(s.name for s in op.scalars), *(a.name for a in op.attributes), *(t.name for t in op.outputs)]:
         raise TorchError(
-            f"torch takes no operator {namespace}::{op.name}",
+            f"torch does not take an operator {namespace}::{op.name}",
             why="one of its arguments is passed by name and is called 'self'. torch uses that name itself",
             fix="rename it",
         )
@@ -179,7 +181,7 @@ def _define(
         library.define(schema, tags=_TAGS)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise TorchError(
-            f"torch takes no operator {qualified}",
+            f"torch does not take an operator {qualified}",
             why=str(error).partition("\n")[0],
             fix="pass another namespace=, or rename the operator or its arguments",
         ) from error
@@ -193,7 +195,7 @@ def _define(
 
 
 def _python_call(module: ModuleType, op: OperatorSignature, overload: Overload) -> Callable[..., Any]:
-    """The overload by the module's own function, which has the same arguments with the same defaults."""
+    """The overload as a call of the module's own function, with the same arguments and defaults."""
     function = getattr(module, op.name)
     asked = dict.fromkeys(overload.asked, True)
     if not overload.made:

@@ -1,4 +1,4 @@
-"""Schemas of torch for operators: arguments in the order and with the defaults of the module's functions."""
+"""Torch's schemas for operators: arguments in the order and with the defaults of the module's functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tensor_arguments(op: OperatorSignature, overload: Overload) -> tuple[str, ..
 
 def schema_of(op: OperatorSignature, overload: Overload) -> str:
     """`rms_norm(Tensor x, Tensor weight, Tensor? residual=None, *, float eps=1e-05) -> Tensor`."""
-    letters = iter(string.ascii_lowercase)  # an operator has 16 tensors at most
+    letters = iter(string.ascii_lowercase)  # an operator has at most 16 tensors
 
     def tensor(name: str, *, optional: bool, written: bool) -> str:
         kind = f"Tensor({next(letters)}!)" if written else "Tensor"
@@ -39,5 +39,5 @@ def _scalar(op: OperatorSignature, scalar: ScalarSignature) -> str:
     if scalar.default is None:
         return f"{kind} {scalar.name}"
     if floating and not math.isfinite(scalar.default):
-        return f"{kind}? {scalar.name}=None"  # schemas have no text for it; None stands for the default
+        return f"{kind}? {scalar.name}=None"  # schemas cannot write such a default, so None stands for it
     return f"{kind} {scalar.name}={float(scalar.default) if floating else scalar.default}"

@@ -1,7 +1,7 @@
-"""The C++ shim: calls of torch's operators that reach a library without Python on their way.
+"""The C++ shim: through it, calls of torch's operators reach a library without Python.
 
-It is one small library for all tuned libraries, compiled against the torch that is installed, by `build_shim`, and kept
-in the cache folder. Without it calls go through Python.
+It is one small library for all tuned libraries. `build_shim` compiles it against the installed torch, and it is kept in
+the cache folder. Without it, calls go through Python.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ _HEADERS = (
 _CAPSULE = "aot_tune.tables.1"
 _NAME = "aot_tune_torch.so"
 _OLDEST = (2, 11)
-"""Of torch: its stable ABI has what the shim needs from this version on."""
+"""The oldest torch whose stable ABI has what the shim needs."""
 
 _SECONDS = 600.0
 
 
 class ShimError(TorchError):
-    """The shim cannot be built, or does not go with the torch that is here."""
+    """The shim cannot be built, or does not fit this torch."""
 
 
 def build_shim(folder: str | os.PathLike[str] | None = None, *, rebuild: bool = False) -> Path:
-    """Compile the shim for the torch that is installed, unless that was done before; returns its path.
+    """Compile the shim for the installed torch, unless that was done before. Returns its path.
 
     Args:
-        folder: where it is put; by default the cache folder, where `register` looks for it.
-        rebuild: compile it although it is there.
+        folder: where to put it. The default is the cache folder, where `register` looks for it.
+        rebuild: compile it even if it exists.
 
-    The compiler is `CXX`, else g++ or c++; it takes some seconds. Python's headers must be installed.
+    The compiler is `CXX`, else g++ or c++. It takes some seconds. Python's headers must be installed.
 
     Raises:
-        ShimError: when torch is too old, or there is no compiler, or it fails; says how.
-        CacheError: when the cache folder is somebody else's, or cannot be written to.
+        ShimError: when torch is too old, when there is no compiler, or when it fails. It says what to do.
+        CacheError: when the cache folder belongs to somebody else, or is not writable.
     """
     _check_torch()
     place = Path(folder).absolute() if folder is not None else _folder(make=True)
@@ -78,7 +78,7 @@ def build_shim(folder: str | os.PathLike[str] | None = None, *, rebuild: bool = 
 
 
 def find_shim() -> Path | None:
-    """The shim that `build_shim` made for this torch, if it has."""
+    """The shim that `build_shim` made for this torch; None if there is none."""
     with contextlib.suppress(ShimError):
         _check_torch()
         place = _folder(make=False)
@@ -88,7 +88,7 @@ def find_shim() -> Path | None:
 
 
 class Shim:
-    """The shim, loaded; it stays for good, as torch keeps its functions."""
+    """The loaded shim. It stays loaded, because torch keeps its functions."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -149,28 +149,28 @@ class Shim:
 
 
 _kept: list[object] = []
-"""What the shim points to."""
+"""Objects that the shim points to, so that they stay alive."""
 
 
 @cache
 def load_shim(path: Path) -> Shim:
-    """The shim at a path, loaded once.
+    """The shim at a path. It is loaded once.
 
     Raises:
-        ShimError: when it does not go with the torch that is here.
+        ShimError: when it does not fit this torch.
     """
     return Shim(path)
 
 
 def _tables(module: ModuleType) -> int:
-    """Where the tables of a module lie."""
+    """The addresses of a module's tables."""
     capsule = getattr(module, "__tables__", None)
     valid, pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
     valid.argtypes, pointer.argtypes = [ctypes.py_object, ctypes.c_char_p], [ctypes.py_object, ctypes.c_char_p]
     pointer.restype = ctypes.c_void_p
     if capsule is None or not valid(capsule, _CAPSULE.encode()):
         raise ShimError(
-            f"{module.__name__} has no tables that this shim reads",
+            f"{module.__name__} has no tables that this shim can read",
             why="another version of aot_tune built the module",
             fix="build the module again with the version that is installed, or pass shim=False",
         )
@@ -187,7 +187,7 @@ def _check_torch() -> None:
 
 
 def _folder(*, make: bool) -> Path | None:
-    """The folder of this torch's shim in the cache; None where there is no cache."""
+    """The folder of this torch's shim in the cache; None if there is no cache."""
     from aot_tune.support.storage import cache_location, check_folder
 
     location = cache_location(os.environ)
@@ -198,7 +198,7 @@ def _folder(*, make: bool) -> Path | None:
 
 
 def _key() -> str:
-    """What a shim is made of, but for the compiler."""
+    """What a shim depends on, except for the compiler."""
     texts = [path.read_text() for path in (_SOURCE, *_HEADERS)]
     about = [torch.__version__, str(torch.version.git_version), sys.implementation.cache_tag or "", torch.__file__]
     return hashlib.sha256("\0".join([*about, *texts]).encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""What is wrong with a registration."""
+"""The error of a registration."""
 
 from __future__ import annotations
 

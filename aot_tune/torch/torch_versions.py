@@ -1,4 +1,4 @@
-"""Which versions of torch operators were tested with, and what a registration says of others."""
+"""Which versions of torch were tested, and what a registration says of others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TESTED = ("2.13",)
 
 
 class UntestedTorchWarning(UserWarning):
-    """Operators are registered with a version of torch that nobody tested them with."""
+    """Operators are registered with a version of torch that was not tested."""
 
 
 def check_torch() -> None:
-    """Refuse a torch that lacks what operators are registered by; warn once of one that is not among the tested.
+    """Refuse a torch that lacks what registration needs. Warn once about one that was not tested.
 
     Raises:
         TorchError: naming the version and what it lacks.
@@ -44,7 +44,7 @@ def check_torch() -> None:
 @cache
 def _warn(version: str) -> None:
     warnings.warn(
-        f"operators are registered with torch {version}; they were tested with {', '.join(TESTED)} alone: test what "
+        f"operators are registered with torch {version}; they were tested only with {', '.join(TESTED)}: test what "
         "uses them. warnings.simplefilter('ignore', aot_tune.torch.UntestedTorchWarning) silences this",
         UntestedTorchWarning,
         stacklevel=4,

@@ -1,5 +1,5 @@
-"""Triton's side: what reads and compiles @triton.jit functions, in processes of its own.
+"""Triton's side: reads and compiles @triton.jit functions in separate processes.
 
-`interface` alone imports Triton; it, `inspect` and `worker` run in such a process. `messages`, `client`, `installed`
-and `devices` are the build's end of it.
+Only `triton_private` and `interpreter` import Triton. They run in such a process, as do `declarations_worker` and
+`compile_worker`. `triton_messages`, `client`, `installed` and `read_declarations` are the build's side.
 """

@@ -1,7 +1,7 @@
-"""What a process without a GPU answers to packages that ask for the device when they are imported.
+"""Answers, in a process without a GPU, for packages that ask about the device when they are imported.
 
-Packages choose configs by such numbers and freeze them in globals, so that they are part of what a target's code is
-made of: they must be those of one named device per target, the same on every machine.
+Packages choose configs by these numbers and store them in globals, so the code of a target depends on them. So they are
+the numbers of one named device for each target, the same on every machine.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class DeviceFacts:
-    """A device: sizes in bytes; `shared` is what a block may ask for, `shared_unit` what one multiprocessor has.
+    """A device. Sizes are in bytes: `shared` is the limit of a block, `shared_unit` that of a multiprocessor.
 
-    `arch` is what Triton calls it: 90, or gfx942.
+
+    `arch` is Triton's name of it: 90, or gfx942.
     """
 
     name: str
@@ -36,11 +37,11 @@ class DeviceFacts:
 
     @property
     def backend(self) -> str:
-        """What Triton calls the family."""
+        """Triton's name of the family."""
         return "cuda" if isinstance(self.arch, int) else "hip"
 
 
-# Of each architecture the data-centre device that is most in use. NVIDIA: the table of compute capabilities in the
+# For each architecture, the most used data-centre device. NVIDIA: the table of compute capabilities in the
 # CUDA C++ programming guide, and the architecture white papers (A100, A10, L40S, H100 SXM, B200, RTX PRO 6000). AMD:
 # the data sheets of MI250X (one of its two dies), MI300X and MI355X, and the CDNA 2, 3 and 4 ISA guides.
 DEVICES = {
@@ -73,28 +74,29 @@ DEVICES = {
 
 
 def target_of(name: str) -> tuple[str, bool]:
-    """The architecture that a target is compiled for, a key of `DEVICES`, and whether it is compiled to PTX.
+    """The architecture that a target is compiled for, a key of `DEVICES`; and whether it is compiled to PTX.
 
     Raises:
-        ToolchainError: when Triton has no such target.
+        ToolchainError: when Triton does not have the target.
     """
     family, _, rest = name.partition("-")
     virtual = rest.startswith("ptx_")
     arch = rest.removeprefix("sm_").removeprefix("ptx_")
-    # Triton always compiles for what a device of level 90 and above has alone (the `a` of sm_90a). No other device is
-    # of the generation of sm_90; others are of those of sm_100 and sm_120, and code for all of them cannot be had.
+    # From level 90 on, Triton compiles for exactly one device (the `a` of sm_90a). sm_90 has no other device. sm_100
+    # and
+    # sm_120 have others, and Triton cannot compile code for all of them.
     if family == "cuda" and arch.removesuffix("a") in DEVICES and arch not in ("100", "120", "80a", "86a", "89a"):
         return arch.removesuffix("a"), virtual
     if family == "hip" and rest in DEVICES:
         return rest, False
     fix = f"use {name}a" if name in ("cuda-sm_100", "cuda-sm_120") else "leave it out of AOT_TUNE_TARGETS"
-    raise ToolchainError(f"Triton cannot compile for {name}", why="its code runs on one architecture alone", fix=fix)
+    raise ToolchainError(f"Triton cannot compile for {name}", why="its code runs on only one architecture", fix=fix)
 
 
 def device_of(name: str) -> DeviceFacts:
     """The device that stands for a target.
 
     Raises:
-        ToolchainError: when Triton has no such target.
+        ToolchainError: when Triton does not have the target.
     """
     return DEVICES[target_of(name)[0]]

@@ -1,7 +1,7 @@
-"""The arguments of a call as heuristics and pruners of a function see them: with expressions in them, or with numbers.
+"""A call's arguments as a function's heuristics and pruners see them: as expressions, or as numbers.
 
-Shapes, strides, dtypes, presence and integers are known; reading anything else raises, as it is known only when a
-kernel runs.
+Shapes, strides, dtypes, presence and integers are known. Reading anything else raises, because only a running kernel
+knows it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["KernelArguments", "TensorView", "UnknownValueError"]
 
 
 class UnknownValueError(Exception):
-    """A function read what is not known before a kernel runs."""
+    """A function read something that is unknown before a kernel runs."""
 
 
 class _Unknown:
-    """A scalar, or memory that the build provides: that it is there is known, what it holds is not."""
+    """A scalar, or memory that the build provides. It is known to exist, but its value is not known."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class _Unknown:
 
 
 class _ElementType:
-    """An element type where torch is not loaded: its size, and its name as torch shows it."""
+    """An element type for when torch is not loaded: its size, and its name as torch shows it."""
 
     def __init__(self, name: str) -> None:
         self.itemsize, self.is_floating_point = DTYPES[name].itemsize, DTYPES[name].is_floating
@@ -56,7 +56,7 @@ class _ElementType:
 
 
 class TensorView:
-    """What is known of a tensor: `value` turns an expression into what the reader gets."""
+    """What is known of a tensor. `value` turns an expression into what the reader gets."""
 
     def __init__(self, facts: TensorFacts, value: Callable[[Expr], Any], block: Sequence[Any] = ()) -> None:
         self._facts, self._value, self._block = facts, value, block
@@ -82,14 +82,14 @@ class TensorView:
 
     @property
     def block_shape(self) -> list[Any]:
-        """Extents of a descriptor's blocks, which a config may decide."""
+        """Extents of a descriptor's blocks. A config may decide them."""
         if not self._block:
             raise UnknownValueError(f"it reads 'block_shape' of the tensor {self._facts.name!r}")
         return [self._value(Expr.of(e)) for e in self._block]
 
     @property
     def _name(self) -> str:
-        """The spec's name of the element type; where a call decides, each is followed."""
+        """The spec's name of the element type. If a call decides it, each choice is followed."""
         for index, name in enumerate(self._facts.dtypes[:-1]):
             if bool(self._value(Expr("fact", value=self._facts.dtype_fact) == index)):
                 return name
@@ -97,7 +97,7 @@ class TensorView:
 
     @property
     def dtype(self) -> Any:
-        """torch's, where torch is loaded."""
+        """torch's dtype, if torch is loaded."""
         torch: Any = sys.modules.get("torch")
         return getattr(torch, DTYPES[self._name].torch) if torch is not None else _ElementType(self._name)
 
@@ -140,9 +140,9 @@ class TensorView:
 
 
 class KernelArguments(Mapping[str, Any]):
-    """What a function is passed, by name; `facts` are those of one call, None to get expressions.
+    """The arguments of a function, by name. `facts` are those of one call; None gives expressions.
 
-    An optional tensor is None where it is absent: with expressions, the reader is followed for both.
+    An absent optional tensor is None. With expressions, the reader is followed for both cases.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class KernelArguments(Mapping[str, Any]):
     def _integer(self, name: str, expr: Expr) -> Any:
         try:
             return self._value(expr)
-        except SpecError:  # a config or the device decides
+        except SpecError:  # a config or the device decides it
             return _Unknown(name)
 
     def _read(self, name: str, given: Given) -> Any:

@@ -1,4 +1,4 @@
-"""The build's end of the processes that hold Triton: their environment, and how functions are read in one."""
+"""The build's side of the processes that hold Triton: their environment, and reading functions in one of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from aot_tune.triton.triton_messages import Answer, InspectRequest
 __all__ = ["ADDRESS_SPACE", "ROOTS", "child_environment", "inspect", "template_roots"]
 
 ROOTS = "AOT_TUNE_TEMPLATE_ROOTS"
-"""The variable that names the folders which files of functions lie below, separated as those of PATH."""
+"""The variable with the folders that may hold files of functions, separated as in PATH."""
 ADDRESS_SPACE = 24 << 30
-"""Bytes of address space of a process: Triton's and torch's libraries take most of it, and touch little."""
+"""Bytes of address space of a process. Triton's and torch's libraries reserve most of it, but use little."""
 
 
 def template_roots(environ: Mapping[str, str]) -> list[str]:
@@ -29,10 +29,10 @@ def template_roots(environ: Mapping[str, str]) -> list[str]:
 
 
 def child_environment(environ: Mapping[str, str], search: Sequence[str], scratch: Path) -> dict[str, str]:
-    """The whole environment of a process that holds Triton.
+    """The complete environment of a process that holds Triton.
 
-    It imports from `search`, sees no GPU (what depends on one is answered for the target instead), no variable that
-    changes what Triton makes, and writes nothing outside `scratch`.
+    The process imports from `search` and writes only inside of `scratch`. It sees no GPU: questions about a device are
+    answered for the target. It gets no variable that changes what Triton makes.
     """
     child = compiler_environment(environ, scratch) | python_environment(search)
     child |= dict.fromkeys(("HOME", "TRITON_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"), str(scratch))
@@ -43,14 +43,14 @@ def child_environment(environ: Mapping[str, str], search: Sequence[str], scratch
 def inspect(
     request: InspectRequest, environ: Mapping[str, str], timeout: float = 300.0, search: Sequence[str] | None = None
 ) -> list[Answer]:
-    """Read functions in a process of its own; what is wrong with one of them is in its answer.
+    """Read functions in a separate process. If something is wrong with one, its answer says so.
 
     Args:
-        timeout: seconds for all of them.
-        search: folders to import from; by default those of this process.
+        timeout: seconds for all of them together.
+        search: folders to import from; the default is this process's.
 
     Raises:
-        ToolchainError: when Triton is missing, of a version that was not tested, or the process died.
+        ToolchainError: when Triton is missing or untested, or when the process died.
     """
     folders = list(sys.path) if search is None else list(search)
     find_triton(folders)
@@ -67,6 +67,6 @@ def inspect(
             raise ToolchainError(
                 f"reading Triton functions for {request.target} {ended}: {last[-500:]}",
                 why=f"functions {', '.join(f.function for f in request.functions)}",
-                fix="import their modules alone with Python, without a GPU",
+                fix="try to import only their modules with Python, without a GPU",
             )
         return msgspec.json.decode(answered.read_bytes(), type=list[Answer])

@@ -2,8 +2,8 @@
 
     python -m aot_tune.triton.compile_worker <target> <root>...
 
-Requests and replies are lines of JSON on its standard input and output; it ends with its input. What Triton, its
-tools and the modules of kernels print goes to the file `worker.log` of its folder, and from there into the reply.
+Requests and replies are lines of JSON on its standard input and output. It ends when its input ends. Output of Triton,
+its tools and the modules of kernels goes to the file `worker.log` in its folder, and from there into the reply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WIDTH = re.compile(r"\b(?:32|64)[ -]bit\b|\bu?int64\b|\bi64\b")
 
 
 class _StaleError(Exception):
-    """What the process has loaded is not what a fresh one would compile from."""
+    """What the process has loaded differs from what a new process would compile."""
 
 
 class _Compiler:
@@ -46,7 +46,7 @@ class _Compiler:
         self._virtual = target_of(target)[1]
         self._roots = roots
         self._functions: dict[str, Any] = {}
-        self._changed_by = ""  # the place of functions whose import has set variables of Triton
+        self._changed_by = ""  # functions whose import has set variables of Triton
         interface.fake_driver(self._device)
         stand_in(self._device)
 
@@ -54,12 +54,12 @@ class _Compiler:
         return str(self._interface.VERSION)
 
     def compile(self, request: CompileRequest) -> CompileReply:
-        """Compile one recipe; nothing that it does ends the process."""
+        """Compile one recipe. Whatever happens, the process goes on."""
         recipe = request.recipe
         try:
             jit = self._function(recipe.function)
             if self._interface.reached(jit).digest != recipe.digest:
-                # what was read and what would be compiled are not the same: the next build reads it again
+                # the function is not as it was read; the next build reads it again
                 raise _StaleError(f"{recipe.function} has changed since it was read")
             made = self._interface.compile_function(jit, recipe, self._device, self._virtual, texts=request.texts)
             with open(request.image, "wb") as file:  # noqa: PTH123 - one system call less each
@@ -90,12 +90,12 @@ class _Compiler:
 
 
 def _settings() -> dict[str, str]:
-    """Variables that change what Triton makes; modules of kernels may set them, for all kernels of their process."""
+    """Variables that change what Triton makes. Modules of kernels may set them, for all kernels of their process."""
     return {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
 
 
 def _image(signature: dict[str, str], made: Any) -> Image:
-    """The constants of `kernel.h`. What metadata a target does not have means none of it."""
+    """The constants of `kernel.h`. Metadata that a target lacks counts as none."""
     from aot_tune.triton import triton_private as interface
 
     m = made.metadata
@@ -140,7 +140,7 @@ def _map(parameter: str, found: dict[str, Any]) -> DescriptorMap:
 
 
 def _resources(made: Any) -> tuple[int, int]:
-    """Registers of a thread and bytes that it spills, as ptxas reports them, or LLVM in the assembly for AMD."""
+    """Registers of a thread and bytes that it spills: from ptxas, or from LLVM in the assembly for AMD."""
     if not made.assembly:
         found = kernel_resources(made.printed)
         return found["registers"] or -1, found["spill_bytes"]
@@ -151,7 +151,7 @@ def _resources(made: Any) -> tuple[int, int]:
 
 
 def _with_hint(error: str, recipe: Recipe, jit: Any) -> str:
-    """The error with what to do where code is refused for the 64 bits of integers, which the JIT passes with 32."""
+    """The error, with a hint if code is refused because integers have 64 bits here, and 32 with the JIT."""
     wide = [p.name for p in jit.params if recipe.signature.get(p.name) == "i64" and not p.annotation_type]
     if not wide or not _WIDTH.search(error.partition(" in `")[0]):
         return error
@@ -159,7 +159,7 @@ def _with_hint(error: str, recipe: Recipe, jit: Any) -> str:
 
 
 def _with_diagnostic(reply: CompileReply, printed: str) -> CompileReply:
-    """The reply with what was printed; MLIR prints what is wrong, and its exception says only that something is."""
+    """The reply with what was printed. MLIR prints what is wrong; its exception only says that something is."""
     found = _DIAGNOSTIC.search(printed)
     error = found[1] if found is not None and "PassManager" in reply.error else reply.error
     return msgspec.structs.replace(reply, error=error, log=(reply.log + printed)[-_KEPT:])

@@ -2,7 +2,7 @@
 
     python -m aot_tune.triton.declarations_worker <request> <answer>    # two files of JSON
 
-A process for each target: packages choose configs by the device, and freeze them when they are imported.
+Each target has its own process, because packages choose configs by the device and store them when they are imported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_function(request: FunctionRequest, roots: list[str]) -> Declarations:
     """What a function declares.
 
     Raises:
-        SpecError: when it is not there, or declares what cannot be known ahead of time.
+        SpecError: when it does not exist, or declares what cannot be known ahead of time.
     """
     function = interface.unwrap(load(request.function, roots), request.function)
     parameters = function.parameters()
@@ -41,8 +41,8 @@ def read_function(request: FunctionRequest, roots: list[str]) -> Declarations:
     constexprs = {p.name for p in parameters if p.constexpr}
     configs: list[dict[str, Any]] = []
     pruned: dict[str, list[int]] = {}
-    if not request.parameters:  # else the kernel has a space of its own
-        chosen = set(OPTIONS) & heuristics.keys()  # a heuristic has the last word
+    if not request.parameters:  # otherwise the kernel has its own space
+        chosen = set(OPTIONS) & heuristics.keys()  # a heuristic wins over a config
         configs = [{n: v for n, v in c.items() if n not in chosen} for c in function.configs()]
         _check_configs(request, configs, names)
         pruned = prune(request, function, names, constexprs, heuristics, interface.element_type)
@@ -70,7 +70,7 @@ def _check_configs(request: FunctionRequest, configs: list[dict[str, Any]], name
         for name, value in config.items():
             if name not in known and name != "ir_override":
                 raise SpecError(
-                    f"kernel {request.name!r}: a config of {request.function} has {name!r}, which is no argument",
+                    f"kernel {request.name!r}: a config of {request.function} has {name!r}, which is not an argument",
                     why=f"launch options that configs may set are {', '.join((*OPTIONS, *AMD_OPTIONS))}",
                     fix="declare `parameters` of the kernel. launch_pdl and cooperative are arguments of "
                     "TritonFunction",
@@ -92,11 +92,11 @@ def _answer(request: FunctionRequest, roots: list[str]) -> Answer:
     except Exception as error:
         traceback.print_exc()
         what = f"kernel {request.name!r}: reading {request.function} fails: {type(error).__name__}: {error}"
-        return Answer(name=request.name, fault=Fault(what=what, fix="import its module alone with Python"))
+        return Answer(name=request.name, fault=Fault(what=what, fix="try to import only its module with Python"))
 
 
 def main() -> int:
-    """Answer the request of one file in another."""
+    """Answer the request in one file with another file."""
     request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=InspectRequest)
     device = device_of(request.target)
     interface.fake_driver(device)

@@ -1,4 +1,4 @@
-"""Fragments as functions of Triton, which takes code from files alone: each is written to a module and imported."""
+"""Fragments as Triton functions. Triton takes code only from files, so each is written to a module and imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PREFIX = "aot_tune_fragment_"
 
 
 def fragment_function(fragment: TritonFragment, folder: Path) -> Any:
-    """The @triton.jit function of a fragment; its module is kept below `folder`, and imported once a process.
+    """The @triton.jit function of a fragment. Its module is kept below `folder` and imported once in a process.
 
     Raises:
         ToolchainError: when the fragment was written by another version of this package.
@@ -26,8 +26,8 @@ def fragment_function(fragment: TritonFragment, folder: Path) -> Any:
     digest = hashlib.sha256(text.encode()).hexdigest()
     if digest != fragment.digest:
         raise ToolchainError(
-            f"the function of the fragment {fragment.name!r} is another one than when it was rendered",
-            why="one build is at work with two versions of aot_tune",
+            f"the function of the fragment {fragment.name!r} has changed since it was rendered",
+            why="the build uses two versions of aot_tune",
             fix="configure and build again",
         )
     name = f"{_PREFIX}{digest[:16]}"

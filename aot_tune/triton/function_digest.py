@@ -1,7 +1,7 @@
-"""What a function's code is made of: its source, that of all functions it reaches, and the globals that they read.
+"""What a function's code depends on: its source, the sources of all functions that it reaches, and their globals.
 
-Triton's own digest differs between its versions and moves with line numbers; this one does neither. Triton's library
-is left out: the toolchain's identity covers it.
+Triton's own digest differs between versions and changes with line numbers. This one does not. Triton's library is left
+out, because the toolchain's identity covers it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MISSING = object()
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """A function and all that it reaches: `functions` holds each source, its file, and the number of its first line.
+    """A function and all that it reaches. `functions` has each source, its file, and the number of its first line.
 
-    Files are named as their modules are (`package/module.py`), so that no folder of the machine is in a message.
+    Files are named by their modules (`package/module.py`), so that no folder of the machine is in a message.
     """
 
     digest: str
@@ -34,11 +34,11 @@ class Reached:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files that were read, sorted."""
+        """The files that were read, sorted."""
         return tuple(sorted({file for _, file, _ in self.functions}))
 
     def place(self, source: str, line: int) -> str:
-        """`file.py:line` of a line of one of the sources, counted from 1; empty when it is not among them."""
+        """`file.py:line` of a line of one of the sources, counted from 1; empty if the source is unknown."""
         for text, file, first in self.functions:
             if text == source:
                 return f"{file}:{first + line - 1}"
@@ -50,8 +50,8 @@ def reach(function: Any, is_jit: Callable[[object], bool], plain: Callable[[obje
 
     Args:
         function: a @triton.jit function.
-        is_jit: whether an object is one, or another callable of Triton with a source.
-        plain: the value of a constexpr, the name of a dtype, anything else as it is.
+        is_jit: whether an object is a @triton.jit function, or another callable of Triton with a source.
+        plain: maps a constexpr to its value, a dtype to its name, and anything else to itself.
     """
     walk = _FunctionWalk(is_jit, plain)
     walk.add(function)
@@ -67,7 +67,7 @@ class _FunctionWalk:
         self.functions: list[tuple[str, str, int]] = []
 
     def add(self, function: Any) -> None:
-        """Take a function with all that it reads."""
+        """Add a function and all that it reads."""
         if id(function) in self.seen or _of_triton(function):
             return
         self.seen.add(id(function))
@@ -82,7 +82,7 @@ class _FunctionWalk:
         self.texts.append("\n".join([function.__qualname__, kind, source, *defaults, *sorted(values)]))
 
     def reads(self, function: Any) -> Iterator[tuple[str, object]]:
-        """Paths such as `module.NAME` that the source reads from outside, each with its value."""
+        """Names outside of the function that the source reads, such as `module.NAME`, each with its value."""
         python = function.fn
         outside = dict(python.__globals__)
         outside |= {
@@ -101,11 +101,11 @@ class _FunctionWalk:
     def _read(self, path: str, value: object) -> str:
         bare = self.plain(value)
         name = _choice(bare)
-        # `tl.PropagateNan.ALL` says which it is; by another name the value has to
+        # `tl.PropagateNan.ALL` names the choice; under another name, its value must tell
         return type(bare).__qualname__ if name and path.rpartition(".")[2] == name else self.text(value)
 
     def text(self, value: object) -> str:
-        """A value as text that says all that code can be made of; functions are followed."""
+        """A value as text that says everything code may depend on. Functions are followed."""
         given, value = value, self.plain(value)
         if name := _choice(value):
             return f"{type(value).__qualname__}.{name}"
@@ -122,7 +122,7 @@ class _FunctionWalk:
         return f"{type(value).__qualname__}{self.text(held)}" if held else self._code(value)
 
     def _held(self, value: Any, constant: bool) -> dict[str, object]:
-        """What an object holds: a record, or one that is a constant, so that code may be made of any part of it."""
+        """The contents of an object that is a record or a constant, because code may depend on any part of it."""
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         held = getattr(value, "__dict__", {})
@@ -132,7 +132,7 @@ class _FunctionWalk:
         return dict(held)
 
     def _code(self, value: Any) -> str:
-        """Functions and classes: their name, and their source unless they are of Triton."""
+        """The name of a function or class, with its source unless it is Triton's."""
         name = getattr(value, "__qualname__", type(value).__qualname__)
         if _of_triton(value) or inspect.isbuiltin(value) or getattr(value, "__module__", "") == "builtins":
             return str(name)
@@ -163,7 +163,7 @@ def _value(node: ast.AST, outside: dict[str, object]) -> object:
     if not isinstance(node, ast.Attribute):
         return _MISSING
     base = _value(node.value, outside)
-    # attributes of modules and classes are constants of the code; those of other values follow from the value
+    # attributes of modules and classes are read; the attributes of other values follow from the value
     return getattr(base, node.attr, _MISSING) if isinstance(base, (types.ModuleType, type)) else _MISSING
 
 
@@ -172,7 +172,7 @@ def _of_triton(value: object) -> bool:
 
 
 def _choice(value: object) -> str:
-    """The name of one of Triton's own choices; some of its versions have enumerations of Python's, others have not."""
+    """The name of one of Triton's own choices. Only some versions use Python's enumerations for them."""
     name = getattr(value, "name", None) if type(value).__module__.startswith("triton._C.") else None
     return name if isinstance(name, str) else ""
 

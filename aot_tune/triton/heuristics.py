@@ -1,4 +1,4 @@
-"""From the heuristics of a function to expressions, and from its pruners to the configs that they leave."""
+"""Turns a function's heuristics into expressions, and its pruners into the configs that they leave."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REMEDY = "pass it as an expression in `arguments` of TritonFunction instead"
 
 
 class Decorated(Protocol):
-    """What is needed of `interface.Function`."""
+    """What is needed of `triton_private.Function`."""
 
     @property
     def autotuner(self) -> Any | None:
@@ -29,16 +29,16 @@ class Decorated(Protocol):
         ...
 
     def heuristics(self) -> Any:
-        """Parameters with what computes them, and whether configs are seen by it."""
+        """Parameters with the functions that compute them, and whether these see configs."""
         ...
 
     def configs(self) -> list[dict[str, Any]]:
-        """Those of the autotuner."""
+        """The configs of the autotuner."""
         ...
 
 
 def passed(request: FunctionRequest, names: list[str]) -> dict[str, Given]:
-    """What parameters of these names are passed by a call, without defaults."""
+    """What a call passes for parameters of these names, without defaults."""
     both = {**request.operands, **request.arguments}
     return {n: both[n] for n in names if n in both}
 
@@ -46,17 +46,17 @@ def passed(request: FunctionRequest, names: list[str]) -> dict[str, Given]:
 def trace_heuristics(
     request: FunctionRequest, function: Decorated, names: list[str], element_type: Callable[[str], Any]
 ) -> tuple[dict[str, Expr], list[str]]:
-    """Each heuristic as an expression of the call and of parameters, and those that give booleans.
+    """Each heuristic as an expression of the call and of parameters; and the names of those that give booleans.
 
-    What a heuristic gives is compared with the value of its expression on the problems and on random calls.
+    The results of a heuristic are compared with the value of its expression, on the problems and on random calls.
 
     Raises:
-        SpecError: when one cannot be followed, with its name.
+        SpecError: when one cannot be followed. It names the heuristic.
     """
     given = passed(request, names)
     own: dict[str, Any] = {n: parameter(n) for n in request.parameters}
     configured = {} if own else {k: parameter(k) for config in function.configs() for k in config}
-    for name in request.arguments:  # what the author passes stands above both
+    for name in request.arguments:  # what the author passes wins over both
         own.pop(name, None), configured.pop(name, None)
     found: dict[str, Expr] = {}
     booleans = []
@@ -67,7 +67,7 @@ def trace_heuristics(
         what = f"kernel {request.name!r}: the heuristic for {name!r} of {request.function}"
         if name not in names and name not in OPTIONS:
             raise SpecError(
-                f"{what} is of no argument",
+                f"{what} is not for an argument",
                 why=f"launch options that heuristics may give are {', '.join(OPTIONS)}",
                 fix="name a function without it",
             )
@@ -93,7 +93,7 @@ def _traced(compute: Callable[[Any], Any], arguments: KernelArguments, what: str
         ) from error
     except SpecError as error:
         placed = error.what if error.what.startswith(what) else f"{what}: {error.what}"
-        # the function may be a package's, which its author here does not change
+        # the function may be from a package that the author does not change
         raise SpecError(placed, why=error.why, fix=f"{error.fix}; or {_REMEDY}" if error.fix else _REMEDY) from error
     except Exception as error:
         raise SpecError(
@@ -116,9 +116,9 @@ def _check(
     known: Sequence[Facts],
     what: str,
 ) -> bool:
-    """Compare with the heuristic itself: operators of Python that expressions read otherwise (`~`) would show.
+    """Compare with the heuristic itself. This finds operators that mean something else for expressions, such as `~`.
 
-    Whether all that it gives are booleans.
+    Returns whether all of its results are booleans.
     """
     names = sorted(expr.facts())
     draw = random.Random(0)
@@ -134,16 +134,15 @@ def _check(
         said = expr.evaluate(facts)
         if int(truth) != said:
             raise SpecError(
-                f"{what} gives {truth!r}, and its expression {expr.key()} gives {said}, for {dict(facts)}",
-                why="it uses an operator that means something else for expressions, or it reads something beside the "
-                "call",
+                f"{what} gives {truth!r}, but its expression {expr.key()} gives {said}, for {dict(facts)}",
+                why="it uses an operator that means something else for expressions, or it reads more than the call",
                 fix=_REMEDY,
             )
     return kinds == {bool}
 
 
 class _AnyFacts(dict[str, int]):
-    """Facts of a random call; one that nobody has asked for before is drawn then."""
+    """Facts of a random call. A fact is drawn when it is first asked for."""
 
     def __init__(self, known: Mapping[str, int], draw: random.Random) -> None:
         super().__init__(known)
@@ -154,7 +153,7 @@ class _AnyFacts(dict[str, int]):
         return self[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As `[]`: every fact is known."""
+        """Like `[]`, because every fact is known."""
         del default
         return self[name]
 
@@ -169,7 +168,7 @@ def _drawn(name: str, draw: random.Random) -> int:
 
 
 class _Named(dict[str, Any]):
-    """Arguments that were passed by position; one that was passed by name is found as well."""
+    """Arguments that were passed by position. Those that were passed by name are found too."""
 
     def __init__(self, first: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         super().__init__(first)
@@ -179,7 +178,7 @@ class _Named(dict[str, Any]):
         return self._rest[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of all arguments."""
+        """Like `get` of all arguments."""
         return self[name] if name in self else self._rest.get(name, default)
 
 
@@ -191,10 +190,10 @@ def prune(
     heuristics: Mapping[str, Expr],
     element_type: Callable[[str], Any],
 ) -> dict[str, list[int]]:
-    """For each problem the configs that the autotuner's own pruners leave; empty where it has none.
+    """For each problem, the configs that the autotuner's own pruners leave; empty if it has no pruners.
 
     Raises:
-        SpecError: when one fails, or gives configs of its own.
+        SpecError: when a pruner fails, or gives configs of its own.
     """
     tuner = function.autotuner
     if tuner is None or not request.pruners or (tuner.early_config_prune is None and tuner.perf_model is None):
@@ -217,7 +216,7 @@ def prune(
 
 
 def _pruned(tuner: Any, values: dict[str, Any], constexprs: set[str], what: str) -> list[Any]:
-    """The autotuner's answer. Whether arguments come by position or by name is the caller's choice: both are tried."""
+    """The autotuner's answer. Callers may pass arguments by position or by name, so both are tried."""
     by_name = {n: v for n, v in values.items() if n in constexprs}
     attempts = (
         (_Named({n: v for n, v in values.items() if n not in by_name}, values), by_name),

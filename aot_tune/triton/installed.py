@@ -1,4 +1,4 @@
-"""The Triton that is installed: where it lies, and whether its version is one that was tested. Nothing imports it."""
+"""The installed Triton: where it is, and whether its version was tested. Nothing here imports it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _VERSION = re.compile(r"^__version__ *= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """The package: its folder, and its version."""
+    """The package's folder and version."""
 
     folder: Path
     version: str
 
 
 def check_version(version: str) -> None:
-    """Accept the versions whose private interface is known.
+    """Accept only versions whose private interface is known.
 
     Raises:
-        ToolchainError: for any other, with what to install.
+        ToolchainError: for any other version, with what to install.
     """
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None or not FIRST <= (int(match[1]), int(match[2])) <= LAST:
@@ -41,7 +41,7 @@ def check_version(version: str) -> None:
 
 
 def find_triton(search: Sequence[str] | None = None) -> Installed:
-    """The package that `import triton` would find in `search`, by default where this process imports from.
+    """The package that `import triton` would find in `search`; the default is where this process imports from.
 
     Raises:
         ToolchainError: when there is none, or its version was not tested.
@@ -54,7 +54,7 @@ def find_triton(search: Sequence[str] | None = None) -> Installed:
             return Installed(start.parent.resolve(), match[1] if match else "")
     raise ToolchainError(
         "Triton is not installed",
-        why="a kernel of backend 'triton' is compiled when the library is built",
+        why="kernels of backend 'triton' are compiled when the library is built",
         fix=f"`pip install 'triton>={FIRST[0]}.{FIRST[1]},<{LAST[0]}.{LAST[1] + 1}'`, or name it among the build "
         "requirements",
     )

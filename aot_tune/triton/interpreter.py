@@ -1,7 +1,7 @@
-"""Triton's interpreter: calls a @triton.jit function on arrays of the host, without a GPU and without torch.
+"""Runs @triton.jit functions in Triton's interpreter, on arrays of the host: without a GPU and without torch.
 
-Only for a process that was started with TRITON_INTERPRET=1: whether a function is interpreted is decided when Triton is
-imported. What is private of the interpreter stands here, read in versions 3.6 and 3.9.
+Use it only in a process started with TRITON_INTERPRET=1: when Triton is imported, it decides whether functions are
+interpreted. This module uses private parts of the interpreter, as read in versions 3.6 and 3.9.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["InterpretedTensor", "call", "descriptor_of", "interpreted"]
 
 
 class _Storage:
-    """The memory of a tensor, where the interpreter asks for it; it is the host's already."""
+    """The memory of a tensor, in the form that the interpreter asks for. It is host memory already."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -40,11 +40,11 @@ class _Storage:
         return self
 
     def copy_(self, other: object) -> None:
-        """Nothing: it is the same memory."""
+        """Do nothing: it is the same memory."""
 
 
 class _ElementTypeName:
-    """An element type, recognised by its name as torch shows it."""
+    """An element type, recognised by torch's name for it."""
 
     def __init__(self, name: str, itemsize: int) -> None:
         self._name, self.itemsize = f"torch.{name}", itemsize
@@ -60,13 +60,13 @@ class _ElementTypeName:
 
 
 class InterpretedTensor:
-    """A strided tensor in memory of numpy, with as much of torch's as the interpreter and grids ask for.
+    """A strided tensor in numpy memory, with the part of torch's interface that the interpreter and grids use.
 
     Args:
         storage: flat memory.
-        first: the index of its first element there.
-        shape, strides: in elements.
-        name: of the element type, as torch has it.
+        first: the index of its first element in the storage.
+        shape, strides: extents, and strides in elements.
+        name: torch's name of the element type.
     """
 
     def __init__(
@@ -106,36 +106,38 @@ class InterpretedTensor:
         return int(self._storage.itemsize)
 
     def new_empty(self, *_size: object, **_where: object) -> InterpretedTensor:
-        """What the interpreter fills by `set_`."""
+        """An object that the interpreter fills by `set_`."""
         return InterpretedTensor(self._storage, self._first, self.shape, self._strides, str(self.dtype)[6:])
 
     def set_(self, _storage: object, first: int, shape: Sequence[int], strides: Sequence[int]) -> None:
-        """Be the tensor with these extents: the memory is the same."""
+        """Become a tensor with these extents in the same memory."""
         self._first, self.shape, self._strides = first, tuple(shape), tuple(strides)
 
     def permute(self, order: Sequence[int]) -> InterpretedTensor:
-        """Axes in another order."""
+        """The tensor with its axes in another order."""
         shape, strides = ([of[axis] for axis in order] for of in (self.shape, self._strides))
         return InterpretedTensor(self._storage, self._first, shape, strides, str(self.dtype)[6:])
 
 
 def descriptor_of(tensor: InterpretedTensor, block: Sequence[int], order: Sequence[int], padding: str) -> Any:
-    """A tensor descriptor as a host makes it."""
+    """A tensor descriptor, as a host makes it."""
     turned = tensor.permute(order) if order else tensor
     return TensorDescriptor(turned, list(turned.shape), list(turned.stride()), list(block), padding)
 
 
 def interpreted(reference: str, roots: Sequence[str]) -> Any:
-    """The function that a reference names, as the interpreter runs it, without its decorators.
+    """The interpreted form of the function that a reference names, without its decorators.
 
     Raises:
-        SpecError: when it is no @triton.jit function.
+        SpecError: when it is not a @triton.jit function.
     """
     _bridge()
     found: Any = load(reference, roots)
     while not isinstance(found, interpreter.InterpretedFunction):
         if not hasattr(found, "fn"):
-            raise SpecError(f"{reference} is no @triton.jit function", fix="name the function that has the decorator")
+            raise SpecError(
+                f"{reference} is not a @triton.jit function", fix="name the function that has the decorator"
+            )
         found = found.fn
     return found
 
@@ -146,11 +148,11 @@ def call(function: Any, grid: Sequence[int], arguments: Mapping[str, Any]) -> No
 
 
 def _bridge() -> None:
-    """What the interpreter lacks.
+    """Add what the interpreter lacks.
 
-    A Python float is passed as the JIT passes it, loop bounds may be no constants (in Triton 3.6 with newer versions of
-    numpy), matrices of bf16 are multiplied as such and not as integers, waiting for the kernel in front is nothing, and
-    some functions of libdevice are Triton's own.
+    A Python float is passed as the JIT passes it. Loop bounds may be non-constants (Triton 3.6 fails there with newer
+    versions of numpy). Matrices of bf16 are multiplied as floats, not as integers. Waiting for the kernel in front does
+    nothing. Some functions of libdevice become Triton's own.
     """
     passed, patch = interpreter._implicit_cvt, interpreter._patch_lang_tensor
 
@@ -171,7 +173,7 @@ def _bridge() -> None:
     private = cast(Any, interpreter)
     private.InterpreterBuilder.create_dot = widened
     private._patch_lang_tensor, private._implicit_cvt = with_index, convert
-    with contextlib.suppress(AttributeError):  # each version has them elsewhere
+    with contextlib.suppress(AttributeError):  # each version has them in another place
         for name in ("gdc_wait", "gdc_launch_dependents"):
             setattr(triton.language.extra.cuda, name, lambda: None)
     for module in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
@@ -180,7 +182,7 @@ def _bridge() -> None:
 
 
 def _widened(handle: Any) -> Any:
-    """A block of bf16, which the interpreter has as integers, in f32."""
+    """A block of bf16 in f32. The interpreter holds bf16 as integers."""
     if handle.dtype.scalar != tl.bfloat16:
         return handle
     wide = (handle.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -218,4 +220,4 @@ def _erf(x):  # type: ignore[no-untyped-def]
 
 
 _LIBDEVICE = {"exp": _exp, "log": _log, "sqrt": _sqrt, "rsqrt": _rsqrt, "tanh": _tanh, "erf": _erf}
-"""What kernels call most of libdevice, whose code is a GPU's."""
+"""The functions of libdevice that kernels call most. Their own code is for GPUs."""

@@ -1,4 +1,4 @@
-"""From a reference, `package.module:name` or `folder/file.py:name`, to the object that it names."""
+"""Loads the object that a reference names: `package.module:name` or `folder/file.py:name`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PACKAGE = "aot_tune_functions"
 
 
 def load(reference: str, roots: Sequence[str]) -> object:
-    """Import what a reference names; files lie below the first of `roots` that has them.
+    """Import what a reference names. A file is below the first of `roots` that has it.
 
     A file may import its neighbours (`from .blocks import x`).
 
     Raises:
-        SpecError: when it is not there, lies outside its root, or its module fails.
+        SpecError: when it does not exist, is outside of its root, or its module fails.
     """
     place, _, name = reference.partition(":")
     module_name = _file_module(place, roots) if place.endswith(".py") or "/" in place else place
@@ -47,12 +47,12 @@ def load(reference: str, roots: Sequence[str]) -> object:
 
 
 def module_file(module: str) -> str:
-    """The path that a module's name stands for: `package/module.py`, for a file below the templates its path there."""
+    """The path that a module's name stands for: `package/module.py`. For a file below the templates, its path there."""
     return module.removeprefix(f"{_PACKAGE}.").replace(".", "/") + ".py"
 
 
 def _file_module(place: str, roots: Sequence[str]) -> str:
-    """The name under which a file can be imported: the same wherever its root lies, as it ends up in names of code."""
+    """The name under which a file is imported. It is the same wherever its root is, because code contains it."""
     for root in map(Path, roots):
         path = root / place
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""Reads what the Triton functions of a library declare, for each target in a process of its own."""
+"""Reads what a library's Triton functions declare, in a separate process for each target."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from aot_tune.triton.triton_messages import FunctionRequest, Given, GivenKind, I
 __all__ = ["FAMILIES", "Inspections", "read_functions", "requests_of", "with_declarations"]
 
 Inspections = dict[str, dict[str, Declarations]]
-"""`operator/kernel` to target to what the kernel's function declares."""
+"""By `operator/kernel`, then by target: the declarations of the kernel's function."""
 
 FAMILIES = frozenset({"cuda", "hip"})
-"""Families of the devices that Triton compiles for."""
+"""Families of devices that Triton can compile for."""
 
 _SECONDS = 300.0
 
@@ -48,15 +48,15 @@ def read_functions(
     environ: Mapping[str, str],
     imported: set[str] | None = None,
 ) -> tuple[Inspections, str]:
-    """What the functions of all Triton kernels declare for targets of GPUs, and why that is not known.
+    """The declarations of all Triton kernels' functions for targets of GPUs; and why there are none.
 
-    `baselines` are those that generic variants are compiled for. To `imported` the files of a project's modules are
-    added that are imported to read them.
+    `baselines` are the targets that generic variants are compiled for. `imported` collects the files of a project's
+    modules that are imported to read the functions.
 
-    Without Triton, or with one that was not tested, there are none and the text says so; the kernels are left out then.
+    If Triton is missing or untested, there are no declarations, and the text says why. The kernels are left out then.
 
     Raises:
-        BuildError: when a function cannot be read, or a generic kernel is written in a Triton that cannot be used.
+        BuildError: when a function cannot be read, or a generic kernel needs a Triton that cannot be used.
     """
     from aot_tune.triton.client import inspect
 
@@ -87,20 +87,20 @@ def read_functions(
 
 
 def _check_needed(operators: Mapping[str, Operator], families: set[str], error: ToolchainError) -> None:
-    """Raise where a library cannot do without Triton: a generic variant on a family of its devices is written in it."""
+    """Raise if a library needs Triton, because a generic variant for its devices is written in it."""
     for operator in operators.values():
         for kernel in operator.generics:
             if kernel.triton is not None and FAMILIES & families:
                 raise BuildError(
                     f"operator {operator.name!r}: its generic kernel {kernel.name!r} is a Triton function: "
                     f"{error.what}",
-                    why=error.why or "every call must have an answer",
+                    why=error.why or "every call must have a variant",
                     fix=error.fix,
                 ) from error
 
 
 def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Declarations) -> None:
-    """Raise for what a function's autotuner does around a launch that a library cannot do."""
+    """Raise if a function's autotuner does something around a launch that a library cannot do."""
     operator_name, _, kernel_name = name.partition("/")
     operator = operators[operator_name]
     function = operator.kernel(kernel_name).triton
@@ -126,9 +126,9 @@ def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Dec
 
 
 def with_declarations(operator: Operator, found: Inspections, families: Sequence[str]) -> Operator:
-    """The operator with what its Triton functions declare; those of which nothing is known are left out.
+    """The operator with the declarations of its Triton functions. Functions without declarations are left out.
 
-    Nothing changes where no target is a GPU's.
+    If no target is a GPU's, nothing changes.
     """
     if all(k.triton is None for k in operator.kernels) or set(families) <= {"cpu"}:
         return operator
@@ -145,7 +145,7 @@ def with_declarations(operator: Operator, found: Inspections, families: Sequence
 def _generic_targets(
     operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target]
 ) -> list[Target]:
-    """What generic variants that are Triton functions are compiled for, beside the targets."""
+    """The additional targets that generic variants in Triton are compiled for."""
     served = FAMILIES if any(k.triton is not None for op in operators.values() for k in op.generics) else frozenset()
     return [t for t in baselines if t.family in served and t.name not in {u.name for u in targets}]
 
@@ -162,7 +162,7 @@ def requests_of(operators: Mapping[str, Operator], target: Target) -> list[Funct
 
 
 def _allowed(kernel: Kernel, target: Target) -> bool:
-    """Whether the kernel's constraints on the target alone hold."""
+    """Whether the kernel's constraints that concern only the target hold."""
     facts = {f"target.{n}": v for n, v in target.facts.items()}
     return all_of(tuple(c for c in kernel.constraints if c.facts() and c.facts() <= facts.keys()), facts)
 

@@ -1,4 +1,4 @@
-"""Stand-ins for torch's questions about the device, put in place when a package imports torch, and only then."""
+"""Answers torch's questions about the device. They are installed only when a package imports torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["stand_in"]
 
 
 def stand_in(device: DeviceFacts) -> None:
-    """Have torch answer for a device that is not there, for the rest of this process."""
+    """Make torch answer for a device that does not exist here, for the rest of this process."""
     if "torch" in sys.modules:
         _replace(sys.modules["torch"], device)
     else:
@@ -23,7 +23,7 @@ def stand_in(device: DeviceFacts) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds torch as it would be found without it, and changes it as soon as it is loaded."""
+    """Finds torch where it would be found anyway, and changes it as soon as it is loaded."""
 
     def __init__(self, device: DeviceFacts) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""What the build and the processes that hold Triton tell each other: plain data, as JSON."""
+"""The messages between the build and the processes that hold Triton: plain data, as JSON."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ GivenKind = Literal["pointer", "integer", "quotient", "scalar", "constant", "des
 
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a tensor in every call: `shape` and `strides` hold `Expr.data`, strides in elements.
+    """What is known of a tensor in every call. `shape` and `strides` are `Expr.data`; strides are in elements.
 
-    `dtypes` are its element types as the spec names them (`bf16`); where there are several, the fact `dtype_fact` is
-    the index of the one that a call has.
+    `dtypes` are its element types by the spec's names (`bf16`). If there are several, the fact `dtype_fact` is the
+    index of the one that a call has.
     """
 
     name: str
@@ -44,10 +44,10 @@ class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a parameter of the function is passed.
+    """What is passed for a parameter of the function.
 
-    `expr` is `Expr.data` of an integer, `value` a constant or the default of a scalar, `block` the extents of a
-    descriptor's blocks (`Expr.data`).
+    `expr` is `Expr.data` of an integer. `value` is a constant or a scalar's default. `block` has the extents of a
+    descriptor's blocks as `Expr.data`.
     """
 
     kind: GivenKind
@@ -58,7 +58,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProblemFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of the workload, for pruners: all facts of it by name."""
+    """A problem of the workload, for pruners: all of its facts by name."""
 
     id: str
     facts: dict[str, int]
@@ -68,13 +68,13 @@ class FunctionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A function to read.
 
     Args:
-        name: the kernel's, for messages.
+        name: the kernel's name, for messages.
         function: the reference, as in `TritonFunction`.
         arguments: what the kernel's author passes, by parameter.
-        operands: tensors, scalars and dims of the operator, which a parameter of their name is passed.
+        operands: tensors, scalars and dims of the operator. A parameter with such a name gets it.
         parameters: names of the kernel's own parameters.
-        problems: of the workload.
-        pruners: whether they are asked.
+        problems: the problems of the workload.
+        pruners: whether the pruners are asked.
     """
 
     name: str
@@ -87,7 +87,7 @@ class FunctionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Functions to read for one target; `roots` are the folders that files are named below."""
+    """Functions to read for one target. `roots` are the folders that may hold files of functions."""
 
     target: str
     roots: list[str]
@@ -103,9 +103,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one function: what it declares, or why that is not known.
+    """The result for one function: its declarations, or why they are unknown.
 
-    `imported` are the files of a project's modules that were imported to read it and those before it.
+    `imported` are the files of a project's modules that were imported to read it and the functions before it.
     """
 
     name: str
@@ -115,9 +115,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A function to compile: the image is to be written to the file `image`.
+    """A function to compile. The image is written to the file `image`.
 
-    `texts` asks for what lies between as well.
+    `texts` also asks for the intermediate texts.
     """
 
     recipe: Recipe
@@ -126,9 +126,9 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescriptorMap(msgspec.Struct, frozen=True, kw_only=True):
-    """How the driver is to encode the tensor map of a descriptor: `block` is the box, outermost axis first.
+    """How the driver must encode the tensor map of a descriptor. `block` is the box, outermost axis first.
 
-    `element_type` and `swizzle` count as Triton does, `element_size` is in bytes.
+    `element_type` and `swizzle` are Triton's numbers. `element_size` is in bytes.
     """
 
     parameter: str
@@ -140,9 +140,9 @@ class DescriptorMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """What an image is launched with: the constants of `kernel.h`, sizes in bytes; and what ptxas or LLVM said of it.
+    """How an image is launched: the constants of `kernel.h`, with sizes in bytes; and what ptxas or LLVM reported.
 
-    `registers` (of a thread) and `spill_bytes` are -1 where nobody said.
+    `registers` (of a thread) and `spill_bytes` are -1 if nothing was reported.
     """
 
     name: str
@@ -166,10 +166,10 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompileReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a compile: an image, or in `error` the line that matters; `log` is all that was printed.
+    """The result of a compile: an image, or in `error` the line that matters. `log` is everything that was printed.
 
-    `lasting` says that the same would happen again; `stale` that the process has loaded another state of the source.
-    `texts` are by name, such as `ttgir`, if they were asked for.
+    `lasting`: it would happen again. `stale`: the process has loaded another state of the source. `texts` are by name,
+    such as `ttgir`, if they were requested.
     """
 
     image: Image | None = None

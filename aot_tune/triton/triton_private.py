@@ -1,7 +1,7 @@
-"""Everything that is private of Triton: unwrapping decorated functions, and compiling one without a GPU.
+"""Everything that uses private parts of Triton: unwrapping decorated functions, and compiling without a GPU.
 
-Nothing of this is documented by Triton, and each line of it was read in versions 3.6 and 3.9; `installed` refuses
-others. No other module of the project imports Triton.
+Triton documents none of this. It was read in versions 3.6 and 3.9, and `installed` refuses untested versions. Only this
+module and `interpreter` import Triton.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ __all__ = [
 
 VERSION = str(triton.__version__)
 OWN_DEFAULT = "own"
-"""The key of a constant that stands for a parameter's default, where that is no plain value."""
+"""The key of a constant that stands for a parameter's default, if the default is not plain data."""
 DESCRIPTOR_ROUNDING = "round_f32_to_tf32" in {f.name for f in dataclasses.fields(TensorDescriptor)}
-"""Whether a descriptor that is passed in parts has that flag behind the one for padding: since 3.7."""
+"""Whether a descriptor that is passed in parts has this flag after the one for padding: since 3.7."""
 _TEXTS = ("ttgir", "ptx", "amdgcn")
 """Stages whose results people read."""
 BASELINE_PTX = {80: 80, 89: 81}
-"""The PTX version of a baseline, for all drivers of CUDA 12; of sm_89 that of 12.1, which has floats of 8 bits."""
+"""The PTX version of a baseline, which all drivers of CUDA 12 take. For sm_89 it is 12.1's, which has 8-bit floats."""
 
 _ELEMENT_TYPES = {
     "f32": core.float32, "f64": core.float64, "f16": core.float16, "bf16": core.bfloat16,
@@ -70,7 +70,7 @@ _ELEMENT_TYPES = {
 
 
 class CompileError(Exception):
-    """A function could not be compiled; the message is the line that matters. `lasting`: it would happen again."""
+    """A function could not be compiled. The message is the line that matters. `lasting`: it would happen again."""
 
     def __init__(self, message: str, lasting: bool = True) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ class CompileError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A decorated function: `layers` are its decorators, the outermost first, `jit` is what they end at."""
+    """A decorated function. `layers` are its decorators, the outermost first. `jit` is the function inside of them."""
 
     jit: Any
     layers: tuple[Any, ...]
@@ -90,7 +90,7 @@ class Function:
         return next((layer for layer in self.layers if isinstance(layer, Autotuner)), None)
 
     def heuristics(self) -> Iterator[tuple[str, Any, bool]]:
-        """Parameters with what computes them, in the order of a call; and whether configs are seen by it."""
+        """Parameters with the functions that compute them, in the order of a call; and whether these see configs."""
         inner = self.autotuner is None
         for layer in self.layers:
             inner = inner or layer is self.autotuner
@@ -98,14 +98,14 @@ class Function:
                 yield from ((name, compute, inner) for name, compute in layer.values.items())
 
     def configs(self) -> list[dict[str, Any]]:
-        """Those of the autotuner: constexprs and launch options, without options that are left to Triton."""
+        """The autotuner's configs: constexprs and launch options, without options that are left to Triton."""
         tuner = self.autotuner
         found = [c.all_kwargs() for c in tuner.configs] if tuner is not None else []
         names = self.jit.arg_names
         return [{k: unwrapped(v) for k, v in c.items() if v is not None or k in names} for c in found]
 
     def hooked(self) -> bool:
-        """Whether anything runs around a launch beside what `reset_to_zero` and `restore_value` do."""
+        """Whether anything other than `reset_to_zero` and `restore_value` runs around a launch."""
         tuner = self.autotuner
         own = tuner is not None and (
             tuner.user_defined_pre_hook
@@ -119,7 +119,7 @@ class Function:
         return bool(self.jit.debug)
 
     def parameters(self) -> tuple[KernelParameter, ...]:
-        """In order; a default that is no plain value stands as `{"own": text}`."""
+        """The parameters in order. A default that is not plain data becomes `{"own": text}`."""
         return tuple(
             KernelParameter(
                 name=p.name,
@@ -135,10 +135,10 @@ class Function:
 
 
 def unwrap(value: object, reference: str) -> Function:
-    """What a decorated function is made of.
+    """The parts of a decorated function.
 
     Raises:
-        SpecError: when it is no @triton.jit function.
+        SpecError: when it is not a @triton.jit function.
     """
     layers: list[Any] = []
     while not isinstance(value, JITFunction) and isinstance(value, KernelInterface) and hasattr(value, "fn"):
@@ -156,7 +156,7 @@ def unwrap(value: object, reference: str) -> Function:
 
 
 def unwrapped(value: Any) -> Any:
-    """A constexpr's value, anything else as it is."""
+    """A constexpr's value. Anything else stays as it is."""
     return value.value if isinstance(value, core.constexpr) else value
 
 
@@ -164,11 +164,11 @@ def _plain_default(value: Any) -> Any:
     value = unwrapped(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return as_data(value)
-    return {OWN_DEFAULT: re.sub(r" at 0x[0-9a-f]+", "", str(value))}  # an address is another one in each process
+    return {OWN_DEFAULT: re.sub(r" at 0x[0-9a-f]+", "", str(value))}  # addresses differ between processes
 
 
 def element_type(name: str) -> Any:
-    """An element type of the spec, or as Triton writes it (`fp32`, `i32`), as it is in kernels: `tl.bfloat16`."""
+    """An element type in the form that kernels use, `tl.bfloat16`, from the spec's name or Triton's (`fp32`, `i32`)."""
     if name in _ELEMENT_TYPES:
         return _ELEMENT_TYPES[name]
     known = {str(t): t for t in vars(core).values() if isinstance(t, core.dtype)}
@@ -180,8 +180,8 @@ _reached: dict[int, tuple[Any, Reached]] = {}
 
 
 def reached(jit: Any) -> Reached:
-    """The digest of a function and the sources that it is of; computed once."""
-    # by identity: to hash a function, Triton computes its own digest, which costs as much and refuses more
+    """The digest of a function, with the sources that it covers. It is computed once."""
+    # by identity: Triton's hash of a function is as slow as this and refuses more functions
     if id(jit) not in _reached:
         _reached[id(jit)] = (jit, _reach(jit))
     return _reached[id(jit)][1]
@@ -213,7 +213,7 @@ class _FakeUtils:
 
 
 class _FakeDriver:
-    """What code that asks Triton for the device gets where there is none."""
+    """What code gets that asks Triton for the device when there is none."""
 
     def __init__(self, device: DeviceFacts) -> None:
         self._device, self.utils = device, _FakeUtils(device)
@@ -241,7 +241,7 @@ class _FakeDriver:
 
 
 def fake_driver(device: DeviceFacts) -> None:
-    """Have Triton answer for a device that is not there, for the rest of this process."""
+    """Make Triton answer for a device that does not exist here, for the rest of this process."""
     driver.set_active(_FakeDriver(device))
 
 
@@ -251,7 +251,7 @@ def _target(device: DeviceFacts) -> Any:
 
 @contextlib.contextmanager
 def symbolic_helpers(functions: list[Any]) -> Iterator[None]:
-    """While this lasts, what heuristics call of Triton takes expressions: `triton.next_power_of_2`, `triton.cdiv`."""
+    """In the block, `triton.next_power_of_2` and `triton.cdiv`, which heuristics call, also take expressions."""
     original_power, original_cdiv = triton.next_power_of_2, triton.cdiv
 
     def power(value: Any) -> Any:
@@ -275,7 +275,7 @@ def symbolic_helpers(functions: list[Any]) -> Iterator[None]:
 class Compiled:
     """An image, what Triton says of it, its assembly text, and what its tools printed.
 
-    `texts` are what its stages make, by name: `ttgir`, `ptx` or `amdgcn`.
+    `texts` are the results of its stages, by name: `ttgir`, `ptx` or `amdgcn`.
     """
 
     image: bytes
@@ -286,11 +286,11 @@ class Compiled:
 
 
 def compile_function(jit: Any, recipe: Recipe, device: DeviceFacts, virtual: bool, *, texts: bool = False) -> Compiled:
-    """Compile as a recipe says to cubin or hsaco; to PTX where `virtual`, which ptxas must take as well.
+    """Compile to cubin or hsaco, as a recipe says. If `virtual`, compile to PTX that ptxas accepts too.
 
-    With `texts`, what its stages make is kept.
+    With `texts`, the results of the stages are kept.
 
-    These are the steps of `triton.compile`, without its cache of files, which takes a third of the time.
+    These are the steps of `triton.compile` without its file cache, which takes a third of the time.
 
     Raises:
         CompileError: when it does not compile.
@@ -332,7 +332,7 @@ def _known(given: dict[str, Any], backend: Any, function: str) -> dict[str, Any]
 
 
 def _source(jit: Any, recipe: Recipe, backend: Any) -> Any:
-    """The function with types, constants and marks, as the JIT's binder would give them."""
+    """The function with types, constants and attributes, as the JIT's binder would set them."""
     names = [p.name for p in jit.params]
     if names != list(recipe.signature):
         raise CompileError(f"error: {recipe.function} has other parameters than when it was read: {', '.join(names)}")
@@ -362,7 +362,7 @@ def _constant(p: Any, recipe: Recipe) -> Any:
 
 
 def _stages(source: Any, backend: Any, target: Any, options: Any, texts: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What each stage makes, and the metadata that they leave."""
+    """The result of each stage, and the metadata that the stages leave."""
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
     context = ir.context()
@@ -375,12 +375,12 @@ def _stages(source: Any, backend: Any, target: Any, options: Any, texts: bool) -
     results: dict[str, Any] = {}
     for name, run in stages.items():
         module = run(module, metadata)
-        results[name] = str(module) if texts and name in _TEXTS else module  # later stages change it in place
+        results[name] = str(module) if texts and name in _TEXTS else module  # because later stages change it in place
     return results, metadata
 
 
 def _placed(error: Any, sources: Reached) -> str:
-    """`file.py:line: error: message`, of the innermost function that does not compile."""
+    """`file.py:line: error: message`, for the innermost function that does not compile."""
     inner = error
     while isinstance(inner.__cause__, CompilationError):
         inner = inner.__cause__
@@ -396,5 +396,5 @@ def _placed(error: Any, sources: Reached) -> str:
     return f"{place}: error: {text}{shown}" if place else f"error: {text}{shown}"
 
 
-knobs.compilation.disable_line_info = True  # lines hold paths: the same source would give other bytes elsewhere
-knobs.nvidia.dump_ptxas_log = True  # registers and spills are nowhere else
+knobs.compilation.disable_line_info = True  # line infos hold paths, so the same source would give other bytes elsewhere
+knobs.nvidia.dump_ptxas_log = True  # registers and spills are reported nowhere else

@@ -1,1 +1,1 @@
-"""What can be asked of vendors' libraries on the machine that has the device: their algorithms, as plain numbers."""
+"""Asks vendors' libraries, on the machine that has the device, for their algorithms as plain numbers."""

@@ -1,7 +1,7 @@
 """The algorithms that cuBLASLt has for a product on the current device, as configs of the kernels `cublaslt`.
 
-Run in a process that may use the GPU (as a program: `python -m aot_tune.vendor.cublaslt --problems IN --out OUT`); the
-answer is plain numbers. An algorithm is told by its attributes and the library's version, never by its place in a list.
+Run it in a process that may use the GPU: `python -m aot_tune.vendor.cublaslt --problems IN --out OUT`. The answer is
+plain numbers. An algorithm is identified by its attributes and the library's version, never by its place in a list.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from aot_tune.vendor.tiles import CLUSTERS
 __all__ = ["WORKSPACE_LIMIT", "Found", "Product", "enumerate_algorithms", "serves"]
 
 WORKSPACE_LIMIT = 32 << 20
-"""Bytes; the baseline has as many."""
+"""Bytes of workspace, as many as the baseline has."""
 
 HEURISTICS = 16
 CHECKS = 12_000
-"""How many configs the library is asked about per product, by default."""
+"""About how many configs of a product the library is asked about by default."""
 
 _MULTIPROCESSORS = 132
 _CLUSTERS = (0, *CLUSTERS)
 _INNER_SHAPES = (0, 1, 2, 3, 4)
 _SPLITS = (2, 3, 4, 5, 6, 8, 12, 16)
 _SHORTEST_PART = 128
-"""Steps of K that a part of a split product has at least."""
+"""The least number of K steps in each part of a split product."""
 _CLUSTER_PROBE = 2
 _PROBED = 3
-"""Configs that tell which clusters and inner shapes an algorithm has."""
+"""How many configs are used to find out which clusters and inner shapes an algorithm has."""
 _VARIANTS_OF_A_TILE = 3
 _NAMED_SHARE = 8
-"""An algorithm that is among the library's heuristics is asked about so many times as often as another."""
+"""An algorithm among the library's heuristics gets this many times as many questions as another."""
 _UNNAMED_COST = 2.0
-"""One that is not is taken to be so many times slower: of 493 that an H200 tried in 16 bits none was the fastest."""
+"""Other algorithms are assumed to be this many times slower. An H200 tried 493 in 16 bits, and none was the fastest."""
 _ANY_REDUCTION, _FLOAT_REDUCTION = 7, 2
 
 
@@ -63,22 +63,23 @@ _ANY_REDUCTION, _FLOAT_REDUCTION = 7, 2
 class Product:
     """out[m, n] = activation(a[m, k] @ b[k, n] + bias) + residual, row-major, as the kernel's guards allow it.
 
-    With a `batch`, so many products of matrices at equal distances.
+    With a `batch`, there are that many products, of matrices at equal distances.
 
     Args:
         m: rows of a and out.
         n: columns of b and out.
         k: columns of a.
-        dtype: f32, f16 or bf16, of all tensors.
-        math: `ieee` or `tf32`; says something for f32 only.
-        a_by_columns: a's first axis is the contiguous one.
-        b_by_columns: the same of b; weights of linear layers are kept so.
-        lda: stride of a's other axis, in elements; 0: dense. So are ldb, ldd (of out) and ld_residual.
+        dtype: f32, f16 or bf16, for all tensors.
+        math: `ieee` or `tf32`. It matters only for f32.
+        a_by_columns: whether a's first axis is the contiguous one.
+        b_by_columns: the same for b. Weights of linear layers are stored so.
+        lda: stride of a's other axis, in elements; 0 means dense. ldb, ldd (of out) and ld_residual are alike.
         activation: none, relu or gelu_tanh.
-        bias: whether there is one.
-        residual: whether there is one; then there is no activation.
-        batch: number of products; more than one have no bias and no residual.
-        next_a: from one matrix a to the next, in elements; None: dense. So are next_b and next_d (of out).
+        bias: whether there is a bias.
+        residual: whether there is a residual. Then there is no activation.
+        batch: number of products. If there are several, there is no bias and no residual.
+        next_a: distance from one matrix a to the next, in elements; None means dense. next_b and next_d (of out) are
+            alike.
     """
 
     m: int
@@ -102,19 +103,19 @@ class Product:
 
     def __post_init__(self) -> None:
         if min(self.m, self.n, self.k, self.batch) < 1 or self.dtype not in TYPES or self.math not in COMPUTE:
-            raise SpecError(f"{self} is no product of positive extents in {', '.join(TYPES)}")
+            raise SpecError(f"{self} is not a product of positive extents in {', '.join(TYPES)}")
         if not serves(self.activation, residual=self.residual):
             raise SpecError(
                 f"cuBLASLt has no epilogue for activation {self.activation!r}, residual {self.residual}",
-                why="it knows relu and the GELU by tanh, and adds the residual before them",
+                why="it has relu and the GELU by tanh, and adds the residual before these",
             )
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to: configs, `heuristics` of them the library's own choice, and how many were checked.
+    """The result of a search: configs, how many of them are the library's own choices, and how many were checked.
 
-    `costs` are estimates of the configs' times, which only order them.
+    `heuristics` is the number of own choices. `costs` are estimates of the configs' times, good only for ordering.
     """
 
     configs: list[dict[str, int]]
@@ -126,7 +127,7 @@ class Found:
 
 @dataclass
 class _Search:
-    """One product's search: what all its steps need (`own`: the library's heuristics), and its counts."""
+    """One product's search: what all its steps need (`own` are the library's heuristics), and its counts."""
 
     library: Library
     product: Product
@@ -138,12 +139,12 @@ class _Search:
     found: dict[tuple[int, int], dict[int, tuple[float, dict[str, int]]]] = field(default_factory=dict)
 
     def named(self, number: int) -> bool:
-        """Whether the library's heuristics take an algorithm."""
+        """Whether an algorithm is among the library's heuristics."""
         return any(config["ALGO"] == number for config in self.own)
 
 
 def serves(activation: str, *, residual: bool) -> bool:
-    """Whether the library has an epilogue that means the same."""
+    """Whether the library has an epilogue with the same meaning."""
     return activation in ACTIVATIONS and (activation == "none" or not residual)
 
 
@@ -157,10 +158,10 @@ def enumerate_algorithms(
     """At most `limit` configs that the library says can run.
 
     First come the library's heuristics, in their order. The rest is drawn from all ids, tiles, stages, custom options,
-    swizzles, splits of K, clusters and inner shapes, most of it from the ids that the heuristics name. Combinations of
-    the former four are checked (an even sample when there are too many for `checks`); those that pass are varied in the
-    others, cheapest first. They are ranked by an estimate of time, among equals with those first that have an option
-    and a cluster of the heuristics, and taken in rounds: the best of each (id, tile), then the second best, then the
+    swizzles, splits of K, clusters and inner shapes, most of it from the ids of the heuristics. Combinations of the
+    first four are checked; if there are too many for `checks`, an even sample. Those that pass are varied in the
+    others, cheapest first. All are ranked by an estimate of time. Among equals, those with an option and a cluster of
+    the heuristics come first. They are taken in rounds: the best of each (id, tile), then the second best, then the
     third, for as many pairs as give `limit` configs.
     """
     operands = _operands(library, product)
@@ -176,7 +177,7 @@ def enumerate_algorithms(
     heuristics = len(configs)
     ids = sorted(library.ids(operands), key=lambda number: (not search.named(number), number))
     shares = [_NAMED_SHARE if search.named(number) else 1 for number in ids]
-    for place, number in enumerate(ids):  # what one does not use is left to the others
+    for place, number in enumerate(ids):  # questions that one does not use are left to the others
         allowed = (checks - search.checked) * shares[place] // sum(shares[place:])
         _search_algorithm(search, number, max(allowed, 2))
     for config in _rounds(search, limit):
@@ -208,7 +209,7 @@ def _operands(library: Library, product: Product) -> Operands:
 
 
 def _search_algorithm(search: _Search, number: int, checks: int) -> None:
-    """Find the configs of one algorithm with about `checks` questions: half for combinations, half to vary them."""
+    """Find the configs of one algorithm with about `checks` questions: half for combinations, half for variations."""
     library = search.library
     algorithm = library.algorithm(search.operands, number)
     if algorithm is None or not _can_serve(search, algorithm):
@@ -220,7 +221,7 @@ def _search_algorithm(search: _Search, number: int, checks: int) -> None:
     names = ("TILE", "STAGES", "CUSTOM", "SWIZZLE")
     fixed = {"SPLITK": 1, "REDUCTION": 0, "INNER": 0}
     base: list[dict[str, int]] = []
-    # Some algorithms have no automatic cluster: they are asked for the smallest.
+    # Some algorithms have no automatic cluster. For them, use the smallest.
     for cluster in (0, _CLUSTER_PROBE):
         for values in sample_of([tiles, stages, list(options), swizzles], checks // 2):
             config = dict(zip(names, values, strict=True)) | fixed | {"CLUSTER": cluster}
@@ -232,7 +233,7 @@ def _search_algorithm(search: _Search, number: int, checks: int) -> None:
 
 
 def _can_serve(search: _Search, algorithm: Algorithm) -> bool:
-    """Whether the algorithm takes pointers of the guards' alignment, a batch, and a residual that is not the output."""
+    """Whether the algorithm takes pointers aligned as the guards say, a batch, and a residual other than the output."""
     library, product = search.library, search.product
     for matrix in "ABCD":
         if max(library.capability(algorithm, f"MIN_ALIGNMENT_{matrix}_BYTES"), default=1) > ALIGNMENT:
@@ -243,9 +244,9 @@ def _can_serve(search: _Search, algorithm: Algorithm) -> bool:
 
 
 def _vary(search: _Search, number: int, algorithm: Algorithm, base: list[dict[str, int]], checks: int) -> None:
-    """Try splits of K, then other clusters and inner shapes, on what passed, beginning with what promises most."""
+    """Vary what passed: try splits of K, then other clusters and inner shapes. The most promising come first."""
     varied = [config | split for config in base for split in _splits(search, algorithm)]
-    varied.sort(key=lambda config: _cost(search, config))  # keeps the order of equals
+    varied.sort(key=lambda config: _cost(search, config))  # the sort keeps the order of equals
     end = search.checked + checks // 2
     for config in varied:
         if config["SPLITK"] > 1 and search.checked < end:
@@ -259,7 +260,7 @@ def _vary(search: _Search, number: int, algorithm: Algorithm, base: list[dict[st
 
 
 def _splits(search: _Search, algorithm: Algorithm) -> list[dict[str, int]]:
-    """No split of K, and those that the algorithm can do with sums in float."""
+    """No split of K, and the splits that the algorithm can do with sums in float."""
     library, product = search.library, search.product
     mask = (library.capability(algorithm, "REDUCTION_SCHEME_MASK") or [0])[0]
     mask &= _ANY_REDUCTION if product.dtype == "f32" else _FLOAT_REDUCTION
@@ -271,7 +272,7 @@ def _splits(search: _Search, algorithm: Algorithm) -> list[dict[str, int]]:
 
 
 def _shapes(search: _Search, number: int, algorithm: Algorithm, base: list[dict[str, int]]) -> list[dict[str, int]]:
-    """Clusters and inner shapes that pass for some of these configs, other than their own."""
+    """Other clusters and inner shapes that pass for some of these configs."""
     clusters: set[int] = set()
     inners: set[int] = set()
     for config in base:
@@ -283,7 +284,7 @@ def _shapes(search: _Search, number: int, algorithm: Algorithm, base: list[dict[
 
 
 def _try(search: _Search, number: int, algorithm: Algorithm, config: dict[str, int]) -> bool:
-    """Ask the library about one config, and keep it when it passes."""
+    """Ask the library about one config, and keep it if it passes."""
     library = search.library
     search.checked += 1
     if not all(library.set(algorithm, name, value) for name, value in config.items()):
@@ -300,7 +301,7 @@ def _try(search: _Search, number: int, algorithm: Algorithm, config: dict[str, i
 
 
 def _cost(search: _Search, config: dict[str, int]) -> float:
-    """An estimate of time, in products of a multiprocessor; it only orders configs of one product."""
+    """An estimate of time, in products of a multiprocessor. It only orders configs of one product."""
     p = search.product
     extents = (p.n, p.m, p.k, p.batch)
     estimate = estimate_for(p.dtype)
@@ -308,7 +309,7 @@ def _cost(search: _Search, config: dict[str, int]) -> float:
 
 
 def _rounds(search: _Search, limit: int) -> Iterator[dict[str, int]]:
-    """The best of each (id, tile), then the second best, and so on; at random but always alike among equals."""
+    """The best of each (id, tile), then the second best, and so on. Equals come in a random but fixed order."""
     usual = {(c["ALGO"], c.get("CUSTOM"), c.get("CLUSTER")) for c in search.own}
 
     def rank(one: tuple[float, dict[str, int]]) -> tuple[float, bool, int]:
@@ -330,7 +331,7 @@ def _digest(config: dict[str, int]) -> int:
 
 
 def sample_of(axes: Sequence[Sequence[int]], most: int) -> Iterator[tuple[int, ...]]:
-    """All combinations of the axes' values, or `most` of them spread evenly."""
+    """All combinations of the axes' values, or `most` of them, spread evenly."""
     total = math.prod(len(axis) for axis in axes)
     step = 1
     if total > most:  # a step without a common factor visits no combination twice
@@ -351,7 +352,7 @@ def _main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="where to write the answer, a list in the same order")
     parser.add_argument("--limit", type=int, default=48, help="configs per product")
     parser.add_argument("--checks", type=int, default=CHECKS, help="configs the library is asked about per product")
-    parser.add_argument("--library", default="", help="path of libcublasLt.so, where it is not to be looked for")
+    parser.add_argument("--library", default="", help="path of libcublasLt.so; by default it is searched for")
     given = parser.parse_args(arguments)
     try:
         library = Library(given.library)

@@ -1,7 +1,7 @@
-"""cuBLASLt through ctypes: just what is needed to ask which algorithms it has for a product, and how they are made up.
+"""cuBLASLt through ctypes: only what is needed to list its algorithms for a product, with their attributes.
 
-Numbers are those of cublasLt.h (wheels nvidia-cublas 13.10.0.20 and nvidia-cublas-cu12 12.9.3.13), where they are the
-same in both; `tests/unit/vendor/test_cublaslt_header.py` compares them with a header.
+Numbers are from cublasLt.h (wheels nvidia-cublas 13.10.0.20 and nvidia-cublas-cu12 12.9.3.13), which agree in them.
+`tests/unit/vendor/test_cublaslt_header.py` compares them with a header.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ALIGNMENT", "CONFIG", "Algorithm", "Library", "Operands", "device_fa
 NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 WHEEL_FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib")
 ALIGNMENT = 16
-"""Bytes that every pointer is a multiple of, as the guards of the kernel say."""
+"""Alignment of every pointer in bytes, as the kernel's guards require."""
 
 TYPES = {"f32": 0, "f16": 2, "bf16": 14}
 COMPUTE = {"ieee": 68, "tf32": 77}
@@ -42,7 +42,7 @@ CONFIG: dict[str, tuple[int, type[Any]]] = {
     "INNER": (7, c_uint16),
     "CLUSTER": (8, c_uint16),
 }
-"""An algorithm's attributes by the names they have in configs: the library's number, and the type of the value."""
+"""An algorithm's attributes by their names in configs: the library's number, and the type of the value."""
 
 CAPABILITY: dict[str, tuple[int, type[Any]]] = {
     "SPLITK_SUPPORT": (0, c_int32),
@@ -68,7 +68,7 @@ class Algorithm(ctypes.Structure):
 
 
 class Heuristic(ctypes.Structure):
-    """`cublasLtMatmulHeuristicResult_t`; the workspace is in bytes."""
+    """`cublasLtMatmulHeuristicResult_t`. The workspace is in bytes."""
 
     _fields_ = (
         ("algorithm", Algorithm),
@@ -105,9 +105,9 @@ _MOST_IDS = 512
 
 
 class Operands:
-    """The library's descriptors of one product; `type` and `compute` are its numbers for dtype and math.
+    """The library's descriptors of one product. `type` and `compute` are its numbers for dtype and math.
 
-    `pointers` are what its functions take: the operation, its A (our b), its B (our a), C and D.
+    `pointers` are the arguments of its functions: the operation, its A (our b), its B (our a), C and D.
     """
 
     def __init__(self, dtype: str, math: str) -> None:
@@ -121,7 +121,7 @@ class Library:
     """An opened cuBLASLt with a handle on the current device.
 
     Raises:
-        WorkerError: when there is no library, or it has no use for the device.
+        WorkerError: when there is no library, or it cannot use the device.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -143,13 +143,14 @@ class Library:
             )
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Free the handle."""
         self._lib.cublasLtDestroy(self._handle)
 
     def layout(self, to: Any, kind: int, rows: int, columns: int, ld: int, *, batch: int = 1, offset: int = 0) -> None:
-        """Fill in the layout of a column-major matrix with leading dimension `ld`, or `batch` of them, `offset` apart.
+        """Fill in the layout of a column-major matrix with leading dimension `ld`, or of a `batch` at distance
+        `offset`.
 
-        Both distances are in elements.
+        `ld` and `offset` are in elements.
         """
         _check("layout", self._lib.cublasLtMatrixLayoutInit_internal(to, ctypes.sizeof(to), kind, rows, columns, ld))
         values: list[tuple[str, Any]] = [("BATCH_COUNT", c_int32(batch)), ("STRIDED_BATCH_OFFSET", c_int64(offset))]
@@ -165,13 +166,13 @@ class Library:
         values: list[tuple[str, Any]] = [("TRANSA", c_int32(transposed_a)), ("TRANSB", c_int32(transposed_b))]
         values.append(("EPILOGUE", c_uint32(epilogue)))
         if epilogue & BIAS:
-            values.append(("BIAS_POINTER", c_void_p(ALIGNMENT)))  # looked at for its alignment only
+            values.append(("BIAS_POINTER", c_void_p(ALIGNMENT)))  # only its alignment matters
         for name, value in values:
             status = lib.cublasLtMatmulDescSetAttribute(to.desc, DESC[name], byref(value), ctypes.sizeof(value))
             _check(name, status)
 
     def heuristic(self, operands: Operands, wanted: int, workspace: int, reduction: int) -> list[Algorithm]:
-        """The algorithms that the library would take, best guess first."""
+        """The algorithms that the library would choose, best guess first."""
         preference = Preference()
         _check("preference", self._lib.cublasLtMatmulPreferenceInit_internal(preference, ctypes.sizeof(preference)))
         values: list[tuple[int, Any]] = [(PREFERENCE["MAX_WORKSPACE_BYTES"], c_uint64(workspace))]
@@ -196,14 +197,14 @@ class Library:
         return sorted(array[: found.value]) if status == 0 else []
 
     def algorithm(self, operands: Operands, number: int) -> Algorithm | None:
-        """An algorithm with the default of every attribute; None where the library refuses it."""
+        """An algorithm with the default of every attribute; None if the library refuses it."""
         made, t = Algorithm(), operands.type
         types = (operands.compute, TYPES["f32"], t, t, t, t)
         status = self._lib.cublasLtMatmulAlgoInit(self._handle, *types, number, byref(made))
         return made if status == 0 else None
 
     def capability(self, algorithm: Algorithm, name: str) -> list[int]:
-        """The values of a capability; empty where the library does not say."""
+        """The values of a capability; empty if the library does not say."""
         number, kind = CAPABILITY[name]
         written = c_size_t()
         get = self._lib.cublasLtMatmulAlgoCapGetAttribute
@@ -226,21 +227,21 @@ class Library:
         return found
 
     def set(self, algorithm: Algorithm, name: str, value: int) -> bool:
-        """Set one attribute; False where the library refuses the value."""
+        """Set one attribute. Returns False if the library refuses the value."""
         number, kind = CONFIG[name]
         given = kind(value)
         set_one = self._lib.cublasLtMatmulAlgoConfigSetAttribute
         return bool(set_one(algorithm, number, ctypes.addressof(given), ctypes.sizeof(given)) == 0)
 
     def workspace(self, operands: Operands, algorithm: Algorithm) -> int | None:
-        """Bytes that an algorithm needs for the operands; None where it cannot serve them."""
+        """Bytes that an algorithm needs for the operands; None if it cannot serve them."""
         result = Heuristic()
         status = self._lib.cublasLtMatmulAlgoCheck(self._handle, *operands.pointers, byref(algorithm), byref(result))
         return int(result.workspace) if status == 0 else None
 
 
 def device_facts() -> dict[str, int]:
-    """Number of multiprocessors of the current device, as the driver tells; empty without a driver or a context."""
+    """Number of multiprocessors of the current device, from the driver; empty without a driver or a context."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -255,7 +256,7 @@ def device_facts() -> dict[str, int]:
 
 
 def _open(path: str) -> Any:
-    """What the process has loaded, else the wheel that torch would load, else what the loader finds."""
+    """The library that the process has loaded, else the wheel that torch would load, else what the loader finds."""
     if path:
         attempts = [(path, os.RTLD_LAZY)]
     else:

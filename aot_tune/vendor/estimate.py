@@ -1,4 +1,4 @@
-"""What a product is estimated to take in a config of cuBLASLt, to try the likely ones first."""
+"""Estimates the time of a product in a config of cuBLASLt, so that likely ones are tried first."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["Estimate", "estimate_for"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of time, in products of a multiprocessor; it only orders configs of one product.
+    """An estimate of time, in products of a multiprocessor. It only orders configs of one product.
 
-    A tile takes as long as its products or as the loads of what they need, whichever is longer, and part of the other.
+    A tile takes the longer of two times, for its products and for loading their factors, and a part of the shorter one.
 
     Args:
-        load: products that take as long as one element of a row of A or B.
-        exposed: part of the shorter of products and loads that the longer does not hide.
-        wave: what a wave of tiles takes beside, in products per element of the tile.
-        split: of a split product, products that take as long as writing and reading an element of a part.
-        alone: loads of blocks without a neighbour in a cluster take so many times as long.
-        doubling: of the time, what every doubling of a cluster adds.
-        crowded: of the multiprocessors, those that clusters of more than eight blocks find room on.
+        load: products in the time of loading one element of a row of A or B.
+        exposed: the part of the shorter of the two times that the longer one does not hide.
+        wave: extra time of a wave of tiles, in products per element of the tile.
+        split: for a split product, products in the time of writing and reading an element of a part.
+        alone: factor on loads of blocks without a neighbour in a cluster.
+        doubling: share of the time that each doubling of a cluster adds.
+        crowded: share of the multiprocessors that clusters of more than eight blocks can use.
     """
 
     load: float
@@ -37,7 +37,7 @@ class Estimate:
     def time(
         self, extents: tuple[int, int, int, int], tile: int, cluster: int, split: int, multiprocessors: int
     ) -> float:
-        """Of a batch of column-major rows x columns products of some depth (`extents`, the batch last)."""
+        """The time of a batch of column-major rows x columns products of some depth (`extents`, the batch last)."""
         all_rows, all_columns, depth, batch = extents
         rows, columns = tile_sizes().get(tile, (128, 128))
         down, across = CLUSTERS.get(cluster, (1, 1))
@@ -58,8 +58,8 @@ _FLOATS = Estimate(load=64, exposed=1, wave=0, split=1600, alone=1, doubling=0)
 def estimate_for(dtype: str) -> Estimate:
     """The estimate for factors of a dtype.
 
-    That of 16 bits was fitted to the 2,227 times of 170 products that an H200's record has of one algorithm. The config
-    that it puts first is 2 % (products with 64 rows and more) and 15 % (fewer) behind the best one measured, the best
-    of its first three 0.5 %.
+    The estimate for 16 bits was fitted to an H200's record: the 2,227 times of 170 products with one algorithm. Its
+    first config is 2 % behind the best measured one for products with 64 rows or more, and 15 % for fewer rows. The
+    best of its first three is 0.5 % behind.
     """
     return _FLOATS if dtype == "f32" else _HALVES

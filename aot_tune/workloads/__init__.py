@@ -1,1 +1,1 @@
-"""Workload files: problems worth tuning with how much each counts, and traces of real runs, which are the same."""
+"""Workload files, which list problems worth tuning and their weights; and traces of real runs, in the same format."""

@@ -1,4 +1,4 @@
-"""Calls of ATen operators by what was recorded of them: tensors' shapes, strides and dtypes, and other arguments."""
+"""Calls of ATen operators as they were recorded: tensors' shapes, strides and dtypes, and other arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN = "unknown"
 
 
 class AtenTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that was passed; strides in elements. `dtype` is one of ours, or torch's name of another."""
+    """A tensor that was passed. Strides are in elements. `dtype` is one of ours, or torch's name of another."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -31,18 +31,18 @@ class AtenCall(msgspec.Struct, frozen=True, kw_only=True):
     count: float = 1.0
 
     def tensor(self, place: int) -> AtenTensor | None:
-        """The tensor that was passed there, if one was."""
+        """The tensor that was passed in a place; None if none was."""
         found = self.arguments[place] if place < len(self.arguments) else None
         return found if isinstance(found, AtenTensor) else None
 
     def value(self, place: int, name: str, default: object = None) -> object:
-        """What was passed there or by that name."""
+        """The value that was passed in a place or by name."""
         found = self.arguments[place] if place < len(self.arguments) else self.keywords.get(name)
         return default if found is None else found
 
 
 def flat_rows(tensor: AtenTensor) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Shape and strides of a tensor whose axes but the last are one; where no strides can be that, of a dense copy."""
+    """Shape and strides of a tensor as a matrix: all axes but the last become one, if necessary in a copy."""
     *outer, last = tensor.shape
     rows = math.prod(outer)
     steps = [(extent, stride) for extent, stride in zip(outer, tensor.strides, strict=False) if extent != 1]

@@ -1,4 +1,4 @@
-"""ATen operators as problems of the bundled ones: which operator computes a call, and at which strides."""
+"""Maps calls of ATen operators to problems of bundled operators: which operator, and with which strides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DTYPES = ("f32", "bf16", "f16")
 
 
 class Unmapped(Exception):  # noqa: N818 - not an error: the call is another library's
-    """No bundled operator computes a call; says why."""
+    """No bundled operator computes a call. The message says why."""
 
 
 def aten_problem(call: AtenCall) -> tuple[str, Problem]:
@@ -28,7 +28,7 @@ def aten_problem(call: AtenCall) -> tuple[str, Problem]:
 
 
 def gated_problem(gate: AtenTensor, up: AtenTensor) -> tuple[str, Problem]:
-    """`silu(gate) * up`, of tensors of one shape."""
+    """`silu(gate) * up`, for tensors of one shape."""
     (rows, width), gate_strides = flat_rows(gate)
     _, up_strides = flat_rows(up)
     return "silu_mul", problem(
@@ -50,7 +50,7 @@ def _addmm(call: AtenCall) -> tuple[str, Problem]:
 def _linear(call: AtenCall) -> tuple[str, Problem]:
     x, weight = _tensor(call, 0), _tensor(call, 1)
     if len(weight.shape) != 2 or not x.shape:
-        raise Unmapped("its weight is no matrix")
+        raise Unmapped("its weight is not a matrix")
     shape, strides = flat_rows(x)
     a = AtenTensor(shape=shape, strides=strides, dtype=x.dtype)
     b = AtenTensor(shape=weight.shape[::-1], strides=weight.strides[::-1], dtype=weight.dtype)
@@ -74,7 +74,9 @@ def _product(a: AtenTensor, b: AtenTensor, added: AtenTensor | None = None) -> t
     elif added is not None and added.shape == (rows, columns):
         present, strides["residual"] = ("residual",), added.strides
     elif added is not None:
-        raise Unmapped(f"what it adds has the shape {list(added.shape)}, neither a row's nor the result's")
+        raise Unmapped(
+            f"the tensor that it adds has the shape {list(added.shape)}, which is neither a row's nor the result's"
+        )
     dtypes = _one_dtype(a, b, *([added] if added is not None else []))
     return "gemm", problem(M=rows, N=columns, K=depth, strides=strides, present=present, dtypes=dtypes)
 
@@ -98,10 +100,10 @@ def _rms_norm(call: AtenCall) -> tuple[str, Problem]:
 
 
 def _normalised(call: AtenCall) -> AtenTensor:
-    """The input of a norm that is over its last dim."""
+    """The input of a norm over its last dim."""
     x, shape = _tensor(call, 0), call.value(1, "normalized_shape", UNKNOWN)
     if not isinstance(shape, Sequence) or list(shape) != list(x.shape[-1:]):
-        raise Unmapped("its normalized_shape is not recorded" if shape == UNKNOWN else "it is over more than a dim")
+        raise Unmapped("its normalized_shape is not recorded" if shape == UNKNOWN else "it is over several dims")
     return x
 
 
@@ -132,14 +134,14 @@ def _biased_attention(call: AtenCall) -> tuple[str, Problem]:
 
 
 def _attend(call: AtenCall, *, mask: tuple[int, str] | None, dropout: int) -> tuple[str, Problem]:
-    """`mask` is the place and name of that argument; `dropout` is the place before that of is_causal."""
+    """`mask` is the argument's place and name. `dropout` is the place of that argument; the next place is is_causal."""
     q, k, v = (_tensor(call, place) for place in (0, 1, 2))
     _must_be(call, dropout, "dropout_p", 0, default=0)
     causal = call.value(dropout + 1, "is_causal", False)
     if not isinstance(causal, bool):
         raise Unmapped("its is_causal is not recorded")
     if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
-        raise Unmapped("its tensors have not four axes")
+        raise Unmapped("its tensors do not have four axes")
     if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise Unmapped("its batches, lengths or widths of heads differ")
     batch, heads, queries, width = q.shape
@@ -153,7 +155,7 @@ def _attend(call: AtenCall, *, mask: tuple[int, str] | None, dropout: int) -> tu
 
 
 def _masks(mask: object, extents: Sequence[int], dtype: str) -> dict[str, tuple[int, ...]]:
-    """The strides of a mask or a bias by its name: 0 along the axes that it is broadcast over."""
+    """The strides of a mask or a bias, by its name. They are 0 along axes over which it is broadcast."""
     if mask is None:
         return {}
     if not isinstance(mask, AtenTensor):

@@ -1,4 +1,4 @@
-"""A library as its build described it: what was measured for it, by its manifest, and in which time, by its report."""
+"""A library as its build described it: the manifest says what was measured, the report says the times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 class BuiltLibrary(msgspec.Struct, frozen=True, kw_only=True):
-    """`tuned` has the measured problems by operator and target, `rows` what the report says of them.
+    """`tuned` has the measured problems by operator and target. `rows` has the report's rows for them.
 
     `build` is the digest of the manifest.
     """
@@ -64,10 +64,10 @@ class TimedProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_library(path: Path | None, module: str) -> Path:
-    """The folder with the manifest and the report of a build: of the library that is named, or of a Python module.
+    """The folder with the manifest and the report of a build: of the named library, or of a Python module.
 
     Raises:
-        BuildError: when it has none.
+        BuildError: when there is no such folder.
     """
     if path is None:
         folder = installed_report(module).parent
@@ -91,14 +91,14 @@ def read_library(folder: Path) -> BuiltLibrary:
 
     Raises:
         ManifestError: when the manifest cannot be read.
-        BuildError: when the report cannot be read, or is of another library.
+        BuildError: when the report cannot be read, or belongs to another library.
     """
     data = (folder / _FILES[0]).read_bytes()
     try:
         manifest = msgspec.json.decode(data, type=_Manifest)
     except msgspec.DecodeError as error:
         raise ManifestError(
-            f"{folder / _FILES[0]} is no manifest: {error}", fix="build the library again, or name another"
+            f"{folder / _FILES[0]} is not a manifest: {error}", fix="build the library again, or name another"
         ) from error
     if manifest.schema != SCHEMA:
         raise ManifestError(
@@ -124,10 +124,10 @@ def read_library(folder: Path) -> BuiltLibrary:
 
 
 def timed_problems(library: BuiltLibrary, operator: Operator, target: str) -> list[TimedProblem]:
-    """What was measured of an operator on a target: the times are those of the variants that calls get.
+    """What was measured of an operator on a target, with the times of the variants that calls get.
 
     Raises:
-        BuildError: when the operator is another than that of the build.
+        BuildError: when the operator differs from the build's.
     """
     tuned = library.tuned.get((operator.name, target), frozenset())
     found = []
@@ -139,8 +139,8 @@ def timed_problems(library: BuiltLibrary, operator: Operator, target: str) -> li
         except OptionError as error:
             raise BuildError(
                 f"{library.place}: operator {operator.name!r} was measured on {row.problem!r}",
-                why=f"that is no problem of the operator that is here: {error.what}",
-                fix="name the template root that the library was built of with --templates, or build it again",
+                why=f"this is not a problem of the operator here: {error.what}",
+                fix="with --templates, name the template root that the library was built from, or build it again",
             ) from error
         found.append(
             TimedProblem(problem=problem, ns=row.ns * (1 + row.regret), flops=row.flops, bytes=row.bytes)

@@ -1,4 +1,4 @@
-"""Workloads as people read them: a table for each operator, what is called most first."""
+"""Workloads in the form that people read: a table for each operator, the most called problem first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["call_tables", "counted"]
 
 
 def counted(weight: float, what: str = "call") -> str:
-    """A number of calls, which may be the broken one of a weight."""
+    """A number of calls. A weight may be a fraction."""
     return f"{weight:.10g} {what}{'s' * (weight != 1)}"
 
 
 def call_tables(problems: Sequence[CountedProblem], operators: Mapping[str, Operator], top: int | None = None) -> str:
-    """A table for each operator, of its `top` problems; all of them where that is not given."""
+    """A table for each operator, with its `top` problems, or with all of them by default."""
     total = sum(one.weight for one in problems)
     groups: dict[str, list[CountedProblem]] = {}
     for one in problems:
@@ -54,7 +54,7 @@ def _row(operator: Operator, one: CountedProblem, total: float) -> tuple[str, ..
 
 
 def _else(problem: Problem) -> str:
-    """What a problem's name says beside dims and dtypes: layouts, optional tensors, attributes, alignment."""
+    """The rest of a problem's name, without dims and dtypes: layouts, optional tensors, attributes, alignment."""
     said = {f"{n}={v}" for n, v in (*problem.dims.items(), *problem.dtypes.items())}
     return " ".join(part for part in problem.id.split() if part not in said)
 

@@ -1,4 +1,4 @@
-"""How much of what is called a build measured, by calls and by their time."""
+"""How much of the calls a build has measured, by number and by time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["CoveredProblem", "coverage_on", "estimate"]
 
 
 class CoveredProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that is called and what a build knows of it.
+    """A problem that is called, and what a build knows of it.
 
-    `ns` is the time of a call: measured where it is `tuned`, else an estimate by the problem `near`; None where nothing
-    of the operator was measured.
+    `ns` is the time of a call. If the problem is `tuned`, it was measured, else it is estimated from the problem
+    `near`. It is None if nothing of the operator was measured.
     """
 
     operator: str
@@ -31,7 +31,7 @@ class CoveredProblem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        """The time of all its calls, where there is one."""
+        """The time of all its calls; None if unknown."""
         return (self.ns or 0.0) * self.calls
 
 
@@ -41,7 +41,7 @@ def coverage_on(
     """What a build knows of each problem on a target.
 
     Raises:
-        BuildError: when an operator is another than that of the build.
+        BuildError: when an operator differs from the build's.
     """
     timed: dict[str, list[TimedProblem]] = {}
     by_facts: dict[str, dict[TunedFacts, TimedProblem]] = {}
@@ -66,10 +66,10 @@ def coverage_on(
 
 
 def estimate(operator: Operator, problem: Problem, timed: Sequence[TimedProblem]) -> tuple[float | None, str]:
-    """The time of a problem by that of the nearest one, and which that is; None where there is none.
+    """The time of a problem, estimated from the nearest one, and the nearest one's name; None if there is none.
 
-    The nearest has the same dtypes, if any has, and FLOPs and bytes whose ratios to this one's are the smallest. Its
-    time is multiplied by the larger ratio: what a kernel does more of is what it takes longer for.
+    The nearest has the same dtypes, if possible, and the smallest ratios of FLOPs and bytes to this problem. The
+    estimate is its time multiplied by the larger ratio, because that work decides how long a kernel takes.
     """
     if not timed:
         return None, ""

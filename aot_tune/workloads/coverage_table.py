@@ -1,4 +1,4 @@
-"""Coverage as people read it: a table for each target, then what is called most and was not measured."""
+"""Coverage in the form that people read: a table for each target, then the heaviest unmeasured problems."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _HEAD = ("operator", "problems", "measured", "calls", "covered", "time", "covere
 
 
 def coverage_table(target: str, found: Sequence[CoveredProblem], top: int) -> str:
-    """The coverage of one target, with the `top` problems that were not measured, of most time first."""
+    """The coverage of one target, with the `top` problems that were not measured, those of most time first."""
     operators = sorted({one.operator for one in found})
     rows = [_row(name, [one for one in found if one.operator == name]) for name in operators]
     lines = [f"on {target}", *("  " + line for line in columns([_HEAD, *rows, _row("all", found)]))]
     left = sorted((one for one in found if not one.tuned), key=lambda one: (-one.total, -one.calls, one.problem.id))
     if any(one.ns is not None for one in left):
         lines += [
-            "  the time of what was not measured is an estimate: that of the nearest problem that was, times how much",
-            "  more it computes or moves, whichever is more",
+            "  the time of problems that were not measured is an estimate: the time of the nearest measured",
+            "  problem, times the larger ratio of FLOPs or bytes",
         ]
     unknown = sorted({one.operator for one in left if one.ns is None})
     if unknown:

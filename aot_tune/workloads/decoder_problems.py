@@ -1,4 +1,4 @@
-"""The problems of a decoder's forward pass, for numbers of tokens, on one of the devices that share it."""
+"""The problems of a decoder's forward pass, by number of tokens, on one of the devices that share it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aot_tune.workloads.model_config import DecoderSizes
 __all__ = ["decoder_problems"]
 
 _BY_COLUMNS = {"b": (1, 0)}
-"""Weights of linear layers: rows of their memory are columns of the product."""
+"""Linear layers store weights so that rows in memory are columns of the product."""
 
 _WEIGHTED = ("weight",)
 _ADDED = ("weight", "residual", "residual_out")
@@ -23,13 +23,13 @@ Weighted = tuple[str, Problem, float]
 def decoder_problems(
     sizes: DecoderSizes, tokens: Iterable[int], *, parallel: int = 1, context: int = 0
 ) -> list[Weighted]:
-    """Operators, problems, and how often each is called in a forward pass, for each number of tokens.
+    """Operators and problems of a forward pass, with the number of calls of each, for each number of tokens.
 
-    The tokens are of one sequence, behind `context` others that attention sees. `parallel` devices share heads,
-    perceptrons and vocabulary; the problems are those of one device.
+    The tokens are of one sequence. They follow `context` others that attention sees. `parallel` devices share heads,
+    perceptrons and vocabulary. The problems are those of one device.
 
     Raises:
-        SpecError: when they cannot share a size.
+        SpecError: when the devices cannot share a size.
     """
     _check_shares(sizes, parallel)
     return [found for count in tokens for found in _forward(sizes, count, parallel, context)]
@@ -41,7 +41,7 @@ def _check_shares(sizes: DecoderSizes, parallel: int) -> None:
         "the intermediate size": sizes.expert_width,
         "vocab_size": sizes.vocabulary,
     }
-    if parallel < sizes.key_heads:  # else each device has one, of which others may have copies
+    if parallel < sizes.key_heads:  # otherwise each device has one, and several may have the same
         shared["num_key_value_heads"] = sizes.key_heads
     bad = [f"{name} {size}" for name, size in shared.items() if size % parallel]
     if parallel > sizes.key_heads and parallel % sizes.key_heads:
@@ -50,7 +50,7 @@ def _check_shares(sizes: DecoderSizes, parallel: int) -> None:
         fits = [str(n) for n in range(1, sizes.heads + 1) if _fit(sizes, n)]
         raise SpecError(
             f"{sizes.name}: {parallel} devices cannot share {' and '.join(bad)}",
-            why="each device must get an equal share of the heads, the perceptron's columns and the words",
+            why="each device must get an equal share of the heads, the perceptron's columns and the vocabulary",
             fix=f"choose --tp among {', '.join(fits)}",
         )
 
@@ -61,14 +61,14 @@ def _fit(sizes: DecoderSizes, parallel: int) -> bool:
 
 
 def _forward(sizes: DecoderSizes, tokens: int, parallel: int, context: int) -> Iterator[Weighted]:
-    """One forward pass. What a layer adds to its input is added in the norm that follows, as RMS norm can."""
+    """One forward pass. RMS norm can add a residual, so a layer's sum with its input is computed in the next norm."""
     layers, dtypes = sizes.layers, {"T": sizes.dtype}
     yield "rms_norm", problem(R=tokens, D=sizes.hidden, present=_WEIGHTED, dtypes=dtypes), 1
     yield "rms_norm", problem(R=tokens, D=sizes.hidden, present=_ADDED, dtypes=dtypes), 2 * layers
     yield from _attention(sizes, tokens, parallel, context)
     if sizes.experts:
         yield _linear(sizes, tokens, sizes.experts, sizes.hidden, layers)
-        pairs = tokens * sizes.experts_per_token  # spread as evenly as they can be
+        pairs = tokens * sizes.experts_per_token  # spread as evenly as possible
         busy = min(sizes.experts, pairs)
         yield from _perceptron(sizes, -(-pairs // busy), parallel, layers * busy)
     else:
@@ -92,7 +92,7 @@ def _attention(sizes: DecoderSizes, tokens: int, parallel: int, context: int) ->
 
 
 def _perceptron(sizes: DecoderSizes, tokens: int, parallel: int, calls: int) -> Iterator[Weighted]:
-    """One product makes gate and up: they are the halves of its rows."""
+    """One product computes gate and up: they are the halves of its rows."""
     width = sizes.expert_width // parallel
     yield _linear(sizes, tokens, 2 * width, sizes.hidden, calls, bias=sizes.mlp_bias)
     halves = {"gate": (2 * width, 1), "up": (2 * width, 1)}
@@ -105,7 +105,7 @@ def _perceptron(sizes: DecoderSizes, tokens: int, parallel: int, calls: int) -> 
 
 
 def _linear(sizes: DecoderSizes, rows: int, columns: int, depth: int, calls: int, *, bias: bool = False) -> Weighted:
-    """A product with a weight; where devices add up their parts of one, its bias is added behind that."""
+    """A product with a weight. If devices add up their parts of it, its bias is added after that."""
     present: Sequence[str] = ("bias",) if bias else ()
     asked = problem(M=rows, N=columns, K=depth, order=_BY_COLUMNS, present=present, dtypes={"T": sizes.dtype})
     return "gemm", asked, calls

@@ -1,6 +1,6 @@
-"""Files of operator inputs, as torch's benchmarks and TritonBench keep them: calls as text with their counts.
+"""Files of operator inputs, as in torch's benchmarks and TritonBench: calls as text, with their counts.
 
-`((T([16, 32], f16), T([32, 64], f16, stride=(1, 32))), {})` are the arguments of one: positional ones, then by name.
+`((T([16, 32], f16), T([32, 64], f16, stride=(1, 32))), {})` are the arguments of a call: by position, then by name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FORM = "write the arguments as ((T([16, 32], f16), T([32, 64], f16)), {}), and 
 
 
 def map_inputs(document: Mapping[str, Any], name: str, calls: MappedCalls) -> None:
-    """Count the calls of a JSON object: under each operator's name its inputs with their counts.
+    """Count the calls of a JSON object. It has, for each operator's name, its inputs with their counts.
 
     Raises:
-        SpecError: for inputs that cannot be read, with the operator and their place in its list.
+        SpecError: for inputs that cannot be read. It names the operator and their place in its list.
     """
     for operator, listed in document.items():
         if operator == "metadata":
@@ -37,10 +37,10 @@ def map_inputs(document: Mapping[str, Any], name: str, calls: MappedCalls) -> No
 
 
 def map_inputs_log(text: str, name: str, calls: MappedCalls) -> None:
-    """Count the calls of a log: lines `Operator: NAME`, each with lines `cnt: COUNT, INPUTS` behind it.
+    """Count the calls of a log: lines `Operator: NAME`, each followed by lines `cnt: COUNT, INPUTS`.
 
     Raises:
-        SpecError: for a line that is neither, by file and line.
+        SpecError: for a line that is neither. It names file and line.
     """
     operator = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -52,8 +52,8 @@ def map_inputs_log(text: str, name: str, calls: MappedCalls) -> None:
         counted = _COUNTED.fullmatch(line.strip())
         if counted is None or not operator:
             raise SpecError(
-                f"{name}:{number}: {line[:80]!r} is no line of operator inputs",
-                why="lines are `Operator: NAME`, or `cnt: COUNT, INPUTS` behind one",
+                f"{name}:{number}: {line[:80]!r} is not a line of operator inputs",
+                why="lines are `Operator: NAME`, or `cnt: COUNT, INPUTS` after one",
                 fix=_FORM,
             )
         _map(operator, counted[2], float(counted[1]), f"{name}:{number}", calls)
@@ -67,7 +67,7 @@ def _entries(listed: Any, place: str) -> Iterator[tuple[str, float]]:
         count = entry.get("count", 1) if isinstance(entry, Mapping) else None
         if not isinstance(text, str) or isinstance(count, bool) or not isinstance(count, (int, float)) or count < 0:
             raise SpecError(
-                f"{place}: {str(listed)[:80]} is no list of inputs with counts",
+                f"{place}: {str(listed)[:80]} is not a list of inputs with counts",
                 fix='write [{"inputs": "((T([16, 32], f16), T([32, 64], f16)), {})", "count": 2}]',
             )
         yield text, float(count)
@@ -96,7 +96,7 @@ def _map(operator: str, text: str, count: float, place: str, calls: MappedCalls)
 
 
 def _by_dims(operator: str, stated: Mapping[str, Any], count: float, place: str) -> AtenCall:
-    """A product by its dims, strides and dtype, as TritonBench keeps it; those of what addmm adds come first."""
+    """A product by its dims, strides and dtype, as in TritonBench. Those of the tensor that addmm adds come first."""
     try:
         rows, columns, depth = (int(stated[name]) for name in ("M", "N", "K"))
         *first, a, b = _listed(stated["strides"])
@@ -109,14 +109,14 @@ def _by_dims(operator: str, stated: Mapping[str, Any], count: float, place: str)
             raise ValueError("strides of another number of axes")
     except (KeyError, IndexError, TypeError, ValueError, SyntaxError) as error:
         raise SpecError(
-            f"{place}: {stated} is no product: {error}",
+            f"{place}: {stated} is not a product: {error}",
             fix="write ((), {'M': '16', 'N': '4096', 'K': '64', 'strides': '[[64, 1], [1, 64]]', 'dtype': 'bf16'})",
         ) from error
     return AtenCall(name="mm" if operator == "gemm" else operator, arguments=arguments, count=count)
 
 
 def _added(stated: Mapping[str, Any], strides: Any, whole: tuple[int, int]) -> tuple[Any, Any]:
-    """Shape and strides of what addmm adds: stated as a shape, or a row that is repeated, or as large as the result."""
+    """Shape and strides of the tensor that addmm adds: as stated, a repeated row, or as large as the result."""
     if "bias" in stated:
         shape = tuple(int(extent) for extent in _listed(stated["bias"]))
         return shape, row_major(shape)
@@ -128,14 +128,14 @@ def _listed(value: Any) -> Any:
 
 
 def _read(text: str, place: str) -> tuple[list[Any], dict[str, Any]]:
-    """Positional arguments and those by name; the text is parsed, never run."""
+    """Arguments by position and by name. The text is parsed, never run."""
     try:
         arguments, keywords = _value(ast.parse(text.strip().strip("'\""), mode="eval").body)
         if isinstance(arguments, tuple) and isinstance(keywords, dict):
             return list(arguments), keywords
     except (SyntaxError, TypeError, ValueError, RecursionError) as error:
         raise SpecError(f"{place}: {text[:80]!r} cannot be read: {error}", fix=_FORM) from error
-    raise SpecError(f"{place}: {text[:80]!r} are no arguments", fix=_FORM)
+    raise SpecError(f"{place}: {text[:80]!r} are not arguments", fix=_FORM)
 
 
 def _value(node: ast.expr) -> Any:

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler: calls of ATen operators are events, nested as one operator calls others."""
+"""Traces of torch.profiler: calls of ATen operators are events, nested because operators call others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VIEWS = frozenset(
 
 @dataclass
 class _Event:
-    """A call that an event tells of, with those that it made itself."""
+    """A call that an event describes, with the calls that it made itself."""
 
     call: AtenCall
     thread: object
@@ -49,7 +49,7 @@ class _Outcome:
 
 
 def map_profile(events: Sequence[Any], name: str, calls: MappedCalls) -> None:
-    """Count the calls of a trace. Of calls within each other, the outermost that can be mapped counts.
+    """Count the calls of a trace. Among nested calls, the outermost one that can be mapped counts.
 
     Raises:
         SpecError: when shapes were not recorded.
@@ -90,7 +90,7 @@ def _nested(events: Sequence[Any], name: str) -> list[_Event]:
 
 
 def _resolve(event: _Event) -> list[_Outcome]:
-    """The call as a problem; else what it calls, if any of that is one; else that it is none."""
+    """The call as a problem, or else its inner calls if one of them is a problem, or else the reason why it is none."""
     try:
         operator, problem = aten_problem(event.call)
         return [_Outcome(event, operator, problem)]
@@ -103,9 +103,9 @@ def _resolve(event: _Event) -> list[_Outcome]:
 
 
 def _with_gates(outcomes: Iterable[_Outcome]) -> Iterator[_Outcome]:
-    """The outcomes of a thread, where silu and the multiplication behind it are one: silu_mul.
+    """The outcomes of a thread. silu and a following multiplication become one: silu_mul.
 
-    Between them there may be the product that makes the other factor.
+    The product that makes the other factor may come between them.
     """
     waiting: _Outcome | None = None
     products = 0

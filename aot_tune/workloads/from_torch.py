@@ -1,4 +1,4 @@
-"""What torch wrote of the calls of its operators: traces of the profiler, or operator inputs, told apart by text."""
+"""What torch wrote about calls of its operators: profiler traces or operator inputs, recognised by their text."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["map_torch"]
 
 _GZIP = b"\x1f\x8b"
 _EVENTS = "traceEvents"
-_WHY = "a trace of torch.profiler is read, or a file of operator inputs"
-_FIX = "write one by export_chrome_trace, of a profile with record_shapes=True"
+_WHY = "it must be a trace of torch.profiler or a file of operator inputs"
+_FIX = "write one with export_chrome_trace, from a profile with record_shapes=True"
 
 
 def map_torch(data: bytes, name: str, calls: MappedCalls) -> None:
     """Count the calls of a file.
 
     Raises:
-        SpecError: when it is of another form, or cannot be read.
+        SpecError: when it has another form, or cannot be read.
     """
     if data.startswith(_GZIP):
         try:
@@ -37,7 +37,7 @@ def map_torch(data: bytes, name: str, calls: MappedCalls) -> None:
     try:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{name} is no JSON: {error}", why=_WHY, fix=_FIX) from error
+        raise SpecError(f"{name} is not JSON: {error}", why=_WHY, fix=_FIX) from error
     if isinstance(document, dict) and _EVENTS in document:
         document = document[_EVENTS]
     if isinstance(document, list):

@@ -1,7 +1,7 @@
-"""PyTorch TunableOp's results, or what it recorded to be tuned, as problems of gemm and batched_gemm.
+"""Results of PyTorch's TunableOp, or calls that it recorded for tuning, as problems of gemm and batched_gemm.
 
-Each line has a call of BLAS: C = op(A) op(B), all three by columns, op(A) of m x k and op(B) of k x n. By rows, the
-same memory is out = a b with M = n and N = m: B holds a and A holds b.
+Each line has a call of BLAS: C = op(A) op(B). All three are column-major; op(A) is m x k and op(B) is k x n. Read as
+row-major, the same memory is out = a b with M = n and N = m: a is in B, and b is in A.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DTYPES = {
 
 
 class BlasCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A product as BLAS is asked for it; matrices of a batch lie behind each other."""
+    """A product in the form that BLAS takes. The matrices of a batch follow each other in memory."""
 
     transposed_a: bool
     transposed_b: bool
@@ -43,10 +43,10 @@ class BlasCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def map_tunableop(text: str, name: str, calls: MappedCalls) -> None:
-    """Count the calls of a CSV file; each has the weight 1, as the file does not say how often it was made.
+    """Count the calls of a CSV file. Each has weight 1, because the file does not say how often it was made.
 
     Raises:
-        SpecError: for a line that is not TunableOp's, by file and line.
+        SpecError: for a line that is not TunableOp's. It names file and line.
     """
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
         if not row or row[0] == "Validator":
@@ -54,7 +54,7 @@ def map_tunableop(text: str, name: str, calls: MappedCalls) -> None:
         operation = _OPERATION.fullmatch(row[0])
         if operation is None or len(row) < 2:
             raise SpecError(
-                f"{name}:{number}: {','.join(row)[:80]!r} is no line of TunableOp's results",
+                f"{name}:{number}: {','.join(row)[:80]!r} is not a line of TunableOp's results",
                 why="lines begin with Validator, or with the name of an operation, such as GemmTunableOp_float_NT",
                 fix="name a file that TunableOp wrote (PYTORCH_TUNABLEOP_FILENAME), such as tunableop_results0.csv",
             )
@@ -73,12 +73,12 @@ def _call(text: str, kind: str, place: str) -> BlasCall:
     found = _PARAMETERS.fullmatch(text)
     if found is None or (found[6] is not None) != (kind == "GemmStridedBatched"):
         raise SpecError(
-            f"{place}: {text!r} are no parameters of {kind}",
-            why="they are read as tn_M_N_K_ld_LDA_LDB_LDC, with _B_ and a number of matrices before _ld_ for a batch",
+            f"{place}: {text!r} are not parameters of {kind}",
+            why="the form is tn_M_N_K_ld_LDA_LDB_LDC; a batch has _B_ and its number of matrices before _ld_",
             fix="record the file again, or remove the line",
         )
     if "c" in (found[1], found[2]):
-        raise SpecError(f"{place}: {text!r} is conjugated, which real numbers cannot be", fix="remove the line")
+        raise SpecError(f"{place}: {text!r} is conjugated, but there are only real numbers", fix="remove the line")
     across, down = found[1] == "t", found[2] == "t"
     m, n, k = (int(found[i]) for i in (3, 4, 5))
     dense = (k if across else m, n if down else k, m)
@@ -94,13 +94,13 @@ def _check_leading(given: Sequence[int], dense: Sequence[int], what: str) -> Non
     for name, leading, rows in zip(("lda", "ldb", "ldc"), given, dense, strict=True):
         if leading < rows:
             raise SpecError(
-                f"{what}: {name} is {leading}, and a column of that matrix has {rows} elements",
+                f"{what}: {name} is {leading}, but a column of that matrix has {rows} elements",
                 fix="record the file again, or remove the line",
             )
 
 
 def blas_problem(call: BlasCall, *, dtype: str, bias: bool = False, math: str = "ieee") -> tuple[str, Problem]:
-    """The operator and the problem that are this call of BLAS, on the same memory."""
+    """The operator and the problem that equal this call of BLAS, on the same memory."""
     a = (1, call.ldb) if call.transposed_b else (call.ldb, 1)
     b = (1, call.lda) if call.transposed_a else (call.lda, 1)
     strides = {"a": a, "b": b, "out": (call.ldc, 1)}

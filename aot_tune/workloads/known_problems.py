@@ -1,4 +1,4 @@
-"""Problems of files against the operators that they name: each is checked as a build would, then they add up."""
+"""Compares problems of files with the operators that they name: checks each as a build would, then adds them up."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ BY_TEMPLATES = "--templates names the template root of a project's own operators
 def known(
     lines: Iterable[CountedProblem], operators: Mapping[str, Operator], elsewhere: str = BY_TEMPLATES
 ) -> list[CountedProblem]:
-    """The lines with their problems in the normal form.
+    """The lines, with their problems in the normal form.
 
     Args:
-        elsewhere: where operators may be that are not among these, for the message.
+        elsewhere: where other operators may be, for the message.
 
     Raises:
-        SpecError: for lines with a problem that its operator does not have, by file and line.
+        SpecError: for lines with a problem that its operator does not have. It names file and line.
     """
     found: list[CountedProblem] = []
     wrong: list[AotTuneError] = []
-    checked: dict[tuple[str, str], Problem] = {}  # a trace of many processes has the same problems again and again
+    checked: dict[tuple[str, str], Problem] = {}  # traces of many processes repeat the same problems
     for line in lines:
         key = line.operator, line.problem.id
         try:
@@ -69,7 +69,7 @@ def _checked(line: CountedProblem, operators: Mapping[str, Operator], elsewhere:
 
 
 def _arguments(operator: Operator) -> str:
-    """What a problem of an operator can state, in words."""
+    """Everything that a problem of an operator can state, in words."""
     words = [f"dims {', '.join(operator.dims)}"]
     words += [f"dtypes {v}: {', '.join(choices)}" for v, choices in operator.dtypes.items()]
     words += [f"attribute {a.name}: {', '.join(a.choices)}" for a in operator.attributes]
@@ -78,7 +78,7 @@ def _arguments(operator: Operator) -> str:
 
 
 def add_up(lines: Iterable[CountedProblem]) -> list[CountedProblem]:
-    """One line for each problem, of all that is said of it; what counts most comes first."""
+    """One line for each problem, with the sum of its weights. The heaviest problem comes first."""
     sums: dict[tuple[str, str], CountedProblem] = {}
     for line in lines:
         key = line.operator, line.problem.id

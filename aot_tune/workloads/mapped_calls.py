@@ -1,4 +1,4 @@
-"""Calls of other libraries: those that an operator computes are problems of it, the others are counted by name."""
+"""Calls of other libraries. Those that an operator computes become its problems, the others are counted by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 12
 
 
 class MappedCalls:
-    """What was mapped of some files, and what was not; `operators` are those that are mapped to."""
+    """The calls of some files, mapped and not mapped. `operators` are those that calls are mapped to."""
 
     def __init__(self, operators: Mapping[str, Operator]) -> None:
         self.problems: list[CountedProblem] = []
@@ -25,7 +25,7 @@ class MappedCalls:
         self._operators = operators
 
     def add(self, call: str, operator: str, problem: Problem, weight: float = 1.0) -> str:
-        """Count a call as a problem of an operator; why it is none, in words, or nothing."""
+        """Count a call as a problem of an operator. Returns why it is none, in words; empty if it is one."""
         declared = self._operators[operator]
         try:
             check_call(declared, problem)
@@ -42,7 +42,7 @@ class MappedCalls:
         self.left[call, reason] = self.left.get((call, reason), 0.0) + count
 
     def told(self) -> list[str]:
-        """Lines on what was not mapped: most calls first."""
+        """Lines on calls that were not mapped, the most frequent first."""
         if not self.left:
             return []
         rows = sorted(self.left.items(), key=lambda item: (-item[1], item[0]))

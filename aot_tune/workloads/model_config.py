@@ -1,4 +1,4 @@
-"""The sizes of a decoder, of its config.json as Hugging Face's transformers keep it."""
+"""The sizes of a decoder, from its config.json in the form of Hugging Face's transformers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["DecoderSizes", "read_model"]
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _BY_TRACE = (
-    "run it with torch.profiler and take `aot-tune workload from-torch`, or trace a run of the library with "
+    "run it with torch.profiler and use `aot-tune workload from-torch`, or trace a run of the library with "
     "AOT_TUNE_TRACE"
 )
 
 
 class DecoderSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the problems of a forward pass follow from; `name` is the file's.
+    """The sizes that determine the problems of a forward pass. `name` is the file's.
 
-    Without experts, `expert_width` is that of the one multilayer perceptron of a layer.
+    Without experts, `expert_width` is the width of a layer's single multilayer perceptron.
     """
 
     name: str
@@ -43,17 +43,17 @@ class DecoderSizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_model(text: bytes, name: str, dtype: str = "") -> DecoderSizes:
-    """The sizes in a config.json; `dtype` is taken in place of the model's where it is given.
+    """The sizes in a config.json. If `dtype` is given, it replaces the model's.
 
     Raises:
-        SpecError: when it is none, lacks a size, or is of a decoder of another kind; with the file's name.
+        SpecError: when it is not a config.json, lacks a size, or is of another kind of decoder. It names the file.
     """
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{name} is no JSON: {error}", fix="name the config.json of a model") from error
+        raise SpecError(f"{name} is not JSON: {error}", fix="name the config.json of a model") from error
     if not isinstance(document, dict):
-        raise SpecError(f"{name} is no JSON object: {str(document)[:60]}", fix="name the config.json of a model")
+        raise SpecError(f"{name} is not a JSON object: {str(document)[:60]}", fix="name the config.json of a model")
     inner = document.get("text_config")
     stated = document | inner if isinstance(inner, dict) else document
     _check_kind(stated, name)
@@ -93,7 +93,7 @@ def _size(stated: Mapping[str, Any], field: str, name: str, default: int | None 
         near = did_you_mean(field, stated)
         raise SpecError(
             f"{name}: it has no {field}",
-            why="the sizes of products depend on it, and no other name is read",
+            why="the sizes of products depend on it, and only this name is read",
             fix=f'add "{field}": NUMBER to the file' + (f", or rename what is there: {near}" if "mean" in near else ""),
         )
     if type(value) is not int or value < 1:
@@ -128,13 +128,13 @@ def _dtype(stated: Mapping[str, Any], name: str) -> str:
 
 
 def _check_kind(stated: Mapping[str, Any], name: str) -> None:
-    """Refuse decoders of other layers than attention and a gated perceptron, each behind an RMS norm."""
+    """Refuse decoders whose layers are not attention and a gated perceptron, each after an RMS norm."""
     activation = next(
         (stated[f] for f in ("hidden_act", "hidden_activation", "activation_function") if f in stated), ""
     )
     other = ""
     if activation not in ("", "silu", "swish"):
-        other = f"its activation is {activation!r}, where silu_mul computes silu"
+        other = f"its activation is {activation!r}, but silu_mul computes silu"
     elif "layer_norm_eps" in stated and "rms_norm_eps" not in stated:
         other = "its norms are layer norms"
     elif stated.get("is_encoder_decoder"):
@@ -148,7 +148,7 @@ def _check_kind(stated: Mapping[str, Any], name: str) -> None:
             other = f"it has decoder_sparse_step: {stated['decoder_sparse_step']}"
     if other:
         raise SpecError(
-            f"{name}: its layers are not those that are known here: {other}",
+            f"{name}: its layers are of an unknown kind: {other}",
             why="a layer is attention and a gated perceptron or experts of one kind, each behind an RMS norm",
             fix=_BY_TRACE,
         )

@@ -1,4 +1,4 @@
-"""Whether traces are of a library: of another one they say nothing about it."""
+"""Whether traces come from a library. Traces of another one say nothing about it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FIX = "name the build that was traced with --library, or"
 def of_library(
     lines: Iterable[CountedProblem], library: BuiltLibrary, operators: Mapping[str, Operator]
 ) -> tuple[list[CountedProblem], list[str]]:
-    """The lines, checked, and warnings: of another build of the library, where the problems are ones of this one, too.
+    """The lines, checked, and warnings: one for a trace of another build whose problems this build has too.
 
-    Lines without the head of a trace are taken to be of any library.
+    Lines without the head of a trace count for any library.
 
     Raises:
         SpecError: for a trace of another library, and for problems that this one's operators do not have.
@@ -47,7 +47,7 @@ def of_library(
 
 
 def stranger(header: TraceHeader, name: str, prefix: str, here: str, fix: str) -> SpecError | None:
-    """What is wrong with a trace of another library than the one of a name and a prefix; `here` says where that is."""
+    """The error for a trace of another library than the given one. `here` says where that is."""
     if header.library == name and header.prefix in ("", prefix):
         return None
     said = f"{header.library!r}" + (f" with the prefix {header.prefix!r}" if header.prefix else "")
@@ -56,24 +56,24 @@ def stranger(header: TraceHeader, name: str, prefix: str, here: str, fix: str) -
 
 
 def _absent(line: CountedProblem, library: BuiltLibrary, declared: Mapping[str, Operator]) -> SpecError | None:
-    """What is wrong with an operator that the library has not, or that is declared nowhere here."""
+    """The error for an operator that the library lacks, or that no operator.py here declares."""
     if line.operator in declared:
         return None
     if line.operator not in library.operators:
         return SpecError(
             f"{line.place}: library {library.name!r} has no operator {line.operator!r}",
-            why=f"so says the manifest at {library.place}",
+            why=f"according to the manifest at {library.place}",
             fix=did_you_mean(line.operator, library.operators),
         )
     return SpecError(
         f"{line.place}: operator {line.operator!r} of library {library.name!r} is not declared here",
-        why="its problems are compared by what its operator.py says of them",
-        fix="name the template root that the library was built of with --templates",
+        why="to compare its problems, its operator.py is needed",
+        fix="with --templates, name the template root that the library was built from",
     )
 
 
 def _warning(header: TraceHeader, library: BuiltLibrary) -> str:
     return (
-        f"{header.place}: the trace is of build {header.build[:12]} of {library.name!r}, and compared with build "
+        f"{header.place}: the trace is of build {header.build[:12]} of {library.name!r}, but it is compared with build "
         f"{library.build[:12]} at {library.place}, which has the same operators"
     )

@@ -1,4 +1,4 @@
-"""The lines of workload files and traces: read strictly into plain records, with the place of every mistake."""
+"""Reads the lines of workload files and traces strictly into plain records, and reports the place of every mistake."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from aot_tune.support.shared_fields import shared_fields
 __all__ = ["ENOUGH_MISTAKES", "CountedProblem", "TraceHeader", "decode_workload", "encode_workload", "tell"]
 
 ENOUGH_MISTAKES = 10
-"""After so many mistakes in a file no more are looked for: it is another kind of file, or of another library."""
+"""After this many mistakes, a file is not read further: it is another kind of file, or from another library."""
 
 _FORM = 'write lines such as {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "weight": 2}'
 _NO_JSON = (
-    "each line is one JSON object, which has no NaN or Infinity; the last one of a trace is cut off where its process "
+    "each line is one JSON object, without NaN or Infinity; the last one of a trace is cut off if its process "
     "was killed"
 )
 _TRACE_FORM = 1
 _LONGEST = 2**63 - 1
 _EXACT = 2**53
-"""Weights below it are written as whole numbers where they are."""
+"""Weights below it are written as whole numbers if they are whole."""
 
 
 class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process of which library wrote the lines that follow; `place` is where it says so.
+    """Which process of which library wrote the lines that follow. `place` is where the file says so.
 
-    Fields that a later library adds are left alone.
+    Fields that a later library adds are ignored.
     """
 
     library: str
@@ -45,9 +45,10 @@ class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountedProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of an operator and how much it counts; `captured` of that were calls while a graph was captured.
+    """A problem of an operator and its weight. `captured` is the part of it from calls while a graph was captured.
 
-    `place` is the line that says so, `trace` the process that called it; where it was `called`, calls are its weight.
+    `place` is the line that states it. `trace` is the process that called it. If it was `called`, its weight is a
+    number of calls.
     """
 
     operator: str
@@ -63,7 +64,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=_LONGEST)]
 
 
 class _StatedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a line; those of a problem are as databases write them, where they come with an `id`."""
+    """The fields of a line. Databases write problems with these fields and an `id`."""
 
     operator: str
     dims: dict[str, int]
@@ -82,19 +83,19 @@ class _StatedLine(msgspec.Struct, frozen=True, kw_only=True):
 _FIELDS = _StatedLine.__struct_fields__
 
 _OTHERS = "others"
-"""The only field of a trace's line that counts calls for whose kinds there was no room."""
+"""The only field of a trace's line that counts calls of kinds for which the trace had no room."""
 
 
 def decode_workload(text: bytes, name: str, mistakes: Mistakes | None = None) -> list[CountedProblem]:
-    """The problems of a workload file or a trace, in the order of its lines; `name` is the file's in messages.
+    """The problems of a workload file or a trace, in the order of its lines. Messages use `name` for the file.
 
-    Whether an operator has such problems is not looked at.
+    Whether an operator has such problems is not checked.
 
     Args:
-        mistakes: get what is wrong with lines, each with its place; without it, it is raised.
+        mistakes: collects what is wrong with lines, each with its place. Without it, errors are raised.
 
     Raises:
-        SpecError: for lines that cannot be read, where there is no `mistakes`.
+        SpecError: for lines that cannot be read, if there is no `mistakes`.
     """
     found: list[CountedProblem] = []
     wrong: list[AotTuneError] = []
@@ -131,7 +132,7 @@ def tell(wrong: Iterable[AotTuneError]) -> None:
 
 
 def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
-    """What a line says; None where it counts calls of which a trace had no room for more."""
+    """What a line says; None if it only counts calls for which the trace had no room."""
     try:
         read = msgspec.json.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -141,7 +142,7 @@ def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
             fix=f"remove the line, or {_FORM}",
         ) from error
     if not isinstance(read, dict):
-        raise SpecError(f"{place}: this is no JSON object: {_shown(row)}", why="each line is a problem", fix=_FORM)
+        raise SpecError(f"{place}: this is not a JSON object: {_shown(row)}", why="each line is a problem", fix=_FORM)
     if set(read) == {"trace"}:
         return _header(read["trace"], place)
     if set(read) == {_OTHERS}:
@@ -150,7 +151,7 @@ def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
     try:
         line = msgspec.convert(read, _StatedLine)
     except msgspec.ValidationError as error:
-        raise SpecError(f"{place}: the line is no problem: {_in_words(error)}", why=_has(), fix=_FORM) from error
+        raise SpecError(f"{place}: the line is not a problem: {_in_words(error)}", why=_has(), fix=_FORM) from error
     _check_extents(line, place)
     return _counted(line, place)
 
@@ -174,7 +175,7 @@ def _header(read: object, place: str) -> TraceHeader:
 
 
 def _check_fields(read: Mapping[str, Any], place: str) -> None:
-    """Raise for a field that lines do not have, and for what is no weight."""
+    """Raise for a field that lines do not have, and for an invalid weight."""
     for name in read:
         if name not in _FIELDS:
             raise SpecError(f"{place}: unknown field {name!r}", why=_has(), fix=_remedy(name))
@@ -182,8 +183,8 @@ def _check_fields(read: Mapping[str, Any], place: str) -> None:
         value = read.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
             raise SpecError(
-                f"{place}: {name} {value!r} is no positive number",
-                why="it says how much the problem counts beside the others: what is heavy is tuned first",
+                f"{place}: {name} {value!r} is not a positive number",
+                why="it says how much the problem counts, relative to the others: heavier problems are tuned first",
                 fix=f'write a number above 0, such as "{name}": 1, or remove the line',
             )
 
@@ -192,16 +193,16 @@ def _check_extents(line: _StatedLine, place: str) -> None:
     for name, extent in line.dims.items():
         if not 0 <= extent <= _LONGEST:
             raise SpecError(
-                f"{place}: dim {name}={extent} is no extent",
+                f"{place}: dim {name}={extent} is not an extent",
                 why="an axis has from 0 to 2^63 - 1 elements",
-                fix="state what calls have",
+                fix="write the extents that calls have",
             )
     for tensor, strides in line.strides.items():
         if any(not 0 <= s <= _LONGEST for s in strides):
             raise SpecError(
-                f"{place}: strides {list(strides)} of {tensor!r} are none that tensors have",
-                why="a stride is the elements from one to the next along an axis, 0 or more",
-                fix="state what calls have",
+                f"{place}: strides {list(strides)} of {tensor!r} are not strides of a tensor",
+                why="a stride is the distance along an axis in elements, 0 or more",
+                fix="write the strides that calls have",
             )
 
 
@@ -216,14 +217,14 @@ def _counted(line: _StatedLine, place: str) -> CountedProblem:
     weight = line.calls or line.weight or 1
     if line.captured > weight:
         raise SpecError(
-            f"{place}: {line.captured} of {weight:g} calls are said to be captured",
+            f"{place}: {line.captured} of {weight:g} calls are stated as captured",
             why="captured calls are part of all calls",
             fix="correct one of the two numbers",
         )
     problem = Problem(**shared_fields(line, Problem) | {"present": tuple(sorted(set(line.present)))})
     if line.id and line.id != problem.id:
         raise SpecError(
-            f"{place}: id {line.id!r} is of another problem",
+            f"{place}: id {line.id!r} belongs to another problem",
             why=f"the fields are those of '{problem.id}'",
             fix="mend the fields, or remove the id",
         )
@@ -245,7 +246,7 @@ def _remedy(name: str) -> str:
     if name == "trace":
         return "the header of a trace has a line of its own"
     if name == "problem":
-        return 'write what "problem" holds beside "operator", one level up'
+        return 'write the fields of "problem" beside "operator", one level up'
     near = difflib.get_close_matches(name, _FIELDS, n=1)
     return f"did you mean {near[0]!r}?" if near else "remove it"
 
@@ -261,7 +262,7 @@ def _shown(row: bytes) -> str:
 
 
 def encode_workload(problems: Iterable[CountedProblem]) -> bytes:
-    """The text of a workload file; equal problems give equal bytes."""
+    """The text of a workload file. Equal problems give equal bytes."""
     return b"".join(msgspec.json.encode(_plain(one)) + b"\n" for one in problems)
 
 

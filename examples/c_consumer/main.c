@@ -1,5 +1,5 @@
-/* Normalises the rows of a matrix that lie apart from each other, as the head of a wider one, and prints the
- * result and which kernel the library chose. */
+/* Normalises the rows of a matrix with gaps between its rows: it is the head of a wider one. Prints the
+ * result, and which kernel the library chose. */
 #include <aot_tune/ops.h>
 #include <aot_tune/tensor.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ int main(void) {
   aot_tune_softmax_explain(&head, &result, NULL, text, sizeof text);
   fputs(text, stdout);
 
-  result.shape = apart; /* what does not fit is refused before anything is written */
+  result.shape = apart; /* a shape that does not fit is refused before anything is written */
   if (aot_tune_softmax(&head, &result, NULL) != AOT_TUNE_ERROR_SHAPE) return 1;
   printf("refused: %s\n", aot_tune_last_error());
   return 0;

@@ -32,7 +32,7 @@ int main() {
   for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 17) / 16 - 0.5f;
   for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 13) / 12 - 0.5f;
 
-  // Views of the vectors, row-major; what is too small for its extents is refused here.
+  // Row-major views of the vectors. A vector that is too small for its extents is refused here.
   const aot_tune::Tensor left = aot_tune::contiguous(a, {kRows, kInner});
   const aot_tune::Tensor right = aot_tune::contiguous(b, {kInner, kColumns});
   const aot_tune::Tensor out = aot_tune::contiguous(c, {kRows, kColumns});
@@ -46,7 +46,7 @@ int main() {
   aot_tune_gemm_explain(left, right, nullptr, nullptr, out, none, ieee, nullptr, text, sizeof text);
   std::fputs(text, stdout);
 
-  try {  // what does not fit is refused before anything is written
+  try {  // a shape that does not fit is refused before anything is written
     const aot_tune::Tensor wrong = right.transposed(0, 1);
     aot_tune::check(aot_tune_gemm(left, wrong, nullptr, nullptr, out, none, ieee, nullptr),
                     aot_tune_last_error);

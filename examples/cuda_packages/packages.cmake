@@ -1,8 +1,8 @@
-# Fetches the packages whose sources the operators name, into packages/ beside this file, once each:
-# `include(packages.cmake)`, or `cmake -P packages.cmake`. Nothing of them is built, nor are their dependencies.
+# Fetches the packages with the operators' sources into packages/ beside this file, once each. Use it with
+# `include(packages.cmake)` or `cmake -P packages.cmake`. The packages and their dependencies are not built.
 set(_index "https://files.pythonhosted.org/packages")
 
-# Unpack what matches the patterns of an archive with this hash.
+# Unpack the files of an archive with this hash that match the patterns.
 function(fetch_package name path hash)
   set(folder "${CMAKE_CURRENT_LIST_DIR}/packages")
   if(EXISTS "${folder}/${name}.${hash}")

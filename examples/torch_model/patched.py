@@ -1,4 +1,4 @@
-"""A model of the package transformers, of random weights, that calls tuned operators for a while."""
+"""A model of the package transformers, with random weights, that calls tuned operators for a while."""
 
 import sys
 

@@ -183,14 +183,14 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
         "AOT_TUNE_EXCLUDE_BACKENDS=nvcc;cublast",
         ["AOT_TUNE_EXCLUDE_BACKENDS has 'cublast'", "did you mean 'cublaslt'"],
     ),
-    "backend that answers": ("AOT_TUNE_EXCLUDE_BACKENDS=cxx", ["the generic kernel twice/generic", "no answer"]),
+    "backend that answers": ("AOT_TUNE_EXCLUDE_BACKENDS=cxx", ["the generic kernel twice/generic", "no variant"]),
 }
 
 
 def test_an_unknown_option_in_the_environment_is_told_and_does_nothing(project: Project) -> None:
     """Other programs may own the name."""
     said = project.configure(AOT_TUNE_MOD="tune")
-    assert "AOT_TUNE_MOD in the environment is no option and does nothing; did you mean AOT_TUNE_MODE?" in said
+    assert "AOT_TUNE_MOD in the environment is not an option and has no effect; did you mean AOT_TUNE_MODE?" in said
     assert (project.folder / "build").is_dir()
 
 
@@ -349,7 +349,7 @@ def test_configure_tells_all_mistakes_of_all_declarations(project: Project) -> N
     told = re.findall(r"^ *\d\. (.*)$", said, re.MULTILINE)
     assert len(told) == 5
     for wanted in (
-        "operator 'twice': tolerance names 'z', which is no output",
+        "operator 'twice': tolerance names 'z', which is not an output",
         "operator 'twice': exact is not an IntegerSums",
         "operator 'twice': kernel 'loop'",
         "unfinished/operator.py fails: SyntaxError",

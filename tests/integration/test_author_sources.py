@@ -130,8 +130,8 @@ def test_sources_headers_and_libraries_of_a_project(folder: Path) -> None:
     [
         ("--compile-option=-march=native", "COMPILE_OPTIONS: option '-march=native' is not allowed"),
         ("--compile-option=-fpack-struct", "it changes the ABI"),
-        ("--compile-option=$<IF:1,-O2,-O3>", "of generator expressions only"),
-        ("--include-directory=/nowhere/at/all", "which is no folder"),
+        ("--compile-option=$<IF:1,-O2,-O3>", "the only generator expression that is understood"),
+        ("--include-directory=/nowhere/at/all", "which is not a folder"),
         ("--library=no_such_library", "LINK_LIBRARIES: library 'no_such_library' is not found"),
     ],
 )

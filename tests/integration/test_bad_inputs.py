@@ -88,9 +88,9 @@ def test_a_trace_of_another_build(project: Project, file: Path) -> None:
         ({"operator": "twise", "dims": {"N": 5}}, "unknown operator 'twise'", "did you mean 'twice'?"),
         ({"operator": "twice", "dims": {"L": 5}}, "problem 'L=5': dim 'N' is not bound", "state N=... in place of L"),
         (twice(dims={"N": 5, "L": 5}), "unknown dim 'L'", "use one of: N"),
-        (twice(dtypes={"T": "f32"}), "T='f32' is no dtype of the operator", "nothing of that kind is declared"),
-        (twice(weight=-2), "weight -2 is no positive number", 'write a number above 0, such as "weight": 1'),
-        (twice(weight=0), "weight 0 is no positive number", 'write a number above 0, such as "weight": 1'),
+        (twice(dtypes={"T": "f32"}), "T='f32' is not a dtype of the operator", "nothing of that kind is declared"),
+        (twice(weight=-2), "weight -2 is not a positive number", 'write a number above 0, such as "weight": 1'),
+        (twice(weight=0), "weight 0 is not a positive number", 'write a number above 0, such as "weight": 1'),
         (twice(weight=float("nan")), "this is not JSON: {", "or write lines such as"),
     ],
 )

@@ -71,4 +71,4 @@ def test_what_a_change_of_a_kernel_voids_is_pruned(project: Project) -> None:
     said = records(project, "prune", folder / "tuning", "--templates", folder / "templates")
     assert "2 candidates dropped\n  2 of other sources" in said
     said = records(project, "diff", project.folder / "tuning", folder / "tuning")
-    assert "candidates that went: loop: 2" in said
+    assert "candidates that were removed: loop: 2" in said

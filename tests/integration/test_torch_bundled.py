@@ -220,7 +220,7 @@ def test_what_a_backward_must_return(ops: ModuleType, registered: Registered, sp
     made = register(ops, f"{registered.namespace}_wrong", backward=wrong, shim=registered.shim)
     other = getattr(torch.ops, made.namespace)
     assert made.differentiable == ("softmax", "silu_mul")
-    with pytest.raises(ops.CallError, match="softmax: its backward function returns a gradient for 'y', which is no"):
+    with pytest.raises(ops.CallError, match="softmax: its backward function returns a gradient for 'y', which is not"):
         other.softmax(x).sum().backward()
     with pytest.raises(ops.CallError, match="silu_mul: its backward function returns no gradient for 'gate'"):
         other.silu_mul(x, x.detach()).sum().backward()

@@ -367,16 +367,16 @@ def test_profilers_show_operators_by_name(space: Any, registered: Registered) ->
 def test_registering_again(module: Any, registered: Registered) -> None:
     assert register(module, registered.namespace) is registered
     other = ModuleType("other")
-    with pytest.raises(TorchError, match="is no module of a tuned library"):
+    with pytest.raises(TorchError, match="is not a module of a tuned library"):
         register(other)
     vars(other).update({name: value for name, value in vars(module).items() if name != "__tables__"})
-    with pytest.raises(ShimError, match="has no tables that this shim reads"):
+    with pytest.raises(ShimError, match="has no tables that this shim can read"):
         register(other, "own_other", shim=True)
     assert register(other, f"{registered.namespace}_other", shim=False).operators == registered.operators
     with pytest.raises(TorchError, match="has the operators of tested_in_torch already"):
         register(other, registered.namespace)
     for name in ("aten", "mkldnn", "a b", ""):
-        with pytest.raises(TorchError, match="is no namespace for operators"):
+        with pytest.raises(TorchError, match="is not a namespace for operators"):
             register(module, name)
     with pytest.raises(TorchError, match="backward has a function for 'blent'"):
         register(module, "own_more", backward={"blent": lambda call, gradient: {}})
@@ -391,7 +391,7 @@ def test_a_namespace_of_somebody_else(module: Any, registered: Registered) -> No
     name = f"{registered.namespace}_shared"
     with torch.library._scoped_library(name, "DEF") as theirs:
         theirs.define("cast(Tensor x) -> Tensor")
-        with pytest.raises(TorchError, match=rf"torch takes no operator {name}::cast\n.*multiple times"):
+        with pytest.raises(TorchError, match=rf"torch does not take an operator {name}::cast\n.*multiple times"):
             register(module, name, shim=registered.shim)
         gc.collect()
         assert not hasattr(getattr(torch.ops, name), "blend")

@@ -60,7 +60,7 @@ def test_a_file_beside_what_is_declared_by_the_environment(project: Project) -> 
     relative = os.path.relpath(project.folder / "more.jsonl", tempfile.gettempdir())
     stated = {"AOT_TUNE_WORKLOAD": f"+{relative}"}
     said = project.configure(**stated)
-    assert "workload more.jsonl: 2 problems beside the declared ones" in said
+    assert "workload more.jsonl: 2 problems added to the declared ones" in said
     said = project.build(**stated)
     assert tuned(project, "build") == ["N=20000", "N=60000", "N=5000"]
     weights = {w[0]: w[1] for line in said.splitlines() if (w := line.split()) and w[0].startswith("N=")}
@@ -114,7 +114,7 @@ def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> N
     written(project.folder / "sub" / "two.jsonl", twice(6000), twice(7000))
     said = project.cmake()
     assert "workload one.jsonl: 1 problem\n" in said
-    assert "workload two.jsonl: 2 problems beside the declared ones\n" in said
+    assert "workload two.jsonl: 2 problems added to the declared ones\n" in said
     one = written(tmp_path / "three, or more.jsonl", twice(8000))
     said = project.cmake(AOT_TUNE_WORKLOAD=str(one))
     assert "workload three, or more.jsonl: 1 problem\n" in said
@@ -129,7 +129,7 @@ def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> N
 def test_mistakes_are_told_before_anything_is_compiled(project: Project) -> None:
     file = written(project.folder / "w.jsonl", twice(5000, weight=-1), twice(1 << 50), twice(6000, dtypes={"T": "f32"}))
     said = project.configure(AOT_TUNE_WORKLOAD=str(file), status=1)
-    assert f"{file}:1: weight -1 is no positive number" in said
+    assert f"{file}:1: weight -1 is not a positive number" in said
     assert f"{file}:3: operator 'twice'" in said
     written(file, twice(5000), twice(1 << 50))
     said = project.configure(AOT_TUNE_WORKLOAD=str(file), status=1)

@@ -1,1 +1,1 @@
-"""A build's compiles and measurements on the nodes of a cluster that runs Ray already."""
+"""Compiles and measures for a build on the nodes of a running Ray cluster."""

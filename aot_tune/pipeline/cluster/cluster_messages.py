@@ -1,4 +1,4 @@
-"""What a build and the nodes of a cluster say to each other: typed records as MessagePack, never code."""
+"""The messages between a build and the nodes of a cluster: typed records as MessagePack, never code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class SentError(_Record, frozen=True):
-    """An error of the project, as its place told it; `kind` is its class."""
+    """An error of the project, as the node reported it. `kind` is its class."""
 
     kind: str
     what: str
@@ -57,19 +57,19 @@ class SentError(_Record, frozen=True):
 
     @classmethod
     def of(cls, error: AotTuneError) -> SentError:
-        """What an error says."""
+        """The message for an error."""
         return cls(kind=type(error).__name__, what=error.what, why=error.why, fix=error.fix)
 
     def error(self, where: str = "") -> AotTuneError:
-        """The error again; `where` is the node that told it."""
+        """The error of the message. `where` is the node that reported it."""
         kind = getattr(errors, self.kind, BuildError)
         return kind(f"{where}{': ' * bool(where)}{self.what}", why=self.why, fix=self.fix)
 
 
 class NodeQuestion(_Record, frozen=True):
-    """What a build asks each node: its compilers of `backends`, for targets by name, and its contents of `files`.
+    """What a build asks each node: its compilers for `backends` and targets, and the digests of `files`.
 
-    `environ` are the variables that choose compilers, as the build has them. `roots` are folders of templates.
+    `environ` are the build's variables that choose compilers. `roots` are folders of templates.
     """
 
     backends: tuple[str, ...] = ()
@@ -79,9 +79,9 @@ class NodeQuestion(_Record, frozen=True):
 
 
 class NodeFacts(_Record, frozen=True):
-    """What a node says: the package's version and digest, Python's, what objects of each backend are made by.
+    """A node's answer: the package's version and digest, Python's version, and the identity of each compiler.
 
-    `missing` says of a backend why the node has no compiler for it. `files` are digests, empty of what is not there.
+    `missing` says why the node has no compiler for a backend. `files` are digests, empty for a missing file.
     """
 
     version: str
@@ -93,7 +93,7 @@ class NodeFacts(_Record, frozen=True):
 
 
 class GpuFacts(_Record, frozen=True):
-    """The device that a node's process has to itself, with the targets that it runs; or why there is none."""
+    """The GPU that a node's process has for itself and the targets that it runs; or why there is none."""
 
     device: Device | None = None
     targets: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class GpuFacts(_Record, frozen=True):
 
 
 class CompileOrder(_Record, frozen=True):
-    """A source to compile as the toolchain of a backend does, within so many seconds."""
+    """A source to compile with the toolchain of a backend, within a time limit in seconds."""
 
     backend: str
     source: str
@@ -112,7 +112,7 @@ class CompileOrder(_Record, frozen=True):
 
 
 class MadeObject(_Record, frozen=True):
-    """What a compiler run came to on a `node`, the files that are kept of it, and digests of what it included."""
+    """The result of a compiler run on a `node`: the kept files, and digests of the files that it included."""
 
     node: str
     outcome: CompileOutcome | None = None
@@ -122,8 +122,10 @@ class MadeObject(_Record, frozen=True):
 
 
 class Begin(_Record, frozen=True):
-    """What a bench on a node is begun with: the build's plan and roots of templates, how to measure and for how long to
-    wait for the device; None is for ever."""
+    """How to start a bench on a node: the build's plan, template roots, how to measure, and how long to wait.
+
+    The wait is for the device. None waits without end.
+    """
 
     plan: Plan
     roots: tuple[str, ...]
@@ -134,9 +136,9 @@ class Begin(_Record, frozen=True):
 
 
 class SentEntrant(_Record, frozen=True):
-    """A candidate to measure. `file` names its linked object, whose bytes come beside the message.
+    """A candidate to measure. `file` names its linked object, whose bytes come with the message.
 
-    `requires` are its guards: of each its kind, its arguments and its value.
+    `requires` are its guards: the kind, arguments and value of each.
     """
 
     candidate: Candidate
@@ -147,9 +149,9 @@ class SentEntrant(_Record, frozen=True):
 
     @classmethod
     def of(cls, entrant: Entrant) -> SentEntrant:
-        """As a bench takes it."""
+        """The message for an entrant of a bench."""
         if not isinstance(entrant.candidate, Candidate):
-            raise BuildError(f"{entrant.candidate.id} is no candidate of a build")
+            raise BuildError(f"{entrant.candidate.id} is not a candidate of a build")
         return cls(
             candidate=entrant.candidate,
             file=entrant.shared_object.name,
@@ -159,7 +161,7 @@ class SentEntrant(_Record, frozen=True):
         )
 
     def entrant(self, folder: Path) -> Entrant:
-        """As a bench takes it, with the object in a folder."""
+        """The entrant that a bench takes. Its object lies in a folder."""
         return Entrant(
             candidate=self.candidate,
             shared_object=folder / self.file,
@@ -183,9 +185,9 @@ class PrepareCall(_Call, frozen=True):
 
 
 class ScreenCall(_Call, frozen=True):
-    """See `Bench.screen`, or `Bench.verify` where it is not `timed`.
+    """See `Bench.screen`, or `Bench.verify` if not `timed`.
 
-    `verdict` is what the object came to on odd problems on another device, where that is known.
+    `verdict` is the result of the object's checks on odd problems, if another device has run them already.
     """
 
     prepared: Prepared
@@ -215,9 +217,9 @@ BenchCall = PrepareCall | ScreenCall | RaceCall | SurveyCall
 
 
 class BenchAnswer(_Record, frozen=True):
-    """What a call came to; `referring` are the bench's seconds of references so far.
+    """The result of a call. `referring` are the seconds that the bench has spent on references so far.
 
-    `verdict` is what a screened object comes to on odd problems, whatever else.
+    `verdict` is the result of a screened object's checks on odd problems.
     """
 
     measurements: list[Measurement] = []
@@ -236,23 +238,23 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Read a record.
 
     Raises:
-        msgspec.MsgspecError: where it is none of that kind.
+        msgspec.MsgspecError: when the bytes are not such a record.
     """
     return msgspec.msgpack.decode(data, type=kind)
 
 
 def decode_call(data: bytes) -> BenchCall:
-    """Read what a bench is asked.
+    """Read a call of a bench.
 
     Raises:
-        msgspec.MsgspecError: where it is nothing of that kind.
+        msgspec.MsgspecError: when the bytes are not a call.
     """
     call: BenchCall = msgspec.msgpack.decode(data, type=BenchCall)
     return call
 
 
 def sent_options(options: CompileOptions) -> dict[str, Any]:
-    """An author's options as plain data."""
+    """An author's compile options as plain data."""
     return {
         "include_directories": [str(f) for f in options.include_directories],
         "definitions": dict(options.definitions),
@@ -262,7 +264,7 @@ def sent_options(options: CompileOptions) -> dict[str, Any]:
 
 
 def taken_options(sent: dict[str, Any]) -> CompileOptions:
-    """An author's options of plain data."""
+    """An author's compile options, from plain data."""
     several = {n: tuple(sent[n]) for n in ("include_directories", "options", "libraries")}
     return CompileOptions(definitions=dict(sent["definitions"]), **several)
 

@@ -1,4 +1,4 @@
-"""One device of a node for as long as a build holds it: the process that a cluster starts for it, and no other."""
+"""One device of a node, held for one build. A cluster starts this process for it; nothing else imports the module."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ __all__ = ["DeviceHost"]
 
 
 class DeviceHost:
-    """A node's device, with the bench that a build has begun on it.
+    """A node's device, and the bench that a build has started on it.
 
-    Methods may be called from several threads. What they take and return is bytes: records of `cluster_messages`.
-    A bench belongs to one thread, whose end would end its workers: that is this object's own.
+    Several threads may call the methods. They take and return bytes: records of `cluster_messages`. The workers of a
+    bench end with the thread that started them, so this object keeps one thread for the bench.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class DeviceHost:
         return self._thread.submit(lambda: encode(_device_facts())).result()
 
     def check(self, targets: Sequence[str], toolkit: str) -> bytes:
-        """Whether what is compiled for targets by a toolkit can be measured here: an error, or warnings as lines."""
+        """Whether objects of a toolkit for targets can be measured here: an error, or warnings as lines."""
         try:
             for line in check_measuring([t for t in native_targets() if t.name in targets], toolkit, None):
                 self._log(line)
@@ -69,11 +69,11 @@ class DeviceHost:
         return encode(BenchAnswer())
 
     def begin(self, order: bytes) -> bytes:
-        """Begin a bench, as a `Begin` says."""
+        """Start a bench, as a `Begin` says."""
         return self._thread.submit(self._begin, decode(order, Begin)).result()
 
     def call(self, request: bytes, *objects: bytes) -> bytes:
-        """Carry out a `BenchCall`; `objects` are the linked ones of its candidates, in their order."""
+        """Carry out a `BenchCall`. `objects` are the linked objects of its candidates, in the same order."""
         return self._thread.submit(self._call, request, objects).result()
 
     def ask_vendor(self, question: bytes) -> bytes:
@@ -86,12 +86,12 @@ class DeviceHost:
         self._thread.submit(self._end).result()
 
     def interrupt(self) -> None:
-        """Kill what the bench is busy with."""
-        if (bench := self._open) is not None:  # it may end meanwhile
+        """Kill what the bench is doing."""
+        if (bench := self._open) is not None:  # another thread may end it meanwhile
             bench.bench.interrupt()
 
     def lines(self) -> list[str]:
-        """What was to be said since this was last asked."""
+        """The lines to print that came since the last call."""
         with self._lock:
             found, self._lines = self._lines, []
         return found
@@ -114,7 +114,7 @@ class DeviceHost:
     def _call(self, request: bytes, objects: Sequence[bytes]) -> bytes:
         try:
             if self._open is None:
-                raise WorkerError("no bench was begun on the device")
+                raise WorkerError("no bench was started on the device")
             return encode(self._open.answer(decode_call(request), objects))
         except AotTuneError as error:
             referring = 0.0 if self._open is None else self._open.bench.referring
@@ -133,7 +133,7 @@ class _OpenBench:
         self._operators: dict[str, LoadedOperator] = stated_operators(order.plan, [Path(r) for r in order.roots])
         with ExitStack() as stack:
             self._folder = Path(stack.enter_context(scratch_folder())).resolve()
-            check_loadable(self._folder)  # else every candidate would fail, and that be remembered of it
+            check_loadable(self._folder)  # else every candidate would fail, and the failures would be stored
             if order.exclusive:
                 stack.enter_context(
                     device_lock(device, log, None if order.patience is None else Budget(order.patience))
@@ -151,7 +151,7 @@ class _OpenBench:
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """End the workers, give the device free, remove the files."""
+        """End the workers, release the device, remove the files."""
         self._stack.close()
 
     def answer(self, call: BenchCall, objects: Sequence[bytes]) -> BenchAnswer:
@@ -188,14 +188,14 @@ class _OpenBench:
         return BenchAnswer(measurements=[found], referring=self.bench.referring, verdict=known)
 
     def _keep(self, name: str, data: bytes) -> None:
-        """Write a linked object, once; workers find it by its name, which is of its contents."""
+        """Write a linked object once. Workers find it by its name, which is a digest of its contents."""
         path = self._folder / name
         if not path.exists():
             path.write_bytes(data)
 
 
 def _device_facts() -> GpuFacts:
-    """The device that the cluster has given to this process; of several the first."""
+    """The device that the cluster has given to this process; if there are several, the first."""
     targets = [t for t in native_targets() if not t.on_host]
     for name in device_families(targets):
         for device in family(name).devices(1):

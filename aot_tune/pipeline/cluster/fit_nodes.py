@@ -1,4 +1,4 @@
-"""Whether a node of a cluster is fit for a build: what it has is compared with what the build's machine has."""
+"""Compares a node of a cluster with the build's machine: is it fit for the build?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aot_tune.support.errors import BuildError
 __all__ = ["check_node"]
 
 _SHOWN = 3
-"""Files that are named of those that differ."""
+"""How many of the files that differ are named."""
 
 
 def check_node(node: ClusterNode, there: NodeFacts | str, here: NodeFacts) -> None:
-    """Compare what a node said with what this machine says to the same question.
+    """Compare a node's answer with this machine's answer to the same question.
 
     Raises:
-        BuildError: for the first difference that makes other objects or other measurements; with the node.
+        BuildError: for the first difference that would change objects or measurements. It names the node.
     """
     if isinstance(there, str):
         raise BuildError(
@@ -28,7 +28,7 @@ def check_node(node: ClusterNode, there: NodeFacts | str, here: NodeFacts) -> No
             fix="pip install 'aot_tune[ray]' in the Python that Ray runs in there, or take the node out of the cluster",
         )
     _check_package(node, there, here)
-    if node.cpus:  # else nothing is compiled there
+    if node.cpus:  # without CPUs nothing is compiled there
         _check_compilers(node, there, here)
     _check_files(node, there.files, here.files)
 
@@ -56,7 +56,7 @@ def _check_compilers(node: ClusterNode, there: NodeFacts, here: NodeFacts) -> No
         if there.makers.get(backend) != maker:
             raise BuildError(
                 f"{node.shown} has another compiler for {backend}: {_difference(there.makers[backend], maker)}",
-                why="its objects would not be those that their keys say",
+                why="the keys of its objects would name the wrong compiler",
                 fix="install the same compiler on all nodes, or start the node with `ray start --num-cpus=0`, so that "
                 "nothing is compiled on it",
             )
@@ -82,6 +82,6 @@ def _check_files(node: ClusterNode, there: Mapping[str, str], here: Mapping[str,
     more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
     raise BuildError(
         f"{node.shown} {'lacks' if absent else 'has other contents of'} {', '.join(wrong[:_SHOWN])}{more}",
-        why="operators are loaded there from the project's files, at the same path as here",
-        fix="have the project at the same path on all nodes: on a shared file system, or in the nodes' image",
+        why="the node loads operators from the project's files, at the same path as this machine",
+        fix="put the project at the same path on all nodes: on a shared file system, or in the nodes' image",
     )

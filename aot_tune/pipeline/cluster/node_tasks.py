@@ -1,4 +1,4 @@
-"""What nodes of a cluster do for a build without a device: they tell what they have, and compile."""
+"""What a node of a cluster does for a build without a device: it says what it has, and compiles."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ _CHOOSE = (
     "AOT_TUNE_TEMPLATE_ROOTS",
 )
 _OWN = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_JOBS")
-"""Variables of the build's machine alone."""
+"""Variables that concern the build's own machine only."""
 
 
 def choosing(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a build that choose compilers, or are part of keys; programs are found by a node's PATH."""
+    """The build's variables that choose compilers or are part of keys. A node finds programs by its own PATH."""
     return key_environment(environ) | {n: environ[n] for n in _CHOOSE if environ.get(n)}
 
 
 def tell_node(question: bytes) -> bytes:
-    """BenchAnswer a `NodeQuestion` with `NodeFacts`."""
+    """Answer a `NodeQuestion` with `NodeFacts`."""
     return encode(node_facts(decode(question, NodeQuestion)))
 
 
 def node_facts(asked: NodeQuestion) -> NodeFacts:
-    """What this machine has of what a build needs."""
+    """What this machine has for a build."""
     makers, missing = {}, {}
     for backend in asked.backends:
         try:
@@ -76,13 +76,13 @@ def node_facts(asked: NodeQuestion) -> NodeFacts:
 
 
 def maker_of(chain: Toolchain, targets: tuple[str, ...]) -> dict[str, object]:
-    """What objects of a toolchain for targets are made by, as their keys say it."""
+    """The identity of a toolchain for targets, as the keys of its objects have it."""
     known = (target_by_name(t) for t in targets)
     return {"identity": chain.identity(), **{t.name: chain.recipe(t) for t in known if t.family in families_of(chain)}}
 
 
 def compile_here(order: bytes) -> bytes:
-    """Carry out a `CompileOrder`, in a folder that goes with it; the answer is a `MadeObject`."""
+    """Carry out a `CompileOrder` in a folder that is removed afterwards. The answer is a `MadeObject`."""
     node = platform.node()
     try:
         return encode(_compile(node, decode(order, CompileOrder)))
@@ -107,13 +107,13 @@ def _compile(node: str, one: CompileOrder) -> MadeObject:
 
 @cache
 def _chain(backend: str, variables: tuple[tuple[str, str], ...]) -> Toolchain:
-    """The toolchain that a build's variables choose here; asked once for each, for it looks for its programs."""
+    """The toolchain that a build's variables choose here. It is cached, because it searches for its programs."""
     ours = {n: v for n, v in os.environ.items() if n not in {*_CHOOSE, *_OWN, *key_environment(os.environ)}}
     return toolchain_for(backend, {**ours, **dict(variables)})
 
 
 @cache
 def _package_digest() -> str:
-    """Digest of the package's code, without the operators that an installed one has beside it."""
+    """Digest of the package's code. The operators that are installed with it do not count."""
     code = {str(p.relative_to(PACKAGE)): p for p in PACKAGE.rglob("*.py")}
     return digest_of_files((name, p) for name, p in code.items() if not name.startswith("ops/"))

@@ -1,4 +1,4 @@
-"""Ray, and nothing else of the project imports it: nodes, tasks and the processes of devices of a running cluster."""
+"""Nodes, tasks and device processes of a running Ray cluster. No other module of the project imports Ray."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from aot_tune.support.errors import BuildError, WorkerError
 __all__ = ["ClusterNode", "CompilesEndedError", "RayCluster", "RayDevice"]
 
 _ANSWER_SECONDS = 120.0
-"""A node starts a process and imports the package before it answers."""
+"""Seconds for an answer: a node must first start a process and import the package."""
 _KNOCK_SECONDS = 10.0
 _FREE_SECONDS = 30.0
-"""A device that another job of the cluster has for longer is done without."""
+"""Seconds to wait for a device that another job of the cluster has. Then the build goes on without it."""
 _SHOWN = 200
-"""Characters of what Ray says of an error."""
+"""How many characters of Ray's error text are shown."""
 _RETRIES = 5
-"""A compile whose node or process dies is done again, elsewhere if need be, so many times."""
+"""How often a compile is repeated after its node or process died, perhaps on another node."""
 _WAIT = 30.0
-"""Seconds after which a compile that waits asks whether there is still somebody to do it."""
+"""Seconds after which a waiting compile checks that some node can still do it."""
 _LOOK = 1.0
-"""Seconds between two looks at what a device has to say."""
+"""Seconds between two requests for a device's log lines."""
 
 
 class CompilesEndedError(Exception):
-    """A compile was ended with the build, or with the processes that were to do it; `text` says which."""
+    """The build ended while a compile ran, or the processes that should do it died. `text` says which."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -41,9 +41,9 @@ class CompilesEndedError(Exception):
 
 
 class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A living node: its CPUs, GPUs and bytes of memory for tasks, as whoever started it has said.
+    """A living node: its CPUs, GPUs and bytes of memory for tasks, as they were stated when Ray was started.
 
-    `accelerator` is Ray's label of its GPUs' type, such as H100; empty where there is none.
+    `accelerator` is Ray's label of its GPUs' type, such as H100; empty if there is none.
     """
 
     id: str
@@ -65,9 +65,9 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RayCluster:
-    """A context manager: the connection of this process to a running cluster, whose scheduler does all scheduling.
+    """A context manager: this process's connection to a running cluster, which does all the scheduling.
 
-    `address` is HOST:PORT, or `auto` for the cluster that this machine is a node of.
+    `address` is HOST:PORT, or `auto` for the cluster that this machine belongs to.
 
     Raises:
         BuildError: when Ray is not installed, or no cluster can be reached.
@@ -95,13 +95,13 @@ class RayCluster:
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
             ray.shutdown()
             raise BuildError(
-                f"AOT_TUNE_EXECUTOR=ray: no Ray cluster can be reached by RAY_ADDRESS={self._address}",
+                f"AOT_TUNE_EXECUTOR=ray: cannot reach a Ray cluster at RAY_ADDRESS={self._address}",
                 why=" ".join(str(error).split())[:_SHOWN] or type(error).__name__,
                 fix="run the build on a node of the cluster (`ray start --address=HEAD:6379` makes this machine one), "
-                "and set RAY_ADDRESS to that of its head, such as 10.0.0.1:6379, where it is a node of several",
+                "and if it is a node of several clusters, set RAY_ADDRESS to the head's address, such as 10.0.0.1:6379",
             ) from error
         finally:
-            if threading.current_thread() is threading.main_thread():  # Ray has its own, which ends the process at once
+            if threading.current_thread() is threading.main_thread():  # Ray's own handler ends the process at once
                 for number, handler in kept.items():
                     signal.signal(number, handler)
         self._compile = ray.remote(num_cpus=1, max_retries=_RETRIES)(compile_here)
@@ -110,20 +110,20 @@ class RayCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ray.shutdown()  # which ends the tasks and the devices' processes, too
+        self._ray.shutdown()  # this also ends the tasks and the devices' processes
 
     @property
     def address(self) -> str:
-        """The cluster's, for messages."""
+        """The cluster's address, for messages."""
         return str(self._ray.get_runtime_context().gcs_address)
 
     def nodes(self) -> list[ClusterNode]:
-        """Those that are alive, by name."""
+        """The living nodes, by name."""
         found = [_node(one) for one in self._ray.nodes() if one["Alive"]]
         return sorted(found, key=lambda n: (n.name, n.id))
 
     def ask_nodes(self, question: bytes, nodes: Sequence[ClusterNode]) -> dict[str, bytes | str]:
-        """What `tell_node` answers on each node, by the node's id; or why it has no answer."""
+        """The answer of `tell_node` on each node, or why there is none, by the node's id."""
         ray = self._ray
         asked = {n.id: self._tell.options(scheduling_strategy=self._on(n)).remote(question) for n in nodes}
         if asked:
@@ -139,10 +139,10 @@ class RayCluster:
             return _last_line(error)
 
     def compile(self, order: bytes, memory: int) -> bytes:
-        """Carry out a `CompileOrder` where the cluster has a CPU and so many bytes; from any thread.
+        """Carry out a `CompileOrder` where the cluster has a free CPU and enough memory. Any thread may call it.
 
         Raises:
-            CompilesEndedError: when `end_compiles` was called meanwhile, or nodes died of it again and again.
+            CompilesEndedError: when `end_compiles` was called meanwhile, or when nodes died of it repeatedly.
         """
         with self._lock:
             before = self._ended
@@ -150,7 +150,7 @@ class RayCluster:
             self._running.add(ref)
         try:
             while not self._ray.wait([ref], timeout=_WAIT)[0]:
-                if not any(n.cpus for n in self.nodes()):  # Ray would wait for one for ever
+                if not any(n.cpus for n in self.nodes()):  # Ray would wait without end
                     raise CompilesEndedError("no node of the cluster has CPUs any more")
             return bytes(self._ray.get(ref))
         except self._ray.exceptions.RayError as error:
@@ -161,7 +161,7 @@ class RayCluster:
                 self._running.discard(ref)
 
     def end_compiles(self) -> None:
-        """Have those that run or wait now end at once."""
+        """End the compiles that run or wait now."""
         with self._lock:
             self._ended += 1
             running = list(self._running)
@@ -169,7 +169,7 @@ class RayCluster:
             self._ray.cancel(ref, force=True)
 
     def hold_devices(self, nodes: Sequence[ClusterNode], log: Callable[[str], None]) -> list[RayDevice]:
-        """A process for each GPU of the nodes; a GPU that another job has is done without, which a line says."""
+        """A process for each GPU of the nodes. A line names each GPU that another job has: it is not used."""
         ray = self._ray
         begun = [
             RayDevice(ray, n, self._host.options(scheduling_strategy=self._on(n)).remote())
@@ -185,14 +185,14 @@ class RayCluster:
                 one.facts = bytes(ray.get(ref, timeout=0))
                 held.append(one)
             except ray.exceptions.GetTimeoutError:
-                log(f"{one.node.gpu} of {one.node.shown} is done without: other jobs of the cluster have it")
+                log(f"{one.node.gpu} of {one.node.shown} is not used: another job of the cluster has it")
                 one.release()
             except ray.exceptions.RayError as error:
-                log(f"{one.node.gpu} of {one.node.shown} is done without: {_last_line(error)}")
+                log(f"{one.node.gpu} of {one.node.shown} is not used: {_last_line(error)}")
         return held
 
     def put(self, data: bytes) -> Any:
-        """Have bytes in the object store, for as long as what is returned is kept."""
+        """Put bytes into the object store. They stay as long as the returned reference."""
         return self._ray.put(data)
 
     def _on(self, node: ClusterNode) -> Any:
@@ -202,7 +202,7 @@ class RayCluster:
 
 
 class RayDevice:
-    """A GPU of a node that this build holds, by the process that Ray has given it to. `facts` are `GpuFacts`."""
+    """A GPU of a node that this build holds, reached through its Ray process. `facts` are `GpuFacts`."""
 
     facts = b""
 
@@ -210,7 +210,7 @@ class RayDevice:
         self._ray, self.node, self.actor = ray, node, actor
 
     def ask(self, method: str, *arguments: Any, log: Callable[[str], None] = lambda _line: None) -> bytes:
-        """What a method of `DeviceHost` returns; meanwhile `log` gets what is to be said.
+        """Call a method of `DeviceHost` and return its answer. Meanwhile `log` gets the lines to print.
 
         Raises:
             WorkerError: when the node, or the process, is gone.
@@ -234,7 +234,7 @@ class RayDevice:
             log(f"{self.node.shown}: {line}")
 
     def tell(self, method: str) -> None:
-        """Call a method without an answer, whether or not the process lives."""
+        """Call a method and wait for no answer, whether or not the process lives."""
         try:
             self._ray.get(getattr(self.actor, method).remote(), timeout=_FREE_SECONDS)
         except (self._ray.exceptions.RayError, ValueError):  # a timeout is one of them
@@ -246,10 +246,10 @@ class RayDevice:
 
 
 def _knock(address: str) -> None:
-    """Raise where nobody answers, for which Ray would wait minutes."""
+    """Raise at once if nobody answers at an address. Ray itself would wait minutes."""
     host, colon, port = address.rpartition(":")
     if "://" in address:
-        raise ValueError("it is for clients from outside, which have no object store; HOST:PORT is wanted")
+        raise ValueError("ray:// is for clients outside the cluster, which have no object store; write HOST:PORT")
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
     elif address != "auto":
@@ -262,7 +262,7 @@ def _ray() -> Any:
     except ModuleNotFoundError as error:
         raise BuildError(
             "AOT_TUNE_EXECUTOR=ray: Ray is not installed here",
-            why="a cluster's nodes are reached by it",
+            why="the build reaches the cluster through it",
             fix="pip install 'aot_tune[ray]', the Ray of the cluster, or leave AOT_TUNE_EXECUTOR out",
         ) from error
     return ray

@@ -1,4 +1,4 @@
-"""A build on a Ray cluster: which of its nodes are fit for it, their compilers, their devices."""
+"""A build on a Ray cluster: which nodes are fit for it, their compilers and their devices."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ from aot_tune.support.errors import BuildError, Mistakes, ToolchainError, Worker
 __all__ = ["RayExecutor", "ray_executor"]
 
 _STORED = 256
-"""Linked objects in the cluster's store at a time: those of large kernels have megabytes."""
+"""How many linked objects the cluster's store has at a time. Large kernels have megabytes."""
 
 
 @contextmanager
 def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = None) -> Iterator[RayExecutor]:
-    """The cluster that RAY_ADDRESS names, or that this machine is a node of, for the length of the block.
+    """The cluster of RAY_ADDRESS, or the one that this machine belongs to, for the length of the block.
 
-    Devices that run none of `targets` are left to others; without them, all are held.
+    Only devices that run one of `targets` are held, and others can use the rest. Without targets, all are held.
+
 
     Raises:
         BuildError: when there is none, or its nodes have another version of this package.
@@ -58,7 +59,7 @@ def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = N
 
 
 class RayExecutor:
-    """See `Executor`. CPUs are measured on the build's own machine, GPUs wherever the cluster has them."""
+    """See `Executor`. CPU targets are measured on the build's own machine, GPU targets on any GPU of the cluster."""
 
     def __init__(self, cluster: RayCluster, log: Callable[[str], None], targets: Collection[str] | None) -> None:
         self._cluster, self._log = cluster, log
@@ -75,7 +76,7 @@ class RayExecutor:
         for held in cluster.hold_devices([n for n in nodes if n.gpus and wanted], log):
             facts = decode(held.facts, GpuFacts)
             if facts.device is None:
-                log(f"{held.node.gpu} of {held.node.shown} is done without: {facts.error}")
+                log(f"{held.node.gpu} of {held.node.shown} is not used: {facts.error}")
             if facts.device is None or (targets is not None and not set(targets).intersection(facts.targets)):
                 held.release()
                 continue
@@ -87,14 +88,14 @@ class RayExecutor:
             log(f"device {device.name} {device.unit} on {self._hosts[device.unit].node.shown}")
 
     def chooses(self, environ: Mapping[str, str]) -> None:
-        """Have nodes take the compilers that variables choose."""
+        """Make nodes use the compilers that the environment's variables choose."""
         self._environ = choosing(environ)
 
     def agree(self, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
-        """See that all nodes compile as this machine does, and have the project's files as it does.
+        """Check that all nodes compile as this machine does, and have the same project files.
 
         Raises:
-            BuildError: naming the nodes that do not, and what to do; or the target that no device runs.
+            BuildError: naming the nodes that differ and what to do, or the target that no device runs.
         """
         self._plan, self._roots = plan, paths.templates
         self.chooses({**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates)})
@@ -102,7 +103,7 @@ class RayExecutor:
         if not any(n.cpus for n in nodes):
             raise BuildError(
                 "no node of the Ray cluster has CPUs to compile on",
-                why="their owner gave Ray none",
+                why="Ray was started there without CPUs",
                 fix="start a node with `ray start --num-cpus=N`",
             )
         question = NodeQuestion(
@@ -116,20 +117,20 @@ class RayExecutor:
             models = {d.digest: d.name for d, names in self._facts if target in names}
             if len(models) > 1:
                 first, *others = models.values()
-                self._log(f"NOTE {target} is measured on {first} alone, and not on {', '.join(others)}")
+                self._log(f"NOTE {target} is measured on {first} only, not on {', '.join(others)}")
 
     def _check(self, nodes: Sequence[ClusterNode], question: NodeQuestion) -> None:
         here, mistakes = node_facts(question), Mistakes()
         for name, answer in self._cluster.ask_nodes(encode(question), nodes).items():
             node = next(n for n in nodes if n.id == name)
             if isinstance(answer, str) and node.id not in {n.id for n in self._cluster.nodes()}:
-                continue  # it died meanwhile, and takes no part
+                continue  # it died meanwhile
             with mistakes.gather():
                 check_node(node, answer if isinstance(answer, str) else decode(answer, NodeFacts), here)
         mistakes.tell()
 
     def best(self) -> list[Target]:
-        """See `Machines`: that of this machine's CPU, and that of each GPU."""
+        """See `Machines`: the best target of this machine's CPU, and of each GPU."""
         found = {t.name: t for t in best_here() if t.on_host}
         for _, names in self._facts:
             last = in_order(map(target_by_name, names))[-1]
@@ -177,7 +178,7 @@ class RayExecutor:
         return []
 
     def jobs(self, toolchain: Toolchain, limit: int | None) -> Jobs:
-        """See `Executor`: what the nodes' CPUs and memory allow, as Ray was told."""
+        """See `Executor`: as many as the nodes' CPUs and memory allow, as stated when Ray was started."""
         nodes = [n for n in self._cluster.nodes() if n.cpus]
         memory = self._memory(toolchain, nodes)
         count = sum(min(n.cpus, n.memory // memory if memory else n.cpus) for n in nodes)
@@ -186,7 +187,7 @@ class RayExecutor:
         return Jobs(count=count, reason=f"{count} compilers at a time {where}", memory=memory)
 
     def _memory(self, toolchain: Toolchain, nodes: Sequence[ClusterNode]) -> int:
-        """Bytes to ask for: no more than some node has, which would be waited for in vain."""
+        """Bytes to ask for, at most what some node has. Ray would wait without end for more."""
         return min(toolchain.memory_per_job(), max((n.memory for n in nodes), default=0))
 
     def compile(
@@ -207,13 +208,17 @@ class RayExecutor:
         except CompilesEndedError as error:
             return CompileOutcome(status="compile-failed", log=f"error: {error.text}", lasting=False)
         if reply.error is not None or reply.outcome is None:
-            raise ToolchainError("a node did not compile") if reply.error is None else reply.error.error(reply.node)
+            raise (
+                ToolchainError("a node did not compile the source")
+                if reply.error is None
+                else reply.error.error(reply.node)
+            )
         for name, digest in reply.includes.items():
             if file_digest(toolchain.locate(name)) != digest:
                 raise ToolchainError(
                     f"{name} on node {reply.node} is not what it is on this machine",
-                    why="a source includes it, and the object's key would name another file than was read",
-                    fix="have the same headers on all nodes: one image, or one file system",
+                    why="a source includes it, so the object's key would name a file that the compiler did not read",
+                    fix="use the same headers on all nodes: one image, or a shared file system",
                 )
         for name, data in reply.files.items():
             (out.parent / name).write_bytes(data)
@@ -246,7 +251,7 @@ class RayExecutor:
     ) -> AbstractContextManager[RemoteBench]:
         """See `Executor`."""
         if self._plan is None:
-            raise BuildError("the cluster was not asked whether it agrees with the build")
+            raise BuildError("the cluster was not checked for the build")
         begin = Begin(
             plan=self._plan,
             roots=self._roots,
@@ -258,7 +263,7 @@ class RayExecutor:
         return RemoteBench(device, begin, self._hosts[device.unit], self._put, self._log, findings)
 
     def _put(self, path: Path) -> Any:
-        """A linked object in the cluster's store, once for all devices, while it is one of the last that were used."""
+        """A linked object in the cluster's store, once for all devices. Only the objects used last stay there."""
         with self._lock:
             sent = self._sent.pop(path, None)
             if sent is None:

@@ -1,4 +1,4 @@
-"""A bench on a device of a cluster's node, as the build sees it: questions go there, what was found comes back."""
+"""A bench on a device of a cluster's node: the build sends calls there, and results come back."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ __all__ = ["HeldDevice", "RemoteBench"]
 
 
 class HeldDevice(Protocol):
-    """A device's process on a node, see `DeviceHost`."""
+    """The process of a device on a node, see `DeviceHost`."""
 
     def ask(self, method: str, *arguments: Any, log: Callable[[str], None]) -> bytes:
-        """What a method returns.
+        """Call a method and return its answer.
 
         Raises:
             WorkerError: when the process is gone.
         """
 
     def tell(self, method: str) -> None:
-        """Call a method, whether or not the process lives."""
+        """Call a method and wait for no answer, whether or not the process lives."""
 
 
 class RemoteBench:
-    """See `Bench`. Linked objects go to the node by `put`, once to each, as bytes.
+    """See `Bench`. `put` sends each linked object to the node once, as bytes.
 
-    The node has the operators from the project's files of its own. What an object comes to on odd problems is found out
-    on one device and holds for the others; references are computed for each.
+    The node loads the operators from its own copy of the project's files. One device checks an object on odd problems,
+    and its verdict holds for the others. References are computed on each device.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RemoteBench:
         check = Check(problem=on) if isinstance(on, Problem) else on
         prepared = self._call(PrepareCall(operator=operator.name, on=check, alone=self._alone)).prepared
         if prepared is None:
-            raise WorkerError("a node did not say where it has a reference")
+            raise WorkerError("a node did not say where a reference is")
         return prepared
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What `aot-tune compile` does: a plan without CMake, every candidate compiled, and whether all is well."""
+"""What `aot-tune compile` does: plans without CMake, compiles every candidate, and judges the outcome."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def compile_operators(
     as_json: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> bool:
-    """Compile every candidate, and print what comes of it; whether every kernel has one that compiles.
+    """Compile every candidate and print the results. Returns whether every kernel has one that compiles.
 
     Args:
-        operators: all of the template roots where there are none.
-        templates: template roots; the bundled ones where there are none.
-        options: of a build, before those of the environment.
-        compiled_with: what sources are compiled with, as CMake would say it.
-        as_json: print the outcome as JSON to the standard output, and what is told meanwhile to the standard error.
+        operators: names; all of the template roots if empty.
+        templates: template roots; the bundled ones if empty.
+        options: options of a build. They win over the environment.
+        compiled_with: how sources are compiled, as CMake would say it.
+        as_json: print the results as JSON to standard output, and all other lines to standard error.
 
     Raises:
-        AotTuneError: for what is wrong before anything is compiled.
+        AotTuneError: for mistakes that are found before anything is compiled.
     """
     roots = roots_with_bundled(templates)
     named = tuple(operators) or tuple(sorted(_own_operators(templates)))
@@ -68,5 +68,5 @@ def compile_operators(
 
 
 def _own_operators(templates: Sequence[str]) -> set[str]:
-    """The operators of a project's own roots: the bundled ones are beside them for what templates include."""
+    """The operators of a project's own roots. The bundled root only serves templates that include its files."""
     return {f.name for t in templates if t != "bundled" for f in Path(t).iterdir() if (f / "operator.py").is_file()}

@@ -1,4 +1,4 @@
-"""Renders and compiles all candidates of a library's targets, and says of each kernel what fits, spills and fails."""
+"""Renders and compiles all candidates of a library's targets, and says for each kernel what fits, spills and fails."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from aot_tune.support.errors import AotTuneError, BuildError
 __all__ = ["compile_every_candidate", "tell_failures"]
 
 _AT_ONCE = 2000
-"""Candidates that are rendered before they are compiled: their sources are held in memory."""
+"""How many candidates are rendered before they are compiled. Their sources are held in memory."""
 _PLACES = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
-"""What differs between errors of one kind: numbers, and names in quotes."""
+"""The parts in which errors of one kind differ: numbers, and names in quotes."""
 
 
 @dataclass
 class _Tried:
-    """A kernel on a target, and what came of its candidates."""
+    """A kernel on a target, and the results of its candidates."""
 
     operator: Operator
     kernel: Kernel
@@ -40,14 +40,14 @@ class _Tried:
     no_reason: str = ""
 
     def fails(self, status: str, error: str, candidate: Candidate | None = None) -> None:
-        """One more candidate failed; None where there is none."""
+        """Count a failed candidate; None counts nothing."""
         kind = status, _PLACES.sub("", error)
         label, name = (candidate.label, candidate_name(candidate)) if candidate is not None else (self.kernel.name, "")
         first = self.kinds.get(kind) or FailureKind(status=status, candidate=label, name=name, error=error, count=0)
         self.kinds[kind] = msgspec.structs.replace(first, count=first.count + 1)
 
     def takes(self, entry: Entry) -> None:
-        """An object has come."""
+        """Count an object."""
         assert entry.object is not None
         if entry.compiled:
             self.fit.append(entry)
@@ -56,7 +56,7 @@ class _Tried:
 
 
 def compile_every_candidate(session: Session) -> list[CompiledKernel]:
-    """Compile all candidates of the session's targets, and of generic kernels, and print what came of each kernel.
+    """Compile all candidates for the session's targets, and all generic kernels, and print each kernel's results.
 
     AOT_TUNE_FILTER leaves kernels out. A Triton kernel's first config that compiles runs in Triton's interpreter.
     """
@@ -79,14 +79,16 @@ def compile_every_candidate(session: Session) -> list[CompiledKernel]:
 
 
 def tell_failures(session: Session, found: Iterable[CompiledKernel]) -> None:
-    """Operators whose kernels have no candidate that compiles cannot be shipped; nor, if the build is strict, others
-    of which anything failed."""
+    """Mark operators that cannot be shipped: those with a kernel none of whose candidates compiles.
+
+    In a strict build, these are also all operators with any failure.
+    """
     for one in found:
         if not one.is_lost and not (session.options.strict and one.is_faulty):
             continue
-        fix = "mend it; `aot-tune compile` says this without a build"
+        fix = "mend it; `aot-tune compile` shows this without a build"
         if not one.is_lost:
-            fix = "mend it, or compile without AOT_TUNE_STRICT, which is content where one candidate compiles"
+            fix = "mend it, or compile without AOT_TUNE_STRICT: then one candidate that compiles is enough"
         what = "has no candidate that compiles" if one.is_lost else "has candidates that fail"
         error = BuildError(
             f"operator {one.operator!r}: kernel {one.kernel!r} {what} for {one.target}",
@@ -97,7 +99,7 @@ def tell_failures(session: Session, found: Iterable[CompiledKernel]) -> None:
 
 
 def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
-    """All kernels with the targets that they are compiled for, the generic ones for their baselines."""
+    """All kernels with the targets that they are compiled for. For generic ones these are their baseline targets."""
     for loaded in session.operators.values():
         operator = loaded.operator
         for kernel, baseline in session.generics(operator):
@@ -110,7 +112,7 @@ def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
 
 
 def _rendered(session: Session, one: _Tried) -> Iterator[Entry]:
-    """The candidates of a kernel that can be rendered; what cannot is noted."""
+    """The candidates of a kernel that can be rendered. The others are noted as failures."""
     operator, kernel, target = one.operator, one.kernel, one.target
     configs, seen = 0, set[str]()
     try:
@@ -136,9 +138,9 @@ def _rendered(session: Session, one: _Tried) -> Iterator[Entry]:
         one.fails("no-candidate", _first_line(error))
     if not seen and not one.kinds:
         one.no_reason = (
-            "no problem of the workload is one that it serves"
+            "it serves no problem of the workload"
             if configs
-            else "a vendor's library is asked for its algorithms on a device"
+            else "only a device can tell a vendor library's algorithms"
             if kernel.algorithms is not None
             else f"its constraints say that it is not for {target.name}"
         )

@@ -1,4 +1,4 @@
-"""Runs one config of each Triton kernel through Triton's interpreter, in a process of its own, on a small check."""
+"""Runs one config of each Triton kernel on a small check in Triton's interpreter, in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from aot_tune.triton.client import ADDRESS_SPACE, child_environment
 __all__ = ["Function", "Interpretations", "interpret_kernels", "smallest_check"]
 
 _SECONDS = 120.0
-"""What one kernel may take; imports are a few seconds of it."""
+"""Seconds for one kernel, a few of which are imports."""
 
 Function = tuple[Operator, Kernel, Target, Sequence[Entry]]
 """A kernel, its target, and its candidates that compile."""
@@ -41,9 +41,9 @@ class _Job(NamedTuple):
 
 
 def interpret_kernels(session: Session, functions: Sequence[Function]) -> Interpretations:
-    """What becomes of a config of each kernel; one is enough of a function that several targets have.
+    """Run one config of each kernel. A function that several targets have runs once.
 
-    A kernel that serves none of its operator's checks is said not to be runnable.
+    A kernel that serves none of its operator's checks counts as not runnable.
     """
     jobs, found = dict[tuple[str, str, str], _Job](), Interpretations()
     first: dict[tuple[str, str], tuple[str, str, str]] = {}
@@ -66,10 +66,10 @@ def interpret_kernels(session: Session, functions: Sequence[Function]) -> Interp
 
 
 def _job(function: Function) -> _Job | None:
-    """The candidate that assumes least and serves a check.
+    """The candidate with the fewest requirements that serves a check.
 
-    It is in bf16 only where a kernel has no other dtype: the interpreter has its elements as integers, and computes
-    with these where a kernel does not widen them.
+    Candidates in bf16 come last: the interpreter keeps bf16 elements as integers, and computes with these integers if a
+    kernel does not widen them.
     """
     operator, _, _, entries = function
     for entry in sorted(entries, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
@@ -80,7 +80,7 @@ def _job(function: Function) -> _Job | None:
 
 
 def smallest_check(operator: Operator, entry: Entry) -> Check | None:
-    """The smallest of an operator's derived checks that a candidate serves; one without extents of 1 if there is."""
+    """The smallest of an operator's derived checks that a candidate serves, without extents of 1 if possible."""
     served = [
         c
         for c in derived_checks(operator, entry.requires, special=False)
@@ -120,7 +120,7 @@ def _ask(request: InterpreterRequest, session: Session, scratch: Path) -> Interp
     if done.timed_out:
         return InterpreterAnswer(verdict="not runnable", text=f"it takes longer than {_SECONDS:g} s")
     if done.code < 0:
-        text = f"its process died of signal {-done.code}, as when it reads or writes where nothing is"
+        text = f"its process died of signal {-done.code}, as after an access to an invalid address"
         return InterpreterAnswer(verdict="not runnable", text=text)
     if done.code or not answered.is_file():
         last = " | ".join(done.output.strip().splitlines()[-2:])

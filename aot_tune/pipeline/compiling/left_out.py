@@ -1,4 +1,4 @@
-"""Kernels that a library's operators declare and that nothing is compiled of, with the reason."""
+"""Kernels that operators declare but that are not compiled, each with the reason."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["kernels_left_out"]
 
 
 def kernels_left_out(session: Session) -> Iterator[CompiledKernel]:
-    """Kernels for the session's targets that it does not have.
+    """Kernels that the session does not compile for its targets, though operators declare them.
 
-    That a Triton function could not be read is a failure: whoever compiles everything would else not hear of it. That a
-    kernel is not for a target, or would never be called, is none.
+    An unreadable Triton function is a failure, because nobody would hear of it otherwise. A kernel that is not
+    for a target, or would never be called, is not a failure.
     """
     roots, plan = session.renderer.roots, session.plan
     for name, (_, declared) in load_operators(roots, plan.operators, plan.options.exclude_backends).items():
@@ -32,7 +32,7 @@ def kernels_left_out(session: Session) -> Iterator[CompiledKernel]:
 
 
 def _of(session: Session, operator: Operator, kernel: Kernel, target: Target) -> CompiledKernel | None:
-    """Why a kernel is left out; None where it is not."""
+    """Why a kernel is left out; None if it is not."""
     reason, failure = "", ""
     own = next((k for k in operator.kernels if k.name == kernel.name), None)
     if own is None:

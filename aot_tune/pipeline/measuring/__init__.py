@@ -1,1 +1,1 @@
-"""Devices at work: benches, the queue of what they do, screens, races, what must be verified."""
+"""Devices at work: benches, job queues, screens, races, and the verification of variants."""

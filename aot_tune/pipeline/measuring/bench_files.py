@@ -1,4 +1,4 @@
-"""What the benches of a pool share: files, linked candidates, and what is found out once for all."""
+"""What the benches of a pool share: files, linked candidates, and what one device found out for all."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["BenchFiles"]
 
 
 class BenchFiles:
-    """A context manager, whose files are removed after it. Any thread may use it.
+    """A context manager whose files are removed at its end. Any thread may use it.
 
-    `benches` is how many benches share it. What one bench has begun for others ends once it is `over`.
+    `benches` is how many share it. When `over` says so, no bench waits for another's findings any more.
     """
 
     def __init__(self, session: Session, benches: int = 1, over: Callable[[], bool] = lambda: False) -> None:
@@ -43,7 +43,7 @@ class BenchFiles:
 
     @property
     def findings(self) -> Findings:
-        """What one device finds out for all."""
+        """What one device found out for all."""
         folder = self.folder()
         with self._lock:
             if self._findings is None:
@@ -51,36 +51,36 @@ class BenchFiles:
             return self._findings
 
     def folder(self) -> Path:
-        """A folder that all can read. It exists until this ends."""
+        """A folder for files that all benches can read. It is removed at the end."""
         with self._lock:
             if self._folder is None:
                 self._folder = Path(self._stack.enter_context(scratch_folder())).resolve()
             return self._folder
 
     def own_folder(self) -> Path:
-        """A new folder in it for one bench."""
+        """A new folder inside it for one bench."""
         return self.folder() / f"bench-{next(self._numbers)}"
 
     def is_linked(self, made: Object) -> bool:
-        """Whether an object was linked for the benchmark."""
+        """Whether an object has been linked for the benchmark."""
         with self._lock:
             return made.digest in self._linked
 
     def link(self, backend: str, made: Object, options: CompileOptions = NO_OPTIONS) -> Path:
-        """A backend's object linked for the benchmark. It is made once, and several threads may ask at a time.
+        """Link a backend's object for the benchmark, once. Several threads may ask at the same time.
 
         `options` name the author's libraries that it needs.
 
         Raises:
             ToolchainError: when the object does not link.
-            WorkerError: when workers could not load it from its place.
+            WorkerError: when workers could not load it from its folder.
         """
         with self._lock:
             known = self._linked.get(made.digest)
         if known is not None:
             return known
         folder = self.folder()
-        check_loadable(folder)  # else every candidate would fail, and that would be recorded
+        check_loadable(folder)  # else every candidate would fail, and the failures would be stored
         path = folder / f"{made.digest[:24]}-{threading.get_ident()}.so"
         toolchain = toolchain_for(backend, self._session.environment)
         toolchain.link_shared([Path(made.path)], path, toolchain.libraries(options))

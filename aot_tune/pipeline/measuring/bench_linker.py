@@ -1,4 +1,4 @@
-"""Links candidates for the benchmark, several at a time, and only those that have something to measure."""
+"""Links candidates for the benchmark, several at a time. It links only what is to be measured."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["BenchLinker"]
 
 
 class BenchLinker:
-    """Links for all devices of a pool, before anything is timed that a linker could disturb.
+    """Links for all devices of a pool before anything is timed, because a linker could disturb timing.
 
-    If a candidate does not link, that is reported when it is measured.
+    If a candidate does not link, the error is reported when it is measured.
     """
 
     def __init__(self, session: Session, pool: DevicePool, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
@@ -28,12 +28,12 @@ class BenchLinker:
         self._of = {evidence.operator.name: (loaded, evidence) for loaded, evidence in pairs}
 
     def after(self, entry: Entry, made: Object) -> Task | None:
-        """A task that links a new object. None if all its screens are known, or if it did not compile."""
+        """What links a new object; None if all its screens are known or if there is no object."""
         wanted = made.status == "ok" and self._lacks(entry, made.code)
         return partial(self._link, entry, made) if wanted else None
 
     def all(self, entries: Iterable[Entry]) -> None:
-        """Link candidates that were compiled."""
+        """Link compiled candidates."""
         made = [(e, e.object) for e in entries if e.object is not None and e.compiled]
         with ThreadPoolExecutor(self._session.jobs_of("cxx").count) as pool:
             for done in [pool.submit(self._link, *one) for one in made]:

@@ -1,4 +1,4 @@
-"""The lock of a device. One user's builds on one machine hold it in turn."""
+"""The lock of a device. Builds of one user on one machine hold it in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["device_lock"]
 
 @contextmanager
 def device_lock(device: Device, log: Callable[[str], None], budget: Budget | None) -> Iterator[None]:
-    """Keeps this user's other builds from measuring on the device at the same time.
+    """Keep this user's other builds from measuring on the device at the same time.
 
     Raises:
         WorkerError: when another build still measures at the end of the budget.
@@ -52,5 +52,5 @@ def _wait(lock: FileLock, device: Device, budget: Budget | None) -> None:
         lock.acquire(timeout=limit)
     except Timeout:
         raise WorkerError(
-            f"{device.name} is not free", why="another build measured on it until the budget's end"
+            f"{device.name} is not free", why="another build measured on it until the budget ended"
         ) from None

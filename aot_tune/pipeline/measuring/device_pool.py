@@ -21,9 +21,9 @@ __all__ = ["DevicePool"]
 
 
 class DevicePool:
-    """A context manager. `devices` have the same digest, so it does not matter which of them measured what.
+    """A context manager. All `devices` have the same digest, so it does not matter which of them measured what.
 
-    Devices are left out if a probe finds that they differ, or if they can no longer have a worker.
+    A device is left out if a probe finds that it differs, or if it can have no worker any more.
     """
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
@@ -42,15 +42,15 @@ class DevicePool:
         return self.benches[0].device
 
     def start(self) -> None:
-        """Start the workers without waiting for them, because they import frameworks for seconds.
+        """Start the workers without waiting for them, because importing frameworks takes seconds.
 
-        If a device is not free, or cannot be measured on, its workers start at first use, which reports the problem.
+        If a device is not free or cannot be measured on, its workers start at first use, which reports the error.
         """
         self.each_member(Measurer.start)
 
     @property
     def measured(self) -> int:
-        """Measurements made."""
+        """How many measurements were made."""
         return sum(m.measured for m in (*self.members, *self._gone))
 
     @property
@@ -72,11 +72,11 @@ class DevicePool:
 
     @property
     def reused(self) -> int:
-        """Measurements known from before."""
+        """How many measurements were known before."""
         return sum(m.reused for m in (*self.members, *self._gone))
 
     def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
-        """Whether the store has a screen of an object on a problem. It is valid for all the devices."""
+        """Whether the store has a screen of an object on a problem. All devices share it."""
         return self.members[0].knows(loaded, problem, candidate, digest)
 
     def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
@@ -89,16 +89,16 @@ class DevicePool:
         more: More = lambda: (),
         of: Callable[[int], str] = lambda _number: "",
     ) -> None:
-        """Do all jobs. Jobs with the same number run on one device, in their order.
+        """Do all jobs. Those with the same number run on one device, in their order.
 
-        A device keeps the numbers that it had before. A new number goes to the first device that has nothing to do. A
-        device that runs out of numbers takes one from the device with the most: preparing its problem again takes less
-        time than most jobs. The first job that fails ends the others. If no job is left, a device asks for `more`,
-        until there is none and no other device is busy. `of` names what a number belongs to, such as an operator.
-        Numbers of the same operator go to the same devices, as far as possible.
+        A number stays with the device that had it before; a new one goes to the first device that is idle. An idle
+        device may also take a number from the device that has most: preparing its problem again is shorter than most
+        jobs. The first job that fails ends the others. When no job is left, a device asks for `more`, until there is
+        none and no other device is busy. Numbers with the same `of`, such as an operator, go to the same devices where
+        possible.
 
-        If the workers of a device fail and there are other devices, those do the rest, and a line says so. A job that
-        failed in this way is done again from its beginning.
+        If the workers of one device fail and there are others, these do the rest, and a line says so. The failed job
+        starts again from its beginning.
         """
         if not self._threads:
             waiting: Sequence[tuple[int, Job]] = list(jobs)
@@ -118,7 +118,7 @@ class DevicePool:
             self.each_member(turns.work)
 
     def each_member(self, job: Job) -> None:
-        """Have every device do a job."""
+        """Have every device do the job."""
         if self._threads:
             self._together([(t, partial(job, m)) for t, m in zip(self._threads, self.members, strict=True)])
         else:
@@ -136,7 +136,7 @@ class DevicePool:
             raise
 
     def leave_out(self, position: int) -> Device:
-        """Remove one of several devices for the whole build. The others do what comes next."""
+        """Leave out one of several devices for the whole build. The others do its work."""
         bench, thread = self.benches.pop(position), self._threads.pop(position)
         gone = self.members.pop(position)
         self._gone.append(gone)
@@ -147,7 +147,7 @@ class DevicePool:
         return bench.device
 
     def interrupt(self) -> None:
-        """Kill what the devices are busy with. Another thread calls this, again and again."""
+        """Kill what the devices are doing. Another thread calls this, repeatedly."""
         for bench in self.benches:
             bench.interrupt()
 
@@ -165,7 +165,7 @@ class DevicePool:
                 member.end()
             both = zip(self.benches, self._threads, strict=True)
             ends = [thread.submit(bench.__exit__, kind, error, trace) for bench, thread in both]
-            if error is not None:  # a second Ctrl-C may have left a thread busy
+            if error is not None:  # a second Ctrl-C may leave a thread busy
                 end_all(ends, self.interrupt)
             for end, thread in zip(ends, self._threads, strict=True):
                 end.result()

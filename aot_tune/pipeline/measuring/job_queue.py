@@ -1,7 +1,4 @@
-"""Verifies variants of a linked library one after the other.
-
-On a GPU several benches do so, because nothing is timed.
-"""
+"""Runs the variants of a linked library. Nothing is timed, so several benches share a GPU."""
 
 from __future__ import annotations
 
@@ -27,18 +24,18 @@ __all__ = ["JobQueue", "unavailable", "work_off"]
 T = TypeVar("T")
 
 _UNAVAILABLE = re.compile(r"\breturned -100\b")
-"""AOT_TUNE_UNAVAILABLE: something that a variant needs, such as a vendor's library, is missing. Dispatch takes the next
-one."""
+"""AOT_TUNE_UNAVAILABLE: a variant needs something that is missing, such as a vendor's library. Dispatch skips it."""
 _MOST, _CORES, _GIB, _EACH = 3, 4, 24, 16
-"""The most benches at a time. Each needs so many cores, so much of the device's memory and so many variants. A bench is
-three processes, which take seconds to start."""
+"""Limits on how many benches run at a time: in all, by cores, by the device's memory and by variants.
+
+A bench is three processes, which take seconds to start."""
 
 
 class JobQueue(Generic[T]):
-    """Items that benches take in turn. `run` is called with each, until `enough` of them have failed.
+    """Jobs that benches take in turn. `run` is called with each, until `enough` of them have failed.
 
-    `found` holds the results in the given order. A failure may be due to other benches on the device, so the item is
-    run `again` by a bench that is alone.
+    `found` has the results, in the order of the jobs. A job may fail only because other benches run beside it. So a
+    bench that is alone runs failed jobs `again`.
     """
 
     def __init__(self, given: Sequence[T], run: Callable[[LazyBench, T], Measurement], enough: int) -> None:
@@ -53,14 +50,14 @@ class JobQueue(Generic[T]):
 
     @property
     def found(self) -> list[tuple[T, Measurement]]:
-        """What was run, and the results."""
+        """The jobs that were run, with their results."""
         return [(self._given[i], m) for i, m in sorted(self._found.items())]
 
     def work(self, bench: LazyBench) -> None:
-        """Take one item after the other, until none is left.
+        """Run one job after the other, until none is left.
 
         Raises:
-            WorkerError: when a worker cannot be started. The item is left to other benches.
+            WorkerError: when a worker cannot be started. Others do the job then.
         """
         while (number := self._next()) is not None:
             try:
@@ -73,7 +70,7 @@ class JobQueue(Generic[T]):
                 self._found[number] = found
 
     def again(self, bench: LazyBench) -> None:
-        """Run once more what has failed, and what no bench could do."""
+        """Run once more the jobs that failed, and those that nobody could run."""
         failed = [number for number, found in sorted(self._found.items()) if _failed(found)]
         for number in failed:
             del self._found[number]
@@ -81,7 +78,7 @@ class JobQueue(Generic[T]):
         self.work(bench)
 
     def help(self, bench: LazyBench) -> None:
-        """Do the same with a bench of one's own, beside another bench. If that bench fails, the other does the rest."""
+        """Work beside another bench, with a bench of one's own. If this bench fails, the other one does all."""
         try:
             with bench:
                 self.work(bench)
@@ -107,7 +104,7 @@ def _failed(found: Measurement) -> bool:
 
 
 def work_off(session: Session, device: Device, turns: JobQueue[T]) -> None:
-    """Have all items done on a device. A CPU is shared with other builds, but a GPU's memory is not.
+    """Run all jobs on a device. A CPU is shared with other builds; a GPU's memory is not.
 
     Raises:
         WorkerError: when no worker can be started.
@@ -118,10 +115,9 @@ def work_off(session: Session, device: Device, turns: JobQueue[T]) -> None:
         LazyBench(session, device, exclusive=family(device.family).is_exclusive, shared=shared) as first,
         ThreadPoolExecutor(count) as threads,
     ):
-        first.get()  # it has the device to itself before others begin on it
+        first.get()  # it must have the device for itself before others start
         others = [LazyBench(session, device, exclusive=False, shared=shared) for _ in range(count - 1)]
-        # Workers die with the thread that started them.
-        helping = [threads.submit(turns.help, bench) for bench in others]
+        helping = [threads.submit(turns.help, bench) for bench in others]  # workers die with their thread
         try:
             with contextlib.suppress(*([WorkerError] if others else [])):
                 turns.work(first)

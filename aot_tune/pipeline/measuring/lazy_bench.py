@@ -1,4 +1,4 @@
-"""The bench of a build. It starts when something has to run, and candidates are linked for it."""
+"""The bench of a build. It starts when something has to run, and takes candidates that are linked for it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["LazyBench"]
 
 
 class LazyBench:
-    """A bench on one device whose workers start at first use. A context manager.
+    """A context manager: a bench on one device whose workers start at first use.
 
-    It is `exclusive` if something is timed, or if the device's memory cannot be shared. Then it waits while another
-    build measures on the device, but not longer than a given `budget` lasts. What it shares with others is `shared`,
-    which outlives it.
+    It is `exclusive` if something is timed, or if the device's memory is not shared. Then it waits while another build
+    measures on the device, at most until the `budget` ends, if there is one. It shares `shared` with other benches;
+    `shared` outlives it.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class LazyBench:
         return self._bench if self._bench is not None else self._start(self._budget)
 
     def start(self) -> None:
-        """Start the bench without waiting for its workers. If something prevents that now, the first use reports it."""
+        """Start the bench without waiting for its workers. If it cannot start now, the first use reports why."""
         if self._bench is None:
             with contextlib.suppress(WorkerError):
                 self._start(Budget(0.0))
 
     def _start(self, patience: Budget | None) -> MeasuringBench:
-        with ExitStack() as stack:  # a bench that does not start must not keep the device from the next attempt
+        with ExitStack() as stack:  # a bench that does not start must release the device
             executor = self.session.executor
             if executor is not None and executor.has(self.device):
                 policy = self.session.policy_of(self.device.family)
@@ -102,7 +102,7 @@ class LazyBench:
         return 0.0 if self._bench is None else self._bench.referring
 
     def interrupt(self) -> None:
-        """Kill the workers, from another thread. Their requests end with them."""
+        """Kill the workers, from another thread. Their jobs end with them."""
         bench = self._bench  # it may end meanwhile
         if bench is not None:
             bench.interrupt()
@@ -110,7 +110,7 @@ class LazyBench:
     def choose(self, folder: Path, entries: Sequence[Entry]) -> int:
         """Which of an operator's candidates to try next: the first that no other bench has begun to check.
 
-        All devices begin with the same candidates. What one device finds about them on odd problems is valid for all.
+        All devices start with the same candidates. What one finds about them on odd problems holds for all.
         """
         if self.shared.benches == 1:
             return 0
@@ -118,22 +118,22 @@ class LazyBench:
         return findings.choose(findings.suite(where, e.code, e.requires) for e in entries)
 
     def shared_object(self, entry: Entry) -> Path:
-        """The candidate's object linked for the benchmark, made once.
+        """The candidate's object, linked once for the benchmark.
 
         Raises:
-            ToolchainError: when the object does not link, or is only known from a record and does not compile here.
+            ToolchainError: when the object does not link, or when only a record knows it and it does not compile here.
         """
-        if entry.object is None:  # known from a record, but not on this problem
+        if entry.object is None:  # a record knows it, but not on this problem
             self.session.compile([entry], "again")
         if entry.object is None or not entry.compiled:
             raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
         return self.shared.link(entry.candidate.backend, entry.object, entry.rendered.compile)
 
     def entrant(self, entry: Entry) -> Entrant:
-        """The candidate as the bench takes it.
+        """The candidate in the form that a bench takes.
 
         Raises:
-            ToolchainError: as for `shared_object`.
+            ToolchainError: as `shared_object` does.
         """
         return Entrant(
             candidate=entry.candidate,

@@ -1,4 +1,4 @@
-"""Screens and races candidates of operators on their workloads. What is known already is not measured again."""
+"""Screens and races the candidates of operators on their workloads. What is known is not measured again."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ __all__ = ["Measurer", "finalists", "left_undone"]
 T = TypeVar("T")
 
 _ONCE = ("check", "prepare")
-"""Phases that belong to the first screen of an object, or to the first one on a problem."""
+"""Phases that only the first screen of an object, or the first on a problem, has."""
 _FINALISTS = 4
 _WITHIN = 1.3
 _ALGORITHMS = 2
-"""A race takes the best four of the screen, if they are within 1.3 x of the best. At most two are a vendor's
-algorithms. These are often one kernel under several names, and would displace candidates that are as fast on a GPU as
-hot as a race makes it."""
+"""A race takes the best four of the screen that are within 1.3 x of the best. At most two are a vendor's algorithms.
+
+These are often one kernel under several names. More of them would leave no place for candidates that are as fast on a
+GPU that a race has heated."""
 _RACES = 3
-"""How often a problem races, as long as screens show candidates that were faster than those that raced."""
+"""A problem races at most this often. It races again if others were screened to be faster than all that raced."""
 
 
 def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
-    """The candidates for a race on a problem, the best of the screen first. Empty if no race is due.
+    """The entrants of a race on a problem, the best of the screen first; none if no race is due.
 
-    A race is due if one of them was screened since the last race. Until then, a recorded race stands.
+    A race is due if one of them was screened since the last race. A recorded race stands until then.
     """
     row = evidence.measurements.get(problem.id, {})
     times = {c: m.ns for c, m in row.items() if c in evidence.entries and m.ns is not None}
@@ -57,10 +58,10 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
 
 
 def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
-    """Candidates that were in no race, but that were more than 1.3 x faster in their screen than all that raced.
+    """Candidates that never raced, but whose screens are faster by more than 1.3 x than all that raced.
 
-    Such a race had the wrong entrants, for example because another process disturbed some screens. If one of them would
-    have to be compiled first, none is returned.
+    If another process disturbed some of the screens, a race may be between the wrong candidates. If one of the found
+    candidates would first have to be compiled, there are none.
     """
     row = {c: m for c, m in evidence.measurements.get(problem.id, {}).items() if c in evidence.entries}
     raced = [m.ns for m in row.values() if m.final and m.ns is not None]
@@ -70,7 +71,7 @@ def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
 
 
 def left_undone(evidence: Evidence, limit: str = "the budget") -> str:
-    """What a budget, or another limit, left no time for, in words. Empty if there was enough time."""
+    """What a budget, or another limit, left undone, in words; empty if nothing."""
     count = len(evidence.workload)
     if left := len(evidence.unmeasured()):
         return f"{limit} ended before {left} of {count} problems were measured"
@@ -79,9 +80,9 @@ def left_undone(evidence: Evidence, limit: str = "the budget") -> str:
 
 
 def _counts(measurement: Measurement) -> bool:
-    """Whether a measurement counts that came after a budget's end, which kills workers and linkers.
+    """Whether a measurement counts though the budget has ended, which kills workers and linkers.
 
-    A wrong result or a crash is always the candidate's own fault. What was seen to be wrong is not shipped.
+    A wrong result or a crash is the candidate's own fault at any time. What was seen to be wrong is not shipped.
     """
     own = measurement.status in ("wrong-result", "crashed", "suspicious") and measurement.lasting
     return own or measurement.status == "ok"
@@ -89,9 +90,9 @@ def _counts(measurement: Measurement) -> bool:
 
 @dataclass(frozen=True)
 class _Took:
-    """Seconds of a screen or a race, or 0 if it was known. `referring` are those of references among them.
+    """Seconds of a screen or a race, 0 if it was known. `referring` is the part that references took.
 
-    The first one that is measured `waited` for workers. Others seldom do.
+    `waited`: it was the first measurement, which also waits for workers.
     """
 
     whole: float
@@ -102,8 +103,8 @@ class _Took:
 class Measurer:
     """Measures on the device of a bench.
 
-    `spent` are its seconds by activity: references, the phases of screens, bookkeeping, and races. `at_work` are all
-    the seconds of jobs. Once it is `ended`, nothing new begins.
+    `spent` are its seconds by activity: references, the phases of screens, the rest of screens, and races. `at_work`
+    are the seconds of all jobs. Once it is `ended`, it begins nothing.
     """
 
     def __init__(self, bench: LazyBench) -> None:
@@ -118,11 +119,11 @@ class Measurer:
         self.spent: defaultdict[str, float] = defaultdict(float)
 
     def worked(self, seconds: float) -> None:
-        """Count how long its jobs took."""
+        """Add the seconds of its jobs."""
         self.at_work += seconds
 
     def end(self) -> None:
-        """Let nothing new begin."""
+        """Begin nothing from now on."""
         self.ended = True
 
     @property
@@ -131,18 +132,18 @@ class Measurer:
         return self._lazy
 
     def start(self) -> None:
-        """Start the workers without waiting for them. If that is impossible now, they start at first use."""
+        """Start the workers without waiting for them. Those that cannot start now start at first use."""
         self._lazy.start()
 
     def verify(self, entries: Iterable[Entry]) -> None:
-        """Verify variants that are for no problem of the workload, each once, until the budget or the workers end."""
+        """Verify variants that serve no problem of the workload, each once, until the budget or the workers end."""
         new = [e for e in entries if e.candidate.id not in self._verified]
         self._verified.update(e.candidate.id for e in new)
         if self._verifies:
             self._verifies = verify_early(self._session, self._lazy, new, lambda: self.over)
 
     def measure(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
-        """Screen and race what is not known yet of one problem of a workload."""
+        """Screen and race a problem of a workload, as far as results are not known."""
         waiting = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
         if waiting:
             self.screen(loaded, evidence, problem, waiting)
@@ -167,7 +168,7 @@ class Measurer:
         problem: Problem,
         entries: Sequence[Entry],
     ) -> None:
-        """Screen candidates on a problem against the best one so far, until the budget ends."""
+        """Screen candidates on a problem and compare them with its best so far, until the budget ends."""
         name, failures = loaded.operator.name, self._session.failures
         if name in failures:
             return
@@ -194,11 +195,11 @@ class Measurer:
             self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
 
     def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
-        """So many candidates are not screened on a problem, although they were expected to be."""
+        """Note that `count` candidates are not screened on a problem, although they were expected."""
         self._session.pending.spared(self._one(loaded, problem).task, count)
 
     def probe(self, loaded: LoadedOperator, problem: Problem, entry: Entry) -> Measurement:
-        """Screen a candidate on this device now, even if its times are known, here or from other devices.
+        """Screen a candidate on this device now. What is known of it, here or from other devices, does not matter.
 
         Raises:
             AotTuneError: when it cannot be linked, or no worker can be started.
@@ -224,10 +225,7 @@ class Measurer:
         return self._known_race(self._one(loaded, problem), entrants, peek=True) is not None
 
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
-        """If a race is due, race the best of a problem's screen.
-
-        Then race those that turn out to have been overlooked.
-        """
+        """Race the best of a problem's screen if a race is due. Race again if it overlooked faster candidates."""
         for left in reversed(range(_RACES)):
             entrants = [] if loaded.operator.name in self._session.failures else finalists(evidence, problem)
             if not entrants:
@@ -240,7 +238,7 @@ class Measurer:
             evidence.race_about(problem.id, late)
 
     def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
-        """One race. A race that the budget's end broke off does not count, and is still due."""
+        """Run one race. If the budget's end breaks it off, it does not count and is still due."""
         watched = self._watch()
         raced = None
         with self._session.failures.of(loaded.operator.name):
@@ -256,17 +254,15 @@ class Measurer:
             evidence.add(as_recorded(measurement))
         evidence.race_done(problem.id)
         took = watched()
-        own, beside = (
-            took.whole - took.referring,
-            took.referring,
-        )  # a reference is computed where all screens were known
+        # if all screens were known, the race computes the reference
+        own, beside = took.whole - took.referring, took.referring
         self.spent["race"] += own
         self.spent["references"] += beside
         told = (0.0, None) if took.waited else (own, beside)
         self._session.pending.raced(task_of(loaded.operator, problem), *told)
 
     def _watch(self) -> Callable[[], _Took]:
-        """Begin to watch a screen or a race. The returned function tells afterwards how long it took."""
+        """Watch a screen or a race from now on. The returned function tells afterwards how long it took."""
         begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
         first = not self.measured
 
@@ -279,11 +275,11 @@ class Measurer:
 
     @property
     def over(self) -> bool:
-        """Whether the budget or the build has ended, so that everything that still ran was killed."""
+        """Whether the budget or the build has ended. Then whatever still ran was killed."""
         return self.ended or not self._session.turn.allows(1e-9)
 
     def _within(self, do: Callable[[], T]) -> T | None:
-        """What `do` returns. None if it failed because the budget's end killed what it waited for."""
+        """The result of `do`; None if it failed because the end of the budget killed what it needs."""
         try:
             return do()
         except AotTuneError:
@@ -292,7 +288,7 @@ class Measurer:
             raise
 
     def _spend(self, measurement: Measurement, took: _Took) -> None:
-        """Count how long a screen took, by its phases."""
+        """Add a screen's seconds to its phases."""
         if took.whole > 0:
             parts = {"references": took.referring, **measurement.phases}
             for part, seconds in parts.items():
@@ -346,7 +342,7 @@ class Measurer:
 
 
 class _OneProblem:
-    """A problem that is being measured. Its inputs and reference are made when something has to run."""
+    """A problem that is measured. Its inputs and reference are made when something has to run."""
 
     def __init__(self, bench: LazyBench, loaded: LoadedOperator, problem: Problem, store: OperatorStore) -> None:
         self._bench = bench
@@ -361,7 +357,7 @@ class _OneProblem:
         return self._prepared
 
     def baselines(self) -> list[str]:
-        """Names of the baselines that are installed and can do the problem."""
+        """Names of the installed baselines that can do the problem."""
         here = baseline_versions(self.loaded)
         family = self._bench.device.family
         return [

@@ -1,4 +1,4 @@
-"""Jobs that devices of one model take in turn. No device is idle while there is a job that it may do."""
+"""Jobs that devices of one model take in turn. No device is idle while there is a job for it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from aot_tune.support.errors import WorkerError
 __all__ = ["Job", "More", "PoolJobs"]
 
 Job = Callable[[Measurer], object]
-"""What a device is to do. False says that it did nothing."""
+"""A device's job. If it returns False, it did nothing."""
 More = Callable[[], Sequence[tuple[int, Job]]]
-"""Gives jobs to a device that finds none. The thread of any device may ask, one at a time."""
+"""Gives jobs to an idle device. Any device's thread may ask, one at a time."""
 
 _LOOK = 0.1
-"""Seconds after which an idle device looks again, because compilers may have made something ready."""
+"""Seconds after which an idle device looks again: compilers may have finished something."""
 
 _Given = tuple[int, list[Job]]
 
@@ -33,13 +33,12 @@ def _alike(_number: int) -> str:
 
 
 class PoolJobs:
-    """Jobs that devices take one after the other: first their own, then those of no device, then those of another.
+    """Jobs that devices take one after the other: first their own, then free ones, then those of another device.
 
-    Then they ask for `more`, as long as one device works, because its results may give others new jobs. A number is
-    never with two devices at a time. `homes` has the device of a number, on which its problem is prepared. `of` names
-    what a number belongs to. Of the numbers of no device, a device prefers those of something that it works on already,
-    because its workers have loaded what these need. Otherwise it takes those of what the fewest devices work on. `lost`
-    are devices that gave up their numbers, and why. The last device never gives up.
+    Idle devices ask for `more` while another device is at work, because its work may lead to new jobs. A number is on
+    one device at a time. `homes` maps a number to the device that has prepared its problem. Among free numbers, a
+    device prefers one whose `of` it works on already, because its workers have loaded what it needs; then one whose
+    `of` has the fewest devices. `lost` are devices that gave up, and why. The last device never gives up.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class PoolJobs:
         return bool(together)
 
     def work(self, member: Measurer) -> None:
-        """Do what there is for a device, until nothing is left, or until it or another device has failed."""
+        """Do jobs on a device until nothing is left, or until this or another device fails."""
         while not member.ended and (turn := self._next(member)):
             number, jobs, before = turn
             done: list[object] = []
@@ -94,7 +93,7 @@ class PoolJobs:
 
     @contextmanager
     def _at_work(self, member: Measurer, number: int) -> Iterator[None]:
-        """The block is a device's work on its number. If it fails, the others do not wait for more."""
+        """A device works on a number. If that fails, the others do not wait for more."""
         begun = time.monotonic()
         try:
             yield
@@ -109,11 +108,9 @@ class PoolJobs:
                 self._changed.notify_all()
 
     def _gives_up(self, member: Measurer, number: int, jobs: list[Job], error: WorkerError) -> bool:
-        """Leave the rest of a number's jobs, and everything else of a device, to others.
+        """Give the rest of a number's jobs, and all the device's other jobs, to others. Returns whether they can.
 
-        Returns whether they can do it.
-
-        If the jobs of the number have failed before, on another device, this device is not at fault.
+        If a number's jobs have failed on another device before, it is not the device's fault.
         """
         with self._changed:
             if self._left == 1 or number in self._failed:
@@ -129,10 +126,7 @@ class PoolJobs:
             return True
 
     def _next(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
-        """The next number, its jobs, and its former device.
-
-        From now on it is this device's. Waits for one if necessary.
-        """
+        """The next number, which now belongs to this device, its jobs, and its earlier device. Waits if necessary."""
         while not (self._ended or member.ended):
             with self._changed:
                 if turn := self._taken(member):
@@ -152,7 +146,7 @@ class PoolJobs:
                     if self._add(found):
                         self._changed.notify_all()
                         continue
-                    if turns != self._turns:  # what ended meanwhile may have given new jobs
+                    if turns != self._turns:  # a job that ended meanwhile may have led to new ones
                         continue
                     if not self._busy and not self._waits():
                         self._done = True
@@ -177,17 +171,14 @@ class PoolJobs:
         return number, jobs, before
 
     def _first(self, waiting: deque[_Given]) -> _Given | None:
-        """Take the first number that no device works on."""
+        """Take the first number on which no device is at work."""
         turn = next((given for given in waiting if given[0] not in self._busy), None)
         if turn is not None:
             waiting.remove(turn)
         return turn
 
     def _from_another(self, mine: set[str]) -> _Given | None:
-        """Take what would come last on another device.
-
-        Prefer what this device works on, then the device with the most jobs.
-        """
+        """Take what another device would do last. Prefer an `of` that this device works on, then the busiest device."""
         found = [
             (self._of(given[0]) not in mine, -len(own), -place, own, given)
             for own in self._own.values()
@@ -201,7 +192,7 @@ class PoolJobs:
         return turn
 
     def _picked(self, mine: set[str]) -> _Given | None:
-        """Take a number of no device."""
+        """Take a free number."""
         free = [given for given in self._free if given[0] not in self._busy]
         if not free:
             return None

@@ -1,4 +1,4 @@
-"""Whether devices of one model agree. Each times the same probe before it may measure a part of the workload."""
+"""Checks that devices of one model agree: each times the same probe before it may measure part of the workload."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from aot_tune.support.errors import AotTuneError
 __all__ = ["check_agreement", "deviations"]
 
 _FLOOR = 0.03
-"""The relative difference that is allowed between equal devices, because each has its own clock."""
+"""Relative difference that equal devices may have, because each has its own clock."""
 _BYTES = 1 << 26
-"""A probe should move about so many bytes. That is more than caches hold, and takes little time."""
+"""A probe should move about this many bytes: more than caches hold, but little enough to be quick."""
 _FLOPS_PER_BYTE = 16.0
-"""With more FLOP per byte, a generic kernel is slow."""
+"""More FLOPs per byte would make a generic kernel slow."""
 _SCREENS = 3
 
 Probe = tuple[LoadedOperator, Problem, Entry]
@@ -37,11 +37,11 @@ def check_agreement(
     pairs: Sequence[tuple[LoadedOperator, Evidence]],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """Leave out the devices of a pool on which a generic variant takes another time than on the others, and say so.
+    """Leave out the devices of a pool whose time for a generic variant differs from the others', and say so.
 
-    One device needs no check. If no probe runs anywhere, all stay, and a line says that they were not compared. If the
-    budget's end broke a probe off, that says nothing. Nothing is measured after it. `meanwhile` is called once the
-    probe is compiled, before the devices run it, because the compilers then have nothing to do.
+    One device needs no check. If no probe runs on any device, all stay, and a line says that they were not compared. A
+    probe that the end of the budget broke off says nothing, and nothing is measured after it. `meanwhile` is called
+    when the probe is compiled, before the devices run it, because the compilers then have nothing to do.
     """
     if len(pool.members) < 2:
         return
@@ -72,11 +72,9 @@ def check_agreement(
 
 
 def deviations(times: Mapping[int, Measurement]) -> dict[int, tuple[float, float]]:
-    """For each device, its time over the middle one's, and the difference that is noise.
+    """For each device: its time divided by the median device's time, and the relative difference that is noise.
 
-    Of two, the faster is the middle.
-
-    Noise is 3 %, or three standard errors of the two medians, if that is more.
+    Of two devices, the faster one is the median. Noise is 3 %, or three standard errors of the two medians.
     """
     middle = statistics.median_low(_ns(m) for m in times.values())
     base = next(m for m in times.values() if _ns(m) == middle)
@@ -94,7 +92,7 @@ def _ns(measurement: Measurement) -> float:
 
 
 def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:
-    """The generic variant and problem that come closest to a short read of memory. None if there is none."""
+    """The generic variant and problem that come closest to a short read of memory; None if there are none."""
     found: list[tuple[bool, float, str, Probe]] = []
     for loaded, evidence in pairs:
         operator = loaded.operator
@@ -112,7 +110,7 @@ def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:
 def _time(
     found: dict[int, Measurement | str], position: Callable[[Measurer], int], probe: Probe, measurer: Measurer
 ) -> None:
-    """Screen the probe on a member's device a few times. `found` gets the times, or what went wrong."""
+    """Screen the probe on a member's device a few times. `found` gets the result, or what went wrong."""
     i = position(measurer)
     try:
         screens = [measurer.probe(*probe) for _ in range(_SCREENS)]

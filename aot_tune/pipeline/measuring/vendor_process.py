@@ -1,4 +1,4 @@
-"""Asks a vendor's library for its algorithms, in a separate process on the machine that has the device."""
+"""Asks a vendor's library for its algorithms, in a process of its own on the machine that has the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = 180.0
 
 
 class Products(msgspec.Struct, frozen=True):
-    """What a library says of one product: algorithms, their estimated costs, and how many are from its own list."""
+    """A library's answer for one product: algorithms, their estimated costs, and how many are from its own list."""
 
     configs: list[dict[str, int]]
     costs: list[float]
@@ -26,7 +26,7 @@ class Products(msgspec.Struct, frozen=True):
 
 
 class VendorQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Products, as JSON of `aot_tune.vendor.<backend>`, and the most algorithms that are wanted of each."""
+    """Products, as JSON of `aot_tune.vendor.<backend>`, and the largest number of algorithms wanted for each."""
 
     backend: str
     products: bytes
@@ -34,7 +34,7 @@ class VendorQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VendorAnswer(msgspec.Struct, frozen=True):
-    """The library's version and what it says of each product, or why it says nothing."""
+    """The library's version and its answer for each product; or why there is no answer."""
 
     version: int = 0
     products: list[Products] = []
@@ -42,7 +42,7 @@ class VendorAnswer(msgspec.Struct, frozen=True):
 
 
 def ask_vendor(question: VendorQuestion, unit: str) -> VendorAnswer:
-    """Ask about products on a device of this machine. `unit` names the device."""
+    """Ask about products on a device of this machine, which its unit names."""
     with scratch_folder() as name:
         folder = Path(name)
         (folder / "in.json").write_bytes(question.products)

@@ -1,7 +1,4 @@
-"""Nothing ships unverified.
-
-A variant is verified before it is linked, unless a measurement of the same object is ok.
-"""
+"""Nothing ships unverified: an object that no measurement vouches for is verified before it is linked."""
 
 from __future__ import annotations
 
@@ -30,20 +27,19 @@ from aot_tune.support.threads import end_all
 __all__ = ["served_by", "verified_beside", "verify_early", "verify_shipped"]
 
 _NOT_RUN = ("skipped", "timeout")
-"""A generic kernel may be too slow for a large problem, or want too much workspace. That is not a wrong result."""
+"""A generic kernel may be too slow for a large problem, or need too much workspace. Neither is a wrong result."""
 
 
 def verify_shipped(
     session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
 ) -> frozenset[str]:
-    """Verify the kept and generic variants that neither this build nor a record of the same object has verified.
+    """Verify every kept and generic variant whose object neither this build nor a record has verified.
 
-    If a variant's device is not here, it stays as it is. If its object is not the recorded one, a line says so. In a
-    build that measures nothing, a line also names generic variants for a GPU on which nothing can run.
+    A variant without a device here stays as it is; if it was rebuilt, a line says so. A build that measures nothing may
+    find that a GPU here can run nothing. Then its generic variants stay too, and a line says so.
 
-    An operator fails if one of its variants does. A variant that failed in its measurement is not run again. But a
-    variant that fills in and was never measured can be left out. A line tells why it fails. Returns the ids of such
-    candidates.
+    An operator fails if one of its variants fails. A variant that failed while it was measured is not run again. A
+    variant that fills in and was never measured may fail: a line says why. Returns the ids of such candidates.
 
     Raises:
         WorkerError: when no worker can be started.
@@ -64,12 +60,12 @@ def verify_shipped(
         measured = {c for one in found for row in one.evidence.measurements.values() for c in row}
         verifying.needless |= {c for c, e in shipped.items() if c not in measured and _fills_in(session, e)}
     groups = list(_by_device(session, waiting))
-    if len(groups) < 2:  # workers belong to the thread that asks for them, which is the build's own here
+    if len(groups) < 2:  # workers belong to the thread that asks, here the build's own
         for device, group in groups:
             verifying.on(device, group)
         return frozenset(verifying.wrong)
     ended = threading.Event()
-    with ThreadPoolExecutor(len(groups)) as threads:  # a CPU's references take as long as a GPU's workers need to start
+    with ThreadPoolExecutor(len(groups)) as threads:  # references on a CPU take as long as starting a GPU's workers
         try:
             for future in as_completed(threads.submit(verifying.on, *one, ended.is_set) for one in groups):
                 future.result()
@@ -81,9 +77,9 @@ def verify_shipped(
 
 @contextmanager
 def verified_beside(session: Session) -> Iterator[None]:
-    """Verify the host's generic variants in a thread, while others are tuned on GPUs. The results are known afterwards.
+    """Verify the host's generic variants in a thread while other variants are tuned on GPUs.
 
-    If something fails or time runs out, it is left to `verify_shipped`, which reports it.
+    What fails or lacks time is left to `verify_shipped`, which reports it.
     """
     targets = session.targets
     on_host = any(family(t.family).on_host for t in targets)
@@ -114,7 +110,7 @@ def verified_beside(session: Session) -> Iterator[None]:
 
 
 def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], ended: Callable[[], bool]) -> bool:
-    """Verify variants until `ended`. If something fails or time runs out, it is left to `verify_shipped`.
+    """Verify variants until `ended`. What fails or lacks time is left to `verify_shipped`, which reports it.
 
     Returns whether there were workers.
     """
@@ -124,7 +120,7 @@ def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], e
         try:
             verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
         except WorkerError:
-            return False  # the next variant would wait as long for workers
+            return False  # the next variant would wait for workers as long
         except AotTuneError:
             continue
     return True
@@ -132,14 +128,14 @@ def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], e
 
 @dataclass
 class _Verifying:
-    """Verifies variants. An operator can do without `needless` ones (ids). Those of them that fail become `wrong`."""
+    """Verifies variants. An operator can do without the `needless` ones, by id; those that fail become `wrong`."""
 
     session: Session
     needless: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
 
     def on(self, device: Device, group: Sequence[Entry], ended: Callable[[], bool] = lambda: False) -> None:
-        """Verify variants on one device, until `ended`. An operator fails if one of its variants does.
+        """Verify variants on one device until `ended`. An operator fails if one of its variants fails.
 
         Raises:
             WorkerError: when no worker can be started for what this build measures, or for a CPU.
@@ -153,7 +149,7 @@ class _Verifying:
         except WorkerError as error:
             if _measures(session) or devices.on_host or not all(_unasked(session, e) for e in group):
                 raise
-            # Things that a GPU's workers need, such as torch, are only demanded where something is measured.
+            # Only builds that measure require what a GPU's workers need, such as torch.
             kind, of = ("generic ", "") if all(e.candidate.generic for e in group) else ("", " that no record has")
             count = f"{len(group)} {kind}variant{'s' * (len(group) != 1)}{of}"
             session.progress.line(f"{count} NOT verified on {device.name}: {error}")
@@ -199,7 +195,7 @@ def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[
                     f"operator {loaded.operator.name!r}: its generic kernel fails on '{m.problem.id}'",
                     why=f"{m.status}: {m.reason}",
                     fix=f"mend {loaded.operator.kernel(generic.candidate.kernel).source}; "
-                    "it answers every call that no other variant serves. "
+                    "it serves every call that no other variant serves. "
                     f"To try again: {again(loaded.operator, generic, generic.candidate.target, m.problem)}",
                 )
 
@@ -228,7 +224,7 @@ def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Dev
 
 
 def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
-    """Verify one variant on the smallest problem that it serves, and on the odd ones. The store may know the result."""
+    """Verify one variant on the smallest problem that it serves and on odd ones, unless the store has the result."""
     operator, devices = loaded.operator, bench.device.family
     problem = min(served_by(session, operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
     policy = f"verify only, {session.policy_of(devices).digest}"
@@ -253,8 +249,8 @@ def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, ent
 def served_by(session: Session, operator: Operator, entry: Entry, devices: str) -> list[Problem]:
     """Problems of the workload that a variant serves. There is always one.
 
-    If the workload has none in the variant's dtypes, its problems are converted to these. If nothing is worth tuning on
-    `devices` of that family, the author's checks or odd problems take their place.
+    If the workload has none in the variant's dtypes, its problems are used in these dtypes. If nothing is worth tuning
+    on `devices` of that family, the author's checks are used, or else odd problems.
     """
     workload = (
         operator.workload_for(devices)

@@ -1,1 +1,1 @@
-"""What need not be tried: by what a leader came to, and by a problem that it resembles."""
+"""What need not be tried, because of the results of a leader or of a similar problem."""

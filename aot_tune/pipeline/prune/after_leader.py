@@ -1,5 +1,7 @@
-"""What is compiled only once something else was among the best: a config in a dtype that resembles another (`follows`),
-and code of a Triton function that assumes nothing, beside the code that the JIT would make."""
+"""What is compiled only after something else was among the best.
+
+That is a config in a dtype that follows another dtype (`follows`). It is also code of a Triton function that assumes
+nothing, which follows the code that the JIT would make."""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ __all__ = [
 Groups = dict[tuple[object, ...], list[Entry]]
 
 _AMONG_THE_BEST = 1.04
-"""A config was among the best of a dtype where it took at most so many times the best time on some problem."""
+"""A config is among the best of a dtype if its time on some problem is at most this factor of the best time."""
 
 
 def to_compile(evidence: Evidence, entries: Iterable[Entry], unsettled: Collection[str] = ()) -> list[Entry]:
-    """Those of an operator's entries that are to be compiled now.
+    """The entries of an operator that are to be compiled now.
 
-    An entry that follows others is where one of them was measured, here or in a record, and was among the best. On
-    problems of these ids that cannot be told yet, for something that is compiled may be better.
+    An entry that follows others is due if one of them was measured, here or in a record, and was among the best. On
+    `unsettled` problems that is not known yet, because something better may still come.
     """
     best, groups = _among_the_best(evidence), groups_of(evidence)
     if unsettled:
@@ -41,7 +43,7 @@ def to_compile(evidence: Evidence, entries: Iterable[Entry], unsettled: Collecti
 
 
 def awaited(evidence: Evidence, entries: Iterable[Entry]) -> dict[str, float]:
-    """By id, the problems that tell whether entries are to be compiled, which follow others: seconds that one takes."""
+    """Problem ids that decide whether following entries are compiled, with the seconds that such a compile takes."""
     found: dict[str, float] = {}
     groups = groups_of(evidence)
     for entry in entries:
@@ -54,18 +56,18 @@ def awaited(evidence: Evidence, entries: Iterable[Entry]) -> dict[str, float]:
 def competes(evidence: Evidence, entry: Entry) -> bool:
     """Whether the time of an entry decides which others are among the best.
 
-    Calls of a vendor's library are left out: where it is missing, or not wanted, the others serve.
+    Calls of a vendor's library do not count: if the library is missing or not wanted, the others must serve.
     """
     return not evidence.is_vendors(entry)
 
 
 def follows_another(operator: Operator, candidate: Candidate) -> bool:
-    """Whether a candidate is of a dtype in which its kernel follows another."""
+    """Whether a candidate's dtype follows another dtype of its kernel."""
     return other_dtypes(operator.kernel(candidate.kernel).follows, candidate.dtypes) != candidate.dtypes
 
 
 def other_dtypes(follows: Mapping[str, str], dtypes: Mapping[str, str]) -> dict[str, str]:
-    """Dtypes by variable, with those that are followed in place of those that follow them."""
+    """Dtypes by variable, where each dtype that follows another is replaced by that one."""
     return {v: follows.get(d, d) for v, d in dtypes.items()}
 
 
@@ -74,7 +76,7 @@ def _problems(evidence: Evidence, entry: Entry) -> set[str]:
 
 
 def waiting(evidence: Evidence, entries: Iterable[Entry]) -> list[Entry]:
-    """Those of an operator's entries that follow one which has to be measured first."""
+    """The entries of an operator that wait because their leader has to be measured first."""
     best, groups = _among_the_best(evidence), groups_of(evidence)
     leaders = [(e, _leaders(evidence, e, groups)) for e in entries]
     return [
@@ -85,10 +87,11 @@ def waiting(evidence: Evidence, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def may_come(evidence: Evidence, entries: Sequence[Entry], unsettled: Collection[str] = ()) -> list[Entry]:
-    """Those of an operator's entries that are not to be compiled now, but may be when more was screened.
+    """The entries that are not due now, but may become due when more was screened.
 
-    All others are being compiled, or are; of these, or by way of these, an entry waits for one that is not measured
-    everywhere, or has problems of these ids. What waits for one that is never compiled is not among them.
+    Such an entry waits, directly or through others, for a leader that is compiled or being compiled. The leader is not
+    measured everywhere yet, or one of its problems is `unsettled`. An entry whose leader is never compiled does not
+    count.
     """
     groups, left = groups_of(evidence), {id(e) for e in entries}
     leaders = [(e, _leaders(evidence, e, groups)) for e in entries]
@@ -109,7 +112,7 @@ def _is_due(evidence: Evidence, leaders: list[Entry], best: set[str]) -> bool:
 
 
 def _told(evidence: Evidence, leader: Entry) -> bool:
-    """Whether a candidate did not compile, or was measured wherever it is meant for."""
+    """Whether a candidate did not compile, or was measured on all problems that it is meant for."""
     failed = leader.object is not None and not leader.compiled
     return failed or (bool(leader.code) and not evidence.lacks(leader))
 
@@ -126,7 +129,7 @@ def _among_the_best(evidence: Evidence) -> set[str]:
 
 
 def groups_of(evidence: Evidence) -> Groups:
-    """Entries that differ in nothing but what they assume of a call."""
+    """Groups of entries that differ only in what they assume of a call."""
     found: Groups = {}
     for entry in evidence.entries.values():
         found.setdefault(_key(entry, entry.candidate.dtypes), []).append(entry)
@@ -139,8 +142,10 @@ def _key(entry: Entry, dtypes: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def _leaders(evidence: Evidence, entry: Entry, groups: Groups) -> list[Entry]:
-    """The entries of which one must succeed for this one to be tried: that in the dtype which its kernel follows, and
-    for code of a Triton function without assumptions, which is kept for other calls, those that assume more."""
+    """The leaders of an entry, of which one must succeed before the entry is tried.
+
+    They are the entries in the dtype that its kernel follows. For code of a Triton function without assumptions, which
+    is kept for other calls, they are also the entries that assume more."""
     candidate = entry.candidate
     found = resembled(evidence, entry, groups) if competes(evidence, entry) else []
     if evidence.operator.kernel(candidate.kernel).triton is not None:
@@ -150,7 +155,7 @@ def _leaders(evidence: Evidence, entry: Entry, groups: Groups) -> list[Entry]:
 
 
 def resembled(evidence: Evidence, entry: Entry, groups: Groups) -> list[Entry]:
-    """The same in the dtype which an entry's kernel follows."""
+    """The same candidates in the dtype that the entry's kernel follows."""
     candidate = entry.candidate
     if not follows_another(evidence.operator, candidate):
         return []

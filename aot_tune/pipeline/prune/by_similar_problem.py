@@ -1,8 +1,8 @@
-"""What need not be tried on a problem: candidates that were far from the best on one that it resembles.
+"""What need not be tried on a problem: candidates that were far from the best on a similar problem.
 
-That is the problem which is the same but for its epilogue, and the one of the dtypes that a kernel follows, as far as
-the workload has them: a config that is slow at a product stays so with a bias, and is so in f16 where it was in bf16. A
-GPU is not kept waiting for that; on a CPU everything is tried.
+A similar problem is the same one without its epilogue, or in the dtypes that a kernel follows, if the workload has it.
+A config that is slow at a product is also slow with a bias, and slow in f16 if it was slow in bf16. A GPU does not wait
+for these results. On a CPU everything is tried.
 """
 
 from __future__ import annotations
@@ -18,29 +18,34 @@ from aot_tune.spec import Operator, Problem
 __all__ = ["NEAR", "NEAR_IN_A_RECORD", "Resemblances", "rank_of"]
 
 NEAR = 1.15
-"""A candidate is tried where it took at most so many times the best time of what is tried too. Of the 4750 times of an
-H200 for products in f16 or with an epilogue that leaves 2972, and of 123 of rows in f16 65, with the best of each
-problem among them. With 1.1 a row kernel would be 2 % slower on one problem."""
+"""A candidate is tried if its time is at most this factor of the best time among what is tried too.
+
+Of the 4750 times of an H200 for products in f16 or with an epilogue, this leaves 2972. Of 123 for rows in f16, it
+leaves
+65. The best of each problem is among them. With 1.1, a row kernel would be 2 % slower on one problem."""
 
 NEAR_IN_A_RECORD = 1.05
-"""The same for what a record does not have. What was tried is in it; times of its races, which heat a device, are up to
-8 % above those of screens, by which the tuning chose."""
+"""The factor for candidates that a record does not have. The record has what was tried.
+
+The tuning decided by screens. A record has times of races, which heat a device: they are up to 8 % above screens."""
 
 
 def rank_of(operator: Operator, problem: Problem) -> int:
-    """How much there is of a problem that others do without: these are of lower ranks, and are screened first."""
+    """In how many ways a problem differs from similar ones that are screened first: these have lower ranks."""
     followed = any(_in_other_dtypes(operator, k.name, problem).id != problem.id for k in operator.kernels)
     return int(operator.without_epilogue(problem).id != problem.id) + int(followed)
 
 
 def _in_other_dtypes(operator: Operator, kernel: str, problem: Problem) -> Problem:
     dtypes = other_dtypes(operator.kernel(kernel).follows, problem.dtypes)
-    stated = {v: d for v, d in dtypes.items() if d != operator.dtypes[v][0]}  # as problems of a workload have them
+    stated = {
+        v: d for v, d in dtypes.items() if d != operator.dtypes[v][0]
+    }  # in the form that problems of a workload have
     return msgspec.structs.replace(problem, dtypes=stated)
 
 
 class Resemblances:
-    """Of one operator's candidates as they are now: to be made anew once there are more."""
+    """Similar problems for one operator's current candidates. If candidates are added, make a new object."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence, groups = evidence, groups_of(evidence)
@@ -54,10 +59,10 @@ class Resemblances:
         self._bare = {p.id: evidence.operator.without_epilogue(p).id for p in evidence.workload}
 
     def pass_over(self, problem: Problem, entries: Iterable[Entry], near: float = NEAR) -> set[str]:
-        """Have those of the entries that were far from the best not tried on a problem; returns their ids.
+        """Do not try the entries that were far from the best on a similar problem. Returns their ids.
 
-        Calls of a vendor's library are held against each other, and so is the rest. What was not timed is tried, unless
-        it was passed over itself.
+        Calls of a vendor's library are compared with each other, and so are all other candidates. A candidate without a
+        time is tried, unless it was passed over on the similar problem.
         """
         best: dict[tuple[str, bool, bool], float] = {}
         passed = {e.candidate.id for e in entries if self._is_far(e, problem, near, best)}
@@ -80,10 +85,11 @@ class Resemblances:
         return False
 
     def _likes(self, entry: Entry, problem: Problem) -> list[tuple[str, list[str], bool]]:
-        """Problems that one resembles, with the candidates that were on it what an entry is here, and whether that is
-        by a dtype which it follows."""
+        """Similar problems, each with the candidates that correspond to the entry there.
+
+        The last value is whether the similarity is by a dtype that the entry's kernel follows."""
         candidate = entry.candidate
-        if candidate.generic:  # is to be timed wherever it may have to serve
+        if candidate.generic:  # it is timed wherever it may have to serve
             return []
         found: list[tuple[str, list[str], bool]] = []
         bare = self._bare.get(problem.id, problem.id)
@@ -94,13 +100,13 @@ class Resemblances:
         return found
 
     def _took(self, like: str, candidates: Sequence[str]) -> float | None:
-        """The least ns that candidates took which are right everywhere."""
+        """The least time in ns of those candidates that are right on all problems."""
         row, broken = self._evidence.measurements.get(like, {}), self._evidence.broken
         known = (row[c].ns for c in candidates if c in row and c not in broken)
         return min((ns for ns in known if ns is not None), default=None)
 
     def _best(self, like: str, own: bool, follows: bool, problem: Problem) -> float:
-        """The least ns on a problem of what is tried on the one that resembles it, and is right as far as is known."""
+        """The least ns on the similar problem, of candidates that are tried on this one and not known to be wrong."""
         evidence, found = self._evidence, float("inf")
         for before in evidence.measurements.get(like, {}):
             took = self._took(like, [before])

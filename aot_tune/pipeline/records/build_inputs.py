@@ -1,4 +1,4 @@
-"""Everything that the files of a build follow from, so that a build of the same inputs can be told from another."""
+"""All inputs that determine the files of a build. A build with the same inputs can reuse these files."""
 
 from __future__ import annotations
 
@@ -41,16 +41,18 @@ _VARIABLES = (
     *("AOT_TUNE_", "CUDA_", "CUBLAS", "CUTLASS_", "NVCC", "NVIDIA_", "TRITON_"),
     *("HIP_", "ROCM_", "ROCR_", "OMP_"),
 )
-"""Prefixes of variables, beside those that reach compilers. What they do to a build shows elsewhere in the key, as far
-as it is known; a build under another value is an ordinary one."""
+"""Prefixes of variables that can affect a build, beside those that reach compilers.
+
+Their known effects show elsewhere in the key. If a value changes, the build runs in the ordinary way."""
 _FREE_OPTIONS = ("budget", "cache", "cache_dir", "cache_tiers", "executor", "jobs", "mode")
-"""Options that say how a build comes to its files, and nothing of what they are when it is not cut short. The mode is
-one: only `auto` takes a build's files, and only `auto` and `tune` leave theirs."""
+"""Options that say how a build gets to its files, but not what the files are if it is not cut short.
+
+One is the mode: only `auto` reuses a build's files, and only `auto` and `tune` leave files for reuse."""
 _FREE_VARIABLES = (
     *(f"AOT_TUNE_{name}" for name in ("BUDGET", "CACHE", "CACHE_DIR", "CACHE_TIERS")),
     *(f"AOT_TUNE_{name}" for name in ("EXECUTOR", "JOBS", "MODE", "TRUST_CACHE")),
-    "AOT_TUNE_WORKLOAD",  # what its files say is in the plan
-    "AOT_TUNE_IMPORT_PATH",  # folders of an isolated build: their contents count, not their names
+    "AOT_TUNE_WORKLOAD",  # the plan has the contents of its files
+    "AOT_TUNE_IMPORT_PATH",  # an isolated build's folders: only their contents count
     "CUDA_CACHE_PATH",
 )
 
@@ -58,10 +60,10 @@ _FREE_VARIABLES = (
 def build_key(session: Session, paths: Paths) -> tuple[str, bytes]:
     """The key of a build, and its plain text: all that is known before anything is rendered.
 
-    What only shows while it runs, such as the headers that a candidate includes, is not part of it.
+    What shows only while the build runs, such as headers that a candidate includes, is not part of it.
 
     Raises:
-        UnlistedError: when an operator holds something that has no value.
+        UnlistedError: when an operator holds something that cannot be put into a key.
         OSError: when a file cannot be read.
     """
     plan = session.plan
@@ -89,7 +91,7 @@ def build_key(session: Session, paths: Paths) -> tuple[str, bytes]:
 
 
 def _maker(session: Session, backend: str) -> dict[str, object]:
-    """What objects of a backend are made by, as their keys say it, for each target."""
+    """The identity of a backend's toolchain for each target, as the keys of its objects have it."""
     chain = toolchain_for(backend, session.environment)
     recipes: dict[str, object] = {}
     for target in (*session.baselines, *session.targets):
@@ -102,30 +104,30 @@ def _maker(session: Session, backend: str) -> dict[str, object]:
 
 
 def loaded_modules() -> list[str]:
-    """Names of the modules in this process that are neither Python's own nor of this package.
+    """Names of the modules in this process that belong neither to Python nor to this package.
 
-    Hooks that run when Python starts are left out too: front ends have their own, which say where the others are.
+    Hooks that run when Python starts are left out too. Each front end has its own, which name its folders.
     """
     files = {name: file_of(module) for name, module in list(sys.modules.items())}
     return sorted(name for name, file in files.items() if file and not _left_out(name.partition(".")[0], file))
 
 
 def _left_out(top: str, file: str) -> bool:
-    if top in sys.stdlib_module_names:  # a project may have a module of such a name
+    if top in sys.stdlib_module_names:  # a project's module may have such a name
         return file.startswith(STANDARD) or "site-packages" in file
     return top in ("aot_tune", "__main__", "__mp_main__", *HOOKS)
 
 
 def module_digests(names: Iterable[str]) -> dict[str, str]:
-    """Digests of the files of modules as they are now, loaded or not; empty for one that is not found.
+    """Current digests of the files of modules, loaded or not; empty if a module is not found.
 
-    Folders do not count: those of isolated builds have new names each time.
+    Folders do not count, because isolated builds have new folder names each time.
     """
     return {name: _content(Path(file_of(sys.modules.get(name)) or _search(name))) for name in names}
 
 
 def _search(name: str) -> str:
-    """The file that a module would be imported from, without importing its packages."""
+    """The file that a module would be imported from. Its packages are not imported to find it."""
     where: list[str] | None = None
     parts, origin = name.split("."), ""
     for i in range(len(parts)):
@@ -144,7 +146,7 @@ def _content(path: Path) -> str:
 
 
 def included(session: Session, includes: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]:
-    """Digests of included files, by backend and name, as this process saw them first."""
+    """Digests of included files, by backend and name. They are of the moment when this process saw a file first."""
     found: dict[str, dict[str, str]] = {}
     for backend, names in includes.items():
         chain = toolchain_for(backend, session.environment)
@@ -153,7 +155,7 @@ def included(session: Session, includes: Mapping[str, Iterable[str]]) -> dict[st
 
 
 def own_headers(session: Session, paths: Paths, includes: Mapping[str, Iterable[str]]) -> list[Path]:
-    """Headers that C++ includes and that are the author's: in no template root, of no compiler and no package."""
+    """Headers that the C++ sources include and that are the author's: of no template root, compiler or package."""
     known = [Path(p).resolve() for p in (*_NOT_OWN, sys.prefix, sys.base_prefix, str(PACKAGE), *paths.templates)]
     found: set[Path] = set()
     for backend, names in includes.items():
@@ -167,17 +169,17 @@ def own_headers(session: Session, paths: Paths, includes: Mapping[str, Iterable[
 
 
 def measurements_now(session: Session, names: Iterable[str]) -> str:
-    """Digest of what the measurement store holds now under some names; see `digest_of_all`."""
+    """Digest of what the measurement store has now under some names; see `digest_of_all`."""
     return digest_of_all(session.store.file_digest(name) for name in names)
 
 
 def digest_of_all(digests: Iterable[str]) -> str:
-    """One digest of many, in their order."""
+    """One digest of several, in their order."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def recorded_digest(session: Session) -> str:
-    """Digest of the records that the library's last build left: a build asks them what a vendor's library offers.
+    """Digest of the records that the library's last build left. They say which algorithms a vendor's library offers.
 
     Raises:
         OSError: when a file cannot be read.

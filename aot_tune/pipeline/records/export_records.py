@@ -1,4 +1,4 @@
-"""Exports what the last build measured as a database to commit."""
+"""Exports the measurements of the last build as a database to commit."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from aot_tune.support.storage import cache_location
 __all__ = ["NOTES", "Exported", "export_records", "write_records"]
 
 NOTES = "notes.txt"
-"""Beside the records of a build: what is to be said of them, such as what a budget left no time for; a line each."""
+"""File beside a build's records: remarks on the build, such as what lacked time; a line each."""
 
 
 ROOTS = "templates.txt"
-"""Beside them: the folders of the build's templates, a line each."""
+"""File beside them: the folders of the build's templates, a line each."""
 
 
 def roots_of(folder: Path) -> list[str]:
-    """Where the templates of the build were whose records a folder has; none where it does not tell."""
+    """Template folders of the build whose records a folder has; none if the folder does not tell."""
     try:
         return (folder / ROOTS).read_text("utf-8").splitlines()
     except OSError:
@@ -34,9 +34,9 @@ def roots_of(folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Exported:
-    """The files that were written, by path, what is to be said of the build that they are of, and when it recorded.
+    """The files that were written, by path, remarks on their build, and when it recorded.
 
-    That is in seconds since the epoch: a build whose cache is off records nothing, and the one before it is the last.
+    The time is in seconds since the epoch. A build without a cache records nothing, so it is not the last one.
     """
 
     files: dict[Path, OperatorDatabase]
@@ -47,12 +47,12 @@ class Exported:
 def export_records(library: str, directory: Path) -> Exported:
     """Write the records of a library's last build below `directory`, a folder per device.
 
-    Where several projects have a library of that name, it is that of the project that `directory`, or the working
-    folder, is in. Records of the same operator and device that are there already are merged: newer measurements win,
-    and replace all where the two cannot be compared.
+    If several projects have a library of that name, it is the library of the project that has `directory`, or else the
+    working folder. Existing records of the same operator and device are merged: newer measurements win. If the two
+    cannot be compared, the new ones replace all.
 
     Raises:
-        DatabaseError: when nothing was recorded, when it cannot be told whose records are meant, or when a file in
+        DatabaseError: when nothing was recorded, when it is unclear whose records are meant, or when a file in
             `directory` is not a database.
     """
     root = cache_location(os.environ).root
@@ -77,10 +77,10 @@ def export_records(library: str, directory: Path) -> Exported:
 def write_records(
     directory: Path, fresh: Iterable[OperatorDatabase], operators: Mapping[str, Operator]
 ) -> dict[Path, OperatorDatabase]:
-    """Write records below a folder, merged with those of the same operator and device there; what was written, by path.
+    """Write records below a folder, merged with existing ones of the same operator and device. Returns files by path.
 
-    `operators` are those of the records as their templates declare them now: of what is there, candidates of kernels
-    and configs that are gone go.
+    `operators` are those of the records, as their templates declare them now. Existing candidates of kernels and
+    configs that are gone are dropped.
 
     Raises:
         DatabaseError: when a file in `directory` is not a database, or one cannot be written.
@@ -92,7 +92,7 @@ def write_records(
 
 
 def _operators(folder: Path, names: Collection[str]) -> dict[str, Operator]:
-    """The operators of the build whose records a folder has, as they are now; none of templates that are gone."""
+    """The current operators of the build whose records a folder has. Templates that are gone give none."""
     found = {}
     for name in names:
         for root in map(Path, roots_of(folder)):
@@ -102,7 +102,7 @@ def _operators(folder: Path, names: Collection[str]) -> dict[str, Operator]:
 
 
 def _of_space(database: OperatorDatabase, operator: Operator | None) -> OperatorDatabase:
-    """A record less the candidates of kernels and configs that its operator has no more."""
+    """A record without the candidates of kernels and configs that its operator no longer has."""
     if operator is None:
         return database
     kernels = {k.name for k in operator.kernels}
@@ -113,9 +113,9 @@ def _of_space(database: OperatorDatabase, operator: Operator | None) -> Operator
 
 
 def _newest(recorded: Path, library: str, directory: Path) -> Path | None:
-    """The folder that the last build of a library of that name wrote: `<library>-<digest>`.
+    """The folder that the last build of a library with that name wrote: `<library>-<digest>`.
 
-    Where there is none, that of the last build without some backends: `<library>-without-<backend>-<digest>`.
+    If there is none, the folder of the last build without some backends: `<library>-without-<backend>-<digest>`.
     """
     folders = [(_library(f), f) for f in recorded.glob("*-*") if f.is_dir()]
     whole = [f for name, f in folders if name == library]
@@ -125,7 +125,7 @@ def _newest(recorded: Path, library: str, directory: Path) -> Path | None:
 
 
 def _of_project(folders: list[Path], directory: Path, library: str) -> list[Path]:
-    """The folders that are of the project which `directory`, or else the working folder, is in; all where none is."""
+    """The folders of the project that has `directory`, or else the working folder; all if no project has it."""
     bases = (directory.resolve().parent, Path.cwd().resolve())
     inside = ([f for f in folders if any(Path(r).is_relative_to(b) for r in roots_of(f))] for b in bases)
     own = next(filter(None, inside), folders)
@@ -134,7 +134,7 @@ def _of_project(folders: list[Path], directory: Path, library: str) -> list[Path
         raise DatabaseError(
             f"{len(projects)} projects have a library {library!r}",
             why="; ".join(sorted("templates in " + " and ".join(roots) for roots in projects)),
-            fix="run the command in the folder of the project whose records you want, or record into a folder in it",
+            fix="run the command in the project whose records you want, or name a folder inside it",
         )
     return own
 

@@ -1,4 +1,4 @@
-"""What the databases know: measurements that hold here as they are, and variants that replay builds again."""
+"""What databases know: measurements that hold here as they are, and variants that a replay builds again."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class Known:
         return self._baselines.get(problem_key(problem), [])
 
     def give(self, evidence: Evidence) -> int:
-        """Add what is known of an operator's candidates to the evidence, as far as that lacks it; returns how much.
+        """Add the known measurements that the evidence lacks. Returns how many were added.
 
-        What a record on a GPU does not have was passed over, where times on a problem that resembles it say so.
+        On a GPU, a candidate that the record lacks was passed over if times on a similar problem say so.
         """
         given = 0
         for problem in evidence.workload:
@@ -76,7 +76,7 @@ class Known:
             for measurement in (*found, *beside):
                 evidence.add(_of_problem(measurement, problem))
             given += len(found)
-        if given and not family(evidence.target.family).compiling_disturbs:  # screens waited, and some were spared
+        if given and not family(evidence.target.family).compiling_disturbs:  # some were not screened
             self._pass_over(evidence)
         return given
 
@@ -91,7 +91,7 @@ class Known:
 
 
 def _of_problem(measurement: Measurement, problem: Problem) -> Measurement:
-    """The measurement as one of a workload's problem, of which a record may have the dims in another order."""
+    """The measurement with the workload's problem. A record may have its dims in another order."""
     if measurement.problem.id == problem.id:
         return measurement
     return msgspec.structs.replace(measurement, problem=problem)
@@ -100,8 +100,8 @@ def _of_problem(measurement: Measurement, problem: Problem) -> Measurement:
 def known_here(session: Session, operator: Operator, device: Device, entries: Mapping[str, Entry]) -> Known:
     """What the committed databases know of an operator on this very device, under this policy, for these objects.
 
-    Candidates whose source and toolchain are the recorded ones get the recorded digests, so that only those that are
-    kept need to be compiled. Versions of baselines do not matter: nothing of theirs is linked.
+    A candidate with the recorded source and toolchain gets the recorded digest, so only kept candidates must be
+    compiled. Versions of baselines do not matter, because nothing of theirs is linked.
     """
     for database in session.databases:
         if database.operator != operator.name or database.device.digest != device.digest:
@@ -112,7 +112,7 @@ def known_here(session: Session, operator: Operator, device: Device, entries: Ma
             device=device.digest,
             policy=session.policy_of(device.family).digest,
             contract=operator_digest(operator),
-            # those of other targets count as they are: the generic variant races on all targets
+            # codes of other targets' candidates count as recorded: the generic variant races on all targets
             codes={c.id: c.code for c in database.candidates if c.id not in entries}
             | {i: e.code for i, e in entries.items()},
             baselines=database.baselines,
@@ -124,7 +124,7 @@ def known_here(session: Session, operator: Operator, device: Device, entries: Ma
 def note_recorded_objects(session: Session, database: OperatorDatabase, entries: Mapping[str, Entry]) -> None:
     """Set `recorded` of each entry that the database's toolchain compiled from the same source.
 
-    Where a GPU runs it, another host compiler changes nothing that was measured.
+    For code that a GPU runs, the host compiler does not matter.
     """
     alike, alike_on_device = _toolchains_alike(session, database)
     for record in database.candidates:
@@ -150,7 +150,7 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
 
 
 def _toolchains_alike(session: Session, database: OperatorDatabase) -> tuple[set[str], set[str]]:
-    """Backends whose toolchain here is the recorded one: as a whole, and as far as it makes what a GPU runs."""
+    """Backends whose toolchain here is the recorded one: in all parts, and in the part that makes device code."""
     here = session.plan.toolchains
     shared = {name: identity for name, identity in database.toolchains.items() if name in here}
     whole = {name for name, identity in shared.items() if identity == here[name]}
@@ -159,19 +159,19 @@ def _toolchains_alike(session: Session, database: OperatorDatabase) -> tuple[set
 
 
 def recorded_evidence(session: Session, operator: Operator, target: Target) -> tuple[Evidence, OperatorDatabase | None]:
-    """The evidence for a target from the most fitting database, without measuring.
+    """The evidence for a target from the most fitting database. Nothing is measured.
 
     A record of another version of the operator (its arguments, reference or tolerance) does not count. The most fitting
-    is that of this very device, then that of a device with the same name, then any of the family; where AOT_TUNE_DEVICE
-    names devices of the family, among theirs. There need be none where the operator has nothing but generic kernels, or
-    nothing at all.
+    database is of this very device, else of a device with the same name, else of any in the family. If AOT_TUNE_DEVICE
+    names devices of the family, only theirs count. No database is needed if the operator has only generic kernels, or
+    no kernel.
 
     Raises:
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
     """
     decided = session.answers(operator, target) and session.tunes(operator, target)
     database = most_fitting(session, operator, target) if decided else None
-    brief = target == session.older  # records have what there was time for
+    brief = target == session.older  # such records may be incomplete
     missing = [] if brief else missing_problems(database, with_a_choice(session, operator, target), target.name)
     if missing:
         raise miss(session, operator, target, missing, database)
@@ -181,7 +181,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
 
 
 def generic_evidence(session: Session, operator: Operator, target: Target) -> Evidence:
-    """Evidence of nothing but the generic variant."""
+    """Evidence of the generic variant only."""
     generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
     evidence = Evidence(operator, target, generic, brief=target == session.older)
     if not session.tunes(operator, target):
@@ -192,10 +192,10 @@ def generic_evidence(session: Session, operator: Operator, target: Target) -> Ev
 def recalled(
     session: Session, operator: Operator, target: Target, database: OperatorDatabase, entries: dict[str, Entry]
 ) -> Evidence:
-    """The evidence that a database has of some recorded candidates.
+    """The evidence that a database gives for some recorded candidates.
 
     Raises:
-        DatabaseError: when it has a time that its device cannot reach.
+        DatabaseError: when it has a time that is impossible on its device.
     """
     brief = target == session.older
     evidence = Evidence(operator, target, entries, brief=brief)
@@ -205,7 +205,7 @@ def recalled(
         subject = is_baseline(measurement.candidate) or (
             entry is not None and evidence.meant_for(entry, measurement.problem)
         )
-        failed = measurement.status not in ("ok", "skipped")  # on a shape of a survey, too
+        failed = measurement.status not in ("ok", "skipped")  # also on a survey's shape
         if subject and (failed or problem_key(measurement.problem) in workload):
             _refuse_implausible(operator, database, measurement)
             evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
@@ -216,13 +216,13 @@ def recalled(
 
 
 def _surveyed(database: OperatorDatabase, target: Target) -> bool:
-    """Whether variants of a target were surveyed, not generic ones alone, which are those of other targets as well."""
+    """Whether a survey timed variants of this target. Generic ones do not count: other targets have them as well."""
     own = {c.id for c in database.candidates if c.candidate.target == target.name and not c.candidate.generic}
     return any(not own.isdisjoint(shape.ns) for shape in database.survey)
 
 
 def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
-    """Take over what a record of this very device knows of shapes, of candidates that are the same code."""
+    """Take over surveyed times from a record of this very device, for candidates whose code is the same."""
     operator = evidence.operator
     policy, contract = session.policy_of(device.family).digest, operator_digest(operator)
     for database in session.databases if session.options.mode != "tune" else ():
@@ -235,7 +235,7 @@ def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
 
 
 def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured: Measurement) -> None:
-    """Hold a record to what measurements are held to: a time that its device cannot reach is none.
+    """Refuse a record with a time that is impossible on its device.
 
     Raises:
         DatabaseError: naming the measurement.
@@ -255,7 +255,7 @@ def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured
 def miss(
     session: Session, operator: Operator, target: Target, missing: Sequence[Problem], database: OperatorDatabase | None
 ) -> DatabaseError:
-    """What to say of problems that a database lacks, which is the most fitting one, or that none has."""
+    """The error for problems that the most fitting database lacks, or that no database has."""
     stale = [] if database is not None else _of_target(session, operator, target)  # of another version of the operator
     lacking = f"{len(missing)} problem{'s are' if len(missing) != 1 else ' is'} not in the database"
     listed = "\n       ".join(p.id for p in missing[:20])
@@ -278,7 +278,7 @@ def miss(
 
 
 def others_fix(session: Session, operator: Operator, target: Target) -> str:
-    """Which records AOT_TUNE_DEVICE leaves out that would know of an operator on a target; ends with a semicolon."""
+    """A hint which records AOT_TUNE_DEVICE leaves out that know an operator on a target; it ends with a semicolon."""
     kept = deciding(session.databases, session.options.device)
     others = {d.device.name for d in session.databases if d.operator == operator.name and target.name in d.targets}
     others -= {d.device.name for d in kept}
@@ -286,7 +286,7 @@ def others_fix(session: Session, operator: Operator, target: Target) -> str:
 
 
 def with_a_choice(session: Session, operator: Operator, target: Target) -> list[Problem]:
-    """Problems of the workload on which a kernel is tried that is kept by its times: those that a record must have."""
+    """Problems that a record must have: those on which some kernel is tried whose times decide if it is kept."""
     named = [k for k in session.kernels_for(operator, target) if session.is_named(operator, k) and not k.fills_in]
     kernels = [k for k in named if next(k.configs(target.facts), None) is not None]
     found = []
@@ -299,9 +299,9 @@ def with_a_choice(session: Session, operator: Operator, target: Target) -> list[
 
 
 def most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
-    """The record that decides for an operator on a target: of a device that is here or like it, else the first.
+    """The record that decides for an operator on a target: of a device that is here, or most like it, else the first.
 
-    One that lacks problems of the workload decides only where no other has them all.
+    A record that lacks problems of the workload decides only if no other record has all of them.
     """
     contract = operator_digest(operator)
     fitting = [d for d in _of_target(session, operator, target) if d.contract == contract]
@@ -316,6 +316,6 @@ def most_fitting(session: Session, operator: Operator, target: Target) -> Operat
 
 
 def _of_target(session: Session, operator: Operator, target: Target) -> list[OperatorDatabase]:
-    """The records that may decide for a target, of whatever version of an operator of that name."""
+    """The records that may decide for a target. They may be of any version of the operator."""
     named = (d for d in deciding(session.databases, session.options.device) if d.operator == operator.name)
     return [d for d in named if target.name in d.targets]

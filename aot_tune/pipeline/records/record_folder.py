@@ -1,4 +1,4 @@
-"""Whether a folder can take the records of some devices: asked before they are measured, which may take hours."""
+"""Checks whether a folder can take the records of some devices before they are measured, which may take hours."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def check_record_folder(folder: Path, devices: Sequence[Device], operators: Coll
     """Check that records of these operators on these devices can be written below a folder.
 
     Raises:
-        DatabaseError: when it cannot be written to, is the folder of a single device, or has records of these devices
-            where they do not belong, or of other devices in their place.
+        DatabaseError: when it cannot be written to, is the folder of a single device, has records of these devices in a
+            wrong place, or has records of other devices in their place.
     """
     if folder.exists() and not folder.is_dir():
         raise DatabaseError(f"{str(folder)!r} is not a folder", fix="name a folder for the records, such as tuning")
@@ -46,7 +46,7 @@ def check_record_folder(folder: Path, devices: Sequence[Device], operators: Coll
         if database.device.digest in ours and database.operator in operators:
             raise DatabaseError(
                 f"{str(path)!r} is a record of this device in another place than {str(place)!r}",
-                why="there would be two of one operator and device, of which neither counts",
+                why="there would be two records of one operator and device, and neither would count",
                 fix=f"move it to {str(place)!r}, or name another folder",
             )
     for one in (folder, *(folder / d.slug for d in devices)):

@@ -1,4 +1,4 @@
-"""After selection: compile what is kept, compare it with the records, and keep the measurements for `record`."""
+"""After selection: compiles what is kept, compares it with the records, and keeps measurements for `record`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ __all__ = ["compile_kept", "of_this_tree", "other_code", "records_folder", "save
 def compile_kept(
     session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
 ) -> None:
-    """Compile the kept variants that have no object yet, and every generic one.
+    """Compile every generic variant, and the kept variants that have no object yet.
 
-    An operator fails when one of its variants does not compile, or a strict build finds other code than the recorded.
+    An operator fails if one of its variants does not compile, or if a strict build gets other code than the recorded.
     """
     kept = [one.evidence.entries[c] for found in chosen.values() for one in found for c in one.selection.kept]
     always = [(name, entry) for name, entries in generics.items() for entry in entries]
@@ -65,7 +65,7 @@ def compile_kept(
 
 
 def other_code(session: Session, entry: Entry) -> DatabaseError:
-    """What to say of a strict build's variant that is not the recorded one."""
+    """The error for a strict build's variant whose code is not the recorded one."""
     what = "device code" if entry.object is not None and entry.object.device else "object"
     return DatabaseError(
         f"{entry.candidate.operator}: {entry.candidate.label} compiles to another {what} than the recorded one",
@@ -84,18 +84,18 @@ def _recorded_toolchain(session: Session, entry: Entry) -> str:
 
 
 def records_folder(session: Session) -> Path | None:
-    """Where the records of the library's last build are kept; None without a cache.
+    """The folder with the records of the library's last build; None without a cache.
 
-    Libraries of one name that differ in their prefix or operators are of different projects, and have a folder each. So
-    has one that does without some backends, `<name>-without-<backend>-<digest>`: it knows less than the whole one. So
-    has a second checkout, once it has recorded something of its own.
+    Libraries with one name but another prefix or other operators belong to different projects; each has its own folder.
+    A library that does without some backends has one too, `<name>-without-<backend>-<digest>`, because it knows less.
+    So has a second checkout, once it has recorded something.
     """
     common, own = _folders(session)
     return own if own is not None and own.is_dir() else common
 
 
 def _folders(session: Session) -> tuple[Path | None, Path | None]:
-    """The folder of the first project with such a library, and that of this one beside it."""
+    """The folder of the first project with such a library, and the folder that this project would have beside it."""
     root = session.store.root
     if root is None:
         return None, None
@@ -107,7 +107,7 @@ def _folders(session: Session) -> tuple[Path | None, Path | None]:
 
 
 def _folder_to_write(session: Session) -> Path | None:
-    """The project's own folder where another project, whose templates are still there, has the first one."""
+    """The project's own folder, if another project that still has its templates uses the first one."""
     common, own = _folders(session)
     if common is None or own is None or own.is_dir():
         return own
@@ -117,15 +117,15 @@ def _folder_to_write(session: Session) -> Path | None:
 
 
 def _roots(session: Session) -> str:
-    """Where the templates of a build are, a line each: what tells its project from another one."""
+    """The template folders of a build, a line each. They tell its project from others."""
     return "".join(f"{root.resolve()}\n" for root in session.renderer.roots)
 
 
 def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> str:
     """Keep what this build measured, or took from committed records, for `aot-tune record`.
 
-    The folder holds this build's alone: nothing of operators, devices or thread counts of earlier builds stays. Returns
-    the digest of what it holds then; a build beside this one may put its own there at once.
+    The folder holds only this build's results: nothing of earlier builds stays. Returns the digest of its contents.
+    Another build may write its own results there right afterwards.
 
     Raises:
         DatabaseError: when they cannot be written.
@@ -134,10 +134,10 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
     if folder is None:
         return ""
     found = list(databases_of(session, evidence)) if session.options.cache != "ro" else []
-    if not found:  # what an earlier build measured is still the last that is known
+    if not found:  # the results of an earlier build are still the last
         try:
             return folder_digest(folder)
-        except OSError:  # one that cannot be read, or goes at this moment
+        except OSError:  # it cannot be read, or is being removed
             return ""
     temporaries = folder.parent.parent / TEMPORARIES
     try:
@@ -166,7 +166,7 @@ def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
             database = database_of(session, loaded, found, device)
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
-                if same:  # the session's operator lacks what this build does without, such as backends not installed
+                if same:  # the session's operator lacks kernels of backends that are not installed
                     rest = _untried_sources(session, loaded.operator, sources, same[0])
                     older = of_this_tree(load_operator(loaded.folder), sources | rest, same[0])
                     again = session.options.mode == "tune"
@@ -177,9 +177,9 @@ def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
 def _untried_sources(
     session: Session, operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase
 ) -> dict[str, str]:
-    """Digests of what the recorded candidates that this build did not try are rendered to, where it has their kernels.
+    """Digests of the sources that the recorded candidates which this build did not try are rendered to.
 
-    A replay renders them all, and takes no record with another source, nor with a kernel that is not for its target.
+    A replay renders them all. It refuses a record with another source, or with a kernel that is not for its target.
     """
     kernels = {k.name: k for k in operator.kernels}
     found = {}
@@ -189,24 +189,24 @@ def _untried_sources(
         candidate = record.candidate
         tried = candidate.target in session.plan.targets and candidate.backend in session.plan.toolchains
         tried = tried and candidate.kernel not in operator.left_out
-        if tried and candidate.kernel not in kernels:  # a Triton function that is for no target of this build
+        if tried and candidate.kernel not in kernels:  # a Triton function for no target of this build
             found[record.id] = ""
         if not _may_be_of(operator, candidate):
             continue
         try:
             found[record.id] = render_again(session, operator, candidate).digest
-        except SpecError:  # a Triton function that this build has not read: it cannot tell
+        except SpecError:  # this build has not read the Triton function
             continue
-        except RenderError:  # a template that has other configs than it had
+        except RenderError:  # the template's configs have changed
             found[record.id] = ""
     return found
 
 
 def of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
-    """A committed record less the candidates that none of the operator's kernels can give any more.
+    """A committed record without the candidates that the operator's kernels can no longer give.
 
-    Nor those of another source than here: `sources` has the digests of what is rendered. Configs that a vendor's
-    library or a function's autotuner lists are not known here, and stay.
+    Candidates with another source than here are dropped too; `sources` has the digests of what is rendered here.
+    Configs from a vendor's library or a function's autotuner are not known here, and stay.
     """
     gone = {c.id for c in recorded.candidates if sources.get(c.id, c.source) != c.source}
     return without(recorded, gone | {c.id for c in recorded.candidates if not _may_be_of(operator, c.candidate)})
@@ -219,9 +219,9 @@ def _may_be_of(operator: Operator, candidate: Candidate) -> bool:
 def database_of(
     session: Session, loaded: LoadedOperator, found: Sequence[Evidence], device: Device
 ) -> OperatorDatabase | None:
-    """One operator on one device, all its targets together.
+    """The database of one operator on one device, with all its targets.
 
-    What takes part in the races of several targets, the generic variant and the baselines, is kept once.
+    The generic variant and the baselines race for several targets, but are kept once.
     """
     own = [e for e in found if session.device_for(e.target) == device]
     here = {e.candidate.id: e for one in own for e in one.entries.values() if e.object is not None}

@@ -1,4 +1,4 @@
-"""Recorded candidates rendered again: whether each is still what was measured."""
+"""Renders recorded candidates again, to see whether each is still what was measured."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from aot_tune.support.errors import AotTuneError, DatabaseError, RenderError, Sp
 __all__ = ["Outdated", "as_declared", "render_again", "rendered_again"]
 
 Outdated = dict[str, AotTuneError]
-"""Ids of recorded candidates that are not what was measured any more, and why not."""
+"""Ids of recorded candidates that no longer are what was measured, and why."""
 
 
 def as_declared(operator: Operator, candidate: Candidate) -> Candidate:
-    """The candidate with its config in the order of declaration: records sort it, and people read it."""
+    """The candidate with its config in the order of declaration. Records sort it; people want the declared order."""
     names = [p.name for p in operator.kernel(candidate.kernel).parameters]
     config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
     return msgspec.structs.replace(candidate, config=config)
 
 
 def render_again(session: Session, operator: Operator, candidate: Candidate) -> Rendered:
-    """What a recorded candidate is rendered to here.
+    """The source of a recorded candidate, rendered here.
 
     Raises:
         RenderError: for any fault in the template, with its file and line.
-        SpecError: where a Triton function was not read for the candidate's target.
+        SpecError: when a Triton function was not read for the candidate's target.
     """
     declared = as_declared(operator, candidate)
     return session.renderer.render(operator, declared, target_by_name(candidate.target))
 
 
 def _no_kernel(session: Session, operator: Operator, candidate: Candidate, database: OperatorDatabase) -> DatabaseError:
-    """What to say of a record of a kernel that this build has not: for want of its backend, or since it is gone."""
+    """The error for a record of a kernel that this build lacks: its backend is missing, or the kernel is gone."""
     what = f"operator {operator.name!r}: no kernel {candidate.kernel!r} for {candidate.target}"
     if candidate.backend not in session.plan.toolchains:
         return DatabaseError(
@@ -60,11 +60,11 @@ def rendered_again(
     """Entries of the recorded candidates of a target, and of the generic one.
 
     Args:
-        outdated: gets the candidates whose source is not the recorded one any more, or that no kernel here is of; they
-            have no entry.
+        outdated: gets the candidates whose source is no longer the recorded one, or whose kernel is gone. They get no
+            entry.
 
     Raises:
-        AotTuneError: for the first of these, where there is no `outdated`: its times are those of another kernel.
+        AotTuneError: for the first such candidate if `outdated` is None, because its times belong to another kernel.
     """
     found: dict[str, Entry] = {}
     gone = 0
@@ -99,7 +99,7 @@ def rendered_again(
 def _as_recorded(
     session: Session, operator: Operator, record: CandidateRecord, database: OperatorDatabase
 ) -> Rendered | None:
-    """What a recorded candidate is rendered to, as it was; None where it is no config of its kernel any more.
+    """A recorded candidate, rendered and equal to the record; None if its kernel no longer has the config.
 
     Raises:
         DatabaseError: when its source is not the recorded one, or there is no such kernel.

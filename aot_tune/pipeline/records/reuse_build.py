@@ -1,11 +1,11 @@
-"""A build whose inputs are those of an earlier one takes that one's files: nothing is rendered, asked or chosen again.
+"""Reuses the files of an earlier build with the same inputs: nothing is rendered, asked for or chosen again.
 
-What `auto` makes follows from its inputs once all measurements are known. A build that left nothing for the next one to
-do keeps its files in the cache, under the digest of what is known when a build begins (see `build_key`), beside digests
-of what only showed on the way: modules that were imported, headers that candidates include, each measurement that was
-asked for, the records of the build itself. All of that must be as it was, else a build goes its ordinary way.
+Once all measurements are known, the inputs determine what `auto` makes. A build that left no work for the next one
+keeps its files in the cache, under the digest of what is known when a build begins (see `build_key`). Beside them are
+digests of what shows only on the way: imported modules, headers that candidates include, each measurement that was
+used, and the records of the build itself. If one of these has changed, a build runs in the ordinary way.
 
-What `tune` made is for the next `auto`, too, where no committed record would have decided instead.
+What `tune` made also serves the next `auto`, unless a committed record would have decided instead.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ _SCHEMA = 1
 _RECORD, _FILES = "build.json", "files"
 _ROOM = "builds"
 _MOST, _MOST_BYTES = 16, 1 << 28
-"""Builds that are kept, and what all but the last of them may take together."""
+"""How many builds are kept, and how many bytes all but the last may take together."""
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `build.json` holds: the `files` by name below the build's folder, and what must be as it was.
+    """The contents of `build.json`: the `files`, by name below the build's folder, and what must be unchanged.
 
-    `measurements` are names of files of the measurement store, and `measured` is the digest of them all; `recorded` is
-    that of the records that the build left. All others are digests by name.
+    `measurements` are names of files of the measurement store, and `measured` is the digest of them all. `recorded` is
+    the digest of the records that the build left. All others are digests by name.
     """
 
     date: str
@@ -84,7 +84,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True)
 class _Begun:
-    """What a build began with."""
+    """What is known when a build begins."""
 
     key: str
     text: bytes
@@ -92,9 +92,9 @@ class _Begun:
 
 
 class Repeats:
-    """The files of earlier builds in the cache, and the inputs of this one.
+    """The files of earlier builds in the cache, and the inputs of this build.
 
-    Make it before anything is rendered: what changes while the build runs is told by comparing with that moment.
+    Create it before anything is rendered: it detects changes during the build by comparing with that moment.
     """
 
     def __init__(self, session: Session, paths: Paths) -> None:
@@ -107,7 +107,7 @@ class Repeats:
             self._begun = self._now(loaded_modules())
 
     def take(self, directory: Path) -> Report | None:
-        """Write the files of the build of the same inputs into `directory`; its report, None where there is none."""
+        """Write the files of a build with the same inputs into `directory`. Returns its report; None without one."""
         begun = self._begun
         anew = self._session.options.mode == "tune" or self._session.location.mode == "fresh"
         if begun is None or self._folder is None or anew:
@@ -140,7 +140,7 @@ class Repeats:
 
     @property
     def headers(self) -> list[Path]:
-        """The author's headers that what was built, now or before, includes beside its templates."""
+        """The author's headers that the built sources, now or in the kept build, include beside its templates."""
         session = self._session
         used = self._includes or {b: list(session.cache(b).includes) for b in session.plan.toolchains}
         return own_headers(session, self._paths, used)
@@ -148,15 +148,15 @@ class Repeats:
     def keep(
         self, directory: Path, files: Iterable[Path], evidence: Mapping[str, Sequence[Evidence]], recorded: str
     ) -> None:
-        """Keep what a build wrote, unless it left something to the next one, or an input changed meanwhile.
+        """Keep what a build wrote, unless it left work for the next one or an input changed meanwhile.
 
-        `recorded` is the digest of the records that it saved: with others, those of another build are the last ones.
+        `recorded` is the digest of the records that it saved. If it differs later, another build has saved its own.
         """
         session = self._session
         if self._folder is None or self._begun is None or session.location.mode not in ("rw", "fresh"):
             return
         if session.budget.seconds is not None or not all(session.devices_for(target) for target in session.targets):
-            return  # more may be known the next time, and what is not known is said each time
+            return  # the next build may know more, and each build must say what is missing
         if session.options.mode == "tune" and any(map(session.is_recorded, session.devices)):
             return  # the record would have decided in `auto`
         left = self._left(evidence)
@@ -193,7 +193,7 @@ class Repeats:
         try:
             for name, data in own.items():
                 private_folder((fresh / _FILES / name).parent)
-                write_file(fresh / _FILES / name, data, durable=False)  # their digests show what a power cut left
+                write_file(fresh / _FILES / name, data, durable=False)  # after a power cut, digests show damaged files
             write_file(fresh / KEY, begun.text, durable=False)
             write_file(fresh / _RECORD, seal(kept, _SCHEMA), durable=False)
             private_folder(room)
@@ -205,17 +205,17 @@ class Repeats:
     def _now(self, modules: Iterable[str]) -> _Begun | None:
         try:
             return _Begun(*build_key(self._session, self._paths), module_digests(modules))
-        except (UnlistedError, OSError, ValueError, OverflowError) as error:  # such as names that are no text
+        except (UnlistedError, OSError, ValueError, OverflowError) as error:  # such as names that are not text
             self._session.progress.line(f"the next build cannot take this one's files: {error}")
             return None
 
     def _left(self, evidence: Mapping[str, Sequence[Evidence]]) -> str:
-        """What the next build would do beside looking up what this one did, in a few words; empty for nothing."""
+        """What the next build would do beside looking up the results of this one, in a few words; empty for nothing."""
         session = self._session
         caches = [session.cache(backend) for backend in session.plan.toolchains]
         if session.store.root is None or any(c.root is None for c in caches):
             return "the cache was lost"
-        if session.store.absent:  # crashes that may not come again, and races that lacked an entrant
+        if session.store.absent:  # crashes that may not happen again, and races that lacked an entrant
             return f"{len(session.store.absent)} measurements will be made again"
         unkept = sum(c.counters.unkept for c in caches)
         if unkept:
@@ -235,7 +235,7 @@ class Repeats:
         return data
 
     def _changed(self, kept: _Kept) -> str:
-        """What is not as it was, in a few words; empty when all is."""
+        """What has changed, in a few words; empty if nothing has."""
         modules = module_digests(kept.modules)
         for name, digest in kept.modules.items():
             if modules[name] != digest:
@@ -251,7 +251,7 @@ class Repeats:
         )
 
     def _mark(self, folder: Path) -> None:
-        """Say that a kept build was used, and that the library's records are those of its last build."""
+        """Mark a kept build as used, and its records as those of the library's last build."""
         records = records_folder(self._session)
         for path in (folder, records) if self._session.location.mode == "rw" else ():
             if path is not None and path.is_dir():
@@ -262,7 +262,7 @@ class Repeats:
 
 
 def unanswered(session: Session, evidence: Evidence) -> list[str]:
-    """Kernels that call a vendor's library and of which nothing was measured: the next build asks it again."""
+    """Kernels that call a vendor's library and have no measurement. The next build asks the library again."""
     operator = evidence.operator
     measured = {c for row in evidence.measurements.values() for c in row}
     known = {e.candidate.kernel for i, e in evidence.entries.items() if i in measured}
@@ -277,8 +277,8 @@ def unanswered(session: Session, evidence: Evidence) -> list[str]:
 
 
 def _forget_old(room: Path, temporaries: Path, last: str) -> None:
-    """Remove the builds that were not used for longest, but never the last one, even if the clock was turned back."""
-    with contextlib.suppress(FileNotFoundError):  # another build removes the same
+    """Remove the builds that were unused for longest, but never the last one, even if the clock was set back."""
+    with contextlib.suppress(FileNotFoundError):  # another build removes it too
         folders = sorted(room.iterdir(), key=lambda f: (f.name == last, f.stat().st_mtime), reverse=True)
         total = 0
         for i, folder in enumerate(folders):

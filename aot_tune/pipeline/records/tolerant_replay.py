@@ -1,4 +1,4 @@
-"""The mode `replay-or-generic`: what records lack, or have of what has changed since, is told instead of refused."""
+"""The mode `replay-or-generic`: it reports what records lack or what has changed since, and does not refuse it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from aot_tune.spec import Operator, Problem, Target
 __all__ = ["evidence_of_what_holds"]
 
 _MOST = 20
-"""Problems that a line names."""
+"""How many problems a line names."""
 
 
 def evidence_of_what_holds(
     session: Session, operator: Operator, target: Target
 ) -> tuple[Evidence, OperatorDatabase | None]:
-    """The evidence for a target from what still holds of the most fitting database; its note tells what does not.
+    """The evidence for a target from the part of the most fitting database that still holds. Its note tells the rest.
 
-    Candidates with another source than the recorded one do not count. Where no problem of the workload has a time that
-    does, the generic variant serves the operator. Else it serves those calls for which no recorded variant is.
+    Candidates with another source than the recorded one do not count. If no problem of the workload has a valid time,
+    the generic variant serves the operator. Else it serves the calls that no recorded variant can serve.
 
     Raises:
-        DatabaseError: when a record is damaged: it has a time that its device cannot reach.
+        DatabaseError: when a record is damaged: it has a time that is impossible on its device.
     """
     wanted = with_a_choice(session, operator, target)
     if not (session.answers(operator, target) and session.tunes(operator, target) and wanted):
@@ -39,7 +39,7 @@ def evidence_of_what_holds(
     reasons = [*_outdated(found, outdated), *_missing(session, operator, target, missing, found)]
     if database is None or len(missing) == len(wanted):
         evidence = generic_evidence(session, operator, target)
-        if outdated or not evidence.brief:  # for older CPUs records have what there was time for
+        if outdated or not evidence.brief:  # records for older CPUs may be incomplete
             evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {'; '.join(reasons)}")
         return evidence, None
     evidence = recalled(session, operator, target, database, entries)
@@ -72,7 +72,7 @@ def _missing(
     missing: Sequence[Problem],
     found: OperatorDatabase | None,
 ) -> list[str]:
-    """Which problems have no time that counts, and why not, where that is another version of the operator."""
+    """Which problems have no valid time; and why, if the record is of another version of the operator."""
     if not missing:
         return []
     names = ", ".join(p.id for p in missing[:_MOST]) + ", ..." * (len(missing) > _MOST)

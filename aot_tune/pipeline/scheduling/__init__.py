@@ -1,1 +1,1 @@
-"""What next: what is asked for, compiled and measured in which order, and when a budget ends."""
+"""What to do next: the order in which candidates are asked for, compiled and measured, and when a budget ends."""

@@ -1,4 +1,4 @@
-"""Compiling in the background, while devices measure what is compiled already."""
+"""Compiles in the background while devices measure what is compiled already."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from aot_tune.support.run_program import kill_running
 __all__ = ["BackgroundCompiler", "may_compile"]
 
 _KEPT_FOR_RACES = 0.3
-"""Share of a budget after which nothing is compiled any more."""
+"""Share of a budget that is kept for measuring: when no more than this is left, nothing is compiled any more."""
 
 _PATIENCE = 0.2
-"""Seconds between two looks at the budget while nothing gets ready."""
+"""Seconds between two looks at the budget while no object is ready."""
 
 
 def may_compile(session: Session) -> bool:
-    """Whether the budget still allows to compile."""
+    """Whether the budget still allows compiling."""
     return session.turn.allows(max(_KEPT_FOR_RACES * (session.turn.seconds or 0.0), 1e-9))
 
 
@@ -35,10 +35,10 @@ def _when(operator: Operator, entry: Entry) -> tuple[float, bool]:
 
 
 class BackgroundCompiler:
-    """Compiles entries in a thread of its own until `close`: the longest first, of equal ones what follows others last.
+    """Compiles entries in a thread of its own until `close`: the longest first, and followers last among equals.
 
-    Those of more weight come before others where `weight_of` tells one. `priority_of` tells the priority of an entry's
-    screens. `waited` are seconds in which `take` had nothing to give.
+    If `weight_of` is given, entries of more weight come first. `priority_of` tells the priority of an entry's screens.
+    `waited` are the seconds in which `take` had nothing to return.
     """
 
     def __init__(
@@ -63,25 +63,25 @@ class BackgroundCompiler:
 
     @property
     def over(self) -> bool:
-        """Whether everything was taken, or the budget allows no more."""
+        """Whether everything was taken, or the budget allows no more compiling."""
         return self._over or not may_compile(self._session)
 
     @property
     def seconds(self) -> float:
-        """How long compilers ran; to be asked when they have ended."""
+        """How long compilers ran. Ask when they have ended."""
         return self._end - self._begun
 
     def calls(self, priority: Priority) -> bool:
-        """Whether there is something to take that has a higher priority, or the last has been compiled."""
+        """Whether something of a higher priority is ready, or everything has been compiled."""
         return self._most > priority or self._ended.is_set() or self.over
 
     def take(self, *, wait: bool, until: Callable[[], object] = lambda: False) -> list[Entry]:
-        """What has got ready since the last time; where that is nothing and `wait`, the first is waited for.
+        """The entries that became ready since the last call. If there are none and `wait`, wait for the first.
 
-        It is not waited for any more once `until` says so.
+        The wait also ends when `until` says so.
 
         Raises:
-            BaseException: what ended the thread.
+            BaseException: the error that ended the thread.
         """
         begun = self._session.progress.now()
         batch: list[Entry | BaseException | None] = []
@@ -100,7 +100,7 @@ class BackgroundCompiler:
         return [e for e in batch if isinstance(e, Entry)]
 
     def close(self) -> tuple[list[Entry], list[Entry]]:
-        """End the compilers that still run; what got ready and was not taken, and what is not compiled."""
+        """End the compilers that still run. Returns what is ready but was not taken, and what is not compiled."""
         self._stopping.set()
         while self._thread.is_alive():
             kill_running()
@@ -117,7 +117,7 @@ class BackgroundCompiler:
             self._session.compile(
                 self._entries, self._entries[0].candidate.target, self._ready, then=self._linker.after
             )
-        except BaseException as error:  # handed on to the thread that measures
+        except BaseException as error:  # passed to the thread that measures
             last = error
         self._end = self._session.progress.now()
         self._ended.set()
@@ -125,6 +125,6 @@ class BackgroundCompiler:
 
     def _ready(self, entry: Entry) -> None:
         if self._stopping.is_set():
-            raise InterruptedError("the budget has ended, or the build")  # ends all that still waits to be compiled
+            raise InterruptedError("the budget has ended, or the build")  # this ends all compiles that wait
         self._found.put(entry)
         self._most = max(self._most, self._priority_of(entry))

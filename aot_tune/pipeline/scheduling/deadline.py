@@ -1,4 +1,4 @@
-"""The end of a budget: what still runs then is ended."""
+"""The end of a budget: it ends whatever still runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ended_with"]
 
 @contextlib.contextmanager
 def ended_with(budget: Budget, stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop`, in a thread of its own, when the budget ends before the block does, until the block ends too."""
+    """Call `stop` repeatedly, in a thread of its own, from the end of the budget until the block ends."""
     if budget.seconds is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Odd problems of candidates, fitted while workers start: the build's own process has nothing else to do then."""
+"""Fits the odd problems of candidates while workers start, when the build's own process is idle."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["checks_fitted_beside"]
 
 @contextmanager
 def checks_fitted_beside(session: Session, target: Target, entries: Sequence[Entry]) -> Iterator[None]:
-    """In the block a thread finds out which odd problems the entries are verified on, in their order.
+    """In the block, a thread fits the odd problems on which the entries are verified, in their order.
 
-    Benches ask for them before an object is screened first, and share them. What fails is told then.
+    Benches need them before an object's first screen, and share them. If one fails, that screen reports it.
     """
     policy, on_host = session.policy_of(target.family), family(target.family).on_host
     ended = threading.Event()

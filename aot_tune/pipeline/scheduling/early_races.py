@@ -1,4 +1,4 @@
-"""Races on problems of which all is screened, while devices are at the screens of others."""
+"""Races on problems whose screens are complete, while devices still screen others."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["EarlyRaces", "longest_first"]
 
 
 def longest_first(places: Sequence[QueuedProblem]) -> list[QueuedProblem]:
-    """Problems in the order of their races: what is short comes last, so that devices end at about the same time."""
+    """Problems in the order of their races: short ones come last, so that devices end at about the same time."""
     return sorted(places, key=lambda p: (-p.evidence.operator.compulsory_bytes(p.problem), p.number))
 
 
 class EarlyRaces:
-    """Races of a pool; `called_off` says that none is to begin now. `done` counts those that ended."""
+    """Races of a pool. `called_off` says that none may start now. `done` counts those that ended."""
 
     def __init__(self, pool: DevicePool, called_off: Callable[[], bool]) -> None:
         self._pool, self._called_off = pool, called_off
@@ -30,14 +30,14 @@ class EarlyRaces:
 
     @property
     def under_way(self) -> bool:
-        """Whether a race has begun, or is about to."""
+        """Whether a race runs or is about to start."""
         return bool(self._given)
 
     def jobs(self, settled: Sequence[QueuedProblem], coming: Collection[int]) -> list[tuple[int, Job]]:
-        """The races that may begin, of problems on which nothing waits.
+        """The races that may start, on problems with no screens left.
 
-        Left out are those of which something may still be screened, by number in `coming`, or whose entrants would have
-        to be compiled or linked before.
+        Problems in `coming`, by number, are left out, because something may still be screened there. So are problems
+        whose entrants are not compiled and linked.
         """
         places = [p for p in settled if p.number not in coming and p.number not in self._given and self._may_race(p)]
         with self._lock:
@@ -56,7 +56,7 @@ class EarlyRaces:
 
     def _race(self, place: QueuedProblem, measurer: Measurer) -> bool:
         raced = not self._called_off()
-        if raced:  # where that fails with the workers, it is under way still: another device takes it over
+        if raced:  # if its workers fail, it stays under way: another device takes it over
             measurer.race(place.loaded, place.evidence, place.problem)
         with self._lock:
             self._given.discard(place.number)

@@ -1,4 +1,4 @@
-"""Variants for older CPUs: tuned last and for a short while, beginning with what won on this machine's own target."""
+"""Variants for older CPUs. They are tuned last and briefly, starting with what won on this machine's own target."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from aot_tune.support.errors import SpecError
 __all__ = ["most_alike", "older_seconds", "transferred", "tune_older"]
 
 _TO_TUNE = 0.8
-"""Share of the seconds that a build may take longer; the rest is for what more variants take to link and check."""
+"""Share of the stated extra seconds that goes to tuning. The rest is for linking and checking more variants."""
 _OF_BUDGET = 0.2
-"""Share of what a budget leaves to tune that older CPUs get at most."""
+"""The largest share of the tuning budget that older CPUs may get."""
 _NEAR, _PER_PROBLEM = 1.05, 2
-"""What won on a problem took at most so many times the best time; so many that did are tried on it in any case."""
+"""A candidate won a problem if its time is within this factor of the best; the first two of them are always tried."""
 _GUESSES = 1
-"""Guesses of a kernel's author that are tried beside, where the kernel won."""
+"""How many guesses of an author are tried too, if the author's kernel won."""
 
 
 def older_seconds(session: Session, kept: float) -> float:
-    """Seconds in which variants for older CPUs are tuned; `kept` are what comes after takes."""
+    """Seconds for tuning variants for older CPUs. `kept` are the seconds for what comes after tuning."""
     if session.older is None or not session.plan.may_measure:
         return 0.0
     return min(_TO_TUNE * session.options.older_cpus, _OF_BUDGET * max(session.budget.left - kept, 0.0))
@@ -39,7 +39,7 @@ def older_seconds(session: Session, kept: float) -> float:
 def tune_older(
     session: Session, target: Target, pool: DevicePool, tuned: Sequence[tuple[LoadedOperator, Evidence]]
 ) -> dict[str, Evidence]:
-    """Evidence for older CPUs by operator, from what was tuned on the devices of a pool, which has the references."""
+    """Evidence for older CPUs by operator. It starts from what was tuned on a pool's devices, which have references."""
     kept = seconds_after(session)
     session.begin_turn(1, kept, older_seconds(session, kept))
     begun, measured, reused = session.turn.spent, pool.measured, pool.reused
@@ -64,7 +64,7 @@ def tune_older(
 
 
 def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
-    """Evidence with the candidates to begin with, and with what was measured that all targets share."""
+    """Evidence with the first candidates, and with the measurements that all targets share."""
     operator = tuned.operator
     evidence = Evidence(operator, target, {}, brief=True)
     if tuned.left_out:
@@ -81,10 +81,10 @@ def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
 
 
 def transferred(session: Session, tuned: Evidence, target: Target) -> list[Entry]:
-    """Candidates for a target that are most like those that won on another, each for the problems that these won.
+    """Candidates for a target that are most like the winners on another, each for the problems that its model won.
 
-    The fewest come first that won all problems among them. Behind the others are the first guesses of the authors of
-    the kernels that won. A kernel that has no config for the target is left out.
+    First come the fewest that together won all problems. After the others come the first guesses of the authors of the
+    kernels that won. A kernel without a config for the target is left out.
     """
     operator = tuned.operator
     spaces = {k.name: (k, space) for k in session.kernels_for(operator, target) if (space := _space(k, target))}
@@ -113,15 +113,15 @@ def transferred(session: Session, tuned: Evidence, target: Target) -> list[Entry
 
 
 def _space(kernel: Kernel, target: Target) -> list[dict[str, ConfigValue]]:
-    """The configs of a kernel for a target that it was perhaps not written for, without those that pin dims."""
+    """The configs of a kernel for a target, without those that pin dims. The kernel may not be meant for the target."""
     try:
         return [c for c in kernel.configs(target.facts) if not any(c.get(p) for p in kernel.pins)]
-    except SpecError:  # its constraints leave none
+    except SpecError:  # its constraints allow none
         return []
 
 
 def _winners(tuned: Evidence, kernels: Collection[str]) -> Iterator[tuple[str, set[str]]]:
-    """Candidates of some kernels with the ids of the problems that each won: first a few that won all among them."""
+    """Candidates of some kernels with the ids of the problems that each won. First come a few that won all problems."""
     won: dict[str, set[str]] = {}
     second: dict[str, set[str]] = {}
     for problem, row in tuned.choice_costs().items():
@@ -142,13 +142,13 @@ def _winners(tuned: Evidence, kernels: Collection[str]) -> Iterator[tuple[str, s
 
 
 def _guesses(kernel: Kernel, space: Sequence[dict[str, ConfigValue]]) -> Iterator[dict[str, ConfigValue]]:
-    """The first guesses of a kernel's author that a space has."""
+    """The first guesses of a kernel's author that are in a space."""
     matched = (next((c for c in space if all(c[k] == v for k, v in guess.items())), None) for guess in kernel.order)
     yield from [c for c in matched if c is not None][:_GUESSES]
 
 
 def most_alike(kernel: Kernel, space: Sequence[dict[str, ConfigValue]], config: Config) -> dict[str, ConfigValue]:
-    """The config of a space that differs from another in fewest parameters, and least in these; the first of such."""
+    """The first config of a space that differs from another in the fewest parameters, and by the least in these."""
     places = {p.name: {v: i for i, v in enumerate(_in_order(p.values))} for p in kernel.parameters}
 
     def distance(other: Config) -> tuple[int, int]:
@@ -159,6 +159,6 @@ def most_alike(kernel: Kernel, space: Sequence[dict[str, ConfigValue]], config: 
 
 
 def _in_order(values: Sequence[ConfigValue]) -> list[ConfigValue]:
-    """Numbers by size, names as they were declared."""
+    """Numbers by size, names in the order of declaration."""
     named = any(isinstance(v, str) for v in values)
     return sorted(values, key=lambda v: 0 if isinstance(v, str) or named else v)

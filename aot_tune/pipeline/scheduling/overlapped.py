@@ -1,4 +1,4 @@
-"""Devices whose measurements compilers do not disturb: candidates are screened while others still compile."""
+"""Devices whose measurements compilers do not disturb: candidates are screened while others compile."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Pairs = Sequence[tuple[LoadedOperator, Evidence]]
 
 
 class Timings:
-    """Seconds of a target's tuning: compiling and measuring each by itself, and on the wall."""
+    """Seconds of a target's tuning: of compiling, of measuring, and of both together on the wall clock."""
 
     def __init__(self) -> None:
         self.compiling = self.waiting = self.wall = 0.0
 
     @property
     def measuring(self) -> float:
-        """Seconds on the wall in which the device was at work."""
+        """Seconds on the wall clock in which the device was at work."""
         return self.wall - self.waiting
 
 
@@ -43,14 +43,14 @@ def measure_overlapped(
     pairs: Pairs,
     entries: list[Entry],
 ) -> Timings:
-    """Compile `entries` and screen each on its problems as it gets ready; race when all are there.
+    """Compile `entries`, screen each on its problems as soon as it is ready, and race when all are screened.
 
-    Entries that are not among `entries` have their object, or a record that knows all of them. Those that follow
-    another one wait for it: they are compiled once nothing else is and their leaders' problems are screened, beside the
-    rest of the screens. What only the races tell of their leaders, they are compiled, screened and raced after.
+    Other entries have their object already, or a record knows all of them. An entry that follows another waits for it:
+    it is compiled when nothing else is and the problems of its leaders are screened, beside the other screens. If only
+    races tell about its leaders, it is compiled, screened and raced after them.
 
-    Several devices time a probe first, while compilers begin. A budget that does not suffice for all screens is left
-    time to race on the problems that were screened.
+    Several devices time a probe first, while compilers begin. If a budget is too short for all screens, time is left
+    to race on the problems that were screened.
     """
     begun = session.progress.now()
     new = {id(e) for e in entries}
@@ -76,17 +76,17 @@ def measure_overlapped(
 
 @dataclass(frozen=True)
 class _Outlook:
-    """What is to be compiled now, and the numbers of problems on which something may be screened that waits for it."""
+    """What is to be compiled now, and the numbers of problems on which candidates may still come to be screened."""
 
     due: list[Entry] = field(default_factory=list)
     coming: Collection[int] = frozenset()
 
 
 class OverlappedTune:
-    """What is left to be compiled, screened and raced; `left` are entries that were not begun to be compiled.
+    """What is left to compile, screen and race. `left` are entries whose compile has not started.
 
-    `generics` are generic variants that were tried on one problem each; screens have stopped once for the races of
-    what is in `granted`.
+    `generics` are generic variants that were tried on one problem each. For the races in `granted`, screens have
+    stopped once.
     """
 
     def __init__(self, session: Session, pool: DevicePool, pairs: Pairs, left: list[Entry]) -> None:
@@ -102,7 +102,7 @@ class OverlappedTune:
         self._seen, self._decided, self._outlook = (-1, -1), 0, _Outlook()
 
     def due(self) -> list[Entry]:
-        """Those that are left and to be compiled now."""
+        """The entries among those left that are to be compiled now."""
         found: list[Entry] = []
         for _, evidence in self._pairs:
             mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
@@ -110,7 +110,7 @@ class OverlappedTune:
         return found
 
     def check_devices(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Have devices that do not agree left out, if anything is to be measured."""
+        """Leave out devices that do not agree, if anything is to be measured."""
         if not (self._session.pending.anything and self._session.turn.allows(1e-9)):
             return
         begun = self._session.progress.now()
@@ -122,13 +122,13 @@ class OverlappedTune:
         self.timings.waiting += self._session.progress.now() - begun
 
     def begin_compiling(self) -> None:
-        """Begin to compile what is due, though devices do something else first."""
+        """Start compiling what is due, while devices do something else."""
         self._begin(self.due())
 
     def vouch_for_generics(self) -> None:
         """Try each generic variant on the smallest problem that it serves, before a budget ends.
 
-        None is shipped unverified, and after the end that takes no less time.
+        None is shipped unverified, and verifying after the end would take as long.
         """
         generics = [e for e in self._left if e.candidate.generic]
         if not self._session.turn.allows(1e-9):
@@ -147,33 +147,33 @@ class OverlappedTune:
         self._generics = generics
 
     def verify_unserved(self) -> None:
-        """Verify the generic variants that no problem is for, as of other dtypes, while there are workers."""
+        """Verify the generic variants that serve no problem, such as those of other dtypes, while there are workers."""
         if jobs := self._verifications():
             self._pool.each(jobs)
 
     def _verifications(self) -> list[tuple[int, Job]]:
-        """What verifies such variants that nobody was asked to verify yet."""
+        """Jobs that verify such variants, without those given out before."""
         unserved = [e for _, evidence in self._pairs for e in evidence.unserved]
         new = [e for e in unserved if e.candidate.id not in self._verified]
-        first = -1 - len(self._verified)  # no problem's number
+        first = -1 - len(self._verified)  # negative, so not the number of a problem
         self._verified |= {e.candidate.id for e in new}
         return [(first - i, partial(_verify, [e])) for i, e in enumerate(new)]
 
     def resume_generics(self) -> bool:
-        """Have the generic variants screened on the rest of their problems, when nothing else is left; whether so."""
+        """Queue the generic variants for the rest of their problems. Returns whether any are queued."""
         resumed, self._generics = self._generics, []
         self.queue.add(resumed if self._session.turn.allows(1e-9) else ())
         return bool(self.queue)
 
     def screen_known(self) -> None:
-        """Screen what there is, before anything is compiled."""
+        """Screen what has an object before anything is compiled."""
         while self.queue and not self._races_wait():
             self.queue.screen(self._pool, lambda _: bool(self._races_wait()))
 
     def screen_all(self) -> None:
-        """Compile what is due, and then what gets due by that; screen what has got ready, the most urgent first.
+        """Compile what is due and what becomes due by it. Screen what is ready, by priority.
 
-        What races need of a budget is left to them.
+        Stop when the rest of the budget is needed for races.
         """
         try:
             while True:
@@ -194,11 +194,11 @@ class OverlappedTune:
             self._end()
 
     def _more(self) -> Sequence[tuple[int, Job]]:
-        """What a device does that has nothing left while others are at work.
+        """What a device does when it has nothing left while others are at work.
 
-        These are screens of what has got ready. When nothing compiles any more, nor is due, they are races of problems
-        of which all is screened, then generic variants to verify. What the screens made due is compiled once no race is
-        under way; what races made due, when none is left. Where a budget may end before all is done, races come last.
+        First it screens what is ready. If nothing compiles or is due, it races on problems whose screens are complete,
+        then verifies generic variants. What became due by screens is compiled when no race is under way. What became
+        due by races is compiled when no race is left. If a budget may end before all is done, races come last.
         """
         if self._races_wait():
             return ()
@@ -214,7 +214,7 @@ class OverlappedTune:
         return self._races.jobs(self.queue.settled(), self._outlook.coming) or self._verifications()
 
     def _look_ahead(self) -> list[Entry]:
-        """What is to be compiled now, which is found out again when a screen or all races have told something new."""
+        """What is to be compiled now. It is computed again after a screen, or when all races have ended."""
         screened, raced = self.queue.screened, self._races.done
         if screened != self._seen[0] or (raced != self._seen[1] and not self._races.under_way):
             self._seen, self._decided = (screened, raced), self.queue.decided
@@ -227,7 +227,7 @@ class OverlappedTune:
             mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
             if not mine:
                 continue
-            unsettled = self.queue.unsettled(evidence)  # before what is known: devices are at work
+            unsettled = self.queue.unsettled(evidence)  # read this first, because devices add results meanwhile
             now = evidence.as_now()
             first = to_compile(now, mine, unsettled)
             due += first
@@ -238,15 +238,15 @@ class OverlappedTune:
         return _Outlook(due, coming)
 
     def _begin(self, due: list[Entry]) -> None:
-        """Begin to compile what is due; where the budget does not allow that, it is left out."""
+        """Start compiling what is due. If the budget does not allow that, leave it out."""
         now = {id(e) for e in due}
         self._outlook = _Outlook(coming=self._outlook.coming)
         self._left = [e for e in self._left if id(e) not in now]
-        self.queue.add(e for e in due if e.object is not None)  # a probe had to be compiled before
+        self.queue.add(e for e in due if e.object is not None)  # a probe was compiled before
         due = [e for e in due if e.object is None]
         if due and may_compile(self._session):
             for entry in due:
-                entry.comes_next(self._session.turn.seconds is None)  # else there may be no time for it
+                entry.comes_next(self._session.turn.seconds is None)  # with a budget there may be no time for it
             seconds: dict[tuple[str, str], float] = {}
             for _, evidence in self._pairs:
                 mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
@@ -256,7 +256,7 @@ class OverlappedTune:
             self._background = BackgroundCompiler(self._session, self._linker, due, queue.priority_of, queue.weight_of)
 
     def _end(self) -> None:
-        """End the compilers, and count what they took; what they had no time for is left again."""
+        """End the compilers and add up their seconds. What they did not finish is left again."""
         if self._background is not None:
             ready, unfinished = self._background.close()
             self.queue.add(ready)
@@ -266,28 +266,28 @@ class OverlappedTune:
             self._background = None
 
     def _stops(self, priority: Priority) -> bool:
-        """Whether there is something better to do than to screen what is of some priority."""
+        """Whether there is something better to do than screens of this priority."""
         background = self._background  # another device may end it
         if background is not None:
             better = background.calls(priority)
-        else:  # what was decided since may have made something due
+        else:  # new decisions may have made something due
             better = priority < Priority.DECIDING and self.queue.decided != self._decided
         return better or bool(self._races_wait())
 
     def _races_wait(self) -> set[Task]:
-        """The problems that were screened and not raced yet, when the budget has just the time for that; any thread."""
+        """The screened problems without a race, once the budget has just time for their races. Any thread may ask."""
         if self._session.turn.seconds is None:
             return set()
         races = {t: s for t, s in self._session.pending.races().items() if t not in self._granted}
-        each = 1 / len(self._pool.members)  # the longest may come last, and no device helps another with it
+        each = 1 / len(self._pool.members)  # the longest race may come last, on one device alone
         seconds = each * sum(races.values()) + (1 - each) * max(races.values(), default=0.0)
         return set(races) if self._session.turn.left <= seconds else set()
 
     def race_all(self) -> None:
-        """Race on every problem where that is due, those of more weight first, of a build without a budget the longest.
+        """Race on every problem where a race is due: with a budget by weight, without one the longest first.
 
-        Entrants that only a record knew are compiled together before. Where the budget does not allow that, the times
-        of the record stand.
+        Entrants without an object, which only a record knew, are compiled together first. If the budget does not allow
+        that, the times of the record stand.
         """
         places = queued_problems(self._pairs, weighed=self._weighed)
         places = sorted(places, key=lambda p: -p.weight) if self._weighed else longest_first(places)

@@ -1,4 +1,4 @@
-"""Screens that wait for a device, by priority: first those that tell whether other candidates are to be compiled."""
+"""Screens that wait for a device, by priority. First come those that decide whether others are compiled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Priority", "QueuedProblem", "ScreenQueue", "queued_problems", "scree
 
 
 class Priority(IntEnum):
-    """What comes first: `DECIDING` screens tell whether candidates that follow others are to be compiled."""
+    """The order of screens. `DECIDING` ones decide whether candidates that follow others are compiled."""
 
     NOTHING = 0
     OTHERS = 1
@@ -32,12 +32,11 @@ class Priority(IntEnum):
 
 @dataclass
 class QueuedProblem:
-    """A problem; what is measured of its number is measured on one device.
+    """A problem in the queue. All measurements with its number are made on one device.
 
-    Candidates that are to be screened on it wait: in `rivals` those whose times decide what is compiled that follows
-    others, in `others` the rest. `awaited` are the seconds that such followers take to compile, 0 without any. Problems
-    of a lower `rank` tell what need not be tried on it. A problem of more `weight` comes first; all weigh the same
-    where there is time for all.
+    `rivals` wait for screens that decide which followers are compiled. `others` are the other candidates that wait.
+    `awaited` is the compile time of such followers in seconds, 0 if there are none. Problems of a lower `rank` tell
+    what need not be tried on this one. Problems of more `weight` come first; without a budget all have the same weight.
     """
 
     number: int
@@ -53,18 +52,18 @@ class QueuedProblem:
 
     @property
     def priority_of_rivals(self) -> Priority:
-        """That of a rival's screen."""
+        """The priority of a rival's screen."""
         return Priority.DECIDING if self.awaited > 0.0 else Priority.OTHERS
 
     @property
     def priority(self) -> Priority:
-        """The highest of what waits."""
+        """The highest priority of what waits."""
         if self.rivals:
             return self.priority_of_rivals
         return Priority.OTHERS if self.others else Priority.NOTHING
 
     def take(self, priority: Priority) -> list[Entry]:
-        """What waits and is of some priority; it does not wait any more."""
+        """Take out what waits with a priority."""
         taken: list[Entry] = []
         with self._lock:
             if self.priority_of_rivals == priority:
@@ -74,7 +73,7 @@ class QueuedProblem:
         return taken
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Have those of the entries wait that were not screened."""
+        """Queue those of the entries that were not screened."""
         for entry in entries:
             if not self.evidence.has(entry, self.problem):
                 with self._lock:
@@ -82,7 +81,7 @@ class QueuedProblem:
 
 
 def queued_problems(pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed: bool = False) -> list[QueuedProblem]:
-    """All problems of the operators' workloads; `weighed` where a budget may end before the last of them."""
+    """All problems of the operators' workloads. They are `weighed` if a budget may end before the last of them."""
     each = ((loaded, evidence, problem) for loaded, evidence in pairs for problem in evidence.workload)
     return [
         QueuedProblem(
@@ -98,9 +97,9 @@ def queued_problems(pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed
 
 
 class ScreenQueue:
-    """What is compiled and not screened yet; `weighed` as problems are, see `queued_problems`.
+    """Candidates that are compiled and not screened yet. `weighed` is as in `queued_problems`.
 
-    `screened` counts the times that a device was at a problem's screens, `decided` those at screens that decide.
+    `screened` counts how often a device screened a problem, `decided` how often these screens were deciding ones.
     """
 
     def __init__(self, pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed: bool = False) -> None:
@@ -115,7 +114,7 @@ class ScreenQueue:
         return any(place.rivals or place.others for place in self._places)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Have entries that have their object screened on the problems that they are meant for."""
+        """Queue entries with an object for the problems that they are meant for."""
         by_operator: dict[str, list[Entry]] = {}
         for entry in entries:
             by_operator.setdefault(entry.candidate.operator, []).append(entry)
@@ -124,38 +123,38 @@ class ScreenQueue:
             place.add(evidence.tried(place.problem, mine) if mine else ())
 
     def rank(self, awaited: Mapping[tuple[str, str], float]) -> None:
-        """Say what awaits the screens of rivals, by operator and problem id; see `QueuedProblem`."""
+        """Set, by operator and problem id, the seconds of what awaits the screens of rivals; see `QueuedProblem`."""
         for place in self._places:
             place.awaited = awaited.get((place.evidence.operator.name, place.problem.id), 0.0)
 
     def priority_of(self, entry: Entry) -> Priority:
-        """The highest that a screen of an entry would have."""
+        """The highest priority that a screen of an entry would have."""
         own = [p for p in self._places if p.evidence.operator.name == entry.candidate.operator]
         decides = bool(own) and competes(own[0].evidence, entry)
         awaited = decides and any(p.awaited > 0.0 and p.evidence.meant_for(entry, p.problem) for p in own)
         return Priority.DECIDING if awaited else Priority.OTHERS
 
     def weight_of(self, entry: Entry) -> float:
-        """That of all problems which an entry is meant for; 0 where all problems weigh the same."""
+        """The weight of all problems that an entry is meant for; 0 if all problems weigh the same."""
         mine = (p for p in self._places if p.evidence.operator.name == entry.candidate.operator)
         return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem)) if self._weighs else 0.0
 
     def unsettled(self, evidence: Evidence) -> set[str]:
-        """Ids of an operator's problems on which rivals wait, or a device is at work."""
+        """Ids of an operator's problems on which rivals wait or a device is at work."""
         own = (place for place in self._places if place.evidence is evidence)
         return {place.problem.id for place in own if place.rivals or place.number in self._begun}
 
     def screen(self, pool: DevicePool, stop: Callable[[Priority], bool], more: More = lambda: ()) -> None:
-        """Screen what waits with the highest priority; no problem is begun once `stop` says so of that priority.
+        """Screen what waits with the highest priority. `stop`, asked with that priority, keeps problems from starting.
 
-        Problems of more weight come first; of what decides, then that which most is to be compiled by. Where all weigh
-        the same, devices share operators out. Those that have nothing left ask for `more`.
+        Problems of more weight come first. Among deciding screens, those with the longest awaited compiles come next.
+        If all weigh the same, each operator goes to few devices. Idle devices ask for `more`.
         """
         pool.each(self.jobs(stop), more, _any if self._weighs else self.operator_of)
         self._reconsider()
 
     def jobs(self, stop: Callable[[Priority], bool]) -> list[tuple[int, Job]]:
-        """The screens that come next: those of the highest priority, of problems on which no device is at work."""
+        """The next screens: those of the highest priority, on problems on which no device is at work."""
         waiting = [place for place in self._places if place.priority and place.number not in self._begun]
         top = max((place.priority for place in waiting), default=Priority.NOTHING)
         chosen = [place for place in waiting if place.priority == top]
@@ -184,7 +183,7 @@ class ScreenQueue:
             self._begun.discard(place.number)
 
     def settled(self) -> list[QueuedProblem]:
-        """Problems on which nothing waits, and no device is at work."""
+        """Problems on which nothing waits and no device is at work."""
         return [p for p in self._places if not p.priority and p.number not in self._begun]
 
     def problems_of(self, evidence: Evidence) -> list[tuple[int, Problem]]:
@@ -192,7 +191,7 @@ class ScreenQueue:
         return [(p.number, p.problem) for p in self._places if p.evidence is evidence]
 
     def operator_of(self, number: int) -> str:
-        """The name of the operator of a problem by its number; nothing of what is no problem's."""
+        """The operator's name for a problem's number; empty for a number that belongs to no problem."""
         return self._places[number].evidence.operator.name if number >= 0 else ""
 
     def _resemblances_of(self, evidence: Evidence) -> Resemblances:
@@ -203,7 +202,7 @@ class ScreenQueue:
         return found
 
     def _reconsider(self) -> None:
-        """Where candidates have turned out to fail since, what was passed over for them waits again."""
+        """If candidates have failed since the last call, queue again what was passed over."""
         for evidence in {id(place.evidence): place.evidence for place in self._places}.values():
             before, self._fallen[id(evidence)] = self._fallen[id(evidence)], _fallen(evidence)
             if before == self._fallen[id(evidence)]:
@@ -219,7 +218,7 @@ def _any(_number: int) -> str:
 
 
 def _fallen(evidence: Evidence) -> int:
-    """How many candidates failed, or did not compile."""
+    """How many candidates failed or did not compile."""
     return len(evidence.broken) + sum(e.object is not None and not e.compiled for e in evidence.entries.values())
 
 
@@ -230,7 +229,7 @@ def screen_queued(
     stop: Callable[[Priority], bool],
     measurer: Measurer,
 ) -> bool:
-    """Screen what waits on a problem with some priority; whether anything was begun."""
+    """Screen what waits on a problem with a priority. Returns whether anything was started."""
     taken = [] if stop(priority) else place.take(priority)
     if not taken:
         return False

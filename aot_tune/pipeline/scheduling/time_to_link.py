@@ -1,4 +1,4 @@
-"""What comes after tuning takes so long: files, the link and its checks; a budget keeps that."""
+"""How long the steps after tuning take: files, the link and its checks. A budget keeps that time free."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ __all__ = ["link_memory", "seconds_after"]
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _FILES = 1.0
-"""Seconds for the choice of variants, the library's files, and what starts and checks the link."""
+"""Seconds for choosing variants, writing the library's files, and starting and checking the link."""
 _PER_SOURCE = 1.2
-"""What a source of the library takes over what a generic variant takes to compile, links included."""
+"""Time to compile one of the library's sources, links included, divided by a generic variant's compile time."""
 _CHECK, _PER_PROBLEM = 1.0, 0.08
-"""Seconds in which variants are verified inside the library: the start of the workers, and by problem of the workload,
-which there are about two or three of for each variant."""
+"""Seconds to verify variants inside the library: to start the workers, and for each problem of the workload.
+
+There are about two or three problems for each variant."""
 _COMPILE = 0.5
-"""CPU seconds of a compile, where no generic variant was compiled."""
+"""CPU seconds of a compile, if no generic variant was compiled."""
 
 
 def link_memory(session: Session) -> Path | None:
@@ -30,10 +31,10 @@ def link_memory(session: Session) -> Path | None:
 
 
 def seconds_after(session: Session) -> float:
-    """Seconds to keep for what comes after tuning: what was not verified, files, the link and its checks.
+    """Seconds to keep for the steps after tuning: verification, files, the link and its checks.
 
-    What it took the last times; else reckoned from the library's own sources and what the first compiles took. Where
-    other programs keep the machine busy, it is so much longer. None where nothing is linked.
+    The estimate is the time of earlier links. Without one, it follows from the library's own sources and the first
+    compiles. It is longer if other programs keep the machine busy, and 0 if nothing is linked.
     """
     if not session.links:
         return 0.0

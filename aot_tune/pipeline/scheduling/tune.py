@@ -1,4 +1,4 @@
-"""The modes auto and tune: render, compile and measure what is not known yet."""
+"""The modes auto and tune: they render, compile and measure what is not known yet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["not_known", "nothing_is_known", "tune"]
 
 
 def tune(session: Session) -> dict[str, list[Evidence]]:
-    """Evidence by operator, a target each, for the modes `auto` and `tune`."""
+    """Evidence by operator, one for each target, for the modes `auto` and `tune`."""
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
     if session.budget.seconds is not None:
         _begin_budget(session)
@@ -50,7 +50,7 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
 
 
 def _complete(session: Session, older: Target, found: dict[str, list[Evidence]]) -> None:
-    """Have evidence for older CPUs of every operator, in the order of the targets, which is that of a replay."""
+    """Add evidence for older CPUs to every operator, in the order of the targets, as a replay has it."""
     if not any(e.target == older for evidence in found.values() for e in evidence):
         if session.plan.may_measure:
             _to_tune(session, older, found)
@@ -61,7 +61,7 @@ def _complete(session: Session, older: Target, found: dict[str, list[Evidence]])
 
 
 def _begin_budget(session: Session) -> None:
-    """Compile what is always built, the generic variants; what they take also tells what the link will take."""
+    """Compile the generic variants, which are always built. Their compile time also tells how long the link takes."""
     generics = list[Entry]()
     for name, loaded in session.operators.items():
         with session.failures.of(name):
@@ -81,7 +81,7 @@ def _begin_budget(session: Session) -> None:
 
 
 def _without_device(session: Session, target: Target, found: dict[str, list[Evidence]]) -> None:
-    """Let the database decide; where it cannot, the generic variant serves, and a loud line says so."""
+    """Let the database decide. If it cannot, the generic variant serves, and a loud line says so."""
     for name, loaded in session.operators.items():
         try:
             evidence, database = recorded_evidence(session, loaded.operator, target)
@@ -105,7 +105,7 @@ def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase
 
 
 def tune_on(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
-    """Tune all operators for a target on its devices; `found` gets the evidence."""
+    """Tune all operators for a target on its devices. `found` gets the evidence."""
     pairs = _to_tune(session, target, found)
     if pairs and all(evidence.left_out for _, evidence in pairs):
         return
@@ -128,7 +128,7 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
         if target.on_host and session.older is not None:
             for name, older in tune_older(session, session.older, pool, pairs).items():
                 found[name].append(older)
-        session.end_turn()  # to end the workers and remove their files may take seconds
+        session.end_turn()  # ending the workers and removing files may take seconds
 
 
 def _tune_all(
@@ -138,7 +138,7 @@ def _tune_all(
     vendors: Vendors,
     pairs: list[tuple[LoadedOperator, Evidence]],
 ) -> int:
-    """Try what the strategies ask for until they are done, or the turn ends; how much records knew of it."""
+    """Try what the strategies ask for until they are done or the turn ends. Returns how much records knew."""
     alone = family(target.family).compiling_disturbs
     within = BudgetTuning(session, pool, pairs) if alone and session.turn.seconds is not None else None
     recorded = 0
@@ -177,7 +177,7 @@ def _overlapped(
     pairs: list[tuple[LoadedOperator, Evidence]],
     entries: list[Entry],
 ) -> None:
-    """Compile and measure side by side."""
+    """Compile and measure at the same time."""
     with ended_with(session.turn, pool.interrupt):
         timings = measure_overlapped(session, pool, pairs, entries)
     session.progress.line(
@@ -189,7 +189,7 @@ def _overlapped(
 def _to_tune(
     session: Session, target: Target, found: dict[str, list[Evidence]]
 ) -> list[tuple[LoadedOperator, Evidence]]:
-    """All operators with new evidence; a line names those that are left out."""
+    """All operators with new evidence. A line names those that are left out."""
     pairs: list[tuple[LoadedOperator, Evidence]] = []
     for name, loaded in session.operators.items():
         evidence = Evidence(loaded.operator, target, {})
@@ -202,7 +202,7 @@ def _to_tune(
 
 
 def nothing_is_known(session: Session, device: Device) -> bool:
-    """Whether all that will be asked for is to be measured on a device, and there is time for it."""
+    """Whether all results must be measured on a device, and there is time for it."""
     recorded = session.options.mode == "auto" and session.is_recorded(device)
     return not (recorded or session.store.knew_any) and session.turn.allows(1e-9)
 
@@ -210,9 +210,9 @@ def nothing_is_known(session: Session, device: Device) -> bool:
 def ask_for(
     session: Session, pairs: list[tuple[LoadedOperator, Evidence]], vendors: Vendors, step: int
 ) -> list[Evidence]:
-    """Add to the evidence what the strategies want to try next, with the first also the generic candidates.
+    """Add the candidates that strategies want next to the evidence. The first time, add generic candidates too.
 
-    Returns the evidence that was added to.
+    Returns the evidence that got candidates.
     """
     fresh: list[Evidence] = []
     drawn: dict[str, list[Entry]] = {}
@@ -231,9 +231,10 @@ def ask_for(
 
 
 def next_step(session: Session, entries: list[Entry], begun: float, step: int) -> int:
-    """How many configs of each kernel a budget leaves time for, going by the last step; 0 for none.
+    """How many configs of each kernel the budget has time for, judged by the last step; 0 for none.
 
-    That step was of `step` configs, was to compile `entries` and began at `begun` seconds of the budget.
+    The last step had `step` configs. It was to compile `entries`, and began when `begun` seconds of the budget were
+    spent.
     """
     if session.turn.seconds is None:
         return step
@@ -265,10 +266,10 @@ def _verify(entries: list[Entry], measurer: Measurer) -> None:
 
 
 def not_known(evidence: Evidence) -> list[Entry]:
-    """What has to be compiled to be measured.
+    """The entries that must be compiled to be measured.
 
-    What a record covers whole is compiled only if it races again or is kept; what follows a candidate that was measured
-    and not among the best is not compiled at all.
+    If a record knows all of an entry, it is compiled only when it races again or is kept. If an entry follows one that
+    was measured but was not among the best, it is not compiled at all.
     """
     entries = [
         e

@@ -1,4 +1,4 @@
-"""Candidates that call a vendor's library: its algorithms are asked for on the device, or taken from its records."""
+"""Candidates that call a vendor's library. The device lists its algorithms, or its records have them."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ __all__ = ["Vendors", "vendor_entries", "worth_trying"]
 ProblemConfig = tuple[Problem, dict[str, ConfigValue]]
 
 _PROCESSES, _PER_PROCESS = 12, 4
-"""At most so many processes ask at a time, each of so many problems or more: it computes for 0.14 s for one, and takes
-a second or two to begin."""
-_KERNELS = 4
-"""Kernels, each of an operator, about which libraries are asked at a time."""
-_PER_PROBLEM = {"quick": (4, 4), "default": (16, 12), "thorough": (32, 24), "exhaustive": (48, 48)}
-"""Algorithms drawn for a problem, and those tried of them: what is estimated to take the longest is left out.
+"""The most processes that ask at the same time, and the fewest problems for each.
 
-In 16 bits, that is: by the times that an H200's record has of 212 such products the best of the 12 was 0.005 % slower
-than that of the 16 in the mean, and 0.6 % at most. Of floats the estimate knows less, 13 % at most: all that are drawn
-are tried.
+A process starts in one or two seconds and computes for 0.14 s on a problem."""
+_KERNELS = 4
+"""How many kernels are asked about at the same time. Each belongs to one operator."""
+_PER_PROBLEM = {"quick": (4, 4), "default": (16, 12), "thorough": (32, 24), "exhaustive": (48, 48)}
+"""By effort: how many algorithms are drawn for a problem, and how many of them are tried.
+
+Those with the longest estimated times are left out, in 16 bits only. By the times of an H200's record for 212 such
+products, the best of the 12 was 0.005 % slower than the best of the 16 in the mean, and 0.6 % at most. For floats the
+estimate is less reliable, 13 % at most: all drawn algorithms are tried.
 """
 _HEURISTIC_SHARE = 0.6
-"""Of the algorithms drawn for a problem, so many are the first of the library's own list; the rest is enumerated."""
+"""The share of the drawn algorithms that comes from the library's own list. The others are enumerated."""
 
 
 class Vendors:
-    """Vendors' libraries, asked about operators' problems in threads from when this is made until it is left."""
+    """Vendors' libraries. In the block, threads ask them about operators' problems."""
 
     def __init__(self, session: Session, operators: Iterable[Operator], target: Target, device: Device) -> None:
         self._session, self._target = session, target
@@ -60,7 +61,7 @@ class Vendors:
         self._threads.shutdown(cancel_futures=True)
 
     def entries(self, operator: Operator) -> list[Entry]:
-        """Rendered candidates of one of the operators, each with the problems that it is meant for."""
+        """Rendered candidates of one operator, each with the problems that it is meant for."""
         found: dict[str, tuple[Candidate, set[str]]] = {}
         for kernel, told in self._told[operator.name]:
             for problem, config in told.result():
@@ -75,7 +76,7 @@ class Vendors:
 
 
 def vendor_entries(session: Session, operator: Operator, target: Target, device: Device) -> list[Entry]:
-    """Rendered candidates of one operator's vendor kernels, asked for now."""
+    """Rendered candidates of one operator's vendor kernels. The library is asked now."""
     with Vendors(session, [operator], target, device) as vendors:
         return vendors.entries(operator)
 
@@ -89,9 +90,9 @@ def _is_wanted(session: Session, operator: Operator, kernel: Kernel, target: Tar
 def configs_of(
     session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
 ) -> list[ProblemConfig]:
-    """Problems with the algorithms to try on them: those recorded on this very device, or what it says now.
+    """Problems with the algorithms to try on them: those recorded on this very device, or what the library says now.
 
-    An algorithm of another version of the library stays in a record as it is; `tune` asks again.
+    An algorithm from another version of the library stays as the record has it. `tune` asks again.
     """
     recorded = list(recorded_configs(session, operator, kernel, target, device))
     if recorded and session.options.mode != "tune":
@@ -101,7 +102,7 @@ def configs_of(
     answer = ask_library(session, kernel, device, [product for _, product in asked])
     drawn, tried = _PER_PROBLEM[session.options.effort]
     return [
-        (problem, dict(sorted(config.items())))  # as records have it: labels are part of the library
+        (problem, dict(sorted(config.items())))  # sorted as in records, because labels are part of the library
         for (problem, product), products in zip(asked, answer, strict=False)
         for config in worth_trying(products, drawn, drawn if product.get("dtype") == "f32" else tried)
     ]
@@ -127,7 +128,7 @@ def _last_build(session: Session, operator: Operator) -> list[OperatorDatabase]:
     try:
         return [] if folder is None else [load_database(p) for p in sorted(folder.glob(f"*/{operator.name}.jsonl"))]
     except AotTuneError:
-        return []  # of another version: the library is asked again
+        return []  # they are of another version, so the library is asked again
 
 
 def _product(kernel: Kernel, problem: Problem) -> Mapping[str, object] | None:
@@ -135,7 +136,7 @@ def _product(kernel: Kernel, problem: Problem) -> Mapping[str, object] | None:
 
 
 def worth_trying(products: Products, drawn: int, tried: int) -> list[dict[str, int]]:
-    """Of as many algorithms as are drawn, most from the library's own list, those that are likely the quickest."""
+    """From the library's list, and some enumerated ones, the algorithms that are likely the fastest."""
     first = range(products.heuristics)[: max(1, round(drawn * _HEURISTIC_SHARE))]
     enumerated = range(products.heuristics, len(products.configs))[: drawn - len(first)]
     likely = sorted([*first, *enumerated], key=lambda i: products.costs[i])[:tried]
@@ -145,7 +146,7 @@ def worth_trying(products: Products, drawn: int, tried: int) -> list[dict[str, i
 def ask_library(
     session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]
 ) -> list[Products]:
-    """Ask the library in processes of their own; without an answer, its own choice at run time is all that is tried."""
+    """Ask the library in separate processes. Without an answer, only its own choice at run time is tried."""
     if not products:
         return []
     begun = session.progress.now()
@@ -154,7 +155,7 @@ def ask_library(
     with ThreadPoolExecutor(count) as pool:
         told = list(pool.map(partial(_ask_process, session, kernel, device), parts))
     for i, part in enumerate(parts) if count > 1 else ():
-        if told[i].error:  # a device may be set to take one process at a time
+        if told[i].error:  # a device may allow one process at a time
             told[i] = _ask_process(session, kernel, device, part)
     answers = [one for one in told if not one.error]
     if len(answers) < count:
@@ -172,7 +173,7 @@ def ask_library(
 def _ask_process(
     session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]
 ) -> VendorAnswer:
-    """What the library says of products in one process, on the machine that has the device."""
+    """A library's answer about products, from one process on the machine that has the device."""
     question = VendorQuestion(
         backend=kernel.backend,
         products=msgspec.json.encode(products),
@@ -184,4 +185,4 @@ def _ask_process(
     else:
         answer = ask_vendor(question, device.unit)
     complete = answer.error or len(answer.products) == len(products)
-    return answer if complete else VendorAnswer(error="its answer is not of all problems")
+    return answer if complete else VendorAnswer(error="its answer does not cover all problems")

@@ -1,4 +1,4 @@
-"""Tuning a CPU within a budget: a few candidates are compiled, then what promises most is measured, and so on."""
+"""Tunes a CPU within a budget: it compiles a few candidates, measures what promises most, and so on."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from aot_tune.support.run_program import kill_running
 __all__ = ["BudgetTuning"]
 
 _LEAST_GAIN = 1e-12
-"""Less than this is promised by what only the report is the better for."""
+"""What promises less than this only improves the report."""
 _COMPILING = 0.4
-"""Share of the time in which compilers run, as long as there is anything to measure."""
+"""Share of the time for compilers, as long as there is something to measure."""
 _PER_JOB = 2
-"""Candidates that each of the compilers gets at a time; nothing can be measured until the last of them is done."""
+"""How many candidates each compiler gets at a time. Nothing can be measured until the last of them is compiled."""
 
 
 @dataclass
 class _OpenProblem:
-    """A problem and the candidates that wait to be tried on it, by id; `raced` so many times.
+    """A problem and the candidates that wait to be tried on it, by id. It has `raced` this many times.
 
-    `asked` are the ids of those last asked about, whether the store knows their race, and what it said.
+    `asked` are the ids of the last question whether the store knows their race, and the answer.
     """
 
     loaded: LoadedOperator
@@ -46,14 +46,14 @@ class _OpenProblem:
     weight: float = 1.0
 
     def best(self) -> float | None:
-        """The best time so far, in ns, of any but the generic variants."""
+        """The best time in ns so far. Generic variants do not count."""
         row, entries = self.evidence.measurements.get(self.problem.id, {}), self.evidence.entries
         times = (m.ns for c, m in row.items() if c in entries and not entries[c].candidate.generic)
         return min((t for t in times if t is not None), default=None)
 
 
 class BudgetTuning:
-    """Tunes operators on one CPU target until the budget's turn ends; what was learned stays from step to step."""
+    """Tunes operators on one CPU target until the turn ends. What it learns stays from step to step."""
 
     def __init__(self, session: Session, pool: DevicePool, pairs: list[tuple[LoadedOperator, Evidence]]) -> None:
         self._session, self._pool = session, pool
@@ -70,10 +70,10 @@ class BudgetTuning:
         self._costs: dict[str, dict[str, float]] = {}
 
     def run(self, entries: list[Entry]) -> None:
-        """Compile `entries`, best guesses of what serves most problems first, and measure what is compiled."""
+        """Compile `entries` and measure them. The best guesses for most problems come first."""
         turn = self._session.turn
         self._arrive(e for _, evidence in self._pairs for e in evidence.entries.values() if e.code)
-        self._vouch_for_generics()  # it has to be done, and takes no less time later
+        self._vouch_for_generics()  # it must be done, and later it would take as long
         with ended_with(turn, self._stop):
             queue = in_turn([e for e in entries if e.object is None], self._weight_of)
             begun, compiling = turn.spent, 0.0
@@ -91,7 +91,7 @@ class BudgetTuning:
                     break
 
     def finish(self) -> None:
-        """Measure what only the report is the better for, if there is time."""
+        """If there is time, measure what only improves the report."""
         with ended_with(self._session.turn, self._stop):
             while self._session.turn.allows(1e-9) and (task := self._most_gainful(least=0.0)) is not None:
                 task()
@@ -105,12 +105,12 @@ class BudgetTuning:
         self._pool.interrupt()
 
     def _weight_of(self, entry: Entry) -> float:
-        """That of all problems which an entry is meant for; their count where they count 1 each."""
+        """The weight of all problems that an entry is meant for. If each weighs 1, it is their number."""
         mine = (p for p in self._places if p.task.operator == entry.candidate.operator)
         return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem))
 
     def _room(self, first: Entry) -> int:
-        """How many candidates like `first` to compile at once: no more than there is time for, and to measure too."""
+        """How many candidates like `first` to compile at once, so that there is time to compile and measure them."""
         operator = self._session.operators[first.candidate.operator].operator
         each = self._durations.compile(expected_seconds(operator, first))
         most = _PER_JOB * self._session.jobs_of("cxx").count
@@ -129,7 +129,7 @@ class BudgetTuning:
         self._arrive(batch)
 
     def _arrive(self, entries: Iterable[Entry]) -> None:
-        """Let compiled candidates wait for their problems; what the store knows of them is taken over at once."""
+        """Queue compiled candidates for their problems. Results that the store knows are taken over at once."""
         by_operator: defaultdict[str, list[Entry]] = defaultdict(list)
         for entry in entries:
             by_operator[entry.candidate.operator].append(entry)
@@ -141,7 +141,7 @@ class BudgetTuning:
                     self._costs.pop(place.task.operator, None)
 
     def _vouch_for_generics(self) -> None:
-        """Try each generic variant on the smallest problem that it serves: none is shipped unverified."""
+        """Try each generic variant on the smallest problem that it serves, because none is shipped unverified."""
         for place in sorted(self._places, key=lambda p: p.task.size):
             for entry in [e for e in place.waiting.values() if e.candidate.generic]:
                 rows = place.evidence.measurements.values()
@@ -150,10 +150,10 @@ class BudgetTuning:
         self._measurer.verify(e for _, evidence in self._pairs for e in evidence.unserved)
 
     def _most_gainful(self, least: float = _LEAST_GAIN) -> Callable[[], None] | None:
-        """The measurement that promises most per second, of those for which there is time; None when there is none.
+        """The measurement that promises most per second, among those for which there is time; None if there is none.
 
-        It promises `least` or more. Where weights differ, problems are begun in the order of their weights, and then
-        a promise counts as many times as its problem.
+        It promises at least `least`. If weights differ, problems are started by weight. Then a promise counts in
+        proportion to its problem's weight.
         """
         left = self._session.turn.left
         best: tuple[tuple[float, float, float], Callable[[], None]] | None = None
@@ -166,7 +166,7 @@ class BudgetTuning:
         return best[1] if best is not None else None
 
     def _choices(self, place: _OpenProblem) -> Iterable[tuple[float, float, Callable[[], None]]]:
-        """What can be done about a problem: gain per second, seconds, and what does it."""
+        """What can be done about a problem: the gain per second, the seconds, and the action."""
         durations = self._durations
         chosen = [e for e in place.waiting.values() if not e.candidate.generic]
         if place.waiting:
@@ -174,7 +174,7 @@ class BudgetTuning:
             gain = self._gains.of_screen(place.task) if chosen else 0.0
             yield gain, seconds, lambda: self._screen_best(place)
         if not chosen and (entrants := finalists(place.evidence, place.problem)):
-            if self._knows_race(place, entrants):  # it is had for nothing, however little time there is
+            if self._knows_race(place, entrants):  # it costs no time
                 yield math.inf, 0.0, lambda: self._race(place)
                 return
             seconds = durations.race(place.task) + durations.prepare(place.task)
@@ -213,7 +213,7 @@ class BudgetTuning:
 
 
 def mean_costs(evidence: Evidence) -> dict[str, float]:
-    """By candidate, how far it was from the best: natural logarithms, in the mean over the problems where it was ok."""
+    """By candidate, how far it was from the best: the mean natural logarithm over the problems where it has a time."""
     found: dict[str, list[float]] = {}
     for row in evidence.measurements.values():
         times = {c: m.ns for c, m in row.items() if m.ns is not None and c in evidence.entries}
@@ -225,7 +225,7 @@ def mean_costs(evidence: Evidence) -> dict[str, float]:
 def in_turn(entries: list[Entry], weight: Callable[[Entry], float]) -> list[Entry]:
     """The first entries of all kernels, then the second ones, and so on.
 
-    In each turn an operator's kernel comes first that serves problems of most `weight`, and operators take turns.
+    In each turn, an operator's kernels come by the `weight` of the problems that they serve. Operators take turns.
     """
     by_kernel: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:

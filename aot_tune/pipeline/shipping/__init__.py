@@ -1,1 +1,1 @@
-"""From evidence to files: what is chosen, compiled, told, and checked once it is linked."""
+"""From evidence to files: choosing, compiling, reporting, and checking the linked library."""

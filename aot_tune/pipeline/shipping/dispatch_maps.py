@@ -1,4 +1,4 @@
-"""What a report shows of dispatch: maps of what it picks over two dims, the surveyed shapes, and what variants add."""
+"""What a report shows of dispatch: maps of its choices over two dims, surveyed shapes, and what each variant adds."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from aot_tune.spec.survey_shapes import Kind, kind_of, range_of
 __all__ = ["curves_of", "kind_text", "maps_of", "points_of"]
 
 _STEPS = 20
-"""Extents of a dim on a map."""
+"""How many extents of a dim a map has."""
 _DIMS = 3
-"""Dims of which maps show pairs: those over which calls vary most."""
+"""Maps show pairs of this many dims: those that vary most among calls."""
 _GENERIC = "generic"
-"""What serves where nothing else does."""
+"""The name of what serves if nothing else does."""
 _WHOLE = ((256, 64), (32, 8))
-"""Extents from the first on are multiples of the second, as those of most calls."""
+"""From the first extent on, extents are multiples of the second, as in most calls."""
 
 
 def kind_text(operator: Operator, kind: Kind) -> str:
-    """A kind of calls as people write it: `T=bf16 math=ieee`."""
+    """A kind of calls in the form that people write: `T=bf16 math=ieee`."""
     choices = {f"dtype.{v}": names for v, names in operator.dtypes.items()}
     choices |= {f"attribute.{a.name}": a.choices for a in operator.attributes}
     return " ".join(f"{fact.partition('.')[2]}={choices[fact][value]}" for fact, value in kind)
 
 
 def curves_of(one: Chosen) -> tuple[RegretCurve, ...]:
-    """For each kind of calls, what the variants that are kept for it are worth."""
+    """For each kind of calls, how much the variants that are kept for it are worth."""
     evidence, selection = one.evidence, one.selection
     return tuple(
         RegretCurve(
@@ -52,10 +52,10 @@ def curves_of(one: Chosen) -> tuple[RegretCurve, ...]:
 
 
 def points_of(one: Chosen) -> tuple[SurveyPoint, ...]:
-    """The surveyed shapes; what was held out has the regret that dispatch was judged by."""
+    """The surveyed shapes. Held-out ones have the regret by which dispatch was judged."""
     evidence, selection = one.evidence, one.selection
     operator, costs = evidence.operator, evidence.surveyed.costs(evidence.failed)
-    tuned = {p.id for p in evidence.workload if p.id in one.costs}  # a survey times these, too: they are no others
+    tuned = {p.id for p in evidence.workload if p.id in one.costs}  # a survey times these too
     problems = {name: evidence.surveyed.problems[name] for name in sorted(costs) if name not in tuned}
     facts = {name: operator.facts(problem) for name, problem in problems.items()}
     picks = _picked(one, facts)
@@ -82,9 +82,9 @@ def points_of(one: Chosen) -> tuple[SurveyPoint, ...]:
 
 
 def maps_of(one: Chosen) -> tuple[DispatchMap, ...]:
-    """For each kind of calls of the workload, what dispatch picks over each pair of the dims that vary most.
+    """For each kind of calls in the workload, what dispatch picks over each pair of the dims that vary most.
 
-    What the maps leave fixed is as in the workload's plainest problem of the kind, with the extents that are in most.
+    The other dims have their most frequent extents. All else is as in the plainest problem of the kind.
     """
     operator = one.evidence.operator
     kinds: dict[Kind, list[Problem]] = {}
@@ -100,7 +100,7 @@ def maps_of(one: Chosen) -> tuple[DispatchMap, ...]:
 
 
 def _pairs(problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """The dims of maps, as x and y; y is empty where one dim alone varies among problems and surveyed shapes."""
+    """The dims of maps, as x and y. If only one dim varies among problems and surveyed shapes, y is empty."""
     spans = {d: _span([p.dims[d] for p in problems]) for d in problems[0].dims}
     varying = sorted((d for d, span in spans.items() if span > 1), key=lambda d: -spans[d])[:_DIMS]
     ordered = [d for d in problems[0].dims if d in varying]
@@ -147,7 +147,7 @@ def _map(one: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[str, 
 
 
 def _extents(between: tuple[int, int]) -> tuple[int, ...]:
-    """Extents between two, evenly spread in their logarithm; each once."""
+    """Distinct extents between two, evenly spread on a logarithmic scale."""
     least, most = max(between[0], 1), max(between[1], 1)
     found = []
     for i in range(_STEPS):

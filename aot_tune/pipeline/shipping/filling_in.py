@@ -1,4 +1,4 @@
-"""Variants that fill in: kept for calls that nothing that was measured takes, whether or not they were measured."""
+"""Variants that fill in: they are kept for calls that no measured variant takes, and may be unmeasured themselves."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["fills_in", "with_filling_in", "without_wrong"]
 
 
 def fills_in(evidence: Evidence, entry: Entry) -> bool:
-    """Whether a candidate is of a kernel that fills in, or stands in for what nobody measured."""
+    """Whether a candidate's kernel fills in, or the candidate stands in for what nobody measured."""
     return entry.stands_in or evidence.operator.kernel(entry.candidate.kernel).fills_in
 
 
 def with_filling_in(session: Session, evidence: Evidence, selection: Selection) -> Selection:
-    """A selection that keeps these variants too.
+    """A selection that also keeps the variants that fill in or stand in.
 
-    What of them is not among the candidates becomes one of these. What failed is left out. Where nothing was chosen
-    there is no decision that they could be in, unless something stands in: then there is one without a choice.
+    Those that are not candidates yet become candidates. Those that failed are left out. If nothing was chosen, there is
+    no decision to add them to, unless something stands in: then the decision has no choice.
     """
     standing = [e for e in evidence.entries.values() if e.stands_in]
     filling = any(k.fills_in for k in evidence.operator.kernels)
@@ -38,7 +38,7 @@ def with_filling_in(session: Session, evidence: Evidence, selection: Selection) 
 
 
 def without_wrong(chosen: Mapping[str, Sequence[Chosen]], wrong: Collection[str]) -> dict[str, list[Chosen]]:
-    """What was chosen without some candidates that nothing but these variants' place in the table knows of."""
+    """What was chosen, without some candidates. No decision mentions these: they are only kept to fill in."""
     found = {}
     for name, members in chosen.items():
         kept = [tuple(c for c in one.selection.kept if c not in wrong) for one in members]

@@ -1,4 +1,4 @@
-"""From evidence to files: select per operator and target, then hand the variants to link and the story to report."""
+"""From evidence to files: select for each operator and target, then give variants to link and the story to report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     """Select the variants of one operator on one target.
 
     Raises:
-        NoSurvivorError: when every candidate but the generic one failed, unless the options allow that one alone.
+        NoSurvivorError: when only the generic candidate is left and the options do not allow to ship it alone.
     """
     operator = evidence.operator
     costs, times = evidence.choice_costs(), evidence.times()
@@ -54,7 +54,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     others = [c for c, e in evidence.entries.items() if not e.candidate.generic and not fills_in(evidence, e)]
     survived = not others or not all(evidence.failed(c) for c in others)
     if not survived and session.options.no_survivor == "fail" and not evidence.brief:
-        alone = "ship the generic variant alone with AOT_TUNE_NO_SURVIVOR=generic"
+        alone = "ship only the generic variant with AOT_TUNE_NO_SURVIVOR=generic"
         works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
         raise NoSurvivorError(
             f"operator {operator.name!r} on {evidence.target.name}: no candidate survived",
@@ -86,12 +86,12 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
 
 
 def _any_tuned(evidence: Evidence, candidates: Iterable[str]) -> bool:
-    """Whether there is more than generic variants: where there was no time for others, these have not won."""
+    """Whether more than generic variants have times. If there was no time for others, the generic ones have not won."""
     return any(not evidence.entries[c].candidate.generic for c in candidates)
 
 
 def _limits(session: Session, *, surveyed: bool) -> ChoiceLimits:
-    """What a choice may give up, by the options where they say so."""
+    """The limits of a choice: from the options, or else the defaults."""
     options, limits = session.options, SURVEYED if surveyed else ChoiceLimits()
     return ChoiceLimits(
         regret=limits.regret if options.max_regret is None else options.max_regret,
@@ -102,7 +102,7 @@ def _limits(session: Session, *, surveyed: bool) -> ChoiceLimits:
 
 
 def _survey_of(evidence: Evidence) -> Survey | None:
-    """What was surveyed, and what times are expected from; None where nothing was."""
+    """What was surveyed, and the terms for expected times; None if nothing was surveyed."""
     costs, operator = evidence.surveyed.costs(evidence.failed), evidence.operator
     if not costs:
         return None
@@ -130,9 +130,10 @@ def _worthwhile(evidence: Evidence, candidate: str) -> tuple[Expr, ...]:
 
 
 def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
-    """Problems without their epilogue, where that is none of them itself, each with the one that is nearest.
+    """The bare forms of problems, without their epilogue, each with its nearest problem.
 
-    A tree that knows nothing of them may send them where other sizes went.
+    Bare forms that are problems themselves are left out. A decision tree that does not know the others may send them
+    where other sizes went.
     """
     own = {facts_of(operator, one) for one in problems}
     found: dict[tuple[tuple[str, int], ...], tuple[int, Problem, Problem]] = {}
@@ -146,7 +147,7 @@ def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[
 
 
 def least_assuming(evidence: Evidence) -> dict[str, str]:
-    """For each candidate that assumes things of a call the one that assumes least and is the same otherwise."""
+    """For each candidate with assumptions, the candidate that assumes least and is the same otherwise."""
     found = {}
     assuming = [e.candidate for e in evidence.entries.values() if evidence.operator.kernel(e.candidate.kernel).triton]
     for candidate in assuming:
@@ -158,7 +159,7 @@ def least_assuming(evidence: Evidence) -> dict[str, str]:
 
 
 def _told(failures: Sequence[DroppedCandidate]) -> list[str]:
-    """Each failure with the command that tries it again; a reason that was told before is not told once more."""
+    """Each failure with the command that tries it again. A reason is told only once."""
     told, known = [], set[tuple[str, str]]()
     for failure in failures:
         reason = failure.status, failure.reason
@@ -175,7 +176,7 @@ def finish(
 ) -> tuple[Report, tuple[Path, ...]]:
     """Write the library's sources, objects and manifest, and the report, into `directory`.
 
-    Returns the report, and all files that were written.
+    Returns the report and all files that were written.
     """
     tables = []
     reports: list[OperatorReport] = []
@@ -223,14 +224,14 @@ def finish(
 
 
 def _remarks(session: Session) -> list[str]:
-    """What is to be said of the library as a whole."""
+    """Remarks on the whole library."""
     backends = session.options.exclude_backends
     left_out = [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
     return left_out + [text for text in map(caution_of, session.plan.families) if text]
 
 
 def disturbed(reports: Sequence[OperatorReport]) -> list[str]:
-    """Where other processes used the device while winners were timed."""
+    """Remarks on other processes that used the device while winners were timed."""
     found = [(r, sum(row.others > 0 for row in r.problems)) for r in reports]
     return [
         f"{r.operator} on {r.target}: other processes used the device while {count} of {len(r.problems)} problems were "
@@ -241,7 +242,7 @@ def disturbed(reports: Sequence[OperatorReport]) -> list[str]:
 
 
 def _measured_on(known: Mapping[str, Device], chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:
-    """The devices, of the `known` ones by digest, that the measurements behind a library are from, by slug."""
+    """The devices that the library's measurements are from, by slug. `known` has devices by digest."""
     digests = {digest for found in chosen.values() for one in found for digest in _devices_of(one.evidence)}
     return sorted((known[d] for d in digests if d in known), key=lambda d: d.slug)
 
@@ -274,7 +275,7 @@ def _operator(
 
 
 def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -> TargetTable:
-    """How calls are decided for one target; `index` tells the places of the variants, `known` are devices by digest."""
+    """How calls are decided for one target. `index` has the places of variants, `known` has devices by digest."""
     evidence, selection, target = one.evidence, one.selection, one.evidence.target
     tuned = tuple(p for p in evidence.workload if p.id in one.costs)
     processors = {processors_of(known[d]) for d in _devices_of(evidence) if d in known}
@@ -307,13 +308,13 @@ def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -
         ),
         filling_in=tuple(index[c] for c in selection.kept if fills_in(evidence, evidence.entries[c])),
         seen=seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
-        # of several devices, which only records of several can be, no number is right
+        # with records of several devices, no number would be right
         processors=next(iter(processors)) if len(processors) == 1 else 0,
     )
 
 
 def seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) -> tuple[SeenCalls, ...]:
-    """For each kind of calls the extents that times are known of: of problems that were measured, or surveyed too."""
+    """For each kind of calls, the range of extents that have times: of measured problems, and of surveyed shapes."""
     operator = evidence.operator
     problems = [*tuned, *(evidence.surveyed.problems.values() if surveyed else ())]
     kinds: dict[Kind, list[Problem]] = {}

@@ -1,4 +1,4 @@
-"""Writes what people read of kept variants: their sources, and what their compilers make of these."""
+"""Writes the texts of kept variants that people read: their sources, and what compilers make of these."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SECONDS = 600.0
 
 
 def keep_texts(session: Session, entries: Iterable[Entry]) -> None:
-    """Write the texts of entries below the folder that AOT_TUNE_KEEP names, if it names one.
+    """Write the texts of entries below the folder that AOT_TUNE_KEEP names, if it is set.
 
-    They are in `<library>/<operator>/<variant>.<ending>`. The compilers run once more for it.
+    Their paths are `<library>/<operator>/<variant>.<ending>`. The compilers run once more for them.
     """
     if not session.options.keep:
         return
@@ -30,14 +30,14 @@ def keep_texts(session: Session, entries: Iterable[Entry]) -> None:
     with ThreadPoolExecutor(max(1, session.jobs_of("nvcc").count)) as threads:
         try:
             count = sum(threads.map(lambda entry: _keep(session, top, entry), wanted.values()))
-        except OSError as error:  # no reason to lose a library
+        except OSError as error:  # this must not end a build
             session.progress.line(f"AOT_TUNE_KEEP: NOTHING KEPT below {top}: {error.strerror}")
             return
     session.progress.line(f"kept {count} files of {len(wanted)} variants below {top} (AOT_TUNE_KEEP)")
 
 
 def _keep(session: Session, top: Path, entry: Entry) -> int:
-    """Write the texts of an entry; how many files these are."""
+    """Write the texts of an entry. Returns how many files these are."""
     candidate = entry.candidate
     folder, name = top / candidate.operator, variant_name(entry)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a report says of races: all that took part in one, with its times and their spread."""
+"""What a report says of races: all entrants, with their times and the spread of these."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from aot_tune.report import RaceRunner
 __all__ = ["runners_on"]
 
 _MOST = 6
-"""Candidates of a problem on which nothing raced, beside the baselines."""
+"""How many candidates are shown, beside the baselines, for a problem without a race."""
 
 
 def runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) -> tuple[RaceRunner, ...]:
-    """What raced on a problem and the candidates named `beside`, the fastest first; the best by screens without a race.
+    """What raced on a problem, and the candidates in `beside`, the fastest first; without a race, the best screens.
 
-    A time that a candidate had before it failed elsewhere is none: it is out.
+    The times of a candidate that failed elsewhere do not count.
     """
     row = evidence.row(problem)
     timed = {c: m for c, m in row.items() if m.ns is not None and (is_baseline(c) or _is_in(evidence, c))}

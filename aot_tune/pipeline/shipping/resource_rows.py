@@ -1,4 +1,4 @@
-"""What a report says of candidates one by one: what their code takes, and how near to the roofline they come."""
+"""What a report says of single candidates: the resources of their code, and how near they are to the roofline."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from aot_tune.report import CandidateRow, code_resources
 __all__ = ["BestShare", "Rooflines", "candidate_rows", "resources_of"]
 
 _MOST = 40
-"""Candidates of an operator that a report lists."""
+"""How many candidates of an operator a report lists."""
 _DIGITS, _PERCENTS = 4, 2
-"""Of a share on a problem, and of the best one: a record's times, which are rounded, say the same of the latter."""
+"""Digits of a share on a problem, and of the best share. A record's rounded times give the same best share."""
 
 
 class BestShare(NamedTuple):
-    """The best share of the roofline that a candidate comes to, in whole percents, the problem, and the peaks."""
+    """A candidate's best share of the roofline, rounded to whole percents, its problem, and the peaks."""
 
     share: float
     problem: str
@@ -28,7 +28,7 @@ class BestShare(NamedTuple):
 
 
 class Rooflines:
-    """The rooflines of an operator's problems on the devices that they were measured on, `known` ones by digest."""
+    """The rooflines of an operator's problems on the devices that measured them. `known` has devices by digest."""
 
     def __init__(self, evidence: Evidence, known: Mapping[str, Device]) -> None:
         self._evidence, self._known = evidence, known
@@ -37,7 +37,7 @@ class Rooflines:
         self._found: dict[tuple[str, str], Roofline | None] = {}
 
     def on(self, problem: str, candidate: str) -> tuple[float, Roofline] | None:
-        """The share of the roofline that a candidate comes to on a problem; None where one is not known."""
+        """A candidate's share of the roofline on a problem; None if one of them is unknown."""
         ns = self._times.get(problem, {}).get(candidate)
         measured = self._evidence.measurements.get(problem, {}).get(candidate)
         if not ns or measured is None or problem not in self._problems:
@@ -51,7 +51,7 @@ class Rooflines:
         return (round(line.ns / ns, _DIGITS), line) if line is not None else None
 
     def best_of(self, candidate: str) -> BestShare | None:
-        """Where a candidate comes nearest to the roofline."""
+        """The problem on which a candidate comes nearest to the roofline."""
         shares = [(found, p) for p in self._problems if (found := self.on(p, candidate)) is not None]
         if not shares:
             return None
@@ -60,7 +60,7 @@ class Rooflines:
 
     @property
     def of(self) -> str:
-        """The peaks; empty where there is no roofline. Those of several devices stand side by side."""
+        """The peaks; empty if there is no roofline. The peaks of several devices are listed together."""
         for problem, row in self._times.items():
             for candidate in row:
                 self.on(problem, candidate)
@@ -72,12 +72,12 @@ class Rooflines:
 
 
 def resources_of(entry: Entry) -> dict[str, int]:
-    """What the code of a candidate takes; empty where it was not compiled."""
+    """The resources of a candidate's code; empty if it was not compiled."""
     return code_resources(entry.object.resources) if entry.object is not None and entry.compiled else {}
 
 
 def candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[CandidateRow, ...]:
-    """The candidates that were timed, the nearest to the roofline first."""
+    """The timed candidates, those nearest to the roofline first."""
     rows = []
     for name, entry in evidence.entries.items():
         count, best = rooflines.timed(name), rooflines.best_of(name)

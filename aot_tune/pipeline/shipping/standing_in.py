@@ -1,4 +1,4 @@
-"""What stands in on older CPUs for kinds of calls that there was no time to measure: what is most like a winner."""
+"""On older CPUs, a candidate like a winner stands in for kinds of calls that there was no time to measure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["stand_in"]
 
 
 def stand_in(session: Session, found: Sequence[Evidence]) -> None:
-    """Have one candidate stand in for the problems of each choice of dtypes of which none was reached in time.
+    """For each choice of dtypes without a time, let one candidate stand in for all of its problems.
 
-    That is on the target for older CPUs, of an operator's evidence by target. It is the config there that is most like
-    what won the most of them on this machine's own target, and is verified like all that is kept. The generic variant
-    would serve these calls else, ten times as slow and more.
+    `found` is an operator's evidence by target. On the target for older CPUs, the chosen config is the most like the
+    one that won most of these problems on this machine's own target. It is verified like every kept variant. Without it
+    the generic variant would serve these calls, at least ten times as slow.
     """
     older = next((e for e in found if e.brief and not e.left_out), None)
     tuned = next((e for e in reversed(found) if e.target.on_host and not e.brief and not e.left_out), None)
@@ -35,7 +35,7 @@ def stand_in(session: Session, found: Sequence[Evidence]) -> None:
 
 
 def _unreached(evidence: Evidence) -> dict[tuple[str, ...], list[Problem]]:
-    """The problems of each choice of dtypes of which nothing but generic variants was timed on any."""
+    """For each choice of dtypes, its problems, if only generic variants were timed on them."""
     operator = evidence.operator
     timed = {p for p, row in evidence.times().items() if any(not evidence.entries[c].candidate.generic for c in row)}
     kinds: dict[tuple[str, ...], list[Problem]] = {}
@@ -45,6 +45,6 @@ def _unreached(evidence: Evidence) -> dict[tuple[str, ...], list[Problem]]:
 
 
 def _served(operator: Operator, entry: Entry, problems: Sequence[Problem]) -> int:
-    """How many problems a candidate serves of those that what it is like won on."""
+    """How many of the problems a candidate serves, among those that its model won."""
     wanted = [p for p in problems if entry.only is None or p.id in entry.only]
     return sum(all_of(entry.requires, operator.facts(p)) for p in wanted)

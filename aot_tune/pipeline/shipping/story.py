@@ -27,7 +27,7 @@ def _bytes(entry: Entry) -> int:
 
 
 def tell(one: Chosen, generics: Sequence[Entry], known: Mapping[str, Device]) -> OperatorReport:
-    """What is to be said of one operator on one target; `known` are devices by digest."""
+    """The report of one operator on one target. `known` has devices by digest."""
     evidence, selection = one.evidence, one.selection
     times, rooflines = evidence.times(), Rooflines(evidence, known)
     rows = tuple(_row(one, p.id, times[p.id], rooflines) for p in evidence.workload if p.id in one.costs)
@@ -74,7 +74,7 @@ def tell(one: Chosen, generics: Sequence[Entry], known: Mapping[str, Device]) ->
 
 
 def _seconds(evidence: Evidence) -> dict[str, float]:
-    """What measurements took by phase, the most first; those of a record do not tell."""
+    """Seconds of measurements by phase, the largest first. Measurements from records have none."""
     found: dict[str, float] = {}
     for row in evidence.measurements.values():
         for measured in row.values():
@@ -100,7 +100,7 @@ def _survey(one: Chosen) -> SurveyRow | None:
 
 
 def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Rooflines) -> ProblemRow:
-    """One problem; by `times`, what a race left out is not the winner, however fast its screen was."""
+    """One problem. What a race left out is not the winner, however fast its screen was: `times` account for that."""
     evidence = one.evidence
     problem = next(p for p in evidence.workload if p.id == problem_id)
     facts = evidence.operator.facts(problem)
@@ -140,14 +140,14 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
 
 
 def weighted_mean(regrets: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
-    """The mean of regrets, each of which counts as much as its problem; None without any."""
-    most = max((weights[p] for p in regrets), default=1.0)  # divided by first: their sum may be too large for a float
+    """The weighted mean of regrets, None if there are none. The weights are those of the problems."""
+    most = max((weights[p] for p in regrets), default=1.0)  # dividing by it keeps the sum within a float's range
     shares = {p: weights[p] / most for p in regrets}
     return math.fsum(r * shares[p] for p, r in regrets.items()) / math.fsum(shares.values()) if regrets else None
 
 
 def paired_ratio(winner: Measurement, baselines: Sequence[Measurement]) -> tuple[float, float] | None:
-    """How many times faster a winner is than the fastest baseline in the rounds of a race, and the standard error."""
+    """How many times faster a winner is than the fastest baseline in a race's rounds, and the standard error."""
     timed = [b for b in baselines if b.ns is not None]
     fastest = min(timed, key=lambda b: (b.ns, b.candidate), default=None)
     if fastest is None or not winner.final or not fastest.final or winner.race != fastest.race:
@@ -171,7 +171,7 @@ def _worst(evidence: Evidence, entry: Entry) -> str:
 
 
 def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
-    """Candidates that were dropped, with the reason of the first time and the command that tries them again."""
+    """Dropped candidates, each with the reason of its first failure and the command that tries it again."""
     found: list[DroppedCandidate] = []
     operator, target = evidence.operator, evidence.target.name
     for entry in evidence.entries.values():
@@ -193,7 +193,7 @@ def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
 
 
 def generic_only(operator: str, generic: Entry) -> OperatorReport:
-    """What is to be said of an operator that was not tuned at all."""
+    """The report of an operator that was not tuned at all."""
     row = VariantRow(
         name=variant_name(generic),
         label=generic.candidate.label,

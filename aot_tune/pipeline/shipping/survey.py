@@ -1,4 +1,4 @@
-"""The survey: times of preselected variants on shapes that nobody tuned, from which dispatch is learned."""
+"""The survey: times of preselected variants on shapes that nobody tuned. Dispatch is learned from it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from aot_tune.support.errors import AotTuneError, ToolchainError
 __all__ = ["survey_all"]
 
 _SHAPES = {"quick": 0, "default": 200, "thorough": 800, "exhaustive": 800}
-"""Shapes of each kind of calls, by effort."""
+"""How many shapes of each kind of calls, by effort."""
 _SECONDS = {"default": 90.0}
-"""What a survey may take on devices of a model, by effort; without a limit otherwise."""
+"""The longest time of a survey on one model of devices, by effort. Other efforts have no limit."""
 _SHARE, _AT_LEAST = 0.5, 30.0
-"""With the default effort a survey takes no longer than this share of what was measured before, or so many seconds."""
+"""By default, a survey takes at most this share of the time measured before, but may always take these seconds."""
 _OF_BUDGET = 0.15
-"""A survey takes no more of a budget than that."""
+"""The largest share of a budget that a survey may take."""
 
 
 def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], measured: float) -> None:
-    """Survey what was tuned on the devices that are here; `measured` are the seconds that tuning took.
+    """Survey what was tuned on the devices that are here. `measured` is the time that tuning took, in seconds.
 
-    A survey that has no time left ends with the shapes that it has, as many of each kind.
+    If the time runs out, the survey ends with the shapes that it has, about as many of each kind.
     """
     count = session.options.survey if session.options.survey is not None else _SHAPES[session.options.effort]
     if count == 0:
@@ -55,7 +55,7 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
 
 
 def _seconds(session: Session, measured: float) -> float:
-    """How long a survey may take."""
+    """The most seconds that a survey may take."""
     limit = _SECONDS.get(session.options.effort, math.inf) if session.options.survey is None else math.inf
     if limit < math.inf:
         limit = min(limit, max(_SHARE * measured, _AT_LEAST))
@@ -65,7 +65,7 @@ def _seconds(session: Session, measured: float) -> float:
 
 
 class _Surveying:
-    """Times parts on all devices of a model: each shape on one of them."""
+    """Times parts on all devices of a model. Each shape is timed on one of them."""
 
     def __init__(self, session: Session, parts: Sequence[Part], seconds: float) -> None:
         self._session, self._parts, self._seconds = session, parts, seconds
@@ -73,7 +73,7 @@ class _Surveying:
         self._begun, self._done, self._numbers = 0.0, list[str](), iter(range(self._total))
 
     def on(self, devices: list[Device]) -> None:
-        """A few shapes with all candidates, then the others with the best of these."""
+        """Time a few shapes with all candidates, then the others with the best of these."""
         session = self._session
         session.compile([e for part in self._parts for e in part.entries() if e.object is None], "survey")
         self._begun = session.progress.now()
@@ -101,7 +101,7 @@ class _Surveying:
 
 
 def _survey_one(session: Session, bench: LazyBench, part: Part, problem: Problem) -> None:
-    """Times on one shape: those that the store has, or new ones."""
+    """Times on one shape, from the store or new."""
     evidence, operator = part.evidence, part.evidence.operator
     if operator.name in session.failures:
         return
@@ -115,7 +115,7 @@ def _survey_one(session: Session, bench: LazyBench, part: Part, problem: Problem
             store.put_race([msgspec.structs.replace(m, policy=policy) for m in found])
     for measurement in map(as_recorded, found):
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
-            evidence.add(measurement)  # it is out, wherever it won
+            evidence.add(measurement)  # it is out, even where it won
     times = {m.candidate: rounded(m.ns) for m in map(as_recorded, found) if m.ns is not None}
     evidence.surveyed.add(problem, times, evidence.entries)
 
@@ -128,7 +128,7 @@ def _timed(
         for entry in entries:
             try:
                 entrants.append(bench.entrant(entry))
-            except ToolchainError:  # told where it was compiled
+            except ToolchainError:  # the compile reported it
                 continue
         try:
             return bench.get().survey(loaded.folder, loaded.operator, problem, entrants)

@@ -1,4 +1,4 @@
-"""What a survey is about: for each kind of calls its shapes, and the candidates that are timed on them."""
+"""The parts of a survey: for each kind of calls its shapes, and the candidates that are timed on them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from aot_tune.support.digests import canonical_digest
 __all__ = ["Part", "parts_of", "turns"]
 
 _SCOUTED, _OF_SHAPES = 40, 5
-"""So many shapes, or a fifth of all, tell which candidates are surveyed."""
+"""This many shapes, or a fifth of all, decide which candidates are surveyed."""
 _IN_TURN = 64
-"""So many shapes of each kind come first, one of each in turn; then the kinds that weigh most have more of them."""
+"""The first shapes of each kind are surveyed in turn, one of each kind. Later, kinds of more weight get more."""
 _LEAST_SHARE = 0.1
 _PATIENCE = 1e8
-"""ns for a call of a generic variant; longer ones would take all the time that a survey has."""
+"""The longest call of a generic variant in ns. Longer calls would take all of a survey's time."""
 
 
 @dataclass
 class Part:
     """The shapes of one kind of an operator's calls, and the units that are timed on them.
 
-    A unit are candidates that differ in what they assume of a call alone: one config of a kernel. Results are compared
-    with those of a vendor's library, `first`, or of `generics` where it serves none, unless these would take too long.
-    All are timed on `scouted` problems, and `chosen` candidates on the others. `share` is what the kind's problems
-    weigh, as a share of the weightiest's; `paces` are ns that generic variants take at most for a FLOP or byte.
+    A unit is one config of a kernel: its candidates differ only in what they assume of a call. Results are compared
+    with those of a vendor's library, `first`. If it does not serve a shape, they are compared with those of `generics`,
+    unless these would take too long. All units are timed on `scouted` problems, and only `chosen` candidates on the
+    others. `share` is the weight of the kind's problems relative to the heaviest kind. `paces` are the most ns that
+    generic variants take for a FLOP or byte.
     """
 
     evidence: Evidence
@@ -47,17 +48,17 @@ class Part:
 
     @property
     def left(self) -> bool:
-        """Whether there are shapes of which nothing is known."""
+        """Whether there are shapes without known times."""
         return any(p.id not in self.known for p in self.problems)
 
     def entries(self) -> list[Entry]:
-        """The candidates to time: all until some are chosen."""
+        """The candidates to time: all, until some are chosen."""
         first = {e.candidate.id for e in self.first}
         others = [e for own in self.units.values() for e in own if not self.chosen or e.candidate.id in self.chosen]
         return [*self.first, *(e for e in others if e.candidate.id not in first)]
 
     def tried(self, problem: Problem) -> list[Entry]:
-        """The candidates to time on a shape, the first of which is the one that others are compared with."""
+        """The candidates to time on a shape. The others are compared with the first of them."""
         evidence = self.evidence
         able = [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
         if able and any(able[0] is e for e in self.first):
@@ -68,9 +69,9 @@ class Part:
         return [*(e for e in patient if evidence.worth_a_try(e, problem)), *able]
 
     def settle(self, most: int = PRESELECTED) -> None:
-        """Choose the candidates to go on with, by tuned problems and what is surveyed; others' times are dropped.
+        """Choose the candidates to go on with, by times on tuned problems and surveyed shapes. Drop the others' times.
 
-        Surveyed shapes matter as much as the tuned problems, of which there may be many more.
+        Surveyed shapes together weigh at least as much as the tuned problems, which may be many more.
         """
         if self.chosen:
             return
@@ -87,7 +88,7 @@ class Part:
 
 
 def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
-    """What is to be surveyed of an operator, where there is more than one variant to choose from."""
+    """What is to be surveyed of an operator, if it has more than one variant to choose from."""
     operator = evidence.operator
     own: dict[Kind, list[Problem]] = {}
     for one in evidence.workload:
@@ -111,7 +112,7 @@ def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
 
 
 def turns(parts: Sequence[Part], *, scouted: bool) -> list[tuple[Part, Problem]]:
-    """The shapes of which nothing is known, in the order in which they are surveyed; `scouted` ones, or the others."""
+    """The shapes without known times, in the order of the survey: the `scouted` ones, or the others."""
     found: list[tuple[float, int, Part, Problem]] = []
     for place, part in enumerate(parts):
         first = {p.id for p in part.scouted}
@@ -123,7 +124,7 @@ def turns(parts: Sequence[Part], *, scouted: bool) -> list[tuple[Part, Problem]]
 
 
 def _pace(evidence: Evidence, entry: Entry) -> float:
-    """ns for a FLOP or byte on the tuned problem where it is slowest; 0 where it was timed on none."""
+    """ns for a FLOP or byte on the tuned problem where it is slowest; 0 if it was timed on none."""
     known, found = {p.id: p for p in evidence.workload}, [0.0]
     for problem, row in evidence.times().items():
         if problem in known and entry.candidate.id in row:
@@ -132,14 +133,14 @@ def _pace(evidence: Evidence, entry: Entry) -> float:
 
 
 def _size(evidence: Evidence, problem: Problem) -> float:
-    """FLOPs, and bytes where there are more of these."""
+    """The number of FLOPs or of bytes, whichever is larger."""
     operator = evidence.operator
     flops = operator.flops.evaluate(operator.facts(problem)) if operator.flops is not None else 0
     return float(max(flops, operator.compulsory_bytes(problem), 1))
 
 
 def _rows(evidence: Evidence, kind: Kind) -> Costs:
-    """What times the tuned problems of a kind cost, without the algorithms of a vendor's library for single ones."""
+    """The costs of a kind's tuned problems, without a vendor library's algorithms for single problems."""
     operator, found = evidence.operator, {}
     kinds = {p.id: kind_of(operator, operator.facts(p)) for p in evidence.workload}
     for problem, row in evidence.choice_costs().items():
@@ -150,7 +151,7 @@ def _rows(evidence: Evidence, kind: Kind) -> Costs:
 
 
 def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Entry]]:
-    """The units to begin with: those that lead on tuned problems, then the next best of each kernel in turn."""
+    """The first units: those that lead on tuned problems, then the next best of each kernel in turn."""
     names, members, kernels = {}, dict[str, list[Entry]](), {}
     timed = {c for row in rows.values() for c in row}
     for entry in evidence.entries.values():
@@ -164,13 +165,13 @@ def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Entry]]:
 
 
 def _known(evidence: Evidence, units: Mapping[str, Sequence[Entry]], known: Collection[str]) -> list[str]:
-    """The candidates of which times are known: those that a survey before this one went on with."""
+    """The candidates with known times: those that an earlier survey went on with."""
     timed = {c for p in known for c in evidence.surveyed.times[p]}
     return [e.candidate.id for own in units.values() for e in own if e.candidate.id in timed]
 
 
 def _of_units(row: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
-    """The least time of each unit; `names` are those of the candidates' units."""
+    """The least time of each unit. `names` has the unit of each candidate."""
     found: dict[str, float] = {}
     for candidate, time in row.items():
         if candidate in names:
@@ -180,7 +181,7 @@ def _of_units(row: Mapping[str, float], names: Mapping[str, str]) -> dict[str, f
 
 
 def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
-    """What units that are nearly the same have in common: their kernel and tile."""
+    """The kernel and tile of each unit, which nearly equal units have in common."""
     found = {}
     for name, own in units.items():
         one = own[0].candidate
@@ -191,13 +192,13 @@ def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Entry]]) -> dict[str
 
 
 def _vendors(evidence: Evidence, problems: Sequence[Problem]) -> list[Entry]:
-    """The candidates that leave the choice to a vendor's library, for the dtypes at hand; composed ones come last."""
+    """Candidates that leave the choice to a vendor's library, for the current dtypes. Composed ones come last."""
     able = [e for e in evidence.entries.values() if evidence.leaves_choice(e) and e.code]
     found = [e for e in able if any(evidence.worth_a_try(e, p) for p in problems)]
     return sorted(found, key=lambda e: not evidence.is_vendors(e))
 
 
 def _mixed(own: Sequence[Problem], drawn: Sequence[Problem]) -> list[Problem]:
-    """Drawn shapes, and behind each, as long as there are any, a tuned problem: not all was timed on all of these."""
+    """Drawn shapes, alternating with tuned problems as long as there are any: not all units were timed on these."""
     pairs = itertools.zip_longest(drawn, own)
     return [p for pair in pairs for p in pair if p is not None]

@@ -1,8 +1,8 @@
-"""After the link: every kept variant is verified once more, called through the library's own C functions.
+"""After the link: verifies every kept variant once more, called through the library's own C functions.
 
-What was measured is right by itself; what is new in the library is the way to it: dispatch, guards, the arguments that
-variants are handed, the link. The build writes down which problems to verify on, and the check of the linked library
-runs them; a library whose bytes were verified before is not run again.
+Each object has been verified by itself. New in the library is the way to it: dispatch, guards, the arguments of
+variants, the link. The build writes down the problems to verify on, and the check of the linked library runs them. A
+library whose bytes were verified before is not run again.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ __all__ = ["plan_checks", "verify_linked_library"]
 
 _FILE = "shipped.json"
 _HOST_FLOPS, _HOST_BYTES = 1 << 31, 32 << 20
-"""References of larger problems take seconds on a CPU, too long for a check at the end of each build."""
+"""Limits of a quick problem on a CPU. References of larger ones take seconds, too long for the end of each build."""
 _REMEMBERED = 256
 _ENOUGH = 8
-"""So many failures tell as much as more would; each may cost a worker, which takes seconds to start on a GPU."""
+"""More failures would say no more. Each may cost a worker, which takes seconds to start on a GPU."""
 
 
 class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant of the library and what it is verified on; `contract` is the digest of what its operator computes."""
+    """A variant of the library and the problems to verify it on. `contract` is the digest of its operator."""
 
     operator: str
     contract: str
@@ -63,9 +63,9 @@ class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
 def plan_checks(
     session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
 ) -> Path:
-    """Write down what every variant of the library is to be verified on once it is linked; the file."""
+    """Write down what to verify every variant on after the link. Returns the file."""
     shipped: list[_Shipped] = []
-    odd: dict[tuple[str, ...], list[Check]] = {}  # most variants require what others do
+    odd: dict[tuple[str, ...], list[Check]] = {}  # most variants have the same requirements as others
     for name, loaded in session.operators.items():
         found = list(chosen.get(name, ()))
         entries = {e.candidate.id: e for e in generics[name]}
@@ -93,7 +93,7 @@ def plan_checks(
 
 
 def _odd(session: Session, loaded: LoadedOperator, entry: Entry) -> list[Check]:
-    """One or two small problems that the object was right on by itself."""
+    """One or two small problems, from those on which the object was verified by itself."""
     devices = target_by_name(entry.candidate.target).family
     policy = session.policy_of(devices)
     return oddest_checks(
@@ -102,7 +102,7 @@ def _odd(session: Session, loaded: LoadedOperator, entry: Entry) -> list[Check]:
 
 
 def _problem(session: Session, operator: Operator, entry: Entry, chosen: Sequence[Chosen]) -> Problem:
-    """The cheapest problem of the workload that dispatch gives to a variant, else the cheapest that it serves."""
+    """The cheapest problem of the workload that dispatch gives to a variant, or else that the variant serves."""
     devices = target_by_name(entry.candidate.target).family
     served = served_by(session, operator, entry, devices)
     won = [p for p in served if any(_picked(one, p) == entry.candidate.id for one in chosen)]
@@ -117,7 +117,7 @@ def _is_quick(operator: Operator, problem: Problem) -> bool:
 
 
 def _picked(one: Chosen, problem: Problem) -> str | None:
-    """The variant that dispatch chooses for a problem that was measured; None for others."""
+    """The variant that dispatch chooses for a measured problem; None for other problems."""
     if problem.id not in one.costs or not one.selection.nodes:
         return None
     facts = one.evidence.operator.facts(problem)
@@ -125,14 +125,14 @@ def _picked(one: Chosen, problem: Problem) -> str | None:
 
 
 def verify_linked_library(directory: Path, library: Path) -> None:
-    """Verify the variants of a linked library whose devices are here; says in a line what was done and what was not.
+    """Verify the variants of a linked library whose devices are here. A line says what was done and what was not.
 
     Args:
         directory: of the build, which holds the plan.
         library: the shared library.
 
     Raises:
-        BuildError: when a variant fails; naming each, its problem and what to do.
+        BuildError: when a variant fails. It names each failed variant, its problem and what to do.
     """
     plan, paths = read_plan(directory)
     try:
@@ -157,7 +157,7 @@ def verify_linked_library(directory: Path, library: Path) -> None:
 
 
 def _by_device(session: Session, shipped: Sequence[_Shipped]) -> dict[str, tuple[Device, list[_Shipped]]]:
-    """The variants that can be run here, by the digest of their device."""
+    """The variants that can run here, by the digest of their device."""
     groups: dict[str, tuple[Device, list[_Shipped]]] = {}
     for one in shipped:
         device = session.device_for(target_by_name(one.target))
@@ -178,7 +178,7 @@ def _tell_absent(session: Session, library: Path, shipped: Sequence[_Shipped]) -
 def _verify(
     session: Session, directory: Path, library: Path, groups: Collection[tuple[Device, Sequence[_Shipped]]]
 ) -> bool:
-    """Verify what can be run here; whether that was all of it."""
+    """Verify what can run here. Returns whether that was everything."""
     begun = time.monotonic()
     right, whole, failed = 0, True, list[str]()
     for device, group in groups:
@@ -187,7 +187,7 @@ def _verify(
         turns = JobQueue(group, partial(_run, session, library), _ENOUGH - len(failed))
         try:
             work_off(session, device, turns)
-        except WorkerError as error:  # a replay needs less than a worker does: it may be the first one of this build
+        except WorkerError as error:  # a replay needs no worker before this: it may lack what a worker needs
             whole = False
             session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")
         for one, found in turns.found:
@@ -231,7 +231,7 @@ def _run(session: Session, library: Path, lazy: LazyBench, one: _Shipped) -> Mea
 
 
 class _Memory:
-    """Whether a library was verified before: a file of that name in the cache."""
+    """Remembers verified libraries: each is a file in the cache."""
 
     def __init__(self, session: Session, key: str) -> None:
         location = session.location
@@ -246,11 +246,11 @@ class _Memory:
 
     @property
     def known(self) -> bool:
-        """Whether it was, and that may be relied on."""
+        """Whether the library was verified before and that can be trusted."""
         return self._folder is not None and not self._fresh and (self._folder / self._key).is_file()
 
     def add(self) -> None:
-        """Remember it from now on, and forget what was verified longest ago."""
+        """Remember the library, and forget those verified longest ago."""
         if self._folder is None or not self._writable:
             return
         try:
@@ -260,5 +260,5 @@ class _Memory:
             for old in kept[_REMEMBERED:]:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            if error.errno not in (*DISK_ERRORS, errno.ENOENT):  # another build forgets the same
+            if error.errno not in (*DISK_ERRORS, errno.ENOENT):  # another build removes it too
                 raise

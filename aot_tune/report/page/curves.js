@@ -1,5 +1,5 @@
 "use strict";
-// Regret by number of variants, and how regret is spread over what was held out.
+// Regret by number of variants, and the distribution of regret over held-out calls.
 
 const FLOOR = 0.0005;
 
@@ -54,7 +54,7 @@ function drawCurves(parent, data, width) {
   }
 }
 
-// By kind the regrets of what was held out, each with what it was on.
+// The held-out regrets by kind, each with its problem.
 function heldOut(data) {
   const found = new Map();
   const add = (kind, regret, what) => {
@@ -71,7 +71,7 @@ function heldOut(data) {
   return new Map([...found].sort((a, b) => a[0] - b[0]));
 }
 
-// The share of calls that lose more than so much: what lies to the right of a regret.
+// For each regret, the share of calls that lose more.
 function drawHeld(parent, data, width) {
   const kinds = heldOut(data);
   kindKeys(parent, data, [...kinds.keys()]);

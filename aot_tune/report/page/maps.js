@@ -1,5 +1,5 @@
 "use strict";
-// What dispatch picks over two dims, with the shapes that were surveyed and those that were tuned.
+// What dispatch picks over two dims, with surveyed and tuned shapes.
 
 const COLOURS = 12;
 
@@ -28,7 +28,7 @@ class DispatchMaps {
     this.swatches(list, map, order);
   }
 
-  // Variants of a kind by their area on all of its maps: their colours and letters are the same on each.
+  // Variants of a kind by their area on all of its maps, so that colours and letters are the same on each map.
   order() {
     const counts = new Map();
     for (const map of this.own) for (const row of map.picks) for (const pick of row) {
@@ -122,7 +122,7 @@ class DispatchMaps {
     make("text", { transform: `translate(11 ${(bottom + 8) / 2}) rotate(-90)`, "text-anchor": "middle", class: "ink" }, svg, map.y);
   }
 
-  // A letter in the widest run of each variant's largest row.
+  // Put a letter into the widest run of each variant's largest row.
   letters(svg, map, xs, ys, order) {
     const best = new Map();
     map.picks.forEach((row, j) => {

@@ -1,5 +1,5 @@
 "use strict";
-// The page: theme, where one is, copying, and charts that are drawn when they come into view.
+// The page: its theme, the current section, copying, and charts that are drawn when they come into view.
 
 function inner(element) {
   const style = getComputedStyle(element);

@@ -1,5 +1,5 @@
 "use strict";
-// The strips of the table of races: times over the winner's, with quartiles; and all of a race in an opened row.
+// The table of races: strips with times over the winner's and quartiles, and all of a race in an opened row.
 
 const MARKS = ["kernel", "vendor", "baseline"];
 
@@ -24,7 +24,7 @@ class Races {
     }
   }
 
-  // Most of what raced is within: what is not stands at the edge.
+  // The range contains most runners. The others are drawn at the edge.
   range() {
     const least = [], most = [];
     for (const problem of this.data.problems) {

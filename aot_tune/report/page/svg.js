@@ -52,7 +52,7 @@ function linearScale(from, to, left, right) {
   return (value) => left + ((value - from) / (to - from || 1)) * (right - left);
 }
 
-// Of candidates in the order of their worth, those that leave `gap` pixels between each other.
+// From values in order of preference, those that leave `gap` pixels between each other.
 function apart(values, scale, gap) {
   const kept = [];
   for (const value of values) {

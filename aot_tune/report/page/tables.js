@@ -1,5 +1,5 @@
 "use strict";
-// Tables: sorting by a head, filtering by words, and a few rows first.
+// Tables: sorting by a column, filtering by words, and only a few rows at first.
 
 function valueOf(cell) {
   const value = cell.dataset.v !== undefined ? cell.dataset.v : cell.textContent.trim();

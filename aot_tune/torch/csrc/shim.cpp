@@ -1,5 +1,5 @@
-// Operators of tuned libraries as kernels of torch's dispatcher, without Python on their way: tensors come
-// and go through LibTorch's stable ABI, and calls through the tables that a library's Python module has.
+// Operators of tuned libraries as kernels of torch's dispatcher, without Python. Tensors are passed through
+// LibTorch's stable ABI, and calls go through the tables of a library's Python module.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
@@ -62,14 +62,14 @@ Scalar scalar_of(const Slot& slot, const ScalarArgument& argument, StableIValue 
   }
 }
 
-// Whether a schema has None for its default, which is no finite number.
+// Whether a schema has None as the scalar's default, because the default is not a finite number.
 bool may_be_none(const ScalarArgument& argument) {
   const bool single = argument.kind == ScalarArgument::kF32;
   if (argument.required || (!single && argument.kind != ScalarArgument::kF64)) return false;
   return !std::isfinite(single ? static_cast<double>(argument.value.f32) : argument.value.f64);
 }
 
-// A scalar as the stack has it, which a schema may have None for; false where it is None.
+// Reads a scalar from the stack. A schema may have None for it; then returns false.
 bool take_scalar(const ScalarArgument& argument, StableIValue value, StableIValue* out) {
   *out = value;
   if (!may_be_none(argument)) return true;
@@ -80,7 +80,7 @@ bool take_scalar(const ScalarArgument& argument, StableIValue value, StableIValu
   return true;
 }
 
-// The index of an attribute's value, or -1; the text of it is freed by who asks.
+// The index of an attribute's value, or -1. The caller frees its text.
 int32_t choice_of(const AttributeArgument& attribute, StringHandle text) {
   const char* chars = nullptr;
   torch_string_c_str(text, &chars);
@@ -99,7 +99,7 @@ int32_t choice_of(const AttributeArgument& attribute, StringHandle text) {
                              "', wanted one of (" + choices + ")");
 }
 
-// Takes the arguments off the stack: all of them are the call's before anything can be wrong.
+// Takes the arguments off the stack. From then on the call owns all of them, before any error can occur.
 void take(Call* call, StableIValue* stack) {
   using torch::stable::detail::to;
   const Slot& slot = call->slot;
@@ -140,11 +140,11 @@ void take(Call* call, StableIValue* stack) {
   if (wrong >= 0) wrong_choice(slot, op.attributes[wrong], found);
 }
 
-// Tells torch that a tensor was written to, so that a backward pass that needs what was there says so.
+// Tells torch that a tensor was written to. A backward pass that needs the old values then raises.
 void bump_version(AtenTensorHandle tensor) {
   try {
     AOT_TUNE_BUMP_VERSION(tensor);
-  } catch (const std::exception&) {  // of a tensor whose versions are not counted
+  } catch (const std::exception&) {  // this tensor's versions are not counted
   }
 }
 
@@ -160,7 +160,7 @@ void run(const Slot& slot, StableIValue* stack) {
   call.fold();
   const int8_t* const made = slot.tensors + slot.inputs + slot.taken;
   int64_t dims[kMaxDims];
-  // Where a tensor has another number of axes, nothing is made, and the library says so.
+  // If a tensor has another number of axes, make nothing: the library reports the error.
   const bool bound = slot.made > 0 && op.bind(call.given, call.scalars, dims);
   for (int k = 0; bound && k < slot.made; ++k) call.make(made[k], dims);
   aot_tune_exec exec{nullptr, nullptr, 0};
@@ -186,7 +186,7 @@ void boxed(StableIValue* stack, uint64_t, uint64_t) {
   run(slots[I], stack);
 }
 
-// Torch's kernels carry no data of their own, so that each has a function.
+// Torch's kernels carry no data of their own, so each has its own function.
 template <size_t... I>
 Boxed function_of(int index, std::index_sequence<I...>) {
   static constexpr Boxed kFunctions[] = {boxed<I>...};
@@ -198,7 +198,7 @@ Boxed function_of(int index, std::index_sequence<I...>) {
 
 using namespace aot_tune::torch_shim;
 
-// Fills in what torch knows; NULL, or what the torch that is loaded lacks.
+// Fills in what torch knows. Returns NULL, or the name of what the loaded torch lacks.
 AOT_TUNE_SHIM const char* aot_tune_torch_start() {
   if (AOT_TUNE_REQUIRES_GRAD == nullptr) return "c10::TensorImpl::requires_grad";
   if (AOT_TUNE_FW_GRAD == nullptr) return "c10::TensorImpl::_fw_grad";
@@ -225,7 +225,7 @@ AOT_TUNE_SHIM const char* aot_tune_torch_start() {
   return nullptr;
 }
 
-// A namespace of torch, in which kernels are put; NULL where torch refuses it. It is there for good.
+// Makes a namespace of torch, into which kernels are put; NULL if torch refuses it. It cannot be removed.
 AOT_TUNE_SHIM void* aot_tune_torch_namespace(const char* name) {
   TorchLibraryHandle library = nullptr;
   const char* const kept = strdup(name);
@@ -234,9 +234,9 @@ AOT_TUNE_SHIM void* aot_tune_torch_namespace(const char* name) {
              : nullptr;
 }
 
-// Makes an overload's kernel; `tensors` are the operator's places of its inputs, of the outputs that it
-// takes, and of those that it makes. `errors` are the module's for types, values and calls. NULL, or why it
-// cannot be.
+// Makes an overload's kernel. `tensors` are the operator's places of its inputs, of the outputs that it
+// takes, and of those that it makes. `errors` are the module's errors for types, values and calls. Returns
+// NULL, or why it failed.
 AOT_TUNE_SHIM const char* aot_tune_torch_implement(void* space, const char* name, const void* library,
                                                    int index, const int8_t* tensors, int inputs, int taken,
                                                    int made, bool differentiable, PyObject* const* errors) {

@@ -1,4 +1,4 @@
-// The tensors of one call from torch: taken through LibTorch's stable ABI, checked, and made.
+// The tensors of one call from torch: read through LibTorch's stable ABI, checked, and made.
 #ifndef AOT_TUNE_TORCH_CALL_H_
 #define AOT_TUNE_TORCH_CALL_H_
 
@@ -15,8 +15,8 @@
 
 #define AOT_TUNE_WEAK extern "C" __attribute__((weak))
 
-// What the stable ABI does not tell of a tensor, by the symbols of torch's C++ functions, which a torch may
-// lack. A handle of a tensor is an at::Tensor, which is a pointer to its c10::TensorImpl.
+// What the stable ABI does not tell of a tensor, by symbols of torch's C++ functions. A torch may lack them.
+// A tensor's handle is an at::Tensor, which is a pointer to its c10::TensorImpl.
 #define AOT_TUNE_REQUIRES_GRAD _ZNK3c1010TensorImpl13requires_gradEv
 #define AOT_TUNE_FW_GRAD _ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE
 #define AOT_TUNE_BUMP_VERSION _ZN5torch8autograd4impl12bump_versionERKN2at6TensorE
@@ -32,7 +32,7 @@ using namespace aot_tune::python;
 
 constexpr uint8_t kComplex = 5;  // DLPack's code; no operator takes them
 
-// Frees what torch keeps an optional argument in.
+// Frees the memory in which torch keeps an optional argument.
 inline void free_optional(StableIValue* held) {
 #if TORCH_FEATURE_VERSION >= TORCH_VERSION_2_13_0
   torch_delete_stable_ivalue(held);
@@ -55,13 +55,13 @@ struct Slot {
   int taken;
   int made;
   int8_t tensors[3 * kMaxTensors];  // inputs, then outputs that are passed, then those that are made
-  bool differentiable;              // gradients are somebody else's
+  bool differentiable;              // another part computes its gradients
   PyObject* type_error;
   PyObject* value_error;
   PyObject* runtime_error;
 };
 
-// Throws an error of the module's, as Python's callers know them.
+// Throws an error of the module's class, as Python's callers know it.
 [[noreturn]] __attribute__((cold)) inline void fail(PyObject* type, const std::string& message) {
   pybind11::gil_scoped_acquire held;
   PyObject* const text =
@@ -79,7 +79,7 @@ struct Slot {
   fail(type, message);
 }
 
-// What a call was passed, and made; freed at its end, whatever that is.
+// What a call was passed and what it made. It is freed when the call ends, in any way.
 struct Call {
   const Slot& slot;
   AtenTensorHandle tensors[kMaxTensors] = {};
@@ -101,9 +101,9 @@ struct Call {
   std::string about(int tensor) const {
     return std::string(slot.op->name) + ": tensor '" + name(tensor) + "' ";
   }
-  int leading = -1;  // how many leading dims the call has, where these are not the one axis
+  int leading = -1;  // how many leading dims the call has, if not one
   int64_t lead[kMaxRank];
-  int64_t folded[kMaxTensors][2 * kMaxRank];  // shapes and strides of what has other leading dims
+  int64_t folded[kMaxTensors][2 * kMaxRank];  // shapes and strides of tensors with other leading dims
 
   void check_gradients(int i) const;
   void fold();
@@ -133,7 +133,7 @@ inline void Call::check_gradients(int i) const {
   }
 }
 
-// What torch makes of None where a schema wants a tensor.
+// What torch makes of None where a schema has a tensor.
 inline bool is_undefined(AtenTensorHandle tensor) {
   return *reinterpret_cast<const void* const*>(tensor) == &AOT_TUNE_UNDEFINED;
 }
@@ -167,7 +167,7 @@ inline void Call::view(int i) {
     out.device = {AOT_TUNE_GPU, index};
   } else if (device != aoti_torch_device_type_cpu()) {
     out.device = {static_cast<DLDeviceType>(INT16_MAX),
-                  index};  // the library says that it has nothing for it
+                  index};  // the library reports that it has nothing for it
   }
   out.dtype = {UINT8_MAX, 0, 1};
   for (const ElementType& known : element_types) {
@@ -179,7 +179,7 @@ inline void Call::view(int i) {
   given[i] = &out;
 }
 
-// The dtype of an output: that of its variable in the tensors that are there.
+// The dtype of an output: the dtype of its variable in the tensors that are present.
 inline int32_t type_of(const Call& call, int tensor) {
   const Operator& op = *call.slot.op;
   DType wanted = op.tensors[tensor].type;
@@ -193,7 +193,7 @@ inline int32_t type_of(const Call& call, int tensor) {
   for (const ElementType& known : element_types) {
     if (known.dlpack.code == wanted.code && known.dlpack.bits == wanted.bits) return known.torch;
   }
-  return element_types.front().torch;  // of a dtype that the library refuses
+  return element_types.front().torch;  // the library refuses this dtype
 }
 
 inline std::string text_of(const int64_t* values, int count) {
@@ -202,7 +202,7 @@ inline std::string text_of(const int64_t* values, int count) {
   return text + (count == 1 ? ",)" : ")");
 }
 
-// Takes the leading dims of all tensors as one axis, where a call has others than that.
+// Treats the leading dims of all tensors as one axis, if a call does not have exactly one.
 inline void Call::fold() {
   const Operator& op = *slot.op;
   bool leads = false;

@@ -1,4 +1,4 @@
-"""Attention by `flash_attention`: torch's function with the calls that the operator takes, and all others torch's."""
+"""Attention by `flash_attention`. Calls that the operator does not take go to torch's function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _torchs: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
 
 
 class AttentionCalls:
-    """`flash_attention` for calls as those of torch's function."""
+    """`flash_attention` for calls with the arguments of torch's function."""
 
     def __init__(self, library: PatchLibrary) -> None:
         self._library = library
@@ -42,17 +42,17 @@ class AttentionCalls:
         causal: bool = False,
         shared: bool = False,
     ) -> torch.Tensor | None:
-        """The attention of query, [B, H, M, D], to key and value, [B, HK, N, D], or None where the call is for torch.
+        """The attention of query, [B, H, M, D], to key and value, [B, HK, N, D]; None if torch must make the call.
 
         Args:
-            module: whose call it is; one that trains is served by torch.
+            module: the module that makes the call. If it trains, torch serves the call.
             query: [B, H, M, D].
             key: [B, HK, N, D].
             value: [B, HK, N, D].
-            mask: booleans, true where a key is seen, or what is added to scores; of what expands to [B, H, M, N].
-            scale: None stands for 1 / sqrt(D).
+            mask: booleans, true where a key is seen; or what is added to scores. It expands to [B, H, M, N].
+            scale: None means 1 / sqrt(D).
             causal: whether query i sees keys 0 to i.
-            shared: whether several query heads may share one of the keys.
+            shared: whether several query heads may share a key head.
         """
         if self._attend is None or not _takes(module, query, key, value, scale, shared=shared):
             return None
@@ -71,10 +71,10 @@ class AttentionCalls:
         return out
 
     def prepare(self, heads: int, groups: int, width: int, like: torch.Tensor) -> tuple[str, str]:
-        """Ask the library about calls of traced graphs, whose sizes are not known: with one query, and with 512.
+        """Ask the library about calls of traced graphs, whose sizes are unknown: with one query, and with 512.
 
         Returns:
-            The kernels that serve those without a mask, and why neither counts, or ''.
+            The kernels that serve calls without a mask; and why neither call counts, or ''.
         """
         kernels: list[str] = []
         whys: list[str] = []
@@ -118,7 +118,7 @@ class AttentionCalls:
             if one == more:
                 return one
             return one if query.shape[2] == 1 else more
-        # One question for all sizes between two powers of two: a cache grows by one key in each step.
+        # Ask once for all sizes between two powers of two, because a cache grows by one key in each step.
         sizes = (*query.shape[:2], key.shape[1], query.shape[3], query.shape[2].bit_length(), key.shape[2].bit_length())
         layouts = (query.stride(3), key.stride(3), query.stride(1) < query.stride(2), key.stride(1) < key.stride(2))
         shown = None if mask is None else (masked, mask.stride(3), tuple(s == 0 for s in mask.stride()))
@@ -155,7 +155,7 @@ def _takes(
 
 
 def _masks(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor, shape: tuple[Any, ...]) -> bool:
-    """Whether `flash_attention` takes a mask, seen as one of that shape."""
+    """Whether `flash_attention` takes a mask, viewed in that shape."""
     if mask.device != query.device or not fits(module, query, None if mask.dtype == torch.bool else mask):
         return False
     pairs = zip(reversed(mask.shape), reversed(shape), strict=False)
@@ -165,13 +165,13 @@ def _masks(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor, sha
 _now = threading.local()
 _lock = threading.Lock()
 _inside = [0]
-"""How many forwards of patched modules run, in all threads."""
+"""How many forwards of patched modules run now, in all threads."""
 
 
 def attending_forward(made: Replaced, calls: AttentionCalls) -> Callable[..., Any]:
-    """A module's own forward, during which this thread's calls of torch's function come by `calls`.
+    """A module's own forward. While it runs, this thread's calls of torch's function go to `calls`.
 
-    The function is another one while such a forward runs in any thread; those that run none get torch's all the same.
+    While such a forward runs in some thread, torch's function is replaced. Threads without one still get torch's own.
     """
 
     def forward(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
@@ -219,7 +219,7 @@ def _serve(
 
 
 def calls_attention(module: torch.nn.Module) -> bool:
-    """Whether a method of the module's class names torch's function."""
+    """Whether a method of the module's class mentions torch's function."""
     methods = (getattr(m, "__wrapped__", m) for m in vars(type(module)).values())
     codes = (getattr(m, "__code__", None) for m in methods)
     return any(isinstance(c, CodeType) and _NAME in c.co_names for c in codes)

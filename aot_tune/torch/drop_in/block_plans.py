@@ -22,7 +22,7 @@ _OTHER = "its result is not that of the parts that it seems to be made of"
 
 
 def plan_block(library: PatchLibrary, name: str, module: torch.nn.Module) -> ModulePlan | str | None:
-    """A plan for a module of several parts, why there is none, or None where it is no such module."""
+    """A plan for a module of several parts; why there is none; or None if it is not such a module."""
     if type(module) is torch.nn.Sequential:
         return _sequential(library, name, module)
     parts = dict(module.named_children())
@@ -37,7 +37,7 @@ def plan_block(library: PatchLibrary, name: str, module: torch.nn.Module) -> Mod
 
 
 def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -> ModulePlan | str | None:
-    """Linear layers with an activation right behind them: one product each."""
+    """Linear layers that are directly followed by an activation: one product each."""
     parts: list[Any] = list(module)
     pairs: dict[int, LinearProduct] = {}
     refused = ""
@@ -82,7 +82,7 @@ def _checked(
     module: torch.nn.Module,
     *shapes: tuple[int, ...],
 ) -> ModulePlan | str:
-    """A plan of `fused(module, *tensors)`, which uses `call`, once its results are those of the module itself."""
+    """A plan of `fused(module, *tensors)`, which uses `call`, if its results equal those of the module itself."""
     count = len(shapes)
 
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -138,7 +138,7 @@ def _activated(library: PatchLibrary, name: str, module: Any) -> ModulePlan | st
     why = parameters_served(module.dense)
     activation = activation_of(module.intermediate_act_fn)
     if why or activation is None:
-        return why or "its activation is none of gemm"
+        return why or "its activation is not one of gemm's"
     call = LinearProduct(library, module.dense, activation)
     if not call.rows.ranges:
         return call.rows.refused

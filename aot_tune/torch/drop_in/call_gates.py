@@ -1,4 +1,4 @@
-"""Which calls of a replaced module go to an operator: those on which it and the module can only agree."""
+"""Decides which calls of a replaced module go to an operator: those on which both must give the same result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _interpreter: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 def fits(module: torch.nn.Module, like: torch.Tensor, *tensors: torch.Tensor | None) -> bool:
     """Whether a call on these tensors may go to an operator.
 
-    Not while the module trains, a gradient is recorded, or autocast chooses dtypes; and only where all tensors have
-    the dtype and the device of `like`, the parameter that the library was asked about. In eager calls they have to be
+    It may not while the module trains, a gradient is recorded, or autocast chooses dtypes. All tensors must have the
+    dtype and the device of `like`, the parameter that the library was asked about. In eager calls, they must also be
     dense tensors of torch's own class, and nobody may trace or transform the call.
     """
     if module.training:
@@ -40,15 +40,15 @@ def fits(module: torch.nn.Module, like: torch.Tensor, *tensors: torch.Tensor | N
 
 
 def _transformed() -> bool:
-    """Whether torch.func, forward-mode gradients or torch.jit look at the calls of this thread."""
+    """Whether torch.func, forward-mode gradients or torch.jit intercept the calls of this thread."""
     forward: int = torch.autograd.forward_ad._current_level
     return forward >= 0 or _interpreter() is not None or torch._C._get_tracing_state() is not None
 
 
 def whole(*tensors: torch.Tensor) -> bool:
-    """Whether an eager call can pass one or two tensors as they are to an operator that takes leading dims.
+    """Whether an eager call can pass one or two tensors unchanged to an operator that takes leading dims.
 
-    Those of a traced graph are made matrices: a graph does that once.
+    Tensors of a traced graph are made matrices, which a graph does only once.
     """
     if torch.compiler.is_compiling():
         return False
@@ -56,7 +56,7 @@ def whole(*tensors: torch.Tensor) -> bool:
 
 
 def hooked(*modules: Any) -> bool:
-    """Whether somebody listens to the calls of one of the modules, so that none may be left out."""
+    """Whether one of the modules has hooks, so that its call must not be skipped."""
     for module in modules:
         if isinstance(module, torch.nn.Module):
             for name in _HOOKS:

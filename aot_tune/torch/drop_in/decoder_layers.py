@@ -1,4 +1,4 @@
-"""A decoder layer whose residual is added and normed in one step, where its own code is known to do nothing else."""
+"""A decoder layer whose residual is added and normed in one step. Its code must be known to do nothing else."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _STEPS = (
     "hidden_states = residual + hidden_states",
     "return hidden_states",
 )
-"""The statements of such a layer; that of the attention is looked at by itself."""
+"""The statements of such a layer. The statement of the attention is checked separately."""
 
 
 def plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str | None:
-    """A plan for a layer as Llama has it, why there is none, or None where it has other parts."""
+    """A plan for a layer like Llama's; why there is none; or None if it has other parts."""
     if {n for n, _ in module.named_children()} != _PARTS:
         return None
     norm = module.post_attention_layernorm
@@ -74,7 +74,7 @@ def plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> ModuleP
 
 
 def _written(module: torch.nn.Module) -> dict[str, Any] | str:
-    """The defaults of what the layer passes on to its attention, or why its code is not as it should be."""
+    """The defaults of what the layer passes to its attention; or why its code is not the expected one."""
     function = inspect.unwrap(own_forward(module))
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -85,12 +85,12 @@ def _written(module: torch.nn.Module) -> dict[str, Any] | str:
     named = {p.name: p.default for p in parameters[2:] if p.kind is p.POSITIONAL_OR_KEYWORD}
     first = [p.name for p in parameters[:2]] == ["self", "hidden_states"]
     if not first or set(named) != passed or any(d is inspect.Parameter.empty for d in named.values()):
-        return f"the code of {type(module).__name__}.forward is another than Llama's"
+        return f"the code of {type(module).__name__}.forward differs from Llama's"
     return named
 
 
 def _passed_on(function: ast.stmt) -> set[str] | None:
-    """The arguments that the layer passes on to its attention, by their own names; None of other code."""
+    """The arguments that the layer passes to its attention, by their own names; None for other code."""
     if not isinstance(function, ast.FunctionDef):
         return None
     body = [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]

@@ -1,4 +1,4 @@
-"""Single modules that an operator can stand in for: linear layers, norms, softmax."""
+"""Single modules that an operator can replace: linear layers, norms, softmax."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["ModulePlan", "parameters_served", "plan_module", "serve_one"]
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """What is to stand in for a module: a forward, the operators that it calls, and for how many rows."""
+    """What replaces a module: a forward, the operators that it calls, and for how many rows."""
 
     replaced: Replaced
     forward: Forward
 
 
 def plan_module(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str | None:
-    """A plan for a single module, why there is none, or None where no operator is for such modules."""
+    """A plan for a single module; why there is none; or None if no operator is for such modules."""
     kind = type(module)
     if kind is torch.nn.Linear:
         return _linear(library, name, module)
@@ -43,7 +43,7 @@ def plan_module(library: PatchLibrary, name: str, module: Any) -> ModulePlan | s
 
 
 def parameters_served(module: torch.nn.Module) -> str:
-    """Why a module's own parameters are none that an operator takes; empty where they are."""
+    """Why operators cannot take a module's own parameters; empty if they can."""
     own = list(module.parameters(recurse=False))
     for parameter in own:
         if type(parameter) is not torch.nn.Parameter or parameter.layout != torch.strided:
@@ -58,7 +58,7 @@ def parameters_served(module: torch.nn.Module) -> str:
 
 
 def serve_one(made: Replaced, call: Any) -> Forward:
-    """A forward of one tensor: `call(module, x)`, and where that is None the module's own."""
+    """A forward of one tensor: `call(module, x)`, or the module's own if that returns None."""
 
     def forward(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
         out = call(self, arguments[0]) if len(arguments) == 1 and not named else None
@@ -131,7 +131,7 @@ def _rms_norm(library: PatchLibrary, name: str, module: torch.nn.Module) -> Modu
 
 
 def _is_rms_norm(module: torch.nn.Module, weight: torch.Tensor, eps: float) -> bool:
-    """Whether the module computes x / sqrt(mean(x^2) + eps) * weight, of any weight, and takes nothing else."""
+    """Whether the module computes x / sqrt(mean(x^2) + eps) * weight for any weight, and has no other input."""
     takes = [p for p in inspect.signature(own_forward(module)).parameters.values() if p.default is p.empty]
     if len(takes) != 2 or any(True for _ in module.children()):
         return False
@@ -142,7 +142,7 @@ def _is_rms_norm(module: torch.nn.Module, weight: torch.Tensor, eps: float) -> b
         weighted: torch.Tensor = normed * self.weight.float()
         return weighted.to(x.dtype)
 
-    probe = copy.copy(module)  # with another weight: one of ones tells little, and the module's own is left alone
+    probe = copy.copy(module)  # with another weight: ones would prove little, and the module keeps its own
     drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) + 1
     other = torch.nn.Parameter(drawn.to(device=weight.device, dtype=weight.dtype), requires_grad=False)
     vars(probe)["_parameters"] = {**module._parameters, "weight": other}

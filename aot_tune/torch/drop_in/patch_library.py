@@ -1,4 +1,4 @@
-"""A library's operators as replacements of modules call them, and what it says of their calls."""
+"""A library's operators in the form in which replaced modules call them, and what the library says of their calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aot_tune.torch.torch_errors import TorchError
 __all__ = ["DTYPES", "OPERATORS", "PatchLibrary", "blank"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""What the bundled operators are for."""
+"""What the bundled operators do."""
 
 OPERATORS = {
     "gemm": (("a", "b", "bias", "residual"), ("activation", "math")),
@@ -26,18 +26,18 @@ OPERATORS = {
     "softmax": (("x",), ()),
     "flash_attention": (("q", "k", "v"), ("scale", "causal")),
 }
-"""The bundled operators that replace something: their first inputs, and what is passed by name."""
+"""The bundled operators that replace something: their first inputs, and the arguments that are passed by name."""
 
 _LARGEST = 1 << 27
-"""Elements that a question about a call may hold memory for: larger calls are as those."""
+"""How many elements a question about a call may allocate. Larger calls are treated like calls of this size."""
 
 
 class PatchLibrary:
-    """The operators of a library that are as the bundled ones of the same name, under torch.ops.
+    """The operators of a library under torch.ops that agree with the bundled ones of the same name.
 
     Attributes:
         without: why an operator is not used, by its name.
-        tuned: whether calls count only where a tuned variant serves them.
+        tuned: whether calls count only if a tuned variant serves them.
     """
 
     def __init__(self, module: ModuleType, only: frozenset[str] | None, *, tuned: bool) -> None:
@@ -60,7 +60,7 @@ class PatchLibrary:
                 self._declared[name] = op
 
     def call(self, operator: str, overload: str = "default") -> Callable[..., Any]:
-        """An operator of torch."""
+        """The operator in torch."""
         found: Callable[..., Any] = getattr(getattr(self._space, operator), overload)
         return found
 
@@ -70,19 +70,19 @@ class PatchLibrary:
         return op is not None and op.positional[0].folds
 
     def optional(self, operator: str, tensor: str) -> bool:
-        """Whether the operator has a tensor that may be left out."""
+        """Whether the operator has this optional tensor."""
         op = self._declared.get(operator)
         return op is not None and any(t.name == tensor and t.optional for t in op.tensors)
 
     def served(
         self, operator: str, key: tuple[Any, ...], arguments: Callable[[int], tuple[Any, ...]], **named: Any
     ) -> RowRanges:
-        """For how many rows an operator serves calls that are alike but for these.
+        """For how many rows an operator serves calls that differ only in these.
 
         Args:
             operator: its name.
             key: what such calls have in common.
-            arguments: the tensors of a call with so many rows; their values do not matter.
+            arguments: the tensors of a call with this many rows. Their values do not matter.
             named: scalars and attributes.
         """
         if operator in self.without:
@@ -95,20 +95,20 @@ class PatchLibrary:
         return self._known[whole]
 
     def serves(self, operator: str, *tensors: torch.Tensor | None, **named: Any) -> tuple[str, str]:
-        """The kernel that serves one call, and why the call does not count, or ''."""
+        """The kernel that serves one call; and why the call does not count, or ''."""
         if operator in self.without:
             return "", self.without[operator]
         return ask_once(lambda: self.module.explain(operator, *tensors, **named), tuned=self.tuned)
 
 
 def _is_bundled(op: OperatorSignature, inputs: tuple[str, ...], named: tuple[str, ...]) -> bool:
-    """Whether an operator takes these; it may take more, if they can be left out."""
+    """Whether an operator takes these arguments. It may have further ones if they are optional."""
     tensors, has = op.positional, {*(s.name for s in op.scalars), *(a.name for a in op.attributes)}
     more = all(t.optional for t in tensors[len(inputs) :])
     return tuple(t.name for t in tensors[: len(inputs)]) == inputs and more and has.issuperset(named)
 
 
 def blank(rows: int, width: int, like: torch.Tensor) -> torch.Tensor:
-    """A matrix of a tensor's dtype and device, with any values and no more elements than is decent."""
+    """A matrix with a tensor's dtype and device. Its values are arbitrary, and its number of elements is limited."""
     rows = max(1, min(rows, _LARGEST // max(width, 1)))
     return torch.empty(rows, width, dtype=like.dtype, device=like.device)

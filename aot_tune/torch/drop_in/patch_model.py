@@ -1,4 +1,4 @@
-"""`patch(model)`: operators of a library in place of a model's modules, until it is undone."""
+"""`patch(model)`: a library's operators replace a model's modules until that is undone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Left", "Patched", "patch"]
 
 @dataclass(frozen=True)
 class Left:
-    """A module that is as it was: its name, its class, and why."""
+    """A module that was left as it was: its name, its class, and why."""
 
     name: str
     kind: str
@@ -35,12 +35,12 @@ class Left:
 
 @dataclass
 class Patched:
-    """What `patch` did to a model; `print(...)` shows it as a table, `undo()` takes it back, and so does `with`.
+    """What `patch` did to a model. `print(...)` shows it as a table. `undo()` takes it back, and so does `with`.
 
     Attributes:
-        replaced: the modules that call operators, with how many eager calls went where.
-        left: those that could have been, and why they were not.
-        unknown: how many modules there are of each class that no operator is for.
+        replaced: the modules that call operators, with the number of eager calls that went to operators and to torch.
+        left: modules that could have been replaced, and why they were not.
+        unknown: how many modules there are of each class that no operator can replace.
     """
 
     replaced: tuple[Replaced, ...] = ()
@@ -49,10 +49,10 @@ class Patched:
     _attention: ReplacedAttention | None = field(default=None, repr=False)
 
     def undo(self) -> None:
-        """Give every module its own forward back. Doing it again changes nothing.
+        """Give every module its own forward back. A second call changes nothing.
 
         Raises:
-            TorchError: where somebody put another forward or attention in the place of ours. The rest is undone.
+            TorchError: when somebody else has replaced a forward or an attention of ours. The rest is undone.
         """
         kept = [made.name or "the model" for made in self.replaced if not made.remove()]
         if self._attention is not None and not self._attention.remove():
@@ -60,9 +60,9 @@ class Patched:
         self._attention = None
         if kept:
             raise TorchError(
-                f"not all can be undone: {', '.join(kept[:5])}" + (f" and {len(kept) - 5} more" if kept[5:] else ""),
-                why="something else was put in the place of what patch() had put there",
-                fix="undo what came after patch() first",
+                f"these cannot be undone: {', '.join(kept[:5])}" + (f" and {len(kept) - 5} more" if kept[5:] else ""),
+                why="something else has replaced what patch() had put there",
+                fix="first undo what was done after patch()",
             )
 
     def __enter__(self) -> Patched:
@@ -93,24 +93,26 @@ class Patched:
 def patch(
     model: torch.nn.Module, ops: ModuleType | None = None, *, operators: Iterable[str] | None = None, tuned: bool = True
 ) -> Patched:
-    """Have a model call operators of a library where these compute what its modules do.
+    """Make a model call operators of a library where these compute what its modules do.
 
-    Parameters, buffers, names and `state_dict()` stay as they are. Calls of modules that train, that record gradients,
-    or that run under autocast go to the modules themselves, as all do that an operator does not take. Move and cast
-    the model first: modules whose parameters have another dtype or device than now go to torch. Compile it afterwards.
+    Parameters, buffers, names and `state_dict()` stay as they are. Some calls go to the modules themselves: those of
+    modules that train, that record gradients or that run under autocast, and those that no operator takes. Move and
+    cast the model first: if a module's parameters change their dtype or device later, its calls go to torch. Compile
+    the model afterwards.
 
     Args:
-        model: any module; it is changed in place.
-        ops: the library's module, `aot_tune.ops` without it.
-        operators: those to use, all of gemm, rms_norm, layer_norm, silu_mul, softmax and flash_attention without it.
-        tuned: whether modules are replaced only where the library serves their calls by a tuned variant. With False
-            generic variants serve, too.
+        model: any module. It is changed in place.
+        ops: the library's module; the default is `aot_tune.ops`.
+        operators: the operators to use; the default is gemm, rms_norm, layer_norm, silu_mul, softmax and
+            flash_attention.
+        tuned: whether modules are replaced only if a tuned variant of the library serves their calls. With False,
+            generic variants may serve too.
 
     Raises:
-        TorchError: when the model is compiled already, or an operator is none that replaces something.
+        TorchError: when the model is compiled already, or `operators` has one that replaces nothing.
     """
     if any(isinstance(m, torch._dynamo.OptimizedModule) or m._compiled_call_impl is not None for m in model.modules()):
-        raise TorchError("the model is compiled already", fix="patch it first, and compile what comes out of that")
+        raise TorchError("the model is compiled already", fix="patch it first, and compile it afterwards")
     only = None if operators is None else frozenset(operators)
     wrong = sorted((only or frozenset()) - set(OPERATORS))
     if wrong:
@@ -133,14 +135,14 @@ def patch(
 def _plan(
     library: PatchLibrary, model: torch.nn.Module
 ) -> tuple[list[tuple[ModulePlan, torch.nn.Module]], list[Left], dict[str, int]]:
-    """Plans for all modules that can be replaced, those that cannot, and how many others there are of each class."""
+    """Plans for all modules that can be replaced; those that cannot be; and how many others there are of each class."""
     plans: list[tuple[ModulePlan, torch.nn.Module]] = []
     left: list[Left] = []
     unknown: Counter[str] = Counter()
     for name, module in model.named_modules():
         kind = type(module).__name__
         if isinstance(module, torch.jit.ScriptModule) or "forward" in vars(module):
-            left.append(Left(name, kind, "it has a forward of its own already"))
+            left.append(Left(name, kind, "its forward has been replaced already"))
             continue
         found = _plan_one(library, name, module)
         if isinstance(found, ModulePlan):
@@ -167,7 +169,7 @@ def _plan_attention(
     plans: list[tuple[ModulePlan, torch.nn.Module]],
     left: list[Left],
 ) -> None:
-    """Modules that call torch's function themselves."""
+    """Plans for modules that call torch's function themselves."""
     planned = {id(module) for _, module in plans}
     for name, module in model.named_modules():
         kind = type(module).__name__

@@ -1,4 +1,4 @@
-"""A linear layer's product by `gemm`, with what follows it: an activation, a residual."""
+"""A linear layer's product by `gemm`, together with what follows it: an activation, a residual."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class LinearProduct:
-    """activation(x @ weight.T + bias) + residual, with the parameters of a linear layer that is passed to the call.
+    """activation(x @ weight.T + bias) + residual. The call gets the linear layer that has the parameters.
 
     Attributes:
         rows: the row counts for which the library serves it.
@@ -51,7 +51,7 @@ class LinearProduct:
     def __call__(
         self, linear: torch.nn.Linear, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> torch.Tensor | None:
-        """The result, or None where the call is one for torch.
+        """The result, or None if torch must make the call.
 
         Args:
             linear: the layer, with a weight of [N, K].
@@ -76,7 +76,7 @@ class LinearProduct:
 
 
 def activation_of(module: Any) -> str | None:
-    """The activation of `gemm` that a module without parameters computes, or None; its values tell."""
+    """The activation of `gemm` that a module without parameters computes, judged by its values; or None."""
     if not isinstance(module, torch.nn.Module):
         return next((name for name in ("relu", "silu", "gelu") if module is _FUNCTIONS[name]), None)
     if any(True for _ in module.parameters()) or any(True for _ in module.buffers()) or any(module.children()):
@@ -93,13 +93,13 @@ def activation_of(module: Any) -> str | None:
 
 
 def same_activation(one: Any, other: Any) -> bool:
-    """Whether an activation is of the kind that another is."""
+    """Whether two activations are of the same kind."""
     if not isinstance(one, torch.nn.Module):
         return one is other
     return type(one) is type(other) and getattr(one, "approximate", None) == getattr(other, "approximate", None)
 
 
 def _reduced() -> bool:
-    """Whether torch takes tf32 for products of f32."""
+    """Whether torch uses tf32 for products of f32."""
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
     return bool(precision == "tf32" if precision is not None else torch.backends.cuda.matmul.allow_tf32)

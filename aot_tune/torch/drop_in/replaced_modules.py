@@ -1,4 +1,4 @@
-"""Modules whose forward is another for a while: how it is put in place, and how it goes."""
+"""Modules with another forward for a while: how it is installed and removed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["Replaced", "evaluated", "own_forward", "same_results"]
 Forward = Callable[..., Any]
 
 _NEAR = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""How far two right results may be apart, of the largest value: some steps of the dtype."""
+"""How far two right results may differ, relative to the largest value: some steps of the dtype."""
 
 
 @dataclass
 class Replaced:
-    """A module that calls operators in place of its own forward.
+    """A module that calls operators instead of its own forward.
 
     Attributes:
         name: its name in the model.
         kind: its class.
         operators: those that it calls.
-        rows: for how many rows.
-        served, passed: how many eager calls went to operators, and to the module's own forward.
-        modules: how many modules it stands for.
+        rows: the row counts that the operators serve.
+        served, passed: how many eager calls went to operators, and how many to the module's own forward.
+        modules: how many modules it covers.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Replaced:
     _method: Any = field(default=None, repr=False)
 
     def install(self, module: torch.nn.Module, forward: Forward) -> None:
-        """Have the module call `forward(module, ...)`.
+        """Make the module call `forward(module, ...)`.
 
-        Its function is called `forward`: a bound method is copied with its module, and what is pickled of it is the
-        name, so that a pickled model comes back as it was before.
+        The installed function is named `forward`. It is a bound method, so a copied module takes its method along.
+        Pickle stores only the name, so a pickled model comes back as it was before.
         """
         forward.__name__ = "forward"
         self._module, self._method = module, types.MethodType(forward, module)
         module.forward = self._method
 
     def remove(self) -> bool:
-        """Take the forward off again; False where somebody put another one in its place, which stays."""
+        """Remove the forward. Returns False if somebody has put another one in its place, which stays."""
         module, method = self._module, self._method
         if module is None or "forward" not in vars(module):
             return True
@@ -65,7 +65,7 @@ class Replaced:
         return True
 
     def count(self, *, served: bool) -> None:
-        """Count an eager call; compiled graphs do not."""
+        """Count an eager call. Compiled graphs are not counted."""
         if torch.compiler.is_compiling():
             return
         if served:
@@ -75,14 +75,14 @@ class Replaced:
 
 
 def own_forward(module: torch.nn.Module) -> Forward:
-    """What the module's class does."""
+    """The forward of the module's class."""
     found: Forward = type(module).forward
     return found
 
 
 @contextlib.contextmanager
 def evaluated(module: torch.nn.Module) -> Iterator[None]:
-    """The module and all below it in evaluation mode, without gradients, each as it was afterwards."""
+    """Put the module and all below it into evaluation mode, without gradients. Each is restored afterwards."""
     before = [(m, m.training) for m in module.modules()]
     try:
         for each, _ in before:
@@ -95,9 +95,9 @@ def evaluated(module: torch.nn.Module) -> Iterator[None]:
 
 
 def same_results(module: torch.nn.Module, forward: Forward, *shapes: tuple[int, ...], like: torch.Tensor) -> bool:
-    """Whether a forward does what the module's own does, on normal values and on small ones.
+    """Whether a forward gives the same results as the module's own, on normal values and on small ones.
 
-    Small ones tell where an epsilon is added; the parameters are the module's own.
+    Small values show where an epsilon is added. The parameters are the module's own.
     """
     generator = torch.Generator().manual_seed(0)
     with evaluated(module):

@@ -14,7 +14,7 @@ __all__ = ["GatedRows", "NormRows", "SoftmaxRows"]
 
 
 class NormRows:
-    """`rms_norm` or `layer_norm` over the last axis, with the parameters of a norm that is passed to the call.
+    """`rms_norm` or `layer_norm` over the last axis. The call gets the norm that has the parameters.
 
     Attributes:
         rows: the row counts for which the library serves it.
@@ -48,7 +48,7 @@ class NormRows:
         return x.dim() > 0 and x.shape[-1] == width and self.rows.hold(x.numel() // width)
 
     def __call__(self, module: Any, x: torch.Tensor) -> torch.Tensor | None:
-        """The norm of x, [..., D], or None where the call is one for torch."""
+        """The norm of x, [..., D]; None if torch must make the call."""
         bias = module.bias if self._biased else None
         if self._norm is None or not self._takes(module, x, bias):
             return None
@@ -59,7 +59,7 @@ class NormRows:
         return self._norm(x.reshape(-1, x.shape[-1]), *given, eps=self._eps).view(x.shape)  # type: ignore[no-any-return]
 
     def added(self, module: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The norm of x + residual, and that sum; made with `residual=True`."""
+        """The norm of x + residual, and that sum. Needs an object made with `residual=True`."""
         if self._norm is None or residual.shape != x.shape or not self._takes(module, x, residual):
             return None
         if self._folds and whole(x, residual):
@@ -71,21 +71,21 @@ class NormRows:
 
 
 class SoftmaxRows:
-    """`softmax` over the last axis; it has no parameters, so the library is asked at the first call of a kind."""
+    """`softmax` over the last axis. It has no parameters, so the library is asked at the first call of a kind."""
 
     def __init__(self, library: PatchLibrary) -> None:
         self._library, self._softmax, self._folds = library, library.call("softmax"), library.folds("softmax")
 
     def ask(self, x: torch.Tensor) -> RowRanges:
-        """For how many rows the library serves tensors that are like x."""
+        """For how many rows the library serves tensors like x."""
         width = x.shape[-1]
         return self._library.served("softmax", (width, x.dtype, x.device), lambda rows: (blank(rows, width, x),))
 
     def __call__(self, module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor | None:
-        """The softmax of x, [..., D], or None where the call is one for torch."""
+        """The softmax of x, [..., D]; None if torch must make the call."""
         if x.dim() == 0 or x.shape[-1] == 0 or not fits(module, x, x):
             return None
-        if torch.compiler.is_compiling():  # where the library cannot be asked
+        if torch.compiler.is_compiling():  # the library cannot be asked here
             if self._library.tuned or x.numel() == 0 or x.dtype not in DTYPES:
                 return None
         elif not self.ask(x).hold(x.numel() // x.shape[-1]):
@@ -97,7 +97,7 @@ class SoftmaxRows:
 
 
 class GatedRows:
-    """silu(gate) * up of two tensors that are alike, by `silu_mul`.
+    """silu(gate) * up by `silu_mul`, for two tensors that are alike.
 
     Attributes:
         rows: the row counts for which the library serves it.
@@ -114,7 +114,7 @@ class GatedRows:
         self._folds = library.folds("silu_mul")
 
     def __call__(self, module: torch.nn.Module, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:
-        """The product, or None where the call is one for torch; both tensors are [..., D]."""
+        """The product; None if torch must make the call. Both tensors are [..., D]."""
         if gate.dtype != self._dtype or gate.device != self._device or not fits(module, gate, gate, up):
             return None
         if self._gated is None or gate.dim() == 0 or gate.shape != up.shape or gate.shape[-1] != self._width:

@@ -1,4 +1,4 @@
-"""For how many rows a library serves an operator by a tuned variant: what decides whether a module is replaced."""
+"""For how many rows a library serves an operator with a tuned variant. This decides whether a module is replaced."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 __all__ = ["ALL_ROWS", "STEPS", "RowRanges", "ask_once", "ask_rows"]
 
 STEPS = tuple(1 << n for n in range(13))
-"""Row counts that a library is asked about; one between two of them is as the lower one, more than the last as that."""
+"""Row counts that a library is asked about. Any other count is treated like the next lower one."""
 
 _VENDOR = "cublaslt"
-"""Kernels of the vendor's library begin with this; where they were not measured they are what torch calls as well."""
+"""Kernels of the vendor's library begin with this. Where they were not measured, torch would call the same library."""
 
 
 @dataclass(frozen=True)
 class RowRanges:
-    """Row counts, as ranges `(first, end)` with `end` exclusive or None; `kernels` is what serves them."""
+    """Row counts, as ranges `(first, end)`; `end` is exclusive, or None. `kernels` are what serves them."""
 
     ranges: tuple[tuple[int, int | None], ...]
     kernels: tuple[str, ...] = ()
     refused: str = ""
 
     def hold(self, rows: Any) -> bool:
-        """Whether a call with so many rows is served; `rows` may be a symbol of a traced graph."""
+        """Whether a call with this many rows is served. `rows` may be a symbol of a traced graph."""
         for first, end in self.ranges:  # noqa: SIM110 - a generator costs more than all of this
             if rows >= first and (end is None or rows < end):
                 return True
@@ -37,16 +37,16 @@ class RowRanges:
 
 
 ALL_ROWS = RowRanges(((1, None),))
-"""Any number but none."""
+"""Any number except 0."""
 
 
 def ask_rows(explain: Callable[[int], dict[str, Any]], *, tuned: bool) -> RowRanges:
     """Ask a library about calls with 1, 2, 4, ... rows.
 
     Args:
-        explain: what the library says of a call with so many rows, as its function `explain` returns it.
-        tuned: whether only those count that a tuned variant serves: not the generic one, and not the vendor's library
-            on a call that nobody measured, which torch calls as well.
+        explain: what the library's function `explain` returns for a call with this many rows.
+        tuned: whether only calls count that a tuned variant serves. Then the generic variant does not count. Nor does
+            the vendor's library on a call that nobody measured, because torch calls it as well.
     """
     found, kernels, refused = [], [], ""
     for rows in STEPS:
@@ -59,7 +59,7 @@ def ask_rows(explain: Callable[[int], dict[str, Any]], *, tuned: bool) -> RowRan
 
 
 def ask_once(explain: Callable[[], dict[str, Any]], *, tuned: bool) -> tuple[str, str]:
-    """The kernel that serves a call, and why it does not count, or ''; the arguments are those of `ask_rows`."""
+    """The kernel that serves a call; and why it does not count, or ''. The arguments are as in `ask_rows`."""
     try:
         said = explain()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -73,7 +73,7 @@ def ask_once(explain: Callable[[], dict[str, Any]], *, tuned: bool) -> tuple[str
 
 
 def _ranges(found: Iterable[int]) -> tuple[tuple[int, int | None], ...]:
-    """Ranges of the steps in `found`, neighbours together."""
+    """The steps in `found` as ranges. Neighbours are joined."""
     made: list[tuple[int, int | None]] = []
     for rows in found:
         end = None if rows == STEPS[-1] else 2 * rows

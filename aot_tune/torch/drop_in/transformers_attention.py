@@ -1,4 +1,4 @@
-"""Attention of models of the package transformers: a function of theirs of its own name, for one model's config."""
+"""Attention of models of the package transformers: one model's config names our function instead of theirs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _THEIRS = "sdpa"
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _CHOICE = "_attn_implementation"
 _UNKNOWN = ("position_bias", "softcap", "output_attentions")
-"""Arguments of which `flash_attention` knows nothing and which that function heeds: it has such calls."""
+"""Arguments that `flash_attention` lacks and that transformers' function uses. Calls with them go there."""
 
 _numbers = itertools.count(1)
-"""A name for each model: another one's may go while this one's stays."""
+"""Numbers for a name for each model, because one model's may be removed while another's stays."""
 
 
 class ReplacedAttention:
-    """Configs whose attention is ours until `remove`."""
+    """Configs with our attention until `remove`."""
 
     def __init__(self, made: Replaced, configs: list[Any], name: str) -> None:
         self.made, self._configs, self._name = made, configs, name
 
     def remove(self) -> bool:
-        """Have the configs name transformers' function again; False where one names another by now."""
+        """Let the configs name transformers' function again. Returns False if one names another function by now."""
         kept = [c for c in self._configs if c._attn_implementation != self._name]
         for config in self._configs:
             if config._attn_implementation == self._name:
@@ -41,7 +41,7 @@ class ReplacedAttention:
 
 
 def replace_attention(model: torch.nn.Module, calls: AttentionCalls) -> ReplacedAttention | str | None:
-    """Have the model's attention layers call `calls`; why not, or None where it has none of transformers'."""
+    """Make the model's attention layers call `calls`. Returns why not; None if it has no such layers."""
     layers: list[Any] = [m for m in model.modules() if _is_attention(m)]
     if not layers:
         return None
@@ -72,7 +72,7 @@ def _config(module: torch.nn.Module) -> Any:
 
 
 def _is_attention(module: torch.nn.Module) -> bool:
-    """Whether the module calls what transformers' registry has for its config."""
+    """Whether the module calls the function in transformers' registry that its config names."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and _REGISTRY in code.co_names and hasattr(_config(module), _CHOICE)
 
@@ -86,7 +86,7 @@ def _shape(module: Any) -> tuple[int, int, int, torch.Tensor]:
 
 
 def _register(name: str, made: Replaced, calls: AttentionCalls) -> None:
-    """Have the package know a function by a name, with the masks of its own."""
+    """Register a function with the package under a name, with the masks that belong to it."""
     attention = importlib.import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     masks = importlib.import_module("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS
     theirs = attention[_THEIRS]

@@ -1,5 +1,5 @@
-// residual += x, then x = residual / sqrt(mean(residual^2) + eps) * weight: both in place, a block for each
-// row.
+// residual += x, then x = residual / sqrt(mean(residual^2) + eps) * weight. Both are in place, with a block
+// for each row.
 #include "block.cuh"
 
 template <typename T>

@@ -1,5 +1,5 @@
 #pragma once
-// The sum and the largest of all threads of a block of BLOCK threads.
+// The sum and the largest value over all threads of a block of BLOCK threads.
 
 struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }

@@ -1,6 +1,6 @@
-// out[y, x] = the sum of image[y + i, x + j] * filter[i, j]. A thread has ROWS elements of a column, which
-// share what they read of the image. BLOCK_X, BLOCK_Y and ROWS are macros: nothing here knows who chooses
-// them.
+// out[y, x] = the sum of image[y + i, x + j] * filter[i, j]. A thread computes ROWS elements of a column,
+// which share the image elements that they read. BLOCK_X, BLOCK_Y and ROWS are macros that somebody else
+// sets.
 __global__ void __launch_bounds__(BLOCK_X* BLOCK_Y)
     convolution(float* out, const float* image, const float* filter, int height, int width, int size) {
   const int x = blockIdx.x * BLOCK_X + threadIdx.x;

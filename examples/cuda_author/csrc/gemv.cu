@@ -1,5 +1,5 @@
-// y = matrix x, a warp for each row. As it stands in somebody's project: a kernel, and the function that
-// launches it.
+// y = matrix x, with a warp for each row. It looks like a file of any project: a kernel, and the function
+// that launches it.
 #ifndef WARPS
 #define WARPS 4
 #endif

@@ -1,5 +1,5 @@
-// q = x / scale in 8 bits, with a scale for each row: the largest magnitude of the row becomes 448, the
-// largest of f8e4m3.
+// q = x / scale in 8 bits, with a scale for each row. The largest magnitude of the row becomes 448, which is
+// the largest value of f8e4m3.
 #include <cuda_fp8.h>
 
 #include "block.cuh"

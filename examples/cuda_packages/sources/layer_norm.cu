@@ -1,3 +1,3 @@
-// Its launcher labels the nodes of a graph, which another source of the package has.
+// Its launcher labels the nodes of a graph. Another source of the package defines that function.
 #include "../packages/exllamav2/exllamav2_ext/cuda/graph.cu"
 #include "../packages/exllamav2/exllamav2_ext/cuda/layer_norm.cu"

@@ -1,4 +1,4 @@
-"""What the packages have no kernel for: generic ones."""
+"""Generic kernels, which the packages do not have."""
 
 import triton
 import triton.language as tl

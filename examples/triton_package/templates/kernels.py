@@ -1,4 +1,4 @@
-"""Two ordinary Triton kernels; nothing in them knows of aot_tune."""
+"""Two ordinary Triton kernels. They know nothing of aot_tune."""
 
 import triton
 import triton.language as tl

@@ -189,7 +189,7 @@ def test_without_a_second_library_the_first_is_seen_with_vendor_variants_off(scr
     passes.append(script.Pass("off", [TASK], 1.0, exclude="cublaslt*", results=[result]))
     text, found = script.make_report(passes, 1e12)
     assert list(found) == ["with vendor variants", "with vendor variants switched off"]
-    assert "`--without-vendor` tells" in text
+    assert "`--without-vendor` shows" in text
 
 
 def test_what_max_autotune_compiles_is_of_both_kinds_and_of_all_modes() -> None:
@@ -261,7 +261,7 @@ def test_gpus_that_share_a_table_are_there_and_of_one_model(monkeypatch: pytest.
     )
     monkeypatch.setattr(gpu_shares, "visible_devices", lambda: DeviceQuery(devices=devices))
     assert gpu_shares.named_gpus(2) == ["GPU-c", "GPU-a"]
-    with pytest.raises(SystemExit, match="NVIDIA H100 and NVIDIA H200 would share a table"):
+    with pytest.raises(SystemExit, match="NVIDIA H100 and NVIDIA H200 would be in one table"):
         gpu_shares.named_gpus(3)
     with pytest.raises(SystemExit, match="--gpus 4: 3 are visible: ask for no more"):
         gpu_shares.named_gpus(4)

@@ -55,7 +55,7 @@ def test_projects_are_of_a_few_files_that_are_right(
 
 @pytest.mark.parametrize("name", ["", "7up", "my-kernels", "my.kernels", "my kernels", "class", "für", "../up", "_x"])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(OptionError, match="is no name for a package") as caught:
+    with pytest.raises(OptionError, match="cannot be the name of a package") as caught:
         project_files(name)
     assert "such as my_kernels" in caught.value.fix
 

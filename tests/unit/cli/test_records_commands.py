@@ -219,7 +219,7 @@ def test_diff_is_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == [PLACE, "  the fastest changes on 2 of 4 problems"]
     assert f"    {first.candidate.target} M=1 N=4096 K=4096 b:10 +bias activation=gelu" in said
-    assert "  problems that came: 1" in said
+    assert "  problems that were added: 1" in said
     assert said[-2:] == ["other-cpu/gemm.jsonl", "  came"]
     assert max(map(len, said)) <= 80
     given = [str(tmp_path / "before" / PLACE), str(tmp_path / "after/other-cpu/gemm.jsonl")]
@@ -247,7 +247,7 @@ def test_upgrade_writes_the_current_schema(tmp_path: Path, capsys: pytest.Captur
         assert capsys.readouterr().out == f"{path}\n"
         assert path.read_bytes() == new
     assert main(["records", "upgrade", str(path)]) == 0
-    assert capsys.readouterr().err == "all are as this version writes them\n"
+    assert capsys.readouterr().err == "all records are in the format of this version already\n"
     path.write_bytes(older_text(a_database(), 2))
     before = path.read_bytes()
     assert main(["records", "upgrade", str(tmp_path)]) == 1

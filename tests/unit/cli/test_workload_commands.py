@@ -66,7 +66,7 @@ def test_all_mistakes_of_all_files_are_told(files: list[str], tmp_path: Path, ca
     bad.write_text('{"operator": "gemm"}\n{"operator": "gem", "dims": {}}\n')
     assert main(["workload", "merge", *files, str(bad), str(tmp_path / "none.jsonl")]) == 1
     said = capsys.readouterr().err
-    assert f"1. {bad}:1: the line is no problem: it lacks the required field `dims`" in said
+    assert f"1. {bad}:1: the line is not a problem: it lacks the required field `dims`" in said
     assert f"2. {tmp_path}/none.jsonl cannot be read\n  why: No such file or directory\n  fix: " in said
     assert f"3. {bad}:2: unknown operator 'gem'\n  why: there are " in said
     bad.write_text("")

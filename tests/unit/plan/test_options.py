@@ -29,7 +29,9 @@ def test_a_misspelt_variable_of_the_environment_is_told() -> None:
     }
     assert misspelt(right) == []
     (line,) = misspelt({**right, "AOT_TUNE_BUGDET": "5"})
-    assert line == "AOT_TUNE_BUGDET in the environment is no option and does nothing; did you mean AOT_TUNE_BUDGET?"
+    assert (
+        line == "AOT_TUNE_BUGDET in the environment is not an option and has no effect; did you mean AOT_TUNE_BUDGET?"
+    )
 
 
 @pytest.mark.parametrize("text", ["cpu-x86-64-v3;cpu-x86-64-v4", " cpu-x86-64-v3 ; ;cpu-x86-64-v4;"])

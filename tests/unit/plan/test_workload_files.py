@@ -111,7 +111,7 @@ def test_lines_of_databases_can_be_pasted(tmp_path: Path) -> None:
     found = read(written(tmp_path / "w.jsonl", *lines))
     assert [one.problem for one in problems_of(found, "gemm")] == declared
     lines[0]["dims"] = {"M": 5, "N": 5, "K": 5}
-    with pytest.raises(SpecError, match=re.escape(f"w.jsonl:1: id {declared[0].id!r} is of another problem")):
+    with pytest.raises(SpecError, match=re.escape(f"w.jsonl:1: id {declared[0].id!r} belongs to another problem")):
         read(written(tmp_path / "w.jsonl", lines[0]))
 
 
@@ -187,7 +187,7 @@ def test_calls_without_elements_are_left_out(tmp_path: Path) -> None:
     assert [(one.problem.id, one.weight) for one in problems_of(found, "softmax")] == [("R=8 D=32", 2)]
     with pytest.raises(SpecError, match=r"w\.jsonl:1: the workload's file has no problem") as caught:
         read(written(tmp_path / "w.jsonl", HEADER, empty))
-    assert caught.value.why == "calls without elements are all it holds"
+    assert caught.value.why == "it holds only calls without elements"
 
 
 def test_operators_that_the_library_is_built_without_are_left_out(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_the_plan_holds_no_folder(tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[object, list[str]]] = {
     "not JSON": ("{operator: gemm}", ["this is not JSON: {operator: gemm}", "or write lines such as"]),
-    "no object": ("[1, 2]", ["no JSON object: [1, 2]", "fix: write lines such as"]),
+    "no object": ("[1, 2]", ["not a JSON object: [1, 2]", "fix: write lines such as"]),
     "not UTF-8": ('{"operator": "\udcff"}', ["this is not JSON"]),
     "unknown operator": (
         GEMM | {"operator": "gem"},
@@ -219,11 +219,11 @@ WRONG: dict[str, tuple[object, list[str]]] = {
     ),
     "missing dim": (GEMM | {"dims": {"M": 1, "N": 1}}, ["dim 'K' is not bound", "fix: state K=..."]),
     "a dim that is no number": (SOFTMAX | {"dims": {"R": "8", "D": 1}}, ["Expected `int`, got `str`"]),
-    "a negative dim": (SOFTMAX | {"dims": {"R": -8, "D": 1}}, ["dim R=-8 is no extent", "fix:"]),
-    "a huge dim": (SOFTMAX | {"dims": {"R": 1 << 63, "D": 1}}, [f"dim R={1 << 63} is no extent"]),
-    "unknown dtype": (GEMM | {"dtypes": {"T": "bf61"}}, ["T='bf61' is no dtype", "did you mean 'bf16'"]),
-    "a dtype that it has not": (GEMM | {"dtypes": {"T": "f64"}}, ["T='f64' is no dtype", "dtypes T: f32, bf16"]),
-    "unknown dtype variable": (GEMM | {"dtypes": {"T": "f32", "S": "f32"}}, ["S='f32' is no dtype"]),
+    "a negative dim": (SOFTMAX | {"dims": {"R": -8, "D": 1}}, ["dim R=-8 is not an extent", "fix:"]),
+    "a huge dim": (SOFTMAX | {"dims": {"R": 1 << 63, "D": 1}}, [f"dim R={1 << 63} is not an extent"]),
+    "unknown dtype": (GEMM | {"dtypes": {"T": "bf61"}}, ["T='bf61' is not a dtype", "did you mean 'bf16'"]),
+    "a dtype that it has not": (GEMM | {"dtypes": {"T": "f64"}}, ["T='f64' is not a dtype", "dtypes T: f32, bf16"]),
+    "unknown dtype variable": (GEMM | {"dtypes": {"T": "f32", "S": "f32"}}, ["S='f32' is not a dtype"]),
     "unknown attribute": (GEMM | {"attributes": {"activatoin": "gelu"}}, ["'activatoin'", "did you mean 'activation'"]),
     "unknown value": (GEMM | {"attributes": {"activation": "glu"}}, ["cannot be 'glu'", "did you mean 'gelu'"]),
     "unknown tensor": (GEMM | {"present": ["bais"]}, ["unknown tensor 'bais'", "did you mean 'bias'"]),
@@ -234,15 +234,15 @@ WRONG: dict[str, tuple[object, list[str]]] = {
     "an odd alignment": (GEMM | {"alignment": {"b": 3}}, ["alignment 3 of 'b'", "fix:"]),
     "nothing to compute": (SOFTMAX | {"dims": {"R": 0, "D": 1}}, ["nothing to compute", "fix: leave it out"]),
     "not legal": (SOFTMAX | {"dims": {"R": 1, "D": 3}, "strides": {"x": [7, 2]}}, ["does not hold", "fix:"]),
-    "weight 0": (GEMM | {"weight": 0}, ["weight 0 is no positive number", "why:", "fix:"]),
-    "weight below 0": (GEMM | {"weight": -1.5}, ["weight -1.5 is no positive number"]),
+    "weight 0": (GEMM | {"weight": 0}, ["weight 0 is not a positive number", "why:", "fix:"]),
+    "weight below 0": (GEMM | {"weight": -1.5}, ["weight -1.5 is not a positive number"]),
     "weight without end": (json.dumps(GEMM | {"weight": 1}).replace("1}", "1e999}"), [":2: "]),
-    "weight that is NaN": (json.dumps(GEMM | {"weight": float("nan")}), ["has no NaN", "fix: remove the line"]),
+    "weight that is NaN": (json.dumps(GEMM | {"weight": float("nan")}), ["without NaN", "fix: remove the line"]),
     "weight and calls": (GEMM | {"weight": 2, "calls": 7}, ["a weight and a number of calls", "keep one of the two"]),
-    "more captured than called": (GEMM | {"calls": 1, "captured": 2}, ["2 of 1 calls are said", "correct one"]),
-    "weight that is a word": (GEMM | {"weight": "heavy"}, ["weight 'heavy' is no positive number"]),
-    "weight that is true": (GEMM | {"weight": True}, ["weight True is no positive number"]),
-    "no calls": (GEMM | {"calls": 0}, ["calls 0 is no positive number"]),
+    "more captured than called": (GEMM | {"calls": 1, "captured": 2}, ["2 of 1 calls are stated", "correct one"]),
+    "weight that is a word": (GEMM | {"weight": "heavy"}, ["weight 'heavy' is not a positive number"]),
+    "weight that is true": (GEMM | {"weight": True}, ["weight True is not a positive number"]),
+    "no calls": (GEMM | {"calls": 0}, ["calls 0 is not a positive number"]),
     "half a call": (GEMM | {"calls": 0.5}, ["Expected `int`"]),
     "captured is a word": (GEMM | {"captured": "x"}, ["Expected `int"]),
     "an unknown field": (GEMM | {"wieght": 1}, ["unknown field 'wieght'", "why: a line has", "did you mean 'weight'?"]),
@@ -348,5 +348,5 @@ def test_problems_that_no_kernel_for_some_devices_takes_are_told(tmp_path: Path)
     (told,) = stated.notes({"gemm": one}, ["cpu", "cuda"])
     assert told == (
         "workload: no kernel of gemm for cpu takes 1 of 2 problems, such as 'M=17 N=4096 K=4096 T=bf16': nothing is "
-        "tuned for them there"
+        "tuned for them"
     )

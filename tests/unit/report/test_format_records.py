@@ -27,12 +27,12 @@ def test_a_few_of_many_are_listed() -> None:
     change = changes(a_database(), with_problems(12))
     assert format_change("gemm.jsonl", change).splitlines() == [
         "gemm.jsonl",
-        "  problems that came: 12",
+        "  problems that were added: 12",
         *(f"    M={m} N=1 K=1" for m in range(100, 105)),
         "    and 7 more",
     ]
     assert "and " not in format_change("gemm.jsonl", change, whole=True)
-    assert "problems that went: 12" in format_change("x", changes(with_problems(12), a_database()))
+    assert "problems that were removed: 12" in format_change("x", changes(with_problems(12), a_database()))
 
 
 def test_times_of_the_same_winner() -> None:
@@ -44,7 +44,7 @@ def test_times_of_the_same_winner() -> None:
         ),
     )
     said = format_change("gemm.jsonl", changes(base, faster))
-    assert "the same is the fastest, timed anew, on 4; 4 by more than 1 %; all times together -50.0 %" in said
+    assert "the fastest is the same, timed anew, on 4; 4 by more than 1 %; all times together -50.0 %" in said
     assert "  -50.0 %  cpu-x86-64-v3 M=1 N=4096" in said
 
 

@@ -131,8 +131,8 @@ def test_explain_passes_on_dtypes_devices_and_workspaces(cuda: ModuleType, capsy
         (["N=8", "--workspace", "99999999999999999999999"], "too large"),
         (["N=8", "device=cuda:0"], "write --device cuda:0"),
         (["N=8", "N=9"], "'N' is given twice"),
-        (["N=8", "bias"], "'bias' is no fact of a call"),
-        (["N="], "'N=' is no fact of a call"),
+        (["N=8", "bias"], "'bias' is not a fact of a call"),
+        (["N="], "'N=' is not a fact of a call"),
     ],
 )
 def test_explain_refuses(

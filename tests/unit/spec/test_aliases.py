@@ -67,7 +67,7 @@ def test_values_and_finite_are_as_those_of_inputs() -> None:
         ({"output": True, "inout": True}, r"'x' is declared with output=True and with inout=True"),
         ({"may_alias": ("y",)}, r"'x': may_alias=\('y',\) has no effect"),
         ({"inout": True, "may_alias": ("y",)}, r"an inout tensor is its own input"),
-        ({"output": True, "may_alias": "y"}, r"'x': may_alias is no tuple but 'y'"),
+        ({"output": True, "may_alias": "y"}, r"'x': may_alias is not a tuple but 'y'"),
     ],
 )
 def test_a_tensor_that_contradicts_itself(given: dict[str, Any], pattern: str) -> None:
@@ -80,8 +80,11 @@ def test_a_tensor_that_contradicts_itself(given: dict[str, Any], pattern: str) -
     [
         ((GATE,), r"has no output that is always written"),
         ((GATE, Tensor("x", (M, N), inout=True, optional=True)), r"has no output that is always written"),
-        ((GATE, Tensor("out", (M, N), output=True, may_alias=("gat",))), r"may alias 'gat', which is no tensor of it"),
-        ((X, Tensor("out", (M, N), output=True, may_alias=("x",))), r"may alias 'x', which is written, too"),
+        (
+            (GATE, Tensor("out", (M, N), output=True, may_alias=("gat",))),
+            r"may alias 'gat', which is not one of its tensors",
+        ),
+        ((X, Tensor("out", (M, N), output=True, may_alias=("x",))), r"may alias 'x', which is written too"),
         ((GATE, Tensor("out", (M, M), output=True, may_alias=("gate",))), r"'gate', which has another shape or dtype"),
         ((GATE, Tensor("out", (M, N), "f16", output=True, may_alias=("gate",))), r"another shape or dtype"),
     ],
@@ -126,10 +129,10 @@ def test_the_layout_is_that_of_an_input_with_as_many_axes() -> None:
     assert operator_digest(operator(GATE, out)) == operator_digest(operator(GATE, Tensor("out", (M, N), output=True)))
     with pytest.raises(SpecError, match="layout_of has no effect"):
         Tensor("x", (M, N), layout_of="gate")
-    with pytest.raises(SpecError, match="'out' has the layout of 'gates', which is no input") as error:
+    with pytest.raises(SpecError, match="'out' has the layout of 'gates', which is not an input") as error:
         operator(GATE, Tensor("out", (M, N), output=True, layout_of="gates"))
     assert "gate" in error.value.fix
-    with pytest.raises(SpecError, match="which is no input that is always passed"):
+    with pytest.raises(SpecError, match="which is not an input that is always passed"):
         operator(GATE, Tensor("x", (M, N), optional=True), Tensor("out", (M, N), output=True, layout_of="x"))
     with pytest.raises(SpecError, match="'out' has 1 axes and the layout of 'gate', which has 2 axes"):
         operator(GATE, Tensor("out", (M,), output=True, layout_of="gate"))

@@ -82,7 +82,7 @@ def test_what_is_no_integer_says_so() -> None:
     with pytest.raises(SpecError, match=r"an extent cannot be \(N / 2\)(.|\n)*math\.ceil"):
         as_extent(N / 2)
     for value in (N, N / 2):
-        with pytest.raises(SpecError, match=r"int\(.*N.*\) is no number here(.|\n)*// or math\.ceil"):
+        with pytest.raises(SpecError, match=r"int\(.*N.*\) is not a number here(.|\n)*// or math\.ceil"):
             int(value)
     with pytest.raises(TypeError, match="unsupported operand"):
         N / "2"

@@ -101,7 +101,7 @@ REFUSED = [
     (el.cast(x > 0, "i32") + x, "is a boolean, wanted is a float", "where"),
     (el.element("bias", 1), r"element\(\"bias\", 1\) does not depend on value\(\)", r"write value\(\)"),
     (x > 0, r"\(value\(\) > 0\) is a boolean, wanted is a float", "where"),
-    (Formula("median", (x,)), r"median\(value\(\)\) is no formula", ""),
+    (Formula("median", (x,)), r"median\(value\(\)\) is not a formula", ""),
 ]
 
 
@@ -120,7 +120,7 @@ def test_what_contradicts_the_operator_is_refused(formula: Formula, what: str, f
         (Fragment({"q": M, "k": N}, x + el.element("bias", "q")), "'bias' has the extent N where the index q has M"),
         (Fragment("q k", x + el.element("bias", 1)), "there is no index '1'"),
         (Fragment("q M", x), "its index 'M' has the name of an argument or a dim"),
-        (Fragment({"q": stride("x", 0)}, x), "the extent of 'q' uses 'stride.x.0', which is no dim"),
+        (Fragment({"q": stride("x", 0)}, x), "the extent of 'q' uses 'stride.x.0', which is not a dim"),
         (x + 1, "fragment 'f' is "),
     ],
 )
@@ -154,13 +154,16 @@ def test_names_that_references_need_are_no_arguments() -> None:
         (lambda: el.element("bias", 1.5), None),
         (lambda: 1 if x > 0 else 2, "was used as a Python condition"),
         (lambda: x > 0 and x < 1, "was used as a Python condition"),
-        (lambda: x**3, "to the power of 3 is no formula"),
+        (lambda: x**3, "to the power of 3 is not a formula"),
         (lambda: x + stride("x", 0), "a formula cannot use stride.x.0"),
         (lambda: Fragment("q q", x), "a fragment lists an index twice: q q"),
         (lambda: Fragment("1", x), "index of a fragment '1' is not a valid name"),
         (lambda: Epilogue("out", x * 2), "the epilogue of 'out' has the step (value() * 2), a Formula"),  # type: ignore[arg-type]
         (lambda: Epilogue("out", ("bias",)), "has the step bias, a str"),  # type: ignore[arg-type]
-        (lambda: dataclasses.replace(make(x), fragments=(x,)), "fragments is (value(),), no mapping of names"),
+        (
+            lambda: dataclasses.replace(make(x), fragments=(x,)),
+            "fragments is (value(),), which is not a mapping of names",
+        ),
         (lambda: Epilogue("out", expression="x"), "the epilogue of 'out' cannot be 'x', a str"),  # type: ignore[arg-type]
     ],
 )
@@ -257,7 +260,7 @@ def test_indices_may_be_given() -> None:
     got = call.fragment("f", rows, q=np.arange(1, 3)[:, None], k=np.arange(5))
     assert np.array_equal(got, call.fragment("f", call.x)[1:])
     assert call.fragment("f", np.float32(1.0), q=0, k=2) == 15
-    with pytest.raises(ValueError, match="1 axes were given, and the indices are q, k"):
+    with pytest.raises(ValueError, match="1 axes were given, but the indices are q, k"):
         call.fragment("f", call.x[0])
     with pytest.raises(SpecError, match="has no fragment 'g'"):
         call.fragment("g", call.x)

@@ -22,9 +22,9 @@ def test_tensors_whose_first_axis_it_is_fold() -> None:
 
 
 def test_what_cannot_stand_for_leading_dims() -> None:
-    with pytest.raises(SpecError, match=r"operator 'gemm': fold='m' is no dim of it"):
+    with pytest.raises(SpecError, match=r"operator 'gemm': fold='m' is not a dim of it"):
         dataclasses.replace(linked.gemm_operator(), fold="m")
-    with pytest.raises(SpecError, match=r"fold='N', and no input that is always passed has that dim as its first axis"):
+    with pytest.raises(SpecError, match=r"fold='N', but no input that is always passed has that dim as its first axis"):
         dataclasses.replace(linked.gemm_operator(), fold="N")
 
 

@@ -162,7 +162,7 @@ def test_what_is_filled_into_a_text_of_cpp(tmp_path: Path) -> None:
 
     load(tmp_path, RIGHT.replace('DTypeOf("x")', 'Code("Type<{T}>", {"T": DTypeOf("x")})'))
     assert "there is no tensor 'y'" in said('Code("Type<{T}>", {"T": DTypeOf("y")})')
-    assert "'Type<T>' has no place for 'T'" in said('Code("Type<T>", {"T": 1})')
+    assert "'Type<T>' has no placeholder for 'T'" in said('Code("Type<T>", {"T": 1})')
     assert "uses 'parameter.DEEP'" in said('Code("Type<{N}>", {"N": parameter("DEEP")})')
 
 
@@ -235,7 +235,7 @@ def test_what_is_no_reference(reference: str) -> None:
 
 
 def test_a_global_function_is_in_no_file_of_cpp() -> None:
-    with pytest.raises(SpecError, match="is in no file of C"):
+    with pytest.raises(SpecError, match="cannot be in a file of plain C"):
         CudaFunction("a.cpp:f", ())
 
 

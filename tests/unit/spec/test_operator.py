@@ -69,7 +69,7 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("tensor name", lambda: Tensor("x y", (M,)), "'x y' is not a valid name"),
     ("keyword", lambda: Tensor("while", (M,)), "reserved"),
     ("scalar of a float of 8 bits", lambda: Scalar("a", "f8e4m3"), "(?s)f8e4m3 cannot be passed by value.*use f32"),
-    ("boolean scalar", lambda: Scalar("a", "bool", 2), r"scalar 'a': default 2 is no boolean\n  fix: write True"),
+    ("boolean scalar", lambda: Scalar("a", "bool", 2), r"scalar 'a': default 2 is not a boolean\n  fix: write True"),
     ("range of a scalar", lambda: Scalar("a", "u8", 300), "(?s)300 does not fit u8.*from 0 to 255"),
     ("argument", lambda: Tensor("workspace", (M,)), "reserved"),
     ("no axes", lambda: Tensor("x", ()), "has no axes"),
@@ -162,14 +162,18 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("requires", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(dim("Q") == 1,)))), "uses 'Q'"),
     ("pins", lambda: operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
     ("epilogue", lambda: operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
-    ("generic that fills in", lambda: Kernel("k", "k.j2", generic=True, fills_in=True), "'k' fills in, and is generic"),
+    (
+        "generic that fills in",
+        lambda: Kernel("k", "k.j2", generic=True, fills_in=True),
+        "'k' fills in, but it is generic",
+    ),
     ("one stage", lambda: Kernel("k", "k.j2", stages=("cublaslt",)), "kernel 'k' has one stage, 'cublaslt'"),
     ("stage name", lambda: Kernel("k", "k.j2", stages=("a b", "c")), "'a b' is not a valid name"),
-    ("scratch alone", lambda: Kernel("k", "k.j2", scratch=4 * M), "scratch memory and no stages"),
+    ("scratch alone", lambda: Kernel("k", "k.j2", scratch=4 * M), "scratch memory but no stages"),
     (
         "scratch text",
         lambda: Kernel("k", "k.j2", stages=("a", "b"), scratch="4 * M"),  # type: ignore[arg-type]
-        "scratch '4 \\* M' is no expression",
+        "scratch '4 \\* M' is not an expression",
     ),
     (
         "scratch of a stride",
@@ -205,7 +209,7 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     (
         "tolerance of another",
         lambda: operator(tolerance={"outt": 2.0}),
-        r"'scale': tolerance names 'outt', which is no output\n  fix: did you mean 'out'",
+        r"'scale': tolerance names 'outt', which is not an output\n  fix: did you mean 'out'",
     ),
     (
         "off_by without integers",
@@ -230,9 +234,9 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     (
         "finite output",
         lambda: operator(tensors=(X, Tensor("out", (M, N), output=True, finite=True))),
-        r"finite=True of tensor 'out' has no effect\n  why: .*floating-point inputs alone\n  fix: leave it out",
+        r"finite=True of tensor 'out' has no effect\n  why: .*only into floating-point inputs\n  fix: leave it out",
     ),
-    ("off_by 0", lambda: off_by(0), r"off_by\(0\) is no step of integers\n  fix"),
+    ("off_by 0", lambda: off_by(0), r"off_by\(0\) is not a step of integers\n  fix"),
     ("off_by share", lambda: off_by(1, share=2), r"off_by: share 2 is not a share\n  fix"),
     ("tolerance 0", lambda: operator(tolerance=0), r"'scale': tolerance 0 is not a positive number"),
     (
@@ -253,25 +257,29 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     (
         "requires no expression",
         lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(True,)))),  # type: ignore[arg-type]
-        r"operator 'scale': kernel 'k': 'True' in requires or worthwhile is no expression\n  fix",
+        r"operator 'scale': kernel 'k': 'True' in requires or worthwhile is not an expression\n  fix",
     ),
     ("order value", lambda: Kernel("k", "k.j2", parameters=(P12,), order=({"P": 3},)), r"fix: P is one of \[1, 2\]"),
     ("order name", lambda: Kernel("k", "k.j2", parameters=(P12,), order=({"Q": 3},)), r"Q=3.*\n  fix: use one of: P"),
     (
         "order, one",
         lambda: Kernel("k", "k.j2", order={"P": 1}),  # type: ignore[arg-type]
-        r"kernel 'k': order is no tuple but \{'P': 1\}\n  fix: write \(one,\)",
+        r"kernel 'k': order is not a tuple but \{'P': 1\}\n  fix: write \(one,\)",
     ),
-    ("requires, one", lambda: Kernel("k", "k.j2", requires=M == 1), r"kernel 'k': requires is no tuple but \(M == 1\)"),  # type: ignore[arg-type]
-    ("values, one", lambda: Parameter("P", 8), "parameter 'P': values is no tuple but 8"),  # type: ignore[arg-type]
-    ("shape, one", lambda: Tensor("x", M), "tensor 'x': shape is no tuple but M"),  # type: ignore[arg-type]
-    ("workload, one", lambda: operator(workload=problem(M=1, N=2)), "operator 'scale': workload is no tuple but"),
-    ("dims, one", lambda: operator(dims="M"), r"operator 'scale': dims is no tuple but 'M'\n  fix: write \('M',\)"),
-    ("dims, a text", lambda: operator(dims="M, N"), r"dims is no tuple but 'M, N'\n  fix: write \('M', 'N'\)"),
+    (
+        "requires, one",
+        lambda: Kernel("k", "k.j2", requires=M == 1),
+        r"kernel 'k': requires is not a tuple but \(M == 1\)",
+    ),  # type: ignore[arg-type]
+    ("values, one", lambda: Parameter("P", 8), "parameter 'P': values is not a tuple but 8"),  # type: ignore[arg-type]
+    ("shape, one", lambda: Tensor("x", M), "tensor 'x': shape is not a tuple but M"),  # type: ignore[arg-type]
+    ("workload, one", lambda: operator(workload=problem(M=1, N=2)), "operator 'scale': workload is not a tuple but"),
+    ("dims, one", lambda: operator(dims="M"), r"operator 'scale': dims is not a tuple but 'M'\n  fix: write \('M',\)"),
+    ("dims, a text", lambda: operator(dims="M, N"), r"dims is not a tuple but 'M, N'\n  fix: write \('M', 'N'\)"),
     (
         "present, a text",
         lambda: problem(M=1, present="bias"),
-        r"problem: present is no tuple but 'bias'\n  fix: write \('bias',\)",
+        r"problem: present is not a tuple but 'bias'\n  fix: write \('bias',\)",
     ),
     ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),
 ]

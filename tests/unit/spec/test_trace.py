@@ -47,7 +47,7 @@ def test_outside_of_a_trace_a_condition_is_an_error() -> None:
 
 def test_values_that_are_no_integers_must_not_depend_on_the_path() -> None:
     assert trace(lambda: "odd" if M > N or N > 0 or N == 0 else "odd", "it") == "odd"  # noqa: RUF034
-    with pytest.raises(SpecError, match=r"heuristic X gives 'a' or 'b', by \(M > 1\)"):
+    with pytest.raises(SpecError, match=r"heuristic X gives 'a' or 'b', depending on \(M > 1\)"):
         trace(lambda: "a" if M > 1 else "b", "heuristic X")
 
 
@@ -103,7 +103,7 @@ def test_data_substitution_and_evaluation_agree(expression: Expr, m: int, n: int
     "data", [[], ["fact"], ["fact", 3], ["const", "x"], ["+", ["const", 1]], ["eval", "1"], "M", None]
 )
 def test_other_data_is_refused(data: object) -> None:
-    with pytest.raises(SpecError, match="is no expression"):
+    with pytest.raises(SpecError, match="is not an expression"):
         Expr.of(data)
 
 

@@ -53,7 +53,7 @@ def operator(values: Values | None = None, dtype: str = "i32", **changes: Any) -
 BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: integers(4, 4), r"integers\(4, 4\) is empty\n  why: high is not drawn\n  fix: give low < high"),
     (lambda: integers(0.5, 4), r"integers: low cannot be 0\.5"),  # type: ignore[arg-type]
-    (lambda: sorted_offsets(-1), r"sorted_offsets\(-1\) ends below its begin"),
+    (lambda: sorted_offsets(-1), r"sorted_offsets\(-1\) ends below 0"),
     (lambda: sparse(0), "density 0 is not a share"),
     (lambda: sparse(1.5), r"density 1\.5 is not a share"),
     (lambda: sparse(True), "density True is not a share"),
@@ -63,9 +63,9 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: from_file("x.npz"), "names no .npy file below"),
     (lambda: Tensor("x", (M,), values=3.0), r"tensor 'x': its values cannot be 3\.0"),  # type: ignore[arg-type]
     (lambda: Tensor("x", (M,), output=True, values=normal()), "(?s)'x': its values .*an output is written, not drawn"),
-    (lambda: operator(integers(0, dim("Q"))), "(?s)values of tensor 'x': Q uses 'Q', which is no dim.*fix"),
-    (lambda: operator(sorted_offsets(attribute("a"))), "uses 'attribute.a', which is no dim"),
-    (lambda: operator(sparse(0.5, integers(0, dim("Q")))), "uses 'Q', which is no dim"),
+    (lambda: operator(integers(0, dim("Q"))), "(?s)values of tensor 'x': Q uses 'Q', which is not a dim.*fix"),
+    (lambda: operator(sorted_offsets(attribute("a"))), "uses 'attribute.a', which is not a dim"),
+    (lambda: operator(sparse(0.5, integers(0, dim("Q")))), "uses 'Q', which is not a dim"),
     (lambda: operator(integers(0, 300), "u8"), "(?s)'x': 300 is out of the range of u8.*from 0 to 255.*wider"),
     (lambda: operator(integers(-1, 3), "u8"), "-1 is out of the range of u8"),
     (lambda: operator(integers(-129, 3), "i8"), "-129 is out of the range of i8"),
@@ -87,18 +87,18 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: operator(probabilities(), "T", dtypes={"T": ("f16", "i8")}), "i8 has no fractions"),
     (
         lambda: operator(exact=IntegerSums(N, thinned="v")),
-        "(?s)exact thins out 'v', which is not an input.*use one of: w, x",
+        "(?s)exact has the `thinned` input 'v', which is not a required input.*use one of: w, x",
     ),
-    (lambda: operator(exact=IntegerSums(N, thinned="y")), "exact thins out 'y'"),
+    (lambda: operator(exact=IntegerSums(N, thinned="y")), "exact has the `thinned` input 'y'"),
     (
         lambda: operator(permutation(), exact=IntegerSums(N, thinned="x")),
-        "(?s)exact thins out 'x'.*fix: use one of: w\\Z",
+        "(?s)exact has the `thinned` input 'x'.*fix: use one of: w\\Z",
     ),
     (lambda: operator(exact=IntegerSums(dim("Q"), thinned="w")), "exact: terms uses 'Q', which is not bound"),
     (lambda: operator(exact=IntegerSums(N, "w", (attribute("a") == 0,))), "exact: requires uses 'attribute.a'"),
     (lambda: operator(exact=IntegerSums(N, "w", (True,))), "exact is not an IntegerSums"),  # type: ignore[arg-type]
     (lambda: operator(exact=True), r"exact is not an IntegerSums.*\n  fix: write exact=IntegerSums\("),
-    (lambda: operator(deterministic=1), "deterministic 1 is no boolean"),
+    (lambda: operator(deterministic=1), "deterministic 1 is not a boolean"),
 ]
 
 

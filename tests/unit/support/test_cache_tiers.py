@@ -167,7 +167,7 @@ def has_entries_of_others(folder: Path) -> None:
         (is_gone, "NOT used: No such file or directory"),
         (is_a_file, "NOT used: Not a directory"),
         (others_may_write, "NOT used: "),
-        (is_corrupt, "its object is not the one that was stored; others like it are not told"),
+        (is_corrupt, "its object is not the one that was stored; others like it are not reported"),
         (has_links, "object.o cannot be read: "),
         (has_entries_of_others, "may be written by others"),
     ],
@@ -228,5 +228,5 @@ def test_tiers_are_named_by_whole_paths() -> None:
     assert cache_location({"AOT_TUNE_CACHE_TIERS": "/a"}).tiers == (Path("/a"),)  # without a home
     for mode in ("off", "fresh"):
         assert cache_location({**named, "AOT_TUNE_CACHE": mode}).tiers == ()
-    with pytest.raises(OptionError, match="AOT_TUNE_CACHE_TIERS has 'b', no absolute path"):
+    with pytest.raises(OptionError, match="AOT_TUNE_CACHE_TIERS has 'b', which is not an absolute path"):
         cache_location({"AOT_TUNE_CACHE_TIERS": "/a;b", "HOME": "/home/me"})

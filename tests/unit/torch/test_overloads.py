@@ -101,7 +101,7 @@ def test_scalars_and_attributes() -> None:
 
 def test_what_is_no_library() -> None:
     for wrong in (math, ModuleType("empty"), torch):
-        with pytest.raises(TorchError, match="is no module of a tuned library that tells its signatures"):
+        with pytest.raises(TorchError, match="is not a module of a tuned library with signatures"):
             read_signatures(wrong, TorchError)
     with pytest.raises(TorchError, match="have schema 2, wanted 1"):
         read_signatures(module_of(schema=2), TorchError)

@@ -267,7 +267,7 @@ def test_a_layer_whose_code_is_another() -> None:
     with patch(model, Library()) as patched:
         near(logits(model), want)
     assert "1 Scaled" in str(patched)
-    assert "the code of Scaled.forward is another than Llama's" in str(patched)
+    assert "the code of Scaled.forward differs from Llama's" in str(patched)
 
 
 def test_rows_that_only_the_generic_variant_serves() -> None:
@@ -385,11 +385,11 @@ def test_what_cannot_be_patched_or_undone() -> None:
         patch_model(torch.compile(model), Library())  # type: ignore[arg-type]
     patched = patch(model, Library())
     with patch(model, Library()) as again:
-        assert "it has a forward of its own already" in str(again)
+        assert "its forward has been replaced already" in str(again)
         assert str(again).startswith("nothing is replaced")
     assert forwards(model) == ["0"]
     model[0].forward = lambda x: x
-    with pytest.raises(TorchError, match="not all can be undone: 0"):
+    with pytest.raises(TorchError, match="these cannot be undone: 0"):
         patched.undo()
     del model[0].forward
     lacking, said = Library(), Library().signatures()["operators"]

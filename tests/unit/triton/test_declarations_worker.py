@@ -125,7 +125,7 @@ REFUSED = {
     "wrong.py:reads_address": ("'BLOCK'", "reads 'data_ptr' of the tensor 'x'", "`arguments` of TritonFunction"),
     "wrong.py:outer_reads_config": ("'BLOCK'", "reads the argument 'BM', which is not passed", "name 'BM'"),
     "wrong.py:uses_bits": ("'POWER'", "(N and (N - 1)), where N is a number", "use // and %"),
-    "wrong.py:divides": ("'BLOCK'", "int((N / 2)) is no number here", "`arguments` of TritonFunction"),
+    "wrong.py:divides": ("'BLOCK'", "int((N / 2)) is not a number here", "`arguments` of TritonFunction"),
     "wrong.py:gives_text": ("'BLOCK'", "gives 'wide'", "`arguments` of TritonFunction"),
     "wrong.py:invents_configs": ("N=64", "a config that is not listed", "`parameters`"),
     "wrong.py:fails_to_prune": ("N=64", "KeyError: 'not_there'", "`parameters`"),

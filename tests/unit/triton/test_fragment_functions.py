@@ -270,5 +270,5 @@ def test_extents_that_a_function_is_not_told_are_refused() -> None:
 
 def test_a_function_of_another_version_is_refused(tmp_path: Path) -> None:
     data = fragment_data(scaled(), "score")
-    with pytest.raises(ToolchainError, match="the function of the fragment 'score' is another one"):
+    with pytest.raises(ToolchainError, match="the function of the fragment 'score' has changed since it was rendered"):
         fragment_function(msgspec.structs.replace(data, digest="0" * 64), tmp_path)

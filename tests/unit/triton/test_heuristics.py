@@ -71,7 +71,7 @@ REFUSED = {
     "by_bits": "has ((N + 15) and -16), where (N + 15) is a number",
     "by_loop": "has more than 64 paths",
     "by_type": "its expression 128",
-    "of_nothing": "the heuristic for 'block' of triton_functions/odd.py:of_nothing is of no argument",
+    "of_nothing": "the heuristic for 'block' of triton_functions/odd.py:of_nothing is not for an argument",
     "none_for_default": "a config of triton_functions/odd.py:none_for_default has BLOCK='None'",
     "changes_configs": "pruning the configs of triton_functions/odd.py:changes_configs for 777 changes them",
     "waits_for_all": "a config of triton_functions/odd.py:waits_for_all has 'launch_cooperative_grid'",

@@ -160,7 +160,7 @@ def test_a_trace_of_the_build(library: BuiltLibrary) -> None:
 def test_another_build_with_the_same_operators_is_a_warning(library: BuiltLibrary) -> None:
     problems, (warning,) = of_library(trace(CALLS, build=b"0" * 64), library, OPERATORS)
     assert len(problems) == 1
-    assert warning.startswith("t.jsonl:1: the trace is of build 000000000000 of 'ops', and compared with build ")
+    assert warning.startswith("t.jsonl:1: the trace is of build 000000000000 of 'ops', but it is compared with build ")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_files_of_a_build_are_found(tmp_path: Path) -> None:
     ("changes", "kind", "said"),
     [
         ({"schema": 99}, ManifestError, "has schema 99, wanted 1"),
-        ({"operators": 3}, ManifestError, "is no manifest"),
+        ({"operators": 3}, ManifestError, "is not a manifest"),
         ({"library": "mine"}, BuildError, "is of library 'ops', the manifest beside it of 'mine'"),
     ],
 )

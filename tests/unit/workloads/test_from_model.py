@@ -169,7 +169,7 @@ def test_other_configs_are_named(change: dict[str, Any], said: str, fix: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(b"{", "config.json is no JSON"), (b"[1]", "config.json is no JSON object: [1]")]
+    ("text", "said"), [(b"{", "config.json is not JSON"), (b"[1]", "config.json is not a JSON object: [1]")]
 )
 def test_what_is_no_object_is_named(text: bytes, said: str) -> None:
     with pytest.raises(SpecError) as error:

@@ -103,13 +103,13 @@ def test_the_problem_computes_what_blas_does(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("GemmTunableOp_float_NT", "is no line of TunableOp's results"),
-        ("M,N,K", "is no line of TunableOp's results"),
-        ("GemmTunableOp_float_NT,nt_1_2", "are no parameters of Gemm"),
-        ("GemmTunableOp_float_NT,nt_1_2_3_B_4_ld_1_2_1", "are no parameters of Gemm"),
-        ("GemmStridedBatchedTunableOp_float_NT,nt_1_2_3_ld_1_2_1", "are no parameters of GemmStridedBatched"),
+        ("GemmTunableOp_float_NT", "is not a line of TunableOp's results"),
+        ("M,N,K", "is not a line of TunableOp's results"),
+        ("GemmTunableOp_float_NT,nt_1_2", "are not parameters of Gemm"),
+        ("GemmTunableOp_float_NT,nt_1_2_3_B_4_ld_1_2_1", "are not parameters of Gemm"),
+        ("GemmStridedBatchedTunableOp_float_NT,nt_1_2_3_ld_1_2_1", "are not parameters of GemmStridedBatched"),
         ("GemmTunableOp_float_CN,cn_1_2_3_ld_3_3_1", "is conjugated"),
-        ("GemmTunableOp_float_NN,nn_4_2_3_ld_3_3_4", "lda is 3, and a column of that matrix has 4 elements"),
+        ("GemmTunableOp_float_NN,nn_4_2_3_ld_3_3_4", "lda is 3, but a column of that matrix has 4 elements"),
     ],
 )
 def test_other_lines_are_named(line: str, said: str) -> None:

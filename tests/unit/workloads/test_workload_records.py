@@ -52,18 +52,30 @@ def test_lines_of_a_trace_know_their_process() -> None:
     [
         (b'{"operator": "gemm", "dims": {"M": 1', "this is not JSON: {", "remove the line"),
         (b"\xff\xfe", "this is not JSON", "remove the line"),
-        (b"[1]", "this is no JSON object: [1]", '"operator": "gemm"'),
+        (b"[1]", "this is not a JSON object: [1]", '"operator": "gemm"'),
         (b'{"operator": "gemm", "dim": {"M": 1}}', "unknown field 'dim'", "did you mean 'dims'?"),
-        (b'{"dims": {"M": 1}}', "the line is no problem: it lacks the required field `operator`", '"operator": "gemm"'),
-        (b'{"operator": "gemm", "dims": {"M": "1"}}', "the line is no problem: Expected `int`, got `str`", '"M": 16'),
-        (b'{"operator": "gemm", "dims": {"M": -1}}', "dim M=-1 is no extent", "state what calls have"),
-        (b'{"operator": "gemm", "dims": {}, "weight": 0}', "weight 0 is no positive number", "remove the line"),
-        (b'{"operator": "gemm", "dims": {}, "weight": -1}', "weight -1 is no positive number", "remove the line"),
+        (
+            b'{"dims": {"M": 1}}',
+            "the line is not a problem: it lacks the required field `operator`",
+            '"operator": "gemm"',
+        ),
+        (
+            b'{"operator": "gemm", "dims": {"M": "1"}}',
+            "the line is not a problem: Expected `int`, got `str`",
+            '"M": 16',
+        ),
+        (b'{"operator": "gemm", "dims": {"M": -1}}', "dim M=-1 is not an extent", "write the extents that calls have"),
+        (b'{"operator": "gemm", "dims": {}, "weight": 0}', "weight 0 is not a positive number", "remove the line"),
+        (b'{"operator": "gemm", "dims": {}, "weight": -1}', "weight -1 is not a positive number", "remove the line"),
         (b'{"operator": "gemm", "dims": {}, "weight": NaN}', "this is not JSON", "remove the line"),
-        (b'{"operator": "gemm", "dims": {}, "calls": 1.5}', "the line is no problem: Expected `int", "write lines"),
+        (b'{"operator": "gemm", "dims": {}, "calls": 1.5}', "the line is not a problem: Expected `int", "write lines"),
         (b'{"operator": "gemm", "dims": {}, "weight": 1, "calls": 1}', "it has a weight and a number of calls", "keep"),
-        (b'{"operator": "gemm", "dims": {}, "calls": 1, "captured": 2}', "2 of 1 calls are said to be", "correct one"),
-        (b'{"operator": "gemm", "dims": {"M": 1}, "id": "M=2"}', "id 'M=2' is of another problem", "mend the fields"),
+        (b'{"operator": "gemm", "dims": {}, "calls": 1, "captured": 2}', "2 of 1 calls are stated as", "correct one"),
+        (
+            b'{"operator": "gemm", "dims": {"M": 1}, "id": "M=2"}',
+            "id 'M=2' belongs to another problem",
+            "mend the fields",
+        ),
         (
             b'{"trace": {}}',
             "this is not the header of a trace: it lacks the required field `library`",
@@ -111,7 +123,7 @@ def test_what_is_written_is_read_again() -> None:
         (b'{"operator": "softmax", "dims": {"R": 1, "D": 2, "Dd": 3}}', "unknown dim 'Dd'", "did you mean 'D'?"),
         (
             b'{"operator": "softmax", "dims": {"R": 1, "D": 2}, "dtypes": {"T": "bf61"}}',
-            "T='bf61' is no dtype of the operator",
+            "T='bf61' is not a dtype of the operator",
             "did you mean 'bf16'?",
         ),
         (

@@ -1,1 +1,1 @@
-// The package's headers include it and name nothing of it; a toolkit for compiling does not have it.
+// The package's headers include this file but use nothing from it. A toolkit for compiling lacks it.

@@ -1,3 +1,3 @@
-// The packages' headers include it and name a handle alone; a toolkit for compiling does not have it.
+// The packages' headers include this file but use only a handle. A toolkit for compiling lacks it.
 #pragma once
 using cublasHandle_t = struct cublasContext*;

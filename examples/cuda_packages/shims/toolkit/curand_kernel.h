@@ -1,5 +1,5 @@
-// Random numbers, declared alone: a toolkit for compiling does not have them, and none of the kernels here
-// draws any.
+// Only declarations for random numbers. A toolkit for compiling does not have them, and no kernel here draws
+// any.
 #pragma once
 struct curandStatePhilox4_32_10_t;
 __device__ void curand_init(unsigned long long seed, unsigned long long subsequence,

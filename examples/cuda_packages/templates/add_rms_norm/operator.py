@@ -1,4 +1,4 @@
-"""A residual that is added to, and RMSNorm of the sum, of flashinfer: both tensors are changed in place."""
+"""flashinfer's addition to a residual, and RMSNorm of the sum. Both tensors are changed in place."""
 
 from aot_tune.spec import (
     CompileOptions,
@@ -37,7 +37,7 @@ operator = Operator(
     scalars=(Scalar("eps", default=1e-6),),
     legal=(
         D % 8 == 0,
-        D <= 16384,  # the sum of a row lies in shared memory
+        D <= 16384,  # the sum of a row is in shared memory
         *(stride(t, axis) == 1 for t, axis in (("input", 1), ("weight", 0), ("residual", 1))),
         *(stride(t, 0) % 8 == 0 for t in ("input", "residual")),
         *(alignment(t) >= 16 for t in ("input", "weight", "residual")),

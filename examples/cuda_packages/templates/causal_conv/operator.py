@@ -1,6 +1,6 @@
-"""Causal depthwise convolution with SiLU, of causal-conv1d: its launcher, which takes a struct by reference.
+"""Causal depthwise convolution with SiLU, from causal-conv1d. Its launcher takes a struct by reference.
 
-Its block size is an argument of its template, which the package sets to 128.
+Its block size is an argument of its template. The package sets it to 128.
 """
 
 from aot_tune.spec import (

@@ -1,4 +1,4 @@
-"""Rows of an embedding, of vllm, whose kernel copies vectors of bytes: rows in vectors of 16, or of one element."""
+"""Rows of an embedding, from vllm. Its kernel copies vectors of bytes: rows in vectors of 16, or of one element."""
 
 from aot_tune.spec import (
     Code,

@@ -1,4 +1,4 @@
-"""Hadamard transform of rows of 4096, of sglang, which has it of fast-hadamard-transform: a kernel of traits."""
+"""Hadamard transform of rows of 4096, from sglang, which took it from fast-hadamard-transform: a kernel with traits."""
 
 from aot_tune.spec import (
     Code,

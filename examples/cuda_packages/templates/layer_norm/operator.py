@@ -1,4 +1,4 @@
-"""LayerNorm of exllamav2: its launcher picks a kernel by the row's length, and launches 1024 threads for each row."""
+"""LayerNorm from exllamav2. Its launcher picks a kernel by the row's length, and launches 1024 threads for each row."""
 
 from aot_tune.spec import (
     CompileOptions,

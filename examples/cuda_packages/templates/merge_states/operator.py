@@ -1,4 +1,4 @@
-"""Attention of one half of the keys and of the other, merged by their log-sum-exp of base 2: flashinfer's launcher."""
+"""Attention over two halves of the keys, merged by their log-sum-exp of base 2: flashinfer's launcher."""
 
 from aot_tune.spec import (
     CompileOptions,

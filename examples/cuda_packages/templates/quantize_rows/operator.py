@@ -1,4 +1,4 @@
-"""Rows to int8 with a scale of each, of vllm: a kernel whose only freedom is the number of its threads."""
+"""Rows to int8, each with its own scale, from vllm. Only the kernel's number of threads can be chosen."""
 
 from aot_tune.spec import (
     Code,

@@ -1,4 +1,4 @@
-"""RMSNorm of flashinfer: its launcher chooses the block and the vector from the row, so there is nothing to tune."""
+"""RMSNorm from flashinfer. Its launcher chooses the block and the vector by the row, so there is nothing to tune."""
 
 from aot_tune.spec import (
     CompileOptions,

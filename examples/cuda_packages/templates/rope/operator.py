@@ -1,4 +1,4 @@
-"""Rotary embedding of queries and keys in one launch: flashinfer's launcher, by a table of cosines and sines."""
+"""Rotary embedding of queries and keys in one launch, by a table of cosines and sines: flashinfer's launcher."""
 
 from aot_tune.spec import (
     CompileOptions,

@@ -1,4 +1,4 @@
-"""Rotary embedding of queries and keys in place, of vllm: one block a token, whose threads are a parameter."""
+"""Rotary embedding of queries and keys in place, from vllm: one block for each token. Its threads are a parameter."""
 
 from aot_tune.spec import (
     CompileOptions,
@@ -54,7 +54,7 @@ operator = Operator(
     legal=(
         D % 2 == 0,
         *(stride(t, 2) == 1 for t in ("query", "key")),
-        stride("query", 1) == stride("key", 1),  # the kernel has one for both
+        stride("query", 1) == stride("key", 1),  # the kernel has one stride for both
         *(stride("cos_sin_cache", axis) == step for axis, step in ((0, D), (1, 1))),
         stride("positions", 0) == 1,
     ),

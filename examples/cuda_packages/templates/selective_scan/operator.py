@@ -1,6 +1,6 @@
-"""The selective scan of mamba-ssm, with b and c that vary, a gate and a skip connection: its launcher takes a struct.
+"""The selective scan of mamba-ssm, with varying b and c, a gate and a skip connection. Its launcher takes a struct.
 
-Threads and items of a thread are arguments of its template; the package chooses them by the length alone.
+Threads, and items of a thread, are arguments of its template. The package chooses them only by the length.
 """
 
 from aot_tune.spec import (

@@ -1,4 +1,4 @@
-"""SiLU of the first half of a row times the second, of vllm: its kernel's template takes functions."""
+"""SiLU of the first half of a row times the second half, from vllm. Its kernel's template takes functions."""
 
 from aot_tune.spec import (
     Code,

@@ -1,4 +1,4 @@
-"""Softmax of logits at a temperature: flashinfer's launcher, which takes two kernels where rows are few and long."""
+"""Softmax of logits at a temperature: flashinfer's launcher, which uses two kernels if rows are few and long."""
 
 from aot_tune.spec import (
     Buffer,

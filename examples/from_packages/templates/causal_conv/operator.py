@@ -1,6 +1,6 @@
-"""Causal depthwise convolution with SiLU, of flash-linear-attention: `causal_conv1d_fwd_kernel`.
+"""Causal depthwise convolution with SiLU, from flash-linear-attention: `causal_conv1d_fwd_kernel`.
 
-`x` may have any strides; everything else is contiguous to that kernel. Its residual, initial state and sequences of
+`x` may have any strides. The kernel needs everything else contiguous. Its residual, its initial state and sequences of
 different lengths are left out.
 """
 

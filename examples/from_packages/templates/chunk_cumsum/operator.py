@@ -1,4 +1,4 @@
-"""Sums of gates within chunks, of flash-linear-attention: @triton.autotune and @triton.heuristics as they are."""
+"""Sums of gates within chunks, from flash-linear-attention: @triton.autotune and @triton.heuristics as they are."""
 
 from aot_tune.spec import Kernel, Operator, Scalar, Tensor, TritonFunction, ceildiv, dims, problem, stride
 

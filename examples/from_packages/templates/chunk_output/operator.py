@@ -1,7 +1,7 @@
-"""Outputs of gated linear attention from states of chunks, of flash-linear-attention: `chunk_fwd_kernel_o`.
+"""Outputs of gated linear attention from the states of chunks, from flash-linear-attention: `chunk_fwd_kernel_o`.
 
-Shapes are the package's: q and k `(B, T, H, K)`, v and out `(B, T, HV, V)`, the states h `(B, chunks, HV, K, V)`, and
-if they are given the gates g `(B, T, HV)`, summed within chunks, of base 2.
+Shapes are the package's: q and k `(B, T, H, K)`, v and out `(B, T, HV, V)`, the states h `(B, chunks, HV, K, V)`. The
+gates g `(B, T, HV)` are optional; they are summed within chunks, and of base 2.
 """
 
 from aot_tune.spec import (
@@ -81,7 +81,7 @@ operator = Operator(
     legal=(where(H > 0, HV % H, 1) == 0,),
     reference=reference,
     flops=2 * B * T * HV * (K * V + CHUNK * K + CHUNK * V),
-    tolerance=16.0,  # the kernel rounds scores to the tensors' dtype, as the package's users know it
+    tolerance=16.0,  # the kernel rounds scores to the tensors' dtype, and the package's users expect that
     workload=tuple(problem(B=1, T=t, H=16, K=128, HV=16, V=128, present=p) for t in (1024, 8192) for p in ((), ("g",))),
     checks=(
         problem(B=2, T=100, H=2, K=40, HV=4, V=24, present=("g",)),
@@ -103,7 +103,7 @@ operator = Operator(
             ),
             requires=(*(r for t, shape in SHAPES.items() for r in contiguous(t, shape)), *contiguous_gates()),
         ),
-        # A Triton function with an optional pointer is two codes: the generic kernel must be one.
+        # A Triton function with an optional pointer becomes two codes, but the generic kernel must be one.
         Kernel("generic", "chunk_output/generic.cu.j2", backend="nvcc", generic=True),
     ),
 )

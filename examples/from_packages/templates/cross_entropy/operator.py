@@ -1,7 +1,7 @@
-"""Cross-entropy of Liger-Kernel, forward, a loss for each row: its kernel is right for every shape as it is.
+"""Forward cross-entropy of Liger-Kernel, with a loss for each row. Its kernel is right for every shape as it is.
 
-Labels must be in `[0, V)`: for a row whose label is `ignore_index` the kernel writes zeros over the logits, and no
-kernel of an operator may change an input.
+Labels must be in `[0, V)`. For a row whose label is `ignore_index`, the kernel would write zeros over the logits, but
+an operator's kernel must not change an input.
 """
 
 from aot_tune.spec import (

@@ -1,4 +1,4 @@
-"""Rows by index, of xformers: its kernel takes the strides of its input for those of its output, too."""
+"""Rows by index, from xformers. Its kernel uses the strides of its input for its output, too."""
 
 from aot_tune.spec import Kernel, Operator, Parameter, Tensor, TritonFunction, ceildiv, dims, integers, problem, stride
 

@@ -1,4 +1,4 @@
-"""LayerNorm of Liger-Kernel, with the mean and the reciprocal deviation that its backward pass takes."""
+"""LayerNorm of Liger-Kernel, with the mean and the reciprocal deviation that its backward pass needs."""
 
 from aot_tune.spec import (
     Kernel,

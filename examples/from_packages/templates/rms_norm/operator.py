@@ -1,4 +1,4 @@
-"""RMSNorm of Liger-Kernel, the whole row at once, and of xformers, in blocks: the faster one of two packages serves."""
+"""RMSNorm of Liger-Kernel (a whole row at once) and of xformers (in blocks). The faster one of both serves."""
 
 from aot_tune.spec import (
     Buffer,
@@ -27,11 +27,11 @@ arguments = {
     "X_row_stride": stride("x", 0),
     "W_ptr": "weight",
     "W_row_stride": stride("weight", 0),
-    "RSTD_ptr": Buffer("f32", R),  # for the backward pass: here nobody asks for it
+    "RSTD_ptr": Buffer("f32", R),  # for the backward pass, which is not used here
     "RSTD_row_stride": 1,
     "n_cols": D,
     "offset": 0.0,
-    "casting_mode": 0,  # Llama's: the product with the weight in the tensors' dtype
+    "casting_mode": 0,  # as in Llama: the product with the weight is in the tensors' dtype
     "elementwise_affine": True,
 }
 of_xformers = {
@@ -69,7 +69,7 @@ operator = Operator(
             backend="triton",
             triton=TritonFunction("xformers.ops._triton.rmsnorm_kernels:_rms_norm_kernel", of_xformers, (R,)),
             parameters=(Parameter("BLOCK_SIZE", (1024, 2048, 4096, 8192)), Parameter("num_warps", (4, 8))),
-            requires=(stride("x", 0) == stride("out", 0),),  # it has one for both
+            requires=(stride("x", 0) == stride("out", 0),),  # the kernel has one stride for both
         ),
         Kernel(
             "generic",

@@ -1,4 +1,4 @@
-"""Rotary embedding of Liger-Kernel, which turns queries and keys of `(batch, token, head, width)` in place."""
+"""Rotary embedding of Liger-Kernel, which changes queries and keys of `(batch, token, head, width)` in place."""
 
 from aot_tune.spec import Kernel, Operator, Tensor, TritonFunction, dims, next_power_of_2, problem, stride
 
@@ -15,7 +15,7 @@ any_strides |= {f"{t}_{i}": stride(t, i) for t in ("cos", "sin") for i in range(
 
 
 def rows(tensor):
-    """A token's heads lie one after the other, and all tokens at one distance."""
+    """A token's heads follow each other, and all tokens have the same distance."""
     return (stride(tensor, 3) == 1, stride(tensor, 2) == D, stride(tensor, 0) == S * stride(tensor, 1))
 
 

@@ -1,4 +1,4 @@
-"""Products of int8 with a scale of each row and column, of torchao: with its configs and its heuristics."""
+"""Products of int8 with a scale for each row and column, from torchao, with its configs and its heuristics."""
 
 from aot_tune.spec import Kernel, Operator, Tensor, TritonFunction, ceildiv, dims, problem, stride, table
 

@@ -1,4 +1,4 @@
-"""SwiGLU of Liger-Kernel: its kernel of one row a program, and its tiled one, which serves every shape."""
+"""SwiGLU of Liger-Kernel: its kernel with one row for each program, and its tiled one, which serves every shape."""
 
 from aot_tune.spec import (
     Kernel,
@@ -37,7 +37,7 @@ operator = Operator(
     dtypes={"T": ("bf16", "f16", "f32")},
     tensors=(Tensor("gate", (R, D), "T"), Tensor("up", (R, D), "T"), Tensor("out", (R, D), "T", output=True)),
     scalars=(Scalar("gate_multiplier", default=1.0),),
-    # the kernels take one stride for all three
+    # the kernels take one stride for all three tensors
     legal=(
         *(stride(t, 1) == 1 for t in ("gate", "up", "out")),
         *(stride(t, 0) == stride("out", 0) for t in ("gate", "up")),

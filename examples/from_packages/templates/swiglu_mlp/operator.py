@@ -1,6 +1,7 @@
-"""The first half of a SwiGLU block of Liger-Kernel: both products of the input in one kernel, with host descriptors.
+"""The first half of a SwiGLU block of Liger-Kernel: one kernel computes both products of the input.
 
-Hooks of its configs set the descriptors' blocks, which is declared here; offsets into descriptors have 32 bits.
+Its descriptors are made by the host. Hooks of its configs set their blocks, which are declared here. Offsets into
+descriptors have 32 bits.
 """
 
 from aot_tune.spec import (
@@ -61,7 +62,7 @@ operator = Operator(
                     "desc_A": Descriptor("out", (1, BLOCK_M, BLOCK_N)),
                     "dim": D,
                     "hidden_dim": H,
-                    "bucket_M": 0,  # a key of its autotuner alone
+                    "bucket_M": 0,  # only a key of its autotuner
                     "gate_multiplier": 1.0,
                 },
                 grid,

@@ -172,11 +172,11 @@ def test_masks_may_have_infinities() -> None:
 
 
 def test_functions_are_refused_where_they_are_declared() -> None:
-    with pytest.raises(SpecError, match=r"drawn\('lengths'\) is no function"):
+    with pytest.raises(SpecError, match=r"drawn\('lengths'\) is not a function"):
         drawn("lengths")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"inputs.py:\d+\) cannot be called with \(rng, call\): too many pos"):
         drawn(lambda rng: rng)  # type: ignore[arg-type, misc]
-    with pytest.raises(SpecError, match="'block_table' has stride 0 on an axis, and values by a function"):
+    with pytest.raises(SpecError, match="'block_table' has stride 0 on an axis, and a function draws its values"):
         paged(workload=(problem(B=4, P=40, Q=8, strides={"block_table": (0, 1)}),))
 
 

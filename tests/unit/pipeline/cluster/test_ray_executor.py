@@ -201,7 +201,7 @@ def test_a_build_needs_cpus_to_compile_on_and_tells_of_models_that_it_does_not_m
     lines: list[str] = []
     executor = World(node("a", 1, gpus=2), node("b", gpus=1), gpus=others).executor(lines.append)
     executor.agree(cast(Any, plan), cast(Any, paths), [])
-    assert lines[-1] == "NOTE cuda-sm_90a is measured on H100 alone, and not on H200"
+    assert lines[-1] == "NOTE cuda-sm_90a is measured on H100 only, not on H200"
 
 
 def test_each_model_has_its_turn_where_records_of_all_are_wanted() -> None:

@@ -31,7 +31,7 @@ def test_without_ray_the_command_to_install_it_is_named(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("ray://10.0.0.1:10001", "it is for clients from outside"),
+        ("ray://10.0.0.1:10001", "ray:// is for clients outside the cluster"),
         ("head", "neither HOST:PORT nor auto"),
     ],
 )
@@ -39,7 +39,7 @@ def test_an_address_that_leads_to_no_cluster(monkeypatch: pytest.MonkeyPatch, ad
     pytest.importorskip("ray", reason="no ray: install aot_tune[ray]")
     monkeypatch.setenv("RAY_ADDRESS", address)
     said = refused()
-    assert f"no Ray cluster can be reached by RAY_ADDRESS={address}\n" in said
+    assert f"cannot reach a Ray cluster at RAY_ADDRESS={address}\n" in said
     assert why in said
 
 

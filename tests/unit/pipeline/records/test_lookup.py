@@ -166,6 +166,6 @@ def test_measurements_are_of_the_workloads_problem_whatever_the_order_of_dims_in
 def test_a_device_without_a_record_is_refused_with_those_that_have_some() -> None:
     check_devices(("Big Two",), [])  # a library without records beside one that has some
     check_devices(("Big*", "small-one"), [BIG, SMALL])
-    with pytest.raises(OptionError, match="has 'Big 1ne', of which there is no record") as refused:
+    with pytest.raises(OptionError, match="has 'Big 1ne', and there is no record of it") as refused:
         check_devices(("Small One", "Big 1ne"), [BIG, SMALL])
     assert refused.value.fix == "did you mean 'Big One'?"

@@ -1,1 +1,1 @@
-// The package includes it, and its kernels name nothing of it.
+// The package includes this file, but its kernels use nothing from it.

@@ -1,4 +1,4 @@
-// A launcher's errors: the library asks for the last error behind each, and takes an exception as a failure.
+// A launcher's errors. The library asks for the last error after each launch, and an exception is a failure.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-// What the packages' kernels use of complex numbers.
+// The part of complex numbers that the packages' kernels use.
 #pragma once
 namespace c10 {
 template <typename T>

@@ -1,6 +1,6 @@
-// What vllm's functions of the host name of PyTorch, so that sources with kernels compile without it. Nobody
-// calls them: the library launches the kernels itself. Checks and dispatch by dtype are left out, and with
-// them what they would compile kernels for.
+// The names of PyTorch that vllm's host functions use, so that sources with kernels compile without it.
+// Nobody calls these functions: the library launches the kernels itself. Checks and dispatch by dtype are
+// left out, and so are the kernels that they would compile.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,14 +18,14 @@
 #define THO_DISPATCH_SWITCH(...) (void)0
 #define TORCH_ERROR_CODE_CHECK(...) (void)0
 
-// Globals of vllm's host code would be constructed when the library is loaded, which no kernel's object may
-// have; so they become pointers.
+// Globals of vllm's host code would be constructed when the library is loaded. No kernel's object may have
+// such globals, so they become pointers.
 #define device_flags (*device_flags)
 #define device_properties (*device_properties)
 
 namespace torch {
 namespace headeronly {
-// Types beside the toolkit's, which become floats of themselves; `Of` is the one of a toolkit's type.
+// Types that replace the toolkit's and convert to float themselves. `Of` gives the type for a toolkit's type.
 template <typename T>
 struct alignas(2) Narrow {
   T x;
