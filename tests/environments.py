@@ -215,7 +215,7 @@ operator = dataclasses.replace(
     operator,
     workload={
         family: tuple(
-            sorted(operator.workload_for(family), key=lambda p: operator.flops.evaluate(operator.facts(p)))[:2]
+            sorted(operator.workload_for(family), key=lambda p: operator.flops.evaluate(operator.facts(p)))[:1]
         )
         for family in ("cpu", "cuda")
     },
@@ -233,7 +233,7 @@ def make_sdist(folder: Path) -> Path:
 def copy_source(folder: Path, sdist: Path | None = None, *, cut: bool = True) -> Path:
     """A copy of the source tree, or of an sdist, without its records.
 
-    With `cut` each operator has its two smallest problems alone.
+    With `cut` each operator has its smallest problem alone.
     """
     if sdist is None:
         shutil.copytree(ROOT, folder, ignore=_NOT_SOURCE)

@@ -105,14 +105,14 @@ def test_row_52_no_orphan_is_left_whatever_environment_it_has(bed: Any) -> None:
 def test_row_53_files_are_capped_together(bed: Any) -> None:
     measured = bed.screen("many_files")
     assert measured.status == "too-much-disk"
-    assert re.match(r"its files take \d+ MiB, 256 are allowed in ", measured.reason), measured.reason
+    assert re.match(r"its files take \d+ MiB, but only 256 are allowed in ", measured.reason), measured.reason
     assert bed.screen("good").status == "ok"
 
 
 def test_row_53_shared_memory_is_capped(bed: Any) -> None:
     measured = bed.screen("shared_memory")
     assert measured.status == "oom"
-    assert re.match(r"it shares \d+ MiB of memory, 1024 are allowed in ", measured.reason), measured.reason
+    assert re.match(r"it shares \d+ MiB of memory, but only 1024 are allowed in ", measured.reason), measured.reason
     assert bed.screen("good").status == "ok"
 
 

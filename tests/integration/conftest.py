@@ -54,7 +54,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory, sdist: Path) -> Path:
-    """What the sdist holds, read-only; its workloads are cut to two problems an operator."""
+    """What the sdist holds, read-only; its workloads are cut to a problem an operator."""
     folder = copy_source(tmp_path_factory.mktemp("source") / "aot_tune", sdist)
     make_read_only(folder)
     return folder

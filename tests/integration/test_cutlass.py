@@ -1,4 +1,4 @@
-"""CUTLASS's kernels compile and fit Hopper's registers and shared memory: those of most parts. A minute on two cores."""
+"""CUTLASS's kernels compile and fit the registers and shared memory of Hopper. A minute on two cores."""
 
 from __future__ import annotations
 
