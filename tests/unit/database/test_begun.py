@@ -118,7 +118,7 @@ def test_nothing_is_begun_where_nothing_is_read_and_written(tmp_path: Path, mode
 def test_a_cache_that_cannot_be_written_to_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "begun").write_text("")
     assert begin(location(tmp_path), "key") is None
-    assert "measures all again" in caplog.text
+    assert "measures everything again" in caplog.text
 
 
 def test_what_others_may_write_is_not_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

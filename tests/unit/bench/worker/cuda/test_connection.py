@@ -76,7 +76,7 @@ def test_another_device_than_was_asked_for_is_refused(tmp_path: Path, monkeypatc
     bed = Bed(tmp_path)
     seen = SimpleNamespace(name="Host", multi_processor_count=2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
-    with pytest.raises(FaultError, match=r"another device: Host with 2 .*, wanted Host with 1 .*: build again"):
+    with pytest.raises(FaultError, match=r"another device: Host with 2 .* instead of Host with 1 .*: build again"):
         check_device(bed.engine, bed.session._device)
     seen.multi_processor_count = 1
     check_device(bed.engine, bed.session._device)

@@ -185,7 +185,7 @@ def test_copies_that_do_not_fill_the_cache_are_told_and_not_read() -> None:
     engine = Reader(1.0, 1.0)
     probes = Probes(engine, POLICY)
     assert probes.rotation(copies(4, L2 - 1), L2) == (
-        "not all cold: the copies of cold tensors hold 0.2 MiB, 0.2 MiB are wanted"
+        "not all cold: the copies of cold tensors hold only 0.2 MiB of the 0.2 MiB that are wanted"
     )
     assert "nothing tells the size of the L2" in probes.rotation(copies(1, L2), 0)
     assert probes.rotation([], L2) == ""

@@ -287,7 +287,7 @@ def test_a_rotation_is_probed_when_that_is_asked_for(bed: Bed, monkeypatch: Any)
         assert bed.ask(messages.Prepare(key=key)) == messages.Done()
     assert asked == []
     remark = bed.ask(messages.Prepare(key=few, probe=True)).remark
-    assert remark == "not all cold: the copies of cold tensors hold 0.1 MiB, 0.2 MiB are wanted"
+    assert remark == "not all cold: the copies of cold tensors hold only 0.1 MiB of the 0.2 MiB that are wanted"
     assert bed.ask(messages.Prepare(key=many, probe=True)) == messages.Done()
     assert asked == [2 * 3, (64 << 20) >> 24]  # all tensors, twice; memory is read in tensors of the largest's size
 
