@@ -59,8 +59,8 @@ def make_layer(model: str, sizes: dict[str, int]) -> tuple[Any, Callable[[Any], 
     return LlamaDecoderLayer(llama, 0).eval().requires_grad_(False), given
 
 
-def run_worker(options: argparse.Namespace) -> None:
-    """One way in this process: it reads lines such as `16 0.2`, tokens and seconds, and writes its measurements."""
+def made_ready(options: argparse.Namespace) -> tuple[Callable[[int], Any], Callable[[], None], Any]:
+    """One way in this process: what calls the layer on so many tokens, what waits for it, what was replaced in it."""
     import torch
 
     torch.set_grad_enabled(False)
@@ -69,13 +69,13 @@ def run_worker(options: argparse.Namespace) -> None:
     with torch.device("cpu"):
         layer, given = make_layer(options.model, sizes)
     layer = layer.to(device=options.device, dtype=dtype)
-    shown = ""
+    replaced: Any = ""
     if options.worker.startswith("patched"):
         from torch_ops import load
 
         from aot_tune.torch import patch
 
-        shown = str(patch(layer, load(options.module), tuned=not options.generic))
+        replaced = patch(layer, load(options.module), tuned=not options.generic)
     run = layer
     if options.worker.endswith("compile"):
         run = torch.compile(layer, fullgraph=True, dynamic=False)
@@ -91,16 +91,24 @@ def run_worker(options: argparse.Namespace) -> None:
         x, more = inputs[tokens]
         return run(x, **more)
 
-    def wait() -> None:
-        if options.device != "cpu":
-            torch.cuda.synchronize()
+    return call, (lambda: None) if options.device == "cpu" else torch.cuda.synchronize, replaced
 
+
+def run_worker(options: argparse.Namespace) -> None:
+    """Measure one way in this process.
+
+    It reads lines of tokens and what is wanted: seconds to measure for, `result`, or `shown`.
+    """
+    call, wait, replaced = made_ready(options)
     call(FIRST)
     wait()
-    say({"first": time.time() - options.started, "shown": shown})
+    say({"first": time.time() - options.started})
     for line in sys.stdin:
         words = line.split()
         tokens = int(words[0])
+        if words[1] == "shown":  # at the end: it counts calls
+            say({"shown": str(replaced)})
+            continue
         if words[1] == "result":
             say({"result": call(tokens).float().flatten()[::tokens].tolist()})
             continue
@@ -153,9 +161,7 @@ class Contender:
             text=True,
             env={**os.environ, **where},
         )
-        said = self.hear()
-        self.first: float = said["first"]
-        self.shown: str = said["shown"]
+        self.first: float = self.hear()["first"]
 
     def hear(self) -> dict[str, Any]:
         """The next message of the process."""
@@ -192,7 +198,6 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
                 print(f"{model}, {way}: first result after {made.first:.1f} s", file=sys.stderr, flush=True)
                 if len(found[way]["first"]) == 1:
                     made.close()
-            found[way]["shown"] = made.shown
             contenders.append(made)
         check(contenders, options.dtype)
         for number in range(options.rounds):
@@ -201,6 +206,7 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
                 for one in contenders:
                     found[one.way]["us"][tokens].append(one.ask(f"{tokens} {options.seconds}")["us"])
         for one in contenders:
+            found[one.way]["shown"] = one.ask("0 shown")["shown"]
             one.close()
     return found
 
