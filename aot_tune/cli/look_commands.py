@@ -17,7 +17,10 @@ from aot_tune.cli.options_text import options_text
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 
-__all__ = ["add_commands", "print_json"]
+__all__ = ["OWN_LIBRARY", "add_commands", "print_json"]
+
+OWN_LIBRARY = "; for a library of your own add --module, such as --module my_kernels.ops"
+"""What to add to an error on an operator that the bundled library does not have."""
 
 
 def add_commands(commands: Any) -> None:
@@ -75,7 +78,7 @@ def _explain(given: argparse.Namespace) -> int:
     if given.operator not in known:
         fix = did_you_mean(given.operator, known)
         if given.module == BUNDLED_MODULE:
-            fix += "; for a library of your own add --module, such as --module my_kernels.ops"
+            fix += OWN_LIBRARY
         raise BuildError(f"module {given.module} has no operator {given.operator!r}", fix=fix)
     if not stated:
         raise OptionError("no call is stated", fix="write its dims, such as M=16 N=4096 K=4096")

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.cli.look_commands import print_json
-from aot_tune.report import Report, format_report, read_report
+from aot_tune.cli.look_commands import OWN_LIBRARY, print_json
+from aot_tune.report import Report, format_report, in_reading_order, read_report
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
 
@@ -64,9 +64,12 @@ def _report(given: argparse.Namespace) -> int:
     known = {one.operator for one in report.operators}
     for name in given.operators:
         if name not in known:
-            raise BuildError(f"the report has no operator {name!r}", fix=did_you_mean(name, known))
+            own = given.file is None and given.module == BUNDLED_MODULE
+            fix = f"{did_you_mean(name, known)}{OWN_LIBRARY if own else ''}"
+            raise BuildError(f"the report has no operator {name!r}", fix=fix)
     shown = tuple(r for r in report.operators if not given.operators or r.operator in given.operators)
     report = msgspec.structs.replace(report, operators=shown)
+    report = report if given.json else in_reading_order(report)
     if given.html is not None:
         _write_page(report, given.html)
         return 0

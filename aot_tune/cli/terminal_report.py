@@ -14,11 +14,13 @@ from rich.text import Text
 from aot_tune.report import OperatorReport, ProblemRow, Report, format_resources, format_time
 from aot_tune.report.report_words import (
     curve_lines,
+    held_out_of,
     on_others_text,
     percent_text,
     remark_lines,
     speedup_text,
     tried_text,
+    use_text,
 )
 
 __all__ = ["show_report"]
@@ -78,7 +80,7 @@ def _overview(operators: Sequence[OperatorReport], width: int) -> RenderableType
     for head in ("problems", *(() if narrow else ("kept",)), "x", "regret", *(() if narrow else ("held out",))):
         table.add_column(head, justify="right", no_wrap=True)
     for one in operators:
-        held = one.survey.mean if one.survey is not None else one.held_out_regret
+        held = held_out_of(one)
         named = [Text(one.operator, _NAME)] if narrow else [Text(one.operator, _NAME), Text(one.target)]
         cells: list[RenderableType] = [
             *named,
@@ -157,7 +159,7 @@ def _listed(rows: Sequence[ProblemRow]) -> Group:
 
 def _kept(one: OperatorReport) -> Iterator[RenderableType]:
     for row in one.variants:
-        facts = [f"{row.bytes} bytes", f"{row.wins} problem{'s' * (row.wins != 1)}"]
+        facts = [f"{row.bytes} bytes", use_text(one, row)]
         facts += [format_resources(row.resources)] if row.resources else []
         facts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
         facts += ["rebuilt by another compiler than the record's"] if row.rebuilt else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
 from aot_tune.plan.library_plan import Plan, read_plan
 from aot_tune.plan.options import TOLERANT
-from aot_tune.report import Report, format_report
+from aot_tune.report import Report, format_report, in_reading_order
 from aot_tune.search import Budget
 from aot_tune.support.errors import BuildError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
@@ -63,7 +64,7 @@ def build(directory: Path) -> None:
             f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
             f"{shown_again(plan, directory)}:"
         )
-        sys.stdout.write(format_report(report))
+        sys.stdout.write(format_report(in_reading_order(report)))
         sys.stdout.flush()
 
 
@@ -80,6 +81,8 @@ def shown_again(plan: Plan, directory: Path) -> str:
     """How to see the report again. The report of the bundled operators is installed with them."""
     if plan.prefix == BUNDLED_PREFIX:
         return "`aot-tune report` shows this again"
+    if plan.module and directory.is_relative_to(tempfile.gettempdir()):  # pip removes its build folder
+        return f"`aot-tune report --module PACKAGE.{plan.module}` shows this again once PACKAGE is installed"
     report = shlex.quote(str(directory / "report.json"))
     return f"`aot-tune report --file {report}` shows this again while that file is there"
 

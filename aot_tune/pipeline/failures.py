@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from aot_tune.support.errors import (
@@ -15,7 +15,7 @@ from aot_tune.support.errors import (
     WorkerError,
 )
 
-__all__ = ["Failures"]
+__all__ = ["Failures", "crash_hint"]
 
 _OF_THE_MACHINE = (CacheError, OptionError, ToolchainError, WorkerError)
 """Errors that would fail every operator alike. They end the build at once."""
@@ -84,3 +84,8 @@ class Failures:
             why="\n       ".join(line for told in self.told() for line in told.splitlines()),
             fix="mend them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out",
         )
+
+
+def crash_hint(statuses: Iterable[str]) -> str:
+    """What else to look for if a candidate crashed: compilers let a function end without its result."""
+    return " (a `launch` that does not end with `return` crashes, too)" if "crashed" in statuses else ""

@@ -48,6 +48,10 @@ class PendingWork:
             self._on[name] = Durations(rates=ON_CPU if family(name).on_host else ON_GPU)
         self.durations = self._on[name]
 
+    def within(self, budget: Budget) -> None:
+        """From now on no estimate is above what this budget has left: that of a target, say."""
+        self._budget = budget
+
     def expect(self, evidences: Iterable[Evidence], entries: Sequence[Entry], *, least_race: float = 0.0) -> None:
         """State the work on a target: compile and try `entries`, and try all that has an object.
 

@@ -139,6 +139,7 @@ class Session:
         """
         self._kept = kept
         self.turn = self.budget.part(max(targets, 1), kept, most)
+        self.pending.within(self.turn)
 
     def keep(self, seconds: float) -> None:
         """Update the seconds that are kept for the steps after tuning. Other programs may have started or ended."""

@@ -29,7 +29,7 @@ from aot_tune.report.report_records import (
     TimeSpent,
     VariantRow,
 )
-from aot_tune.report.report_words import format_time
+from aot_tune.report.report_words import format_time, in_reading_order
 from aot_tune.report.table import columns, format_report
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "format_report",
     "format_resources",
     "format_time",
+    "in_reading_order",
     "policy_lines",
     "read_report",
 ]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow
+import msgspec
+
+from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report, VariantRow
 
 __all__ = [
     "curve_lines",
     "format_time",
     "held_out_of",
+    "in_reading_order",
     "on_others_text",
     "percent_text",
     "remark_lines",
     "slower_line",
     "speedup_text",
     "tried_text",
+    "use_text",
 ]
 
 _SLOWER = 0.95
@@ -69,6 +73,21 @@ def held_out_of(one: OperatorReport) -> float | None:
         return one.survey.mean
     judged = len(one.problems) - one.not_held_out
     return one.held_out_regret if judged >= _ENOUGH else None
+
+
+def use_text(one: OperatorReport, row: VariantRow) -> str:
+    """What a variant is kept for."""
+    if row.wins or one.survey is None:
+        return f"{row.wins} problem{'s' * (row.wins != 1)}"
+    return "other shapes"
+
+
+def in_reading_order(report: Report) -> Report:
+    """The report with the newest target of each operator first: on a CPU that built it, this is its own."""
+    names = list(dict.fromkeys(one.operator for one in report.operators))
+    places = {target: place for place, target in enumerate(report.targets)}
+    order = sorted(report.operators, key=lambda one: (names.index(one.operator), -places.get(one.target, 0)))
+    return msgspec.structs.replace(report, operators=tuple(order))
 
 
 def on_others_text(one: OperatorReport) -> str:

@@ -17,6 +17,7 @@ from aot_tune.report.report_words import (
     slower_line,
     speedup_text,
     tried_text,
+    use_text,
 )
 
 __all__ = ["columns", "format_report"]
@@ -72,7 +73,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         rebuilt += ", results vary between runs" if variant.varies else ""
         lines.append(
             f"  kept {variant.name}: {variant.label} ({variant.bytes} bytes, "
-            f"{_use(one, variant)}{rebuilt}{_code(variant)})"
+            f"{use_text(one, variant)}{rebuilt}{_code(variant)})"
         )
     for failure in one.failures[:failures]:
         times = f" on {failure.count} problems" if failure.count > 1 else ""
@@ -82,13 +83,6 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if len(one.failures) > failures:
         lines.append(f"  and {len(one.failures) - failures} more dropped; `--failures` of `aot-tune report` lists them")
     return lines
-
-
-def _use(one: OperatorReport, row: VariantRow) -> str:
-    """What a variant is kept for."""
-    if row.wins or one.survey is None:
-        return f"{row.wins} problem{'s' * (row.wins != 1)}"
-    return "other shapes"
 
 
 def _code(row: VariantRow) -> str:

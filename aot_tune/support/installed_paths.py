@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 
 from aot_tune.support.errors import BuildError
@@ -77,7 +78,15 @@ def installed_report(module: str = BUNDLED_MODULE) -> Path:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError) as error:
         raise _no_module(module, str(error)) from error
-    if spec is None or spec.origin is None:
+    if spec is None:
+        raise _no_module(module, "there is no such module")
+    if inside := _libraries_in(spec.submodule_search_locations or ()):
+        raise BuildError(
+            f"{module} is a package, not the module of a library",
+            why="a library's module is inside its package, with its report beside it",
+            fix=f"name the module: {module}.{inside[0]}",
+        )
+    if spec.origin is None:
         raise _no_module(module, "there is no such module")
     path = Path(spec.origin).parent / "report.json"
     if not path.is_file():
@@ -91,3 +100,13 @@ def installed_report(module: str = BUNDLED_MODULE) -> Path:
 
 def _no_module(module: str, why: str) -> BuildError:
     return BuildError(f"module {module} is not installed here", why=why, fix="install it, or name a report with --file")
+
+
+def _libraries_in(package: Iterable[str]) -> list[str]:
+    """The modules below the folders of a package that have a report beside them, by their names in it."""
+    found = set[str]()
+    for folder in map(Path, package):
+        beside = (report.parent for report in folder.rglob("report.json"))
+        files = (file for one in beside for file in one.glob("*.abi3.so"))
+        found.update(".".join((*file.parent.relative_to(folder).parts, file.name.split(".")[0])) for file in files)
+    return sorted(found)

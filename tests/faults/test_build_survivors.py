@@ -62,6 +62,7 @@ def test_no_survivor_fails_by_default_with_a_reason_for_each(
     assert end.count(f": {status}: ") + end.count(": the same; again: aot-tune try twice ") == 5
     assert reason in end
     assert "AOT_TUNE_NO_SURVIVOR=generic" in end
+    assert ("does not end with `return` crashes" in end) == (status == "crashed")
     assert "Traceback" not in said
     assert not (project.folder / "build" / "manifest.json").exists()
 

@@ -27,8 +27,9 @@ def built(project: Project, compiler: Compiler) -> tuple[int, int, int]:
     compiler.clear()
     project.configure("--database", project.folder / "tuning")
     said = project.build()
-    counts = re.search(r": (\d+) measurements made, (\d+) known from before", said)
+    counts = re.search(r": (\d+) measurements made, (\d+) known from before \((\d+) from the records\)", said)
     assert counts is not None, said
+    assert counts[2] == counts[3]
     return int(counts[1]), int(counts[2]), compiler.candidates()
 
 

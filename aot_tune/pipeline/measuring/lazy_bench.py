@@ -124,7 +124,7 @@ class LazyBench:
             ToolchainError: when the object does not link, or when only a record knows it and it does not compile here.
         """
         if entry.object is None:  # a record knows it, but not on this problem
-            self.session.compile([entry], "again")
+            self.session.compile([entry], "")
         if entry.object is None or not entry.compiled:
             raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
         return self.shared.link(entry.candidate.backend, entry.object, entry.rendered.compile)

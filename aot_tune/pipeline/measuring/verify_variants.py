@@ -17,6 +17,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
+from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -194,7 +195,7 @@ def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[
                 raise BuildError(
                     f"operator {loaded.operator.name!r}: its generic kernel fails on '{m.problem.id}'",
                     why=f"{m.status}: {m.reason}",
-                    fix=f"mend {loaded.operator.kernel(generic.candidate.kernel).source}; "
+                    fix=f"mend {loaded.operator.kernel(generic.candidate.kernel).source}{crash_hint([m.status])}; "
                     "it serves every call that no other variant serves. "
                     f"To try again: {again(loaded.operator, generic, generic.candidate.target, m.problem)}",
                 )

@@ -161,7 +161,7 @@ class Repeats:
             return  # the record would have decided in `auto`
         left = self._left(evidence)
         if left:
-            session.progress.line(f"the next build cannot take this one's files: {left}")
+            session.progress.line(f"an unchanged build will do some of the work again: {left}")
             return
         try:
             self._keep(self._folder, directory, files, recorded)
@@ -186,7 +186,9 @@ class Repeats:
         )
         lost = sorted(name for name, digest in kept.modules.items() if not digest)
         if lost:
-            session.progress.line(f"the next build cannot take this one's files: the file of module {lost[0]} is gone")
+            session.progress.line(
+                f"an unchanged build will do some of the work again: the file of module {lost[0]} is gone"
+            )
             return
         temporaries = room.parent / TEMPORARIES
         fresh = new_temporary(temporaries)
@@ -206,7 +208,7 @@ class Repeats:
         try:
             return _Begun(*build_key(self._session, self._paths), module_digests(modules))
         except (UnlistedError, OSError, ValueError, OverflowError) as error:  # such as names that are not text
-            self._session.progress.line(f"the next build cannot take this one's files: {error}")
+            self._session.progress.line(f"an unchanged build will do some of the work again: {error}")
             return None
 
     def _left(self, evidence: Mapping[str, Sequence[Evidence]]) -> str:

@@ -50,6 +50,7 @@ def tune_older(
             known_here(session, loaded.operator, pool.device, evidence.entries).give(evidence)
     entries = [e for _, evidence in pairs for e in evidence.entries.values() if e.object is None and evidence.lacks(e)]
     session.pending.expect([evidence for _, evidence in pairs], entries)
+    session.progress.line(f"{target.name}, for older CPUs: begins, for {session.turn.left:.0f} s at most")
     tuning = BudgetTuning(session, pool, pairs)
     tuning.run(entries)
     short = tuning.lacks_time()

@@ -114,8 +114,7 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
         recorded = _tune_all(session, target, pool, vendors, pairs)
         for _, evidence in pairs if session.turn.seconds is not None else ():
             evidence.remark(left_undone(evidence))
-        known_before = pool.reused + recorded
-        session.progress.line(f"{target.name}: {pool.measured} measurements made, {known_before} known from before")
+        session.progress.line(f"{target.name}: {pool.measured} measurements made, {_known(pool.reused, recorded)}")
         if pool.measured:
             for what, seconds in pool.spent.items():
                 session.spent.add("device", what, seconds, target.name)
@@ -129,6 +128,13 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
             for name, older in tune_older(session, session.older, pool, pairs).items():
                 found[name].append(older)
         session.end_turn()  # ending the workers and removing files may take seconds
+
+
+def _known(cached: int, recorded: int) -> str:
+    """How many measurements were known, and from where."""
+    sources = {"from the records": recorded, "from the cache": cached}
+    told = ", ".join(f"{count} {where}" for where, count in sources.items() if count)
+    return f"{cached + recorded} known from before{f' ({told})' if told else ''}"
 
 
 def _tune_all(

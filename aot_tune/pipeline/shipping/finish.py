@@ -22,6 +22,7 @@ from aot_tune.link import (
     generate,
 )
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
+from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in
@@ -54,12 +55,13 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     others = [c for c, e in evidence.entries.items() if not e.candidate.generic and not fills_in(evidence, e)]
     survived = not others or not all(evidence.failed(c) for c in others)
     if not survived and session.options.no_survivor == "fail" and not evidence.brief:
+        failures = failures_of(evidence)
         alone = "ship only the generic variant with AOT_TUNE_NO_SURVIVOR=generic"
         works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
         raise NoSurvivorError(
             f"operator {operator.name!r} on {evidence.target.name}: no candidate survived",
-            why="\n       ".join(_told(failures_of(evidence)[:20])),
-            fix="mend the kernels" + (f", or {alone}" if all(works) else ""),
+            why="\n       ".join(_told(failures[:20])),
+            fix="mend the kernels" + crash_hint(f.status for f in failures) + (f", or {alone}" if all(works) else ""),
         )
     if not survived:
         evidence.nothing_survived()

@@ -129,6 +129,11 @@ def test_report_of_a_module(
     (package / "report.json").write_bytes(msgspec.json.encode(report))
     assert main(["report", "--module", "somebodys.ops"]) == 0
     assert "library   theirs" in capsys.readouterr().out
+    (package / "ops.abi3.so").touch()
+    assert main(["report", "--module", "somebodys"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("aot-tune: somebodys is a package, not the module of a library\n")
+    assert said.endswith("  fix: name the module: somebodys.ops\n")
     for absent in ("somebodys.opps", "nobodys.ops"):
         assert main(["report", "--module", absent]) == 1
         assert f"module {absent} is not installed here" in capsys.readouterr().err

@@ -25,6 +25,17 @@ from aot_tune.report.html_page import html_page
 ESCAPE = "\x1b["
 
 
+@pytest.mark.parametrize(("judged", "shown"), [(5, "7.0 %"), (4, "-")])
+def test_a_regret_over_too_few_shapes_is_not_in_the_overview(tmp_path: Path, judged: int, shown: str) -> None:
+    rows = PRODUCT.problems[:1] * 9
+    one = msgspec.structs.replace(PRODUCT, survey=None, problems=rows, held_out_regret=0.07, not_held_out=9 - judged)
+    file = tmp_path / "report.json"
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(REPORT, operators=(one, one))))
+    lines = [line.split() for line in on_terminal(file, 120, NO_COLOR="1").splitlines()]
+    (row, _) = (words for words in lines if words[:2] == [one.operator, one.target])
+    assert " ".join(row).endswith(shown)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     file = tmp_path / "report.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,11 +30,13 @@ from aot_tune.spec import Kernel, Parameter, problem
 
 
 def test_the_command_that_shows_the_report_again() -> None:
-    def told(prefix: str) -> str:
-        return shown_again(SimpleNamespace(prefix=prefix), Path("/some where/mine"))  # type: ignore[arg-type]
+    def told(prefix: str, folder: str = "/some where/mine") -> str:
+        return shown_again(SimpleNamespace(prefix=prefix, module="ops"), Path(folder))  # type: ignore[arg-type]
 
     assert told("aot_tune") == "`aot-tune report` shows this again"
     assert told("mine").startswith("`aot-tune report --file '/some where/mine/report.json'` shows this again while")
+    in_pip = told("mine", f"{tempfile.gettempdir()}/tmp1234/build")
+    assert in_pip == "`aot-tune report --module PACKAGE.ops` shows this again once PACKAGE is installed"
 
 
 def test_a_recorded_config_is_told_as_it_was_declared() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -86,6 +87,18 @@ def test_what_was_screened_for_one_target_waits_for_no_race_on_the_next() -> Non
         found.screened(task, 1.0, 0.0, "")
         found.screened(task, 1.0, 0.0, "")
         assert list(found.races()) == [task]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(None, "about 40 s left"), (52.0, "about 2 s left")])
+def test_no_estimate_is_above_what_the_target_has_left(seconds: float | None, said: str) -> None:
+    now, out = [0.0], io.StringIO()
+    found = PendingWork(Progress(out, clock=lambda: now[0]), Budget(None))
+    found.within(Budget(seconds, clock=lambda: now[0]))
+    found.expect([evidence(FAST, GENERIC)], [FAST, GENERIC])
+    for _ in range(5):
+        now[0] += 10.0
+        found.screened(task_of(OPERATOR, ONE), 10.0, 0.0, "x")
+    assert said in out.getvalue()
 
 
 def test_what_was_learned_on_one_family_of_devices_says_nothing_of_another() -> None:

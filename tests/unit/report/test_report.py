@@ -30,7 +30,7 @@ from aot_tune.report import (
     policy_lines,
     read_report,
 )
-from aot_tune.report.report_words import held_out_of, slower_line
+from aot_tune.report.report_words import held_out_of, in_reading_order, slower_line
 from aot_tune.spec import problem
 from aot_tune.support.errors import BuildError
 
@@ -400,6 +400,14 @@ def test_too_few_shapes_that_were_left_out_tell_nothing() -> None:
     rows = [timed(f"N={n}", 200.0) for n in range(6)]
     assert held_out_of(of_rows(*rows, held_out_regret=4.2, not_held_out=2)) is None
     assert held_out_of(of_rows(*rows, held_out_regret=4.2, not_held_out=1)) == 4.2
+
+
+def test_the_newest_target_of_an_operator_is_read_first() -> None:
+    old, new = "cpu-x86-64-v3", "cpu-x86-64-v4"
+    rows = [msgspec.structs.replace(REPORT.operators[0], operator=o, target=t) for o in ("b", "a") for t in (old, new)]
+    report = msgspec.structs.replace(REPORT, targets=(old, new), operators=tuple(rows))
+    told = [(one.operator, one.target) for one in in_reading_order(report).operators]
+    assert told == [("b", new), ("b", old), ("a", new), ("a", old)]
 
 
 def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None:
