@@ -102,7 +102,8 @@ class Screen:
 
 
 @pytest.mark.parametrize("columns", [40, 200])
-def test_a_terminal_has_one_line_that_changes(columns: int) -> None:
+def test_a_terminal_has_one_line_that_changes(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     screen, clock = Screen(columns), Clock()
     with os.fdopen(screen.theirs, "w", encoding="utf-8") as terminal:
         progress = Progress(terminal, clock)
