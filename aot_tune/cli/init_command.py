@@ -54,7 +54,7 @@ def _init(given: argparse.Namespace) -> int:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BuildError(
-                f"{folder} is there and not an empty folder",
+                f"{folder} exists and is not an empty folder",
                 why="this command overwrites nothing",
                 fix="take another name, or run this elsewhere",
             )

@@ -76,7 +76,7 @@ def test_nothing_is_written_over(
     for name in ("full", "file"):
         assert main(["init", name]) == 1
         said = capsys.readouterr().err
-        assert f"{name} is there and not an empty folder" in said
+        assert f"{name} exists and is not an empty folder" in said
         assert "fix: take another name" in said
     assert [p.name for p in (tmp_path / "full").iterdir()] == ["mine.txt"]
     assert (tmp_path / "file").read_text() == "mine"
