@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-WAYS = ("eager", "compile", "max-autotune", "patched", "patched, compile")
+WAYS = ("eager", "compile", "max-autotune", "patched", "patched, compile", "patched, graphs")
 TOKENS = (1, 16, 512)
 FIRST = 16
 """Number of tokens of the first result."""
@@ -79,6 +79,8 @@ def made_ready(options: argparse.Namespace) -> tuple[Callable[[int], Any], Calla
     run = layer
     if options.worker.endswith("compile"):
         run = torch.compile(layer, fullgraph=True, dynamic=False)
+    elif options.worker.endswith("graphs"):  # CUDA graphs, as max-autotune has them
+        run = torch.compile(layer, fullgraph=True, dynamic=False, mode="reduce-overhead")
     elif options.worker == "max-autotune":
         run = torch.compile(layer, fullgraph=True, dynamic=False, mode="max-autotune")
     inputs = {}

@@ -37,7 +37,7 @@ _CERTAIN = 2.0
 """A shape is certainly slower if it is slower by this many standard errors of the mean log ratio over rounds."""
 
 
-_MOST_ELEMENTS = 2**28
+_LARGE_ELEMENTS, _MOST_ELEMENTS = 2**25, 2**28
 COPIED = 8 * 10**6
 """A call of at least this many bytes is compared with a copy."""
 _SIZES = {"8 to 16 MB": (COPIED, 16 * 10**6), "128 MB on": (128 * 10**6, 2**60)}
@@ -104,13 +104,16 @@ def row_shapes(count: int, seed: int) -> list[Shape]:
 
 
 def any_row_shapes(count: int, seed: int) -> list[Shape]:
-    """The same with any widths from 1 to 160000, every other one odd. A tensor has at most 2**28 elements."""
+    """The same with any widths from 1 to 160000, every other one odd.
+
+    A tensor has at most 2**28 elements. A fourth have at least 2**25: 128 MB read and written in two bytes each.
+    """
     draw = _Draw(f"unseen rows of any width {seed}")
     found: dict[Shape, None] = {}
     while len(found) < count:
         rows, width = draw.choice((1, draw.log(2, 64), draw.log(2, 16384))), draw.log(1, 160000)
         shape = rows, width | 1 if len(found) % 2 else width + width % 2
-        if math.prod(shape) <= _MOST_ELEMENTS:
+        if (_LARGE_ELEMENTS if len(found) % 8 > 5 else 1) <= math.prod(shape) <= _MOST_ELEMENTS:
             found[shape] = None
     return list(found)
 
