@@ -198,7 +198,7 @@ def test_right_kernels_are_timed_on_what_they_were_verified_on(library: Library)
     [
         ("HOW=idle", r"(x|residual)\[\d+, \d+\]: got"),
         ("HOW=more", r"(x|residual)\[\d+, \d+\]: got"),
-        ("PAIRS=False", r"out\[\d+, \d+\]: got .*'out' in the memory of 'x'"),
+        ("PAIRS=0", r"out\[\d+, \d+\]: got .*'out' in the memory of 'x'"),
     ],
 )
 def test_wrong_kernels_are_dropped(library: Library, config: str, words: str) -> None:

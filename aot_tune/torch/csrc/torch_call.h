@@ -34,7 +34,7 @@ constexpr uint8_t kComplex = 5;  // DLPack's code; no operator takes them
 
 // Frees the memory in which torch keeps an optional argument.
 inline void free_optional(StableIValue* held) {
-#if TORCH_FEATURE_VERSION >= TORCH_VERSION_2_13_0
+#if defined(TORCH_VERSION_2_13_0) && TORCH_FEATURE_VERSION >= TORCH_VERSION_2_13_0
   torch_delete_stable_ivalue(held);
 #else
   delete held;

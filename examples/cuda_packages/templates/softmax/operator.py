@@ -31,7 +31,7 @@ def reference(xp, call):
 operator = Operator(
     name="softmax",
     dims=("R", "V"),
-    tensors=(Tensor("logits", (R, V)), Tensor("output", (R, V), output=True)),
+    tensors=(Tensor("logits", (R, V), finite=True), Tensor("output", (R, V), output=True)),
     scalars=(Scalar("temperature", default=0.7),),
     legal=(
         *(alignment(t) >= 16 for t in ("logits", "output")),

@@ -24,7 +24,7 @@ def grid(meta):
 
 
 def reference(xp, call):
-    return {"out": xp.matmul(call.a * call.row_scale[:, None], call.b * call.col_scale)}
+    return {"out": xp.matmul(1.0 * call.a, 1.0 * call.b) * call.row_scale[:, None] * call.col_scale}
 
 
 operator = Operator(
