@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +38,35 @@ def own_launcher(folder: Path, warps: int, nvcc: str) -> Any:
     return ctypes.CDLL(str(folder / "own.so")).call_gemv
 
 
-def recorded(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
+def recorded(call: Callable[[], object], calls: int = CALLS) -> torch.cuda.CUDAGraph:
     """A graph of many calls."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(CALLS):
+        for _ in range(calls):
             call()
     return graph
 
 
-def played(graph: torch.cuda.CUDAGraph) -> float:
+def played(graph: torch.cuda.CUDAGraph, calls: int = CALLS) -> float:
     """Microseconds per call in a graph."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     graph.replay()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) * 1000 / CALLS
+    return begin.elapsed_time(end) * 1000 / calls
+
+
+def turns(graphs: Sequence[torch.cuda.CUDAGraph], calls: int = CALLS) -> list[list[float]]:
+    """Microseconds per call of each graph in each round. In each round, another graph is first."""
+    times: list[list[float]] = [[] for _ in graphs]
+    for turn in range(ROUNDS):
+        for number in range(len(graphs)):
+            which = (turn + number) % len(graphs)
+            times[which].append(played(graphs[which], calls))
+    return times
 
 
 def compared(ops: Any, folder: Path, nvcc: str, rows: int, columns: int) -> dict[str, float]:
@@ -77,10 +87,7 @@ def compared(ops: Any, folder: Path, nvcc: str, rows: int, columns: int) -> dict
     graphs = [recorded(lambda: ops.gemv(matrix, x, out=y)), recorded(by_itself)]
     if not torch.equal(y, other):
         sys.exit(f"results differ on {rows} x {columns}")
-    times: list[list[float]] = [[], []]
-    for turn in range(ROUNDS):
-        for which in (0, 1) if turn % 2 else (1, 0):
-            times[which].append(played(graphs[which]))
+    times = turns(graphs)
     ratios = [a / b for a, b in zip(*times, strict=True)]
     more = [a - b for a, b in zip(*times, strict=True)]
     return {

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import importlib
 import math
 import os
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jit_calls import JitCall
 from native import compile_library
 
 from aot_tune.compile import Toolchain, target_by_name, toolchain_for
 from aot_tune.compile.toolchain import generic_targets
 from aot_tune.render import Candidate, Renderer, candidates_for
-from aot_tune.render.triton.binding import Argument, bind, resolved
+from aot_tune.render.triton.binding import resolved
 from aot_tune.render.triton.recipe import Recipe, read_recipe
-from aot_tune.render.triton.specialize import known_value
-from aot_tune.spec import DTYPES, Buffer, Config, Descriptor, Expr, Kernel, Operator, Problem
+from aot_tune.spec import Config, Kernel, Operator, Problem
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.triton.read_declarations import read_functions, with_declarations
 
@@ -49,37 +48,18 @@ class Built:
     image: Path
     library: Path
 
-    def facts(self) -> dict[str, int]:
-        """All that is known of the call and of the config."""
-        config = {f"parameter.{n}": int(v) for n, v in self.candidate.config.items() if not isinstance(v, str)}
-        return {**self.operator.facts(self.problem), **config}
+    @property
+    def call(self) -> JitCall:
+        """The same call by the JIT."""
+        return JitCall(self.operator, self.kernel, self.candidate.config, self.candidate.target, self.problem)
 
     def arguments(self, tensors: Mapping[str, Any], multiprocessors: int = 1) -> dict[str, Any]:
         """What the JIT gets for the same call, by parameter. Launch options are not part of it."""
-        facts = {**self.facts(), "device.multiprocessors": multiprocessors}
-        passed = bind(self.operator, self.kernel, self.candidate.target)
-        return {a.name: self._argument(a, facts, tensors) for a in passed}
-
-    def _argument(self, a: Argument, facts: Mapping[str, int], tensors: Mapping[str, Any]) -> Any:
-        readers: dict[str, Callable[[], Any]] = {
-            "pointer": lambda: tensors.get(a.tensor),
-            "integer": lambda: known_value(a, self.candidate.config, facts),
-            "scalar": lambda: next(s.default for s in self.operator.scalars if s.name == a.value),
-            "parameter": lambda: self.candidate.config[a.name],
-            "constant": lambda: a.value,
-            "buffer": lambda: _buffer(a.buffer, facts),
-            "descriptor": lambda: _descriptor(a.descriptor, facts, tensors[a.tensor]),
-            "dtype": lambda: getattr(_module("triton.language"), self.operator.tensor(a.tensor).dtype.torch),
-        }
-        return readers[a.kind]()
+        return self.call.arguments(tensors, multiprocessors)
 
     def grid(self, arguments: Mapping[str, Any], multiprocessors: int = 1) -> tuple[int, int, int]:
         """Blocks along each axis."""
-        assert self.kernel.triton is not None
-        given, facts = self.kernel.triton.grid, {**self.facts(), "device.multiprocessors": multiprocessors}
-        extents = given({**arguments, **self.candidate.config}) if callable(given) else given
-        whole = [e.evaluate(facts) if isinstance(e, Expr) else int(e) for e in extents]
-        return tuple([*whole, 1, 1][:3])  # type: ignore[return-value]
+        return self.call.grid(arguments, multiprocessors)
 
     def slots(self, arguments: Mapping[str, Any]) -> list[int]:
         """The bits of each parameter of the kernel, for a bare launch."""
@@ -93,26 +73,6 @@ class Built:
             elif kind != "constexpr":
                 found.append(int(value) & 0xFFFFFFFFFFFFFFFF)
         return [*found, 0, 0]  # kernels that are launched bare have no scratch memory
-
-
-def _module(name: str) -> Any:
-    """A module that only some parts of a benchmark need."""
-    return importlib.import_module(name)
-
-
-def _buffer(given: Buffer | None, facts: Mapping[str, int]) -> Any:
-    assert given is not None
-    torch = _module("torch")
-    count = given.count.evaluate(facts) if isinstance(given.count, Expr) else given.count
-    return torch.zeros(count, dtype=getattr(torch, DTYPES[given.dtype_name].torch), device="cuda")
-
-
-def _descriptor(given: Descriptor | None, facts: Mapping[str, int], tensor: Any) -> Any:
-    assert given is not None
-    made = _module("triton.tools.tensor_descriptor").TensorDescriptor
-    block = [e.evaluate(facts) if isinstance(e, Expr) else e for e in given.block]
-    view = tensor.permute(given.order) if given.order else tensor
-    return made(view, list(view.shape), list(view.stride()), block, padding=given.padding)
 
 
 def read_operator(root: Path, name: str, target: str) -> Operator:

@@ -1,0 +1,113 @@
+"""Functions of packages that examples/from_packages declares, by Triton's own launcher."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from jit_calls import JitCall
+from package_calls import PackageCall
+
+from aot_tune.compile import target_by_name
+from aot_tune.render.triton.binding import resolved
+from aot_tune.spec import Operator
+from aot_tune.spec.load_operators import load_operator, operator_folders
+from aot_tune.triton.load_function import load
+from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
+
+__all__ = ["TEMPLATES", "forced_kernels", "is_package", "jit_function", "launcher", "public", "read_operators"]
+
+TEMPLATES = Path(__file__).resolve().parents[1] / "examples" / "from_packages" / "templates"
+
+_LIGER = "liger_kernel.ops"
+_PUBLIC: dict[str, tuple[str, Callable[[Any, Mapping[str, Any]], object]]] = {
+    "rms_norm/liger": (
+        f"{_LIGER}.rms_norm:rms_norm_forward",
+        lambda function, t: function(t["x"], t["weight"], 1e-6, 0.0, "llama", None),
+    ),
+    "layer_norm/liger": (
+        f"{_LIGER}.layer_norm:layer_norm_forward",
+        lambda function, t: function(t["x"], t["weight"], t["bias"], 1e-5),
+    ),
+    "swiglu/liger": (f"{_LIGER}.swiglu:swiglu_forward", lambda function, t: function(t["gate"], t["up"])),
+    "rope/liger": (
+        f"{_LIGER}.rope:rope_forward",
+        lambda function, t: function(t["q"].transpose(1, 2), t["k"].transpose(1, 2), t["cos"], t["sin"]),
+    ),
+}
+"""The packages' functions that users call, where one is a single launch. They choose configs and make outputs."""
+
+
+def read_operators(targets: Sequence[str]) -> dict[str, Operator]:
+    """The example's operators, with what their functions declare for these targets."""
+    os.environ["AOT_TUNE_TEMPLATE_ROOTS"] = str(TEMPLATES)
+    declared = {folder.name: load_operator(folder) for folder in operator_folders([TEMPLATES])}
+
+    def read(target: str) -> Inspections:
+        found, missing = read_functions(declared, [target_by_name(target)], [], [TEMPLATES], os.environ)
+        if missing:
+            raise SystemExit(f"benchmarks: {missing}")
+        return found
+
+    both: Inspections = {}
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(read, targets):
+            for name, by_target in found.items():
+                both.setdefault(name, {}).update(by_target)
+    return {name: with_declarations(op, both, ["cuda"]) for name, op in declared.items()}
+
+
+def is_package(operator: Operator, kernel: str) -> bool:
+    """Whether a kernel is a function of a package, not of the example itself."""
+    function = operator.kernel(kernel).triton
+    return function is not None and not function.place.endswith(".py")
+
+
+def forced_kernels(operator: Operator, variants: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Tuned kernels of packages that the library has for an operator."""
+    found = (v["kernel"] for v in variants if v["target"].startswith("cuda") and not v["generic"])
+    return [name for name in dict.fromkeys(found) if is_package(operator, name)]
+
+
+def jit_function(reference: str) -> Any:
+    """The @triton.jit function that a reference names, without its other decorators."""
+    found: Any = load(reference, [str(TEMPLATES)])
+    while hasattr(found, "fn") and not hasattr(found, "params"):
+        found = found.fn
+    return found
+
+
+def launcher(
+    call: PackageCall, operator: Operator, variant: Mapping[str, Any], function: Any, multiprocessors: int
+) -> Callable[[], object]:
+    """The call by Triton's own launcher, with the config of a variant. `operator` has the functions' declarations."""
+    kernel = resolved(operator.kernel(variant["kernel"]), variant["target"])
+    kernels = tuple(kernel if k.name == kernel.name else k for k in operator.kernels)
+    concrete = dataclasses.replace(operator, kernels=kernels).concrete(call.problem.dtypes)
+    made = JitCall(concrete, kernel, variant["config"], variant["target"], call.problem)
+    arguments = made.arguments(call.tensors, multiprocessors)
+    grid, options = made.grid(arguments, multiprocessors), made.options()
+    bound = function[grid]
+    return lambda: bound(**arguments, **options)
+
+
+def public(call: PackageCall, kernel: str) -> Callable[[], object] | None:
+    """The package's own function, where it is easy to call and works."""
+    if (known := _PUBLIC.get(f"{call.operator.name}/{kernel}")) is None:
+        return None
+    place, made = known
+    module, _, name = place.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+        made(function, call.tensors)
+        torch.cuda.synchronize()
+    except Exception as error:  # a figure beside the others
+        print(f"{place}: {type(error).__name__}: {error}", flush=True)
+        return None
+    return lambda: made(function, call.tensors)
