@@ -12,7 +12,7 @@ from gpu_tasks import Task, installed_operator
 
 from aot_tune.spec import Call, Operator, Problem, Tensor
 
-__all__ = ["Arena", "Contender", "copy_of", "copy_speed", "empty_kernel", "race"]
+__all__ = ["Arena", "Contender", "copy_by_kernel", "copy_of", "copy_speed", "empty_kernel", "race"]
 
 Run = Callable[[int], object]
 """Computes with one set of buffers, by number, on the current stream. Only torch may allocate."""
@@ -158,6 +158,16 @@ def copy_of(moved: int) -> tuple[Run, int]:
     sources = [torch.empty(half, dtype=torch.uint8, device="cuda").random_(0, 255) for _ in range(sets)]
     sinks = [torch.empty_like(s) for s in sources]
     return lambda i: sinks[i % sets].copy_(sources[i % sets]), sets
+
+
+def copy_by_kernel(moved: int) -> tuple[Run, int]:
+    """The same by a kernel that reads 16 bytes at a time: copies of over 100 MB by the driver are slower on an H200."""
+    count = max(moved // 8, 16)
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = max(1, math.ceil(_COLD * cache / moved))
+    sources = [torch.zeros(count, dtype=torch.int32, device="cuda").random_() for _ in range(sets)]
+    sinks = [torch.empty_like(s) for s in sources]
+    return lambda i: torch.bitwise_not(sources[i % sets], out=sinks[i % sets]), sets
 
 
 def copy_speed() -> float:

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 WAYS = ("eager", "compile", "max-autotune", "patched", "patched, compile", "patched, graphs")
+CAPTURED = ("eager, captured", "max-autotune, captured", "patched, captured", "patched, compile, captured")
+"""The whole call in a CUDA graph of ours, which takes the host's part out of every way alike."""
 TOKENS = (1, 16, 512)
 FIRST = 16
 """Number of tokens of the first result."""
@@ -77,12 +79,15 @@ def made_ready(options: argparse.Namespace) -> tuple[Callable[[int], Any], Calla
 
         replaced = patch(layer, load(options.module), tuned=not options.generic)
     run = layer
-    if options.worker.endswith("compile"):
+    way = options.worker.removesuffix(", captured")
+    captured = options.worker != way
+    if way.endswith("compile"):
         run = torch.compile(layer, fullgraph=True, dynamic=False)
-    elif options.worker.endswith("graphs"):  # CUDA graphs, as max-autotune has them
+    elif way.endswith("graphs"):  # CUDA graphs, as max-autotune has them
         run = torch.compile(layer, fullgraph=True, dynamic=False, mode="reduce-overhead")
-    elif options.worker == "max-autotune":
-        run = torch.compile(layer, fullgraph=True, dynamic=False, mode="max-autotune")
+    elif way == "max-autotune":
+        mode = "max-autotune-no-cudagraphs" if captured else "max-autotune"
+        run = torch.compile(layer, fullgraph=True, dynamic=False, mode=mode)
     inputs = {}
     for length in TOKENS:
         x = torch.randn(1, length, sizes["hidden_size"], generator=torch.Generator().manual_seed(length))
@@ -93,7 +98,34 @@ def made_ready(options: argparse.Namespace) -> tuple[Callable[[int], Any], Calla
         x, more = inputs[tokens]
         return run(x, **more)
 
+    if captured:
+        call = captured_calls(call)
     return call, (lambda: None) if options.device == "cpu" else torch.cuda.synchronize, replaced
+
+
+def captured_calls(call: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Replays a CUDA graph of the call, which the first call with so many tokens makes."""
+    import torch
+
+    graphs: dict[int, tuple[torch.cuda.CUDAGraph, Any]] = {}
+
+    def replay(tokens: int) -> Any:
+        if tokens not in graphs:
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):  # what is compiled or loaded at first must not be in the graph
+                for _ in range(3):
+                    call(tokens)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                result = call(tokens)
+            graphs[tokens] = graph, result
+        graph, result = graphs[tokens]
+        graph.replay()
+        return result
+
+    return replay
 
 
 def run_worker(options: argparse.Namespace) -> None:
@@ -101,10 +133,16 @@ def run_worker(options: argparse.Namespace) -> None:
 
     It reads lines of tokens and what is wanted: seconds to measure for, `result`, or `shown`.
     """
+    import torch
+    import transformers.models.bert.modeling_bert
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    torch.zeros(1, device=options.device)
+    imported = time.time() - options.started
     call, wait, replaced = made_ready(options)
     call(FIRST)
     wait()
-    say({"first": time.time() - options.started})
+    say({"first": time.time() - options.started, "imported": imported})
     for line in sys.stdin:
         words = line.split()
         tokens = int(words[0])
@@ -163,7 +201,9 @@ class Contender:
             text=True,
             env={**os.environ, **where},
         )
-        self.first: float = self.hear()["first"]
+        said = self.hear()
+        self.first: float = said["first"]
+        self.imported: float = said["imported"]
 
     def hear(self) -> dict[str, Any]:
         """The next message of the process."""
@@ -190,13 +230,14 @@ class Contender:
 
 def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure all ways on one model."""
-    found: dict[str, Any] = {way: {"first": [], "us": {n: [] for n in TOKENS}} for way in options.ways}
+    found: dict[str, Any] = {way: {"first": [], "imported": [], "us": {n: [] for n in TOKENS}} for way in options.ways}
     contenders: list[Contender] = []
     with tempfile.TemporaryDirectory() as folder:
         for way in options.ways:
             for _ in ("empty caches", "again"):
                 made = Contender(way, model, options, str(Path(folder) / way.replace(", ", "-")))
                 found[way]["first"].append(made.first)
+                found[way]["imported"].append(made.imported)
                 print(f"{model}, {way}: first result after {made.first:.1f} s", file=sys.stderr, flush=True)
                 if len(found[way]["first"]) == 1:
                     made.close()
@@ -228,13 +269,17 @@ def check(contenders: list[Contender], dtype: str) -> None:
 def table(found: dict[str, Any]) -> str:
     """Medians with half of the interquartile range, in Markdown."""
     heads = [f"{n} token{'s' * (n > 1)}, us" for n in TOKENS]
-    lines = [f"| way | {' | '.join(heads)} | first result, s | again, s |", "|---|" + "--:|" * (len(TOKENS) + 2)]
+    lines = [
+        f"| way | {' | '.join(heads)} | first result, s | again, s | of that imports |",
+        "|---|" + "--:|" * (len(TOKENS) + 3),
+    ]
     for way, said in found.items():
         cells = []
         for n in TOKENS:
             low, middle, high = statistics.quantiles(said["us"][n], n=4, method="inclusive")
             cells.append(f"{middle:.4g} ± {(high - low) / 2:.2g}")
-        lines.append(f"| {way} | {' | '.join(cells)} | {said['first'][0]:.1f} | {said['first'][1]:.1f} |")
+        cells += [f"{seconds:.1f}" for seconds in (*said["first"], said["imported"][1])]
+        lines.append(f"| {way} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -245,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--small", action="store_true", help="sizes for a CPU")
     parser.add_argument("--generic", action="store_true", help="also replace modules that generic variants serve")
     parser.add_argument("--models", nargs="+", default=["llama", "bert"], choices=("llama", "bert"))
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=(*WAYS, *CAPTURED))
     parser.add_argument("--device", default=None, help="cuda where --small is not given")
     parser.add_argument("--dtype", default=None, help="float32 on a CPU, bfloat16 on a GPU")
     parser.add_argument("--threads", type=int, default=0, help="threads of a process on a CPU; 0 for torch's default")

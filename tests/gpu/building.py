@@ -115,6 +115,7 @@ def build_project(folder: Path, templates: Path, import_path: str, database: str
     argv = ["cmake", "-G", "Ninja", "-S", folder, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
     log = run(argv, env=given)
     log += run(["cmake", "--build", build], env=given, timeout=900)
+    (folder / "build.txt").write_text(log)
     return Library(build, templates, log, import_path)
 
 
