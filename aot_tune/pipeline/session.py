@@ -31,7 +31,7 @@ from aot_tune.compile.batches import Task
 from aot_tune.compile.jobs import Jobs
 from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, load_databases
 from aot_tune.database.winners_elsewhere import winners_elsewhere
-from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds
+from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds, idle_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
@@ -325,7 +325,7 @@ class Session:
             by_candidate.setdefault(entry.candidate.id, []).append(entry)
         start = self.progress.now()
         self.pending.compiling()
-        spent, walls = children_seconds(), list[float]()
+        spent, idle, walls = children_seconds(), idle_seconds(), list[float]()
 
         def show(p: CompileProgress) -> None:
             first = by_candidate[p.candidate][0]
@@ -358,7 +358,7 @@ class Session:
             after,
         )
         if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory or run elsewhere
-            self.load.add(children_seconds() - spent, walls)
+            self.load.add(children_seconds() - spent, walls, idle_seconds() - idle)
 
     def toolchain_text(self, entry: Entry) -> str:
         """The version of the toolchain that compiles an entry here."""

@@ -60,7 +60,10 @@ class Run:
         samples = told_apart(self.context, floor, timing.samples, timing.overhead)
         if status == "ok" and samples and min(samples) < floor:
             status = "suspicious"
-            reason = f"{min(samples):.1f} ns per call is less than the {floor:.1f} ns that the device's peaks allow"
+            reason = (
+                f"{min(samples):.1f} ns per call is less than the {floor:.1f} ns that the device's peaks allow; "
+                "if calls read only a part of a tensor, declare the least part with read=..."
+            )
         elif status == "ok" and not any(samples):
             status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
         elif status == "ok" and timing.leak > policy.leak_bytes:

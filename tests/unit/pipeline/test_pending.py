@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pipelines import FAST, GENERIC, OPERATOR, evidence
 
-from aot_tune.pipeline.compiler_load import CompilerLoad
+from aot_tune.pipeline.compiler_load import CompilerLoad, idle_seconds
 from aot_tune.pipeline.pending import PendingWork, task_of
 from aot_tune.pipeline.scheduling import time_to_link
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
@@ -73,6 +75,28 @@ def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: py
         load.add(cpu=8.0, walls=[2.0] * 4)
     assert load.granted == pytest.approx(1.0, abs=0.01)
     assert load.each == 0.5
+
+
+def test_compilers_that_wait_for_a_disk_do_not_make_the_link_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = CompilerLoad(2)
+    load.add(cpu=4.0, walls=[4.0] * 8, idle=28.0)
+    assert (load.granted, load.each) == (1.0, 0.5)
+    load.add(cpu=4.0, walls=[4.0] * 8, idle=20.0)  # 8 of the 28 seconds went to other programs
+    assert load.granted == pytest.approx(6 / 14)
+    assert seconds_after(session_with(monkeypatch, load, 6.0)) == pytest.approx(14.0)
+
+
+def test_idle_cores_are_those_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 10})
+    ticks = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "proc").mkdir()
+    lines = [f"cpu{n} 7 7 7 {ticks * n} {ticks * 100} 7 7 0 0 0" for n in range(12)]
+    (tmp_path / "proc" / "stat").write_text("\n".join(["cpu 9 9 9 9 9", *lines, "intr 5"]) + "\n")
+    assert idle_seconds(tmp_path) == 1 + 100 + 10 + 100
+    (tmp_path / "proc" / "stat").unlink()
+    assert idle_seconds(tmp_path) == 0.0
+    monkeypatch.setattr("aot_tune.pipeline.compiler_load.usable_cores", lambda _: 1)  # a quota of one core
+    assert idle_seconds(Path("/")) == 0.0
 
 
 def pending() -> PendingWork:

@@ -45,7 +45,7 @@ operator = Operator(
     dtypes={"I": ("i32", "i64")},
     tensors=(
         Tensor("input_ids", (N,), "I", values=integers(0, V)),
-        Tensor("weight", (V, D), "bf16"),
+        Tensor("weight", (V, D), "bf16", read=N * D),
         Tensor("out", (N, D), "bf16", output=True),
     ),
     legal=(

@@ -40,7 +40,7 @@ operator = Operator(
     tensors=(
         Tensor("q", (N, HQ, D), "T"),
         Tensor("k", (N, HK, D), "T"),
-        Tensor("cos_sin_cache", (P, D), "f32"),
+        Tensor("cos_sin_cache", (P, D), "f32", read=D),
         Tensor("pos_ids", (N,), "i32", values=integers(0, P)),
         Tensor("q_rope", (N, HQ, D), "T", output=True),
         Tensor("k_rope", (N, HK, D), "T", output=True),

@@ -49,7 +49,7 @@ operator = Operator(
         Tensor("positions", (N,), "i64", values=integers(0, P)),
         Tensor("query", (N, HQ, D), "T", inout=True),
         Tensor("key", (N, HK, D), "T", inout=True),
-        Tensor("cos_sin_cache", (P, D), "f32"),
+        Tensor("cos_sin_cache", (P, D), "f32", read=D),
     ),
     legal=(
         D % 2 == 0,

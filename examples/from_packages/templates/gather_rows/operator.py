@@ -24,7 +24,7 @@ operator = Operator(
     dims=("N", "R", "D"),
     dtypes={"T": ("bf16", "f16", "f32")},
     tensors=(
-        Tensor("source", (R, D), "T"),
+        Tensor("source", (R, D), "T", read=N * D // 2),  # some rows are read more than once
         Tensor("index", (N,), "i64", values=integers(0, R)),
         Tensor("out", (N, D), "T", output=True),
     ),
