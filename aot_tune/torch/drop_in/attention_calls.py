@@ -11,7 +11,7 @@ import torch
 
 from aot_tune.torch.drop_in.call_gates import fits
 from aot_tune.torch.drop_in.patch_library import DTYPES, PatchLibrary
-from aot_tune.torch.drop_in.replaced_modules import Replaced, own_forward
+from aot_tune.torch.drop_in.replaced_modules import Replaced, count_call, own_forward
 
 __all__ = ["AttentionCalls", "attending_forward", "calls_attention"]
 
@@ -211,7 +211,7 @@ def _serve(
         module, made, calls = serving
         if dropout_p == 0:
             out = calls(module, query, key, value, attn_mask, scale, causal=is_causal, shared=enable_gqa)
-        made.count(served=out is not None)
+        count_call(made, served=out is not None)
     if out is not None:
         return out
     given = {"scale": scale, "enable_gqa": enable_gqa}

@@ -12,7 +12,7 @@ from aot_tune.torch.drop_in.call_gates import hooked
 from aot_tune.torch.drop_in.module_plans import ModulePlan, parameters_served
 from aot_tune.torch.drop_in.patch_library import PatchLibrary
 from aot_tune.torch.drop_in.product_calls import LinearProduct, activation_of, same_activation
-from aot_tune.torch.drop_in.replaced_modules import Replaced, own_forward, same_results
+from aot_tune.torch.drop_in.replaced_modules import Replaced, count_call, own_forward, same_results
 from aot_tune.torch.drop_in.row_calls import GatedRows
 from aot_tune.torch.drop_in.served_rows import ALL_ROWS
 
@@ -69,7 +69,7 @@ def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -
             served = served or out is not None
             x = steps[place](x) if out is None else out
             place += 1 if out is None else 2
-        made.count(served=served)
+        count_call(made, served=served)
         return x
 
     return ModulePlan(made, forward)
@@ -87,7 +87,7 @@ def _checked(
 
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         out = fused(self, *arguments) if len(arguments) == count and not named and not self.training else None
-        made.count(served=out is not None)
+        count_call(made, served=out is not None)
         return own_forward(self)(self, *arguments, **named) if out is None else out
 
     like: torch.Tensor = next(module.parameters())

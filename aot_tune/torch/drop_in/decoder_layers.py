@@ -12,7 +12,7 @@ import torch
 from aot_tune.torch.drop_in.call_gates import hooked
 from aot_tune.torch.drop_in.module_plans import ModulePlan, parameters_served, plan_module
 from aot_tune.torch.drop_in.patch_library import PatchLibrary
-from aot_tune.torch.drop_in.replaced_modules import Replaced, own_forward
+from aot_tune.torch.drop_in.replaced_modules import Replaced, count_call, own_forward
 from aot_tune.torch.drop_in.row_calls import NormRows
 
 __all__ = ["plan_decoder_layer"]
@@ -57,12 +57,12 @@ def plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> ModuleP
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         norm = self.post_attention_layernorm
         if len(arguments) != 1 or self.training or hooked(norm) or any(n not in written for n in named):
-            made.count(served=False)
+            count_call(made, served=False)
             return own_forward(self)(self, *arguments, **named)
         residual = arguments[0]
         attended, _ = self.self_attn(hidden_states=self.input_layernorm(residual), **{**written, **named})
         both = call.added(norm, attended, residual)
-        made.count(served=both is not None)
+        count_call(made, served=both is not None)
         if both is None:
             total = residual + attended
             normed = norm(total)

@@ -11,7 +11,7 @@ import torch
 
 from aot_tune.torch.drop_in.patch_library import DTYPES, PatchLibrary
 from aot_tune.torch.drop_in.product_calls import LinearProduct
-from aot_tune.torch.drop_in.replaced_modules import Forward, Replaced, own_forward, same_results
+from aot_tune.torch.drop_in.replaced_modules import Forward, Replaced, count_call, own_forward, same_results
 from aot_tune.torch.drop_in.row_calls import NormRows, SoftmaxRows
 from aot_tune.torch.drop_in.served_rows import ALL_ROWS, RowRanges
 
@@ -62,7 +62,7 @@ def serve_one(made: Replaced, call: Any) -> Forward:
 
     def forward(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
         out = call(self, arguments[0]) if len(arguments) == 1 and not named else None
-        made.count(served=out is not None)
+        count_call(made, served=out is not None)
         return own_forward(self)(self, *arguments, **named) if out is None else out
 
     return forward

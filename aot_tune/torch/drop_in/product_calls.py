@@ -9,7 +9,7 @@ import torch
 
 from aot_tune.torch.drop_in.call_gates import fits, whole
 from aot_tune.torch.drop_in.patch_library import PatchLibrary, blank
-from aot_tune.torch.drop_in.served_rows import RowRanges
+from aot_tune.torch.drop_in.served_rows import RowRanges, hold
 
 __all__ = ["LinearProduct", "activation_of", "same_activation"]
 
@@ -65,7 +65,7 @@ class LinearProduct:
         if x.dim() == 0 or x.shape[-1] != inner or inner == 0 or self._gemm is None:
             return None
         shape = (*x.shape[:-1], outer)
-        if not self.rows.hold(x.numel() // inner) or (residual is not None and residual.shape != shape):
+        if not hold(self.rows.steps, x.numel() // inner) or (residual is not None and residual.shape != shape):
             return None
         if self._folds and (whole(x) if residual is None else whole(x, residual)):
             made: torch.Tensor = self._gemm(x, weight.t(), bias, residual, **self._named)

@@ -12,7 +12,7 @@ import torch
 
 from aot_tune.torch.drop_in.served_rows import RowRanges
 
-__all__ = ["Replaced", "evaluated", "own_forward", "same_results"]
+__all__ = ["Replaced", "count_call", "evaluated", "own_forward", "same_results"]
 
 Forward = Callable[..., Any]
 
@@ -64,14 +64,15 @@ class Replaced:
         self._module = self._method = None
         return True
 
-    def count(self, *, served: bool) -> None:
-        """Count an eager call. Compiled graphs are not counted."""
-        if torch.compiler.is_compiling():
-            return
-        if served:
-            self.served += 1
-        else:
-            self.passed += 1
+
+def count_call(made: Replaced, *, served: bool) -> None:
+    """Count an eager call. Compiled graphs are not counted, and must not look at `made`."""
+    if torch.compiler.is_compiling():
+        return
+    if served:
+        made.served += 1
+    else:
+        made.passed += 1
 
 
 def own_forward(module: torch.nn.Module) -> Forward:

@@ -8,7 +8,7 @@ import torch
 
 from aot_tune.torch.drop_in.call_gates import fits, whole
 from aot_tune.torch.drop_in.patch_library import DTYPES, PatchLibrary, blank
-from aot_tune.torch.drop_in.served_rows import RowRanges
+from aot_tune.torch.drop_in.served_rows import RowRanges, hold
 
 __all__ = ["GatedRows", "NormRows", "SoftmaxRows"]
 
@@ -45,7 +45,7 @@ class NormRows:
         if weight.dtype != self._dtype or weight.device != self._device or not fits(module, weight, x, *more):
             return False
         width = weight.shape[0]
-        return x.dim() > 0 and x.shape[-1] == width and self.rows.hold(x.numel() // width)
+        return x.dim() > 0 and x.shape[-1] == width and hold(self.rows.steps, x.numel() // width)
 
     def __call__(self, module: Any, x: torch.Tensor) -> torch.Tensor | None:
         """The norm of x, [..., D]; None if torch must make the call."""
@@ -88,7 +88,7 @@ class SoftmaxRows:
         if torch.compiler.is_compiling():  # the library cannot be asked here
             if self._library.tuned or x.numel() == 0 or x.dtype not in DTYPES:
                 return None
-        elif not self.ask(x).hold(x.numel() // x.shape[-1]):
+        elif not hold(self.ask(x).steps, x.numel() // x.shape[-1]):
             return None
         if self._folds and whole(x):
             out: torch.Tensor = self._softmax(x)
@@ -119,7 +119,7 @@ class GatedRows:
             return None
         if self._gated is None or gate.dim() == 0 or gate.shape != up.shape or gate.shape[-1] != self._width:
             return None
-        if not self.rows.hold(gate.numel() // self._width):
+        if not hold(self.rows.steps, gate.numel() // self._width):
             return None
         if self._folds and whole(gate, up):
             out: torch.Tensor = self._gated(gate, up)

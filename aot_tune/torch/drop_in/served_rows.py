@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ALL_ROWS", "STEPS", "RowRanges", "ask_once", "ask_rows"]
+import torch
+
+__all__ = ["ALL_ROWS", "STEPS", "RowRanges", "ask_once", "ask_rows", "hold"]
 
 STEPS = tuple(1 << n for n in range(13))
 """Row counts that a library is asked about. Any other count is treated like the next lower one."""
@@ -17,18 +19,19 @@ _VENDOR = "cublaslt"
 
 @dataclass(frozen=True)
 class RowRanges:
-    """Row counts, as ranges `(first, end)`; `end` is exclusive, or None. `kernels` are what serves them."""
+    """Row counts, as ranges `(first, end)`; `end` is exclusive, or None. Both are steps.
+
+    `kernels` are what serves them. Bit n of `steps` says whether the rows from step n to the next are in a range.
+    """
 
     ranges: tuple[tuple[int, int | None], ...]
     kernels: tuple[str, ...] = ()
     refused: str = ""
+    steps: int = field(init=False)
 
-    def hold(self, rows: Any) -> bool:
-        """Whether a call with this many rows is served. `rows` may be a symbol of a traced graph."""
-        for first, end in self.ranges:  # noqa: SIM110 - a generator costs more than all of this
-            if rows >= first and (end is None or rows < end):
-                return True
-        return False
+    def __post_init__(self) -> None:
+        held = [any(a <= step and (b is None or step < b) for a, b in self.ranges) for step in STEPS]
+        object.__setattr__(self, "steps", sum(1 << n for n, is_held in enumerate(held) if is_held))
 
     def __str__(self) -> str:
         if self.ranges == ALL_ROWS.ranges:
@@ -38,6 +41,24 @@ class RowRanges:
 
 ALL_ROWS = RowRanges(((1, None),))
 """Any number except 0."""
+
+_EVERY = ALL_ROWS.steps
+
+
+def hold(steps: int, rows: Any) -> bool:
+    """Whether a call with this many rows is served; `rows` may be a symbol of a traced graph.
+
+    It takes the number `steps` of ranges instead of the ranges, since a compiled graph looks at one number faster than
+    at several tuples.
+    """
+    if not torch.compiler.is_compiling():
+        return bool(rows > 0 and steps >> (min(int(rows).bit_length(), len(STEPS)) - 1) & 1)
+    if steps == _EVERY:
+        return bool(rows > 0)
+    place = 0
+    while place + 1 < len(STEPS) and rows >= 2 << place:
+        place += 1
+    return bool(rows > 0 and steps >> place & 1 == 1)
 
 
 def ask_rows(explain: Callable[[int], dict[str, Any]], *, tuned: bool) -> RowRanges:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from aot_tune.torch.drop_in.attention_calls import AttentionCalls
-from aot_tune.torch.drop_in.replaced_modules import Replaced
+from aot_tune.torch.drop_in.replaced_modules import Replaced, count_call
 from aot_tune.torch.drop_in.served_rows import ALL_ROWS, RowRanges
 
 __all__ = ["ReplacedAttention", "replace_attention"]
@@ -107,7 +107,7 @@ def _register(name: str, made: Replaced, calls: AttentionCalls) -> None:
             sees = getattr(module, "is_causal", True) if is_causal is None else is_causal
             causal = attention_mask is None and bool(sees) and query.shape[2] > 1
             out = calls(module, query, key, value, attention_mask, scaling, causal=causal, shared=True)
-        made.count(served=out is not None)
+        count_call(made, served=out is not None)
         if out is None:
             given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **more}
             return theirs(module, query, key, value, attention_mask, **given)

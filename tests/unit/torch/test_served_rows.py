@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aot_tune.torch.drop_in.product_calls import activation_of
-from aot_tune.torch.drop_in.served_rows import ALL_ROWS, STEPS, RowRanges, ask_rows
+from aot_tune.torch.drop_in.served_rows import ALL_ROWS, STEPS, RowRanges, ask_rows, hold
 
 nn = torch.nn
 
@@ -31,11 +31,11 @@ def test_ranges_of_steps() -> None:
     assert found.kernels == ("few", "many")
     assert found.refused == "only its generic variant serves such calls"
     assert str(found) == "1-7, 64-1023"
-    assert [n for n in (0, 1, 7, 8, 63, 64, 100, 1023, 1024, 9999) if found.hold(n)] == [1, 7, 64, 100, 1023]
+    assert [n for n in (0, 1, 7, 8, 63, 64, 100, 1023, 1024, 9999) if hold(found.steps, n)] == [1, 7, 64, 100, 1023]
     assert str(asked({1: "one", 2: "generic", 4096: "last"})) == "1, 4096 up"
     assert str(asked({1: "all"})) == str(ALL_ROWS) == "any"
     assert asked({1: "all"}).ranges == ALL_ROWS.ranges
-    assert not ALL_ROWS.hold(0)
+    assert not hold(ALL_ROWS.steps, 0)
     assert STEPS[-1] == 4096
 
 
