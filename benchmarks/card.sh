@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # What a GPU machine does with a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|again|interrupt|without|tests|bench|triton|calls|repeat|isolation|devices|packages ...]
+#   benchmarks/card.sh FOLDER [tune|again|interrupt|without|tests|bench|triton|calls|repeat|isolation|devices|packages|
+#                              models|unseen|launchers ...]
 #
-# By default, all steps but `interrupt` and the last two.
+# By default, all steps but `interrupt` and the last five.
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
 # log of each step, tables and figures. summary.txt has a line for each step with its seconds and status. WORK (default
@@ -56,6 +57,19 @@ gpu_tests() { # gpu_tests OPTION ...: options of pytest; with a copy of the cach
   [ ! -d "$work/record" ] || export AOT_TUNE_GPU_TEST_DATABASE=$work/record # not to measure again what tune has measured
   export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
   python -m pytest -p no:cacheprovider "$@"
+}
+
+example() { # example NAME: build the operators of an example, with the package of this tree
+  local folder=$work/$1
+  mkdir -p "$folder" && printf '%s\n' 'cmake_minimum_required(VERSION 3.25)' 'project(card LANGUAGES CXX)' \
+    "include(\"$root/cmake/aot_tune_add_library.cmake\")" \
+    "aot_tune_add_library(card TEMPLATES \"$root/examples/$1/templates\" MODULE ops)" >"$folder/CMakeLists.txt"
+  AOT_TUNE_TARGETS=cuda AOT_TUNE_EFFORT=quick cmake -G Ninja -S "$folder" -B "$folder/build" \
+    -DPython_EXECUTABLE="$(command -v python)" && cmake --build "$folder/build"
+}
+
+folder_of_module() { # folder_of_module NAME: where the example's module is
+  dirname "$(find "$work/$1/build" -name 'ops*.so' | head -n 1)"
 }
 
 stamp() { # prefix each line with the seconds since the start
@@ -134,6 +148,28 @@ step() {
       objects "$work/devices"
       PYTHONPATH=$(package) python benchmarks/devices.py --cache "$work/devices" --rounds "${DEVICE_ROUNDS:-3}" \
         --problems "${DEVICE_PROBLEMS:-96}" --counts ${DEVICE_COUNTS:-} --json "$out/devices.json"
+      ;;
+    models)
+      local status=0 ways=(eager max-autotune "patched, graphs")
+      for way in max-autotune patched "patched, compile"; do ways+=("$way, captured"); done
+      for model in llama bert; do
+        PYTHONPATH=$(package) python benchmarks/models.py --steady --models $model --ways "${ways[@]}" \
+          --json "$out/$model.json" || status=1
+      done
+      return $status
+      ;;
+    unseen)
+      PYTHONPATH=$(package) python benchmarks/unseen.py --operators softmax rms_norm layer_norm silu_mul --dtypes bf16 \
+        --widths any --count 120 --rounds 3 --json "$out/unseen.json"
+      ;;
+    launchers) # kernels of others by the library and by their own launchers; PYTHONPATH names the packages
+      local status=0 name
+      export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+      for name in cuda_author from_packages cuda_packages; do example $name || status=1; done
+      python benchmarks/own_launcher.py "$(folder_of_module cuda_author)" || status=1
+      python benchmarks/packages.py triton "$work/from_packages/build" --json "$out/from_packages.json" || status=1
+      python benchmarks/packages.py cuda "$work/cuda_packages/build" --json "$out/cuda_packages.json" || status=1
+      return $status
       ;;
     *) echo "no step $1" && return 2 ;;
   esac

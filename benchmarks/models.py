@@ -2,7 +2,8 @@
 
 `python benchmarks/models.py --small` runs on a CPU. On a GPU, it uses the sizes of Llama-3-8B and BERT-large in bf16.
 Each way runs in its own process, twice: with empty caches, for the time from its start to its first result, and again
-with what it compiled. The second processes then take turns, in rounds of changing order, while the others wait.
+with what it compiled. With `--steady`, it runs once. The last processes then take turns, in rounds of changing order,
+while the others wait. `--ways` also takes whole calls in CUDA graphs of ours: `"patched, captured"` and its like.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -231,17 +233,24 @@ class Contender:
 def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure all ways on one model."""
     found: dict[str, Any] = {way: {"first": [], "imported": [], "us": {n: [] for n in TOKENS}} for way in options.ways}
-    contenders: list[Contender] = []
     with tempfile.TemporaryDirectory() as folder:
-        for way in options.ways:
-            for _ in ("empty caches", "again"):
-                made = Contender(way, model, options, str(Path(folder) / way.replace(", ", "-")))
-                found[way]["first"].append(made.first)
-                found[way]["imported"].append(made.imported)
-                print(f"{model}, {way}: first result after {made.first:.1f} s", file=sys.stderr, flush=True)
-                if len(found[way]["first"]) == 1:
-                    made.close()
-            contenders.append(made)
+
+        def start(way: str) -> Contender:
+            made = Contender(way, model, options, str(Path(folder) / way.replace(", ", "-")))
+            found[way]["first"].append(made.first)
+            found[way]["imported"].append(made.imported)
+            print(f"{model}, {way}: first result after {made.first:.1f} s", file=sys.stderr, flush=True)
+            return made
+
+        if options.steady:  # those that tune time kernels meanwhile, and start alone
+            with ThreadPoolExecutor() as pool:
+                started = list(pool.map(start, [w for w in options.ways if "autotune" not in w]))
+            contenders = started + [start(w) for w in options.ways if "autotune" in w]
+        else:
+            contenders = []
+            for way in options.ways:
+                start(way).close()
+                contenders.append(start(way))
         check(contenders, options.dtype)
         for number in range(options.rounds):
             for tokens in TOKENS:
@@ -278,7 +287,10 @@ def table(found: dict[str, Any]) -> str:
         for n in TOKENS:
             low, middle, high = statistics.quantiles(said["us"][n], n=4, method="inclusive")
             cells.append(f"{middle:.4g} ± {(high - low) / 2:.2g}")
-        cells += [f"{seconds:.1f}" for seconds in (*said["first"], said["imported"][1])]
+        if len(said["first"]) > 1:
+            cells += [f"{seconds:.1f}" for seconds in (*said["first"], said["imported"][1])]
+        else:
+            cells += ["", "", ""]
         lines.append(f"| {way} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -294,6 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default=None, help="cuda where --small is not given")
     parser.add_argument("--dtype", default=None, help="float32 on a CPU, bfloat16 on a GPU")
     parser.add_argument("--threads", type=int, default=0, help="threads of a process on a CPU; 0 for torch's default")
+    parser.add_argument("--steady", action="store_true", help="start all at once, and leave out times of first results")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.2, help="of a turn")
     parser.add_argument("--json", type=Path, help="every round, and the machine")
