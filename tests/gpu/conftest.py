@@ -53,9 +53,15 @@ def import_path() -> str:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory, import_path: str) -> Any:
-    """The bundled operators with a few problems each, tuned quickly and linked for this GPU by the real build."""
-    from building import build_bundled
+    """The bundled operators with a few problems each, tuned quickly and linked for this GPU by the real build.
 
+    Or those of the installed package in the folder AOT_TUNE_GPU_TEST_LIBRARY.
+    """
+    from building import Library, build_bundled
+    from environments import ROOT
+
+    if installed := os.environ.get("AOT_TUNE_GPU_TEST_LIBRARY", ""):
+        return Library(Path(installed), ROOT / "templates", "", import_path)
     return build_bundled(tmp_path_factory.mktemp("library"), import_path)
 
 
