@@ -19,6 +19,9 @@ from aot_tune.support.threads import end_all
 
 __all__ = ["DevicePool"]
 
+_SLOW, _LARGE_PART = 10.0, 1 / 3
+"""References of an operator that take so many seconds, and such a part of the measuring, are worth a line."""
+
 
 class DevicePool:
     """A context manager. All `devices` have the same digest, so it does not matter which of them measured what.
@@ -60,6 +63,19 @@ class DevicePool:
         whats = {what for m in members for what in m.spent}
         found = {what: sum(m.spent.get(what, 0.0) for m in members) for what in whats}
         return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+
+    @property
+    def slow_reference(self) -> str:
+        """What to tell of the operator whose references took longest; empty if they took no large part of the time."""
+        members = (*self.members, *self._gone)
+        names = {name for m in members for name in m.referred}
+        seconds, name = max(((sum(m.referred.get(n, 0.0) for m in members), n) for n in names), default=(0.0, ""))
+        if seconds < _SLOW or seconds < _LARGE_PART * sum(self.spent.values()):
+            return ""
+        return (
+            f"operator {name}: its reference took {seconds:.0f} s of that. It is computed on each problem and each "
+            "check; a reference of fewer and larger steps takes less"
+        )
 
     def told(self) -> list[str]:
         """A line for each device: how long it worked, and on what."""

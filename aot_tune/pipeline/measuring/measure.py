@@ -103,8 +103,8 @@ class _Took:
 class Measurer:
     """Measures on the device of a bench.
 
-    `spent` are its seconds by activity: references, the phases of screens, the rest of screens, and races. `at_work`
-    are the seconds of all jobs. Once it is `ended`, it begins nothing.
+    `spent` are its seconds by activity: references, the phases of screens, the rest of screens, and races. `referred`
+    are those of references by operator. `at_work` are the seconds of all jobs. Once it is `ended`, it begins nothing.
     """
 
     def __init__(self, bench: LazyBench) -> None:
@@ -117,6 +117,7 @@ class Measurer:
         self.ended = False
         self.at_work = 0.0
         self.spent: defaultdict[str, float] = defaultdict(float)
+        self.referred: defaultdict[str, float] = defaultdict(float)
 
     def worked(self, seconds: float) -> None:
         """Add the seconds of its jobs."""
@@ -189,7 +190,7 @@ class Measurer:
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
             took = watched()
-            self._spend(measurement, took)
+            self._spend(loaded.operator.name, measurement, took)
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
             beside = None if took.waited else took.whole - own
             self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
@@ -257,7 +258,7 @@ class Measurer:
         # if all screens were known, the race computes the reference
         own, beside = took.whole - took.referring, took.referring
         self.spent["race"] += own
-        self.spent["references"] += beside
+        self._refer(loaded.operator.name, beside)
         told = (0.0, None) if took.waited else (own, beside)
         self._session.pending.raced(task_of(loaded.operator, problem), *told)
 
@@ -287,13 +288,19 @@ class Measurer:
                 return None
             raise
 
-    def _spend(self, measurement: Measurement, took: _Took) -> None:
+    def _spend(self, operator: str, measurement: Measurement, took: _Took) -> None:
         """Add a screen's seconds to its phases."""
         if took.whole > 0:
-            parts = {"references": took.referring, **measurement.phases}
-            for part, seconds in parts.items():
+            self._refer(operator, took.referring)
+            for part, seconds in measurement.phases.items():
                 self.spent[part] += seconds
-            self.spent["the rest"] += max(took.whole - sum(parts.values()), 0.0)
+            own = took.whole - took.referring
+            self.spent["the rest"] += max(own - sum(measurement.phases.values()), 0.0)
+
+    def _refer(self, operator: str, seconds: float) -> None:
+        """Add the seconds of an operator's references."""
+        self.spent["references"] += seconds
+        self.referred[operator] += seconds
 
     def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
         key = (loaded.operator.name, problem.id)

@@ -122,6 +122,8 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
             session.progress.line(
                 f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
             )
+            if pool.slow_reference:
+                session.progress.line(f"note: {pool.slow_reference}")
             for line in pool.told() if len(pool.members) > 1 else ():
                 session.progress.line(f"{target.name}: {line}")
         if target.on_host and session.older is not None:

@@ -207,6 +207,7 @@ def test_what_references_take_of_screens_is_told_apart(monkeypatch: pytest.Monke
     one, _ = measurer(monkeypatch, Referring(), seconds=None)
     one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
     assert one.spent == {"references": 0.5, "verify": 1.0, "the rest": 0.5}
+    assert one.referred == {LOADED.operator.name: 0.5}
 
 
 @pytest.mark.parametrize("ended", ["the budget", "a device"])
@@ -286,6 +287,13 @@ def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others
         pool.leave_out(1)
         assert pool.measured == 5
         assert list(pool.spent.items()) == [("race", 3.5), ("bench", 1.0), ("check", 0.5)]
+        assert pool.slow_reference == ""
+        pool.members[0].referred.update(quick=1.0, loops=7.0)
+        assert pool.slow_reference == ""  # 7 s are soon over
+        pool.members[1].referred.update(loops=5.0)
+        assert pool.slow_reference.startswith("operator loops: its reference took 12 s of that.")
+        pool.members[0].spent["race"] += 100.0
+        assert pool.slow_reference == ""
         pool.each((n, job) for n in range(2))
         pool.each((n, job) for n in range(2, 6))
         assert set(done) == {id(m) for m in pool.members}
