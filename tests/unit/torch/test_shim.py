@@ -66,6 +66,21 @@ def test_compilers_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert find_shim() is None
 
 
+OLDER = """
+#include <torch/csrc/stable/library.h>
+#undef TORCH_VERSION_2_13_0
+#pragma GCC poison torch_delete_stable_ivalue torch_new_stable_ivalue
+"""
+
+
+def test_torch_2_11_has_all_that_it_is_compiled_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came with a later torch, made unknown: its version and what the stable ABI got with it."""
+    header = tmp_path / "older.h"
+    header.write_text(OLDER)
+    monkeypatch.setenv("CXX", f"g++ -include {header}")
+    assert build_shim(tmp_path / "made").is_file()
+
+
 def test_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path / "none")})
