@@ -125,6 +125,7 @@ def test_row_53_nothing_stays_in_shared_memory(bed: Any) -> None:
     assert not left.exists()
 
 
+@pytest.mark.alone  # it compares times
 @pytest.mark.parametrize("name", ["sees_output", "remembers_result"])
 def test_row_47_less_work_where_a_call_is_repeated_never_wins(bed: Any, name: str) -> None:
     prepared = bed.prepare(R=192, D=256)
