@@ -28,6 +28,12 @@ _SCALARS: dict[str, Any] = {
     **{f"u{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)},
 }
 _FORCE = "AOT_TUNE_FORCE"
+_REFUSED = -100
+_REFUSES = (
+    " (it cannot serve this call: something that it needs is not here, or a number does not fit the type of the "
+    "argument that gets it, such as a negative stride)"
+)
+"""What AOT_TUNE_UNAVAILABLE means."""
 _EXPLAINED = 1 << 16
 """Bytes for what a library says of a call. The name of the variant comes long before the end."""
 
@@ -174,7 +180,7 @@ class Loaded:
 
     def failure(self, function: str, code: int) -> str:
         """The text for a code other than 0 from one of its functions (`_workspace` or `_launch`)."""
-        return f"{self.symbol}{function} returned {code}"
+        return f"{self.symbol}{function} returned {code}{_REFUSES if code == _REFUSED else ''}"
 
     def preload(self) -> None:
         """Have the candidate load its kernels on the current device, if it has a function for that.

@@ -72,3 +72,15 @@ def test_the_code_of_a_library_that_cannot_explain_is_told_with_its_words(tmp_pa
 def test_a_function_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"lib\.so lacks a function: .*other_workspace"):
         load(library(tmp_path, 0), "other")
+
+
+def test_what_a_candidate_refuses_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "one.cpp").write_text(
+        "#include <cstddef>\n#include <cstdint>\n"
+        'extern "C" int32_t one_workspace(void*, void*, size_t*) { return -100; }\n'
+        'extern "C" int32_t one_launch(void*, void*, void*) { return 0; }\n'
+    )
+    path = tmp_path / "one.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", path, tmp_path / "one.cpp"], check=True, timeout=60)
+    with pytest.raises(LaunchError, match=r"one_workspace returned -100 \(it cannot serve this call: .*does not fit"):
+        load(path, "one").workspace_bytes(arguments())
