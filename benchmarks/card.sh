@@ -2,9 +2,10 @@
 # What a GPU machine does with a commit, step by step: tune and record, build again, test, measure.
 #
 #   benchmarks/card.sh FOLDER [tune|again|interrupt|without|tests|bench|triton|calls|repeat|isolation|devices|packages|
-#                              models|unseen|launchers ...]
+#                              models|unseen|launchers|installed ...]
 #
-# By default, all steps but `interrupt` and the last five.
+# By default, all steps but `interrupt` and the last six. `installed` takes the place of `tune`: it installs the wheel
+# that WHEEL names, which was built elsewhere, and the tests use its library too.
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
 # log of each step, tables and figures. summary.txt has a line for each step with its seconds and status. WORK (default
@@ -54,6 +55,7 @@ gpu_tests() { # gpu_tests OPTION ...: options of pytest; with a copy of the cach
     [ ! -d "$AOT_TUNE_CACHE_DIR/$part" ] || cp -al "$AOT_TUNE_CACHE_DIR/$part" "$work/tests/$part"
   done
   export PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$work/tests
+  [ -z "${WHEEL:-}" ] || export AOT_TUNE_GPU_TEST_LIBRARY=$work/tuned/installed
   [ ! -d "$work/record" ] || export AOT_TUNE_GPU_TEST_DATABASE=$work/record # not to measure again what tune has measured
   export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
   python -m pytest -p no:cacheprovider "$@"
@@ -89,6 +91,7 @@ step() {
       record || status=1
       return $status
       ;;
+    installed) python -m pip install -q --no-index --no-deps --target "$work/tuned/installed" "$WHEEL" ;;
     again) wheel "$work/again" AOT_TUNE_MODE=auto ;;
     interrupt) # a tune that Ctrl-C ended continues where it was: the second run knows measurements
       local status=0 options=(AOT_TUNE_MODE=tune "AOT_TUNE_FILTER=${FILTER:-s*}")
