@@ -42,7 +42,7 @@ def test_a_good_candidate_is_ok_and_has_times(bed: Any) -> None:
     assert measured.error is not None
     assert 0 <= measured.error <= 1
     assert measured.bitwise is True
-    assert {"load", "check", "verify", "bench"} <= set(measured.phases)
+    assert {"start", "load", "check", "verify", "bench"} <= set(measured.phases)
     assert measured.ns is not None
 
 

@@ -257,7 +257,8 @@ class Bench:
     def _warm_worker(self, run: Run, odd: Odd | None) -> Worker:
         """A worker with the problem's buffers. If it dies of an earlier candidate, it is replaced once."""
         for last in (False, True):
-            worker = self.context.pool.candidates()
+            with run.phases("start"):
+                worker = self.context.pool.candidates()
             try:
                 with run.phases("prepare"):
                     new = run.prepared.key not in worker.known

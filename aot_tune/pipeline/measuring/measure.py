@@ -25,7 +25,7 @@ __all__ = ["Measurer", "finalists", "left_undone"]
 
 T = TypeVar("T")
 
-_ONCE = ("check", "prepare")
+_ONCE = ("check", "prepare", "start")
 """Phases that only the first screen of an object, or the first on a problem, has."""
 _FINALISTS = 4
 _WITHIN = 1.3
