@@ -78,7 +78,7 @@ def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Projec
     survey = one["survey"]
     assert survey["shapes"] + survey["learned_from"] == 100
     assert 10 <= survey["shapes"] <= 35
-    assert 0 <= survey["mean"] <= survey["worst"]  # one bad shape of twenty is in the mean, and beyond 95 %
+    assert 0 <= survey["mean"] <= survey["worst"]  # a single bad shape can lift the mean above p95
     assert 0 <= survey["p95"] <= survey["worst"]
     assert survey["mean"] < 0.15, "one variant is up to four times slower than the other"
     aside = [p["regret"] for p in survey["points"] if p["held_out"]]
