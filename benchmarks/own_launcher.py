@@ -84,7 +84,7 @@ def compared(ops: Any, folder: Path, nvcc: str, rows: int, columns: int) -> dict
         if launch(*pointers, rows, columns, stream):
             sys.exit("the launcher failed")
 
-    graphs = [recorded(lambda: ops.gemv(matrix, x, out=y)), recorded(by_itself)]
+    graphs = [recorded(lambda: ops.gemv(matrix, x, y=y)), recorded(by_itself)]
     if not torch.equal(y, other):
         sys.exit(f"results differ on {rows} x {columns}")
     times = turns(graphs)

@@ -14,8 +14,12 @@ from environments import ROOT, environment, run
 
 
 def run_scenarios(script: Path, module: Path, import_path: str = str(ROOT), **env: str) -> dict[str, str]:
-    """Run all scenarios of a file; the traceback of each by its name, empty for one that went well."""
-    said = run([sys.executable, "-B", script, module], env=environment(PYTHONPATH=import_path, **env), timeout=300)
+    """Run all scenarios of a file; the traceback of each by its name, empty for one that went well.
+
+    A use of what JAX is about to remove is an error.
+    """
+    argv = [sys.executable, "-B", "-W", "error:jax.:DeprecationWarning", script, module]
+    said = run(argv, env=environment(PYTHONPATH=import_path, **env), timeout=300)
     found: dict[str, str] = json.loads(said.splitlines()[-1])
     return found
 

@@ -28,6 +28,9 @@ DTYPES_OF_JAX = {
 }  # fmt: skip
 """Element types of operators, as JAX names them."""
 
+_ERRORS = jax.errors if hasattr(jax.errors, "InconclusiveDimensionOperation") else jax.core
+"""Where JAX has the error for sizes that it cannot compare: since 0.10 beside its other errors."""
+
 _LARGEST_F32 = 3.4028235677973366e38
 """Numbers from here on round to infinity as f32: this is halfway beyond its largest value."""
 
@@ -67,7 +70,7 @@ class JaxCallChecks(CallChecks):
                 if self._is_written(t, inputs, wanted)
             }
             return made, lead
-        except jax.core.InconclusiveDimensionOperation as error:
+        except _ERRORS.InconclusiveDimensionOperation as error:
             raise self.value_error(
                 f"{self.op.name}: symbolic sizes do not tell whether this call is legal, or how large its results are; "
                 f"add constraints to jax.export.symbolic_shape: {str(error).partition(chr(10))[0]}"

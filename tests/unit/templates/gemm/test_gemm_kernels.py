@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,24 @@ from gemm_on_host import (
     render,
     run_check,
 )
+from ptx import ptx_of
 
 from aot_tune.spec import Config, Kernel, Operator, all_of, problem
 
 pytestmark = pytest.mark.slow
 
-OURS = [
-    (op, kernel)
-    for op in OPERATORS.values()
-    for kernel in op.kernels
-    if kernel.template.split("/")[-1].startswith("cuda_")
-]
+ALWAYS_EARLY = ("cuda_wgmma", "cuda_bf16x6")
+OURS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if kernel.name.startswith("cuda_")]
+
+
+def early_config(kernel: Kernel) -> Config | None:
+    """The first config for Hopper whose blocks may start before earlier kernels have ended."""
+    if kernel.name.startswith(ALWAYS_EARLY):
+        return next(iter(kernel.configs(HOPPER.facts)))
+    tried = (*kernel.order, *kernel.configs(HOPPER.facts))
+    return next((c for c in tried if c.get("EARLY") or c.get("AHEAD") or c.get("PDL")), None)
+
+
 # Whether kernels of gemm are for Hopper, where they are not for all GPUs.
 WHERE = {
     "cuda_gemv_short": (False,),
@@ -46,6 +54,7 @@ WHERE = {
     "cuda_bf16x6": (True,),
     "cuda_bf16x6_thin": (True,),
 }
+WAITING = [(op, kernel) for op, kernel in OURS if early_config(kernel) is not None]
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in OURS]
 
 
@@ -88,6 +97,18 @@ def test_ragged_kernels_are_worth_it_where_tma_is_not_possible(kernel: str) -> N
 def test_kernels_compile_for_hopper_without_spills(op: Operator, kernel: Kernel, tmp_path: Path) -> None:
     first = kernel.order[0] if kernel.order else {}
     compile_for_hopper(tmp_path, render(op, kernel, HOPPER, first, op.dtype_choices(kernel)[-1]["T"]))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize(("op", "kernel"), WAITING, ids=[f"{op.name}-{kernel.name}" for op, kernel in WAITING])
+def test_kernels_that_wait_read_nothing_as_what_nobody_writes(op: Operator, kernel: Kernel, tmp_path: Path) -> None:
+    """The assembler moves such loads ahead of the wait."""
+    config = early_config(kernel)
+    source = render(op, kernel, HOPPER, config, op.dtype_choices(kernel)[0]["T"]).source
+    assert "wait_for_earlier_kernels();\n" in source
+    waiting = [e for e in ptx_of(source, tmp_path).split(".entry ")[1:] if "griddepcontrol.wait" in e]
+    assert waiting
+    assert not [step for entry in waiting for step in re.findall(r"ld\.global[\w.:]*\.nc[\w.:]*", entry)]
 
 
 # -- on the host -----------------------------------------------------------------------------------------------------
