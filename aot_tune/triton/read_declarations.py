@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,8 @@ FAMILIES = frozenset({"cuda", "hip"})
 """Families of devices that Triton can compile for."""
 
 _SECONDS = 300.0
+_AT_ONCE = 4
+"""Processes that read functions side by side, one for each target."""
 
 
 def read_functions(
@@ -60,18 +63,20 @@ def read_functions(
     """
     from aot_tune.triton.client import inspect
 
-    found: Inspections = {}
-    mistakes = Mistakes()
+    asked = []
     for target in (*_generic_targets(operators, targets, baselines), *targets):
         wanted = requests_of(operators, target)
-        if not wanted or target.on_host:
-            continue
-        try:
-            request = InspectRequest(target=target.name, roots=[str(r) for r in roots], functions=wanted)
-            answers = inspect(request, environ, _SECONDS)
-        except ToolchainError as error:
-            _check_needed(operators, families={t.family for t in (*baselines, *targets)}, error=error)
-            return {}, f"Triton kernels are left out: {error.what}" + (f"; {error.fix}" if error.fix else "")
+        if wanted and not target.on_host:
+            asked.append(InspectRequest(target=target.name, roots=[str(r) for r in roots], functions=wanted))
+    try:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # each process imports the functions' packages for seconds
+            told = list(pool.map(lambda request: inspect(request, environ, _SECONDS), asked))
+    except ToolchainError as error:
+        _check_needed(operators, families={t.family for t in (*baselines, *targets)}, error=error)
+        return {}, f"Triton kernels are left out: {error.what}" + (f"; {error.fix}" if error.fix else "")
+    found: Inspections = {}
+    mistakes = Mistakes()
+    for request, answers in zip(asked, told, strict=True):
         for answer in answers:
             if imported is not None:
                 imported.update(answer.imported)
@@ -81,7 +86,7 @@ def read_functions(
                     assert fault is not None
                     raise BuildError(fault.what, why=fault.why, fix=fault.fix)
                 _check_effects(operators, answer.name, answer.inspection)
-                found.setdefault(answer.name, {})[target.name] = answer.inspection
+                found.setdefault(answer.name, {})[request.target] = answer.inspection
     mistakes.tell()
     return found, ""
 
