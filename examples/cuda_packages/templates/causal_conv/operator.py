@@ -31,8 +31,7 @@ params = Struct(
         "silu_activation": True,
         **{f"{t}_ptr": t for t in ("x", "weight", "bias", "out")},
         **{f"{t}_{axis}": stride(t, i) for t in ("x", "out") for i, axis in enumerate(axes)},
-        "weight_c_stride": stride("weight", 0),
-        "weight_width_stride": stride("weight", 1),
+        **{f"weight_{axis}_stride": stride("weight", i) for i, axis in enumerate(("c", "width"))},
     },
 )
 

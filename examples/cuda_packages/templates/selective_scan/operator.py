@@ -34,15 +34,13 @@ switches = dict.fromkeys(("is_variable_B", "is_variable_C", "delta_softplus"), T
 def launcher(threads, items):
     chunks = ceildiv(L, threads * items)
     params = {
-        **sizes,
-        **switches,
+        **(sizes | switches),
         "n_chunks": chunks,
         "x_ptr": Buffer("f32", B * D * chunks * N * 2),
         **{f"{name}_ptr": tensor for name, tensor in NAMES.items()},
         **{f"{t}_{axis}_stride": stride(t, i) for t in ROWS for i, axis in enumerate(("batch", "d"))},
         **{f"A_{axis}_stride": stride("a", i) for i, axis in enumerate(("d", "dstate"))},
-        **{f"B_{axis}_stride": stride("b", i) for i, axis in enumerate(("batch", "group", "dstate"))},
-        **{f"C_{axis}_stride": stride("c", i) for i, axis in enumerate(("batch", "group", "dstate"))},
+        **{f"{t}_{by}_stride": stride(t.lower(), i) for t in "BC" for i, by in enumerate(("batch", "group", "dstate"))},
     }
     return Launcher(
         "packages/mamba_ssm-2.3.2.post1/csrc/selective_scan/selective_scan_fwd_kernel.cuh:selective_scan_fwd_launch",
