@@ -328,9 +328,16 @@ macro(_aot_tune_link)
   target_link_libraries(
     ${target} PRIVATE ${directory}/variants.a ${called} ${_aot_tune_link_arguments} ${CMAKE_DL_LIBS}
   )
-  # OpenMP's idle threads wait in its code, so the code must stay when a program closes the library.
+  # OpenMP's idle threads wait in its code, so the code must stay when a program closes the library. For --wrap see
+  # team_of_one.cpp.
   target_link_options(
-    ${target} PRIVATE -fopenmp "LINKER:--version-script=${directory}/exports.map" LINKER:--no-undefined LINKER:-z,nodelete
+    ${target}
+    PRIVATE
+    -fopenmp
+    LINKER:--wrap=GOMP_parallel
+    "LINKER:--version-script=${directory}/exports.map"
+    LINKER:--no-undefined
+    LINKER:-z,nodelete
   )
   add_custom_command(
     TARGET ${target}

@@ -296,7 +296,8 @@ def link_library(
     own = [f"-I{runtime}", f"-I{runtime / 'include'}", *(f"-I{folder}" for folder in includes)]
     sources = [p for f in ("", *families) for p in sorted((runtime / f).glob("*.cpp"))]
     objects = compile_objects([Path(made.dispatch), *sources], folder / "library", [*own, "-fopenmp"])
-    exports = [f"-Wl,--version-script={made.library_exports}", f"-Wl,-soname,{library.name}", "-Wl,-z,defs", "-fopenmp"]
+    exports = [f"-Wl,--version-script={made.library_exports}", f"-Wl,-soname,{library.name}", "-Wl,-z,defs"]
+    exports += ["-Wl,--wrap=GOMP_parallel", "-fopenmp"]
     subprocess.run([*_LINK, *objects, made.archive, *libraries, *exports, "-o", library], check=True)
     own += [f"-I{binding}", f"-I{sysconfig.get_paths()['include']}"]
     objects = compile_objects([Path(made.module), *sorted(binding.glob("*.cpp"))], folder / "module", own)
