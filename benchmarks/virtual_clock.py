@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 __all__ = ["VirtualClock"]
 
@@ -133,7 +133,18 @@ def _places(still: frozenset[CodeType], strangers: frozenset[int]) -> str:
     found = []
     for thread, frame in sys._current_frames().items():
         if thread != threading.get_ident() and thread not in strangers:
-            if frame.f_code not in still:
+            if frame.f_code not in still or _starts_another(frame):
                 return ""
             found.append(f"{thread} {frame.f_code.co_name} {id(frame)}")
     return " ".join(found)
+
+
+def _starts_another(frame: FrameType) -> bool:
+    """Whether a thread waits for one that it starts. That one may be missing among the frames."""
+    start, callers = threading.Thread.start.__code__, 0
+    here: FrameType | None = frame
+    while here is not None and callers < 4:  # start, Event.wait, Condition.wait
+        if here.f_code is start:
+            return True
+        here, callers = here.f_back, callers + 1
+    return False

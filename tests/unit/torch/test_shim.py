@@ -13,15 +13,6 @@ from aot_tune.torch import ShimError, build_shim
 from aot_tune.torch.shim import find_shim, load_shim
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("AOT_TUNE_CACHE_DIR", str(folder))
-    monkeypatch.delenv("AOT_TUNE_TRUST_CACHE", raising=False)
-    return folder
-
-
 def compiler(folder: Path, script: str) -> str:
     path = folder / "a-compiler"
     path.write_text(f"#!/bin/sh\n{script}\n")
