@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,16 @@ from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.bound_dims import dims_of_scalars
 from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
-from aot_tune.triton.triton_messages import FunctionRequest, Given, GivenKind, InspectRequest, ProblemFacts, TensorFacts
+from aot_tune.support.run_program import kill_running
+from aot_tune.triton.triton_messages import (
+    Answer,
+    FunctionRequest,
+    Given,
+    GivenKind,
+    InspectRequest,
+    ProblemFacts,
+    TensorFacts,
+)
 
 __all__ = ["FAMILIES", "Inspections", "read_functions", "requests_of", "with_declarations"]
 
@@ -61,16 +70,13 @@ def read_functions(
     Raises:
         BuildError: when a function cannot be read, or a generic kernel needs a Triton that cannot be used.
     """
-    from aot_tune.triton.client import inspect
-
     asked = []
     for target in (*_generic_targets(operators, targets, baselines), *targets):
         wanted = requests_of(operators, target)
         if wanted and not target.on_host:
             asked.append(InspectRequest(target=target.name, roots=[str(r) for r in roots], functions=wanted))
     try:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:  # each process imports the functions' packages for seconds
-            told = list(pool.map(lambda request: inspect(request, environ, _SECONDS), asked))
+        told = _answers(asked, environ)
     except ToolchainError as error:
         _check_needed(operators, families={t.family for t in (*baselines, *targets)}, error=error)
         return {}, f"Triton kernels are left out: {error.what}" + (f"; {error.fix}" if error.fix else "")
@@ -89,6 +95,22 @@ def read_functions(
                 found.setdefault(answer.name, {})[request.target] = answer.inspection
     mistakes.tell()
     return found, ""
+
+
+def _answers(asked: Sequence[InspectRequest], environ: Mapping[str, str]) -> list[list[Answer]]:
+    """The answers to each request, from processes side by side: each imports the functions' packages for seconds."""
+    from aot_tune.triton.client import inspect
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting = list[Future[list[Answer]]]()
+        try:
+            for request in asked:
+                waiting.append(pool.submit(inspect, request, environ, _SECONDS))
+            return [one.result() for one in waiting]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            kill_running()
+            raise
 
 
 def _check_needed(operators: Mapping[str, Operator], families: set[str], error: ToolchainError) -> None:

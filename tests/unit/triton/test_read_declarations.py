@@ -10,12 +10,12 @@ from places import ROOT
 
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchain_for
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator, Tensor
+from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator, Target, Tensor
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton import client
 from aot_tune.triton.read_declarations import FAMILIES, read_functions, with_declarations
-from aot_tune.triton.triton_messages import Answer, Fault, InspectRequest
+from aot_tune.triton.triton_messages import Answer, Fault, FunctionRequest, InspectRequest
 
 EXAMPLE = ROOT / "examples" / "triton_package" / "templates"
 CPU, SM90 = target_by_name("cpu-x86-64"), target_by_name("cuda-sm_90a")
@@ -40,13 +40,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[InspectRequest]:
     return requests
 
 
+def asked_for(target: Target, asked: list[InspectRequest]) -> list[FunctionRequest]:
+    """The functions that are asked for a target."""
+    (request,) = (r for r in asked if r.target == target.name)
+    return request.functions
+
+
 def test_each_target_is_asked_for_once_and_the_baseline_for_generic_kernels(
     operators: dict[str, Operator], asked: list[InspectRequest]
 ) -> None:
     found, note = read_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert note == ""
-    assert [r.target for r in asked] == ["cuda-ptx_80", "cuda-sm_90a"]
-    assert sorted(f.name for f in asked[1].functions) == [
+    assert sorted(r.target for r in asked) == ["cuda-ptx_80", "cuda-sm_90a"]
+    assert sorted(f.name for f in asked_for(SM90, asked)) == [
         "rms_norm/generic",
         "rms_norm/rows",
         "swiglu/generic",
@@ -59,7 +65,7 @@ def test_a_function_is_asked_for_with_all_that_it_may_be_passed(
     operators: dict[str, Operator], asked: list[InspectRequest]
 ) -> None:
     read_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
-    (rows,) = (f for f in asked[1].functions if f.name == "rms_norm/rows")
+    (rows,) = (f for f in asked_for(SM90, asked) if f.name == "rms_norm/rows")
     assert rows.function == "kernels.py:rms_norm"
     assert {n: g.kind for n, g in rows.arguments.items()} == {
         "out_ptr": "pointer",
