@@ -6,7 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["median_error", "paired_gain", "spread", "steady_rounds", "without_drift"]
+__all__ = ["is_decided", "median_error", "paired_gain", "spread", "steady_rounds", "without_drift"]
+
+
+_CLEAR, _EXACT = 0.02, 0.005
+"""What is behind by less than the former may win yet, unless its distance is known to within the latter."""
 
 
 def spread(samples: Sequence[float]) -> float:
@@ -27,6 +31,17 @@ def paired_gain(old: Sequence[float], new: Sequence[float]) -> tuple[float, floa
     ratios = [b / a for a, b in zip(old, new, strict=True)]
     middle = statistics.median(ratios)
     return 1.0 - middle, middle * median_error(ratios)
+
+
+def is_decided(rounds: Sequence[Sequence[float]]) -> bool:
+    """Whether more rounds would hardly change which runner is the fastest, by the times of each in the same rounds.
+
+    Each of the others is behind by more than 2 % and three standard errors, or its distance is known within half a
+    percent.
+    """
+    first = min(rounds, key=statistics.median)
+    behind = (paired_gain(other, first) for other in rounds if other is not first)
+    return all(gain > max(_CLEAR, 3 * error) or error < _EXACT for gain, error in behind)
 
 
 def without_drift(rounds: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:

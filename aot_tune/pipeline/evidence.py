@@ -38,7 +38,8 @@ class Entry:
 
     `recorded` is the digest of the code that a database has measured. It is set only if the source and the toolchain
     are those of the record, or if this build measures nothing. `only` are ids of problems: the candidate is tried on no
-    others. `due`: it is compiled next. `stands_in`: it is kept untimed, because there was no time to measure.
+    others. `named`: a record of a like device names it for these. `due`: it is compiled next. `stands_in`: it is kept
+    untimed, because there was no time to measure.
     """
 
     candidate: Candidate
@@ -47,16 +48,23 @@ class Entry:
     object: Object | None = None
     recorded: str = ""
     only: frozenset[str] | None = None
+    named: bool = False
     due: bool = False
     stands_in: bool = False
 
     @classmethod
     def of(
-        cls, operator: Operator, rendered: Rendered, *, only: frozenset[str] | None = None, recorded: str = ""
+        cls,
+        operator: Operator,
+        rendered: Rendered,
+        *,
+        only: frozenset[str] | None = None,
+        named: bool = False,
+        recorded: str = "",
     ) -> Entry:
         """The entry of a rendered candidate."""
         candidate = rendered.candidate
-        return cls(candidate, rendered, requirements(operator, candidate), recorded=recorded, only=only)
+        return cls(candidate, rendered, requirements(operator, candidate), recorded=recorded, only=only, named=named)
 
     def has_become(self, made: Object | None) -> None:
         """Take the object that it was compiled to; None takes that back."""
@@ -65,6 +73,14 @@ class Entry:
     def is_recorded_as(self, code: str) -> None:
         """Note the digest of the code that a database has measured: compiling gives the same code."""
         self.recorded = code
+
+    def is_for(self, problems: frozenset[str]) -> None:
+        """Try it on no other problems than these, by id."""
+        self.only = problems if self.only is None else self.only & problems
+
+    def may_serve_too(self, problems: frozenset[str] | None) -> None:
+        """Try it on more problems, by id; None for all."""
+        self.only = None if self.only is None or problems is None else self.only | problems
 
     def stand_in(self) -> None:
         """Keep it without a time, for calls of which nothing was measured."""
@@ -96,8 +112,9 @@ class Evidence:
 
     `fresh` has, by problem id, the candidates that were screened since the last race on it. `passed_over` has pairs of
     candidate and problem that are not tried, see `prune/by_similar_problem`. `broken` has candidates that failed.
-    `left_out`: the operator is not tuned. Only its generic variants are verified, and nothing is measured. `brief`: the
-    target is not the one that was asked for and got only a short time.
+    `began` has, by problem id, what its tuning began with. `left_out`: the operator is not tuned. Only its generic
+    variants are verified, and nothing is measured. `brief`: the target is not the one that was asked for and got only a
+    short time.
     """
 
     operator: Operator
@@ -108,6 +125,7 @@ class Evidence:
     passed_over: set[tuple[str, str]] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     surveyed: SurveyedTimes = field(default_factory=SurveyedTimes)
+    began: dict[str, str] = field(default_factory=dict)
     note: str = ""
     left_out: bool = False
     brief: bool = False
@@ -140,10 +158,17 @@ class Evidence:
         self.note = "no candidate survived: only the generic variant is there"
 
     def try_too(self, entries: Iterable[Entry]) -> bool:
-        """Add the entries of candidates that are new here. Returns whether there were any."""
-        new = {e.candidate.id: e for e in entries if e.candidate.id not in self.entries}
-        self.entries.update(new)
-        return bool(new)
+        """Add entries. A candidate that is known is tried on the new entry's problems too.
+
+        Returns whether anything is new.
+        """
+        fresh = False
+        for entry in entries:
+            known = self.entries.get(entry.candidate.id)
+            before = known.only if known is not None else None
+            self.entries.setdefault(entry.candidate.id, entry).may_serve_too(entry.only)
+            fresh |= known is None or known.only != before
+        return fresh
 
     @property
     def workload(self) -> tuple[Problem, ...]:

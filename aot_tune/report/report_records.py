@@ -63,7 +63,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     winner's time; None if the peaks are unknown. `bound` says whether memory or computing sets that least time; empty
     if unknown. `kind` is its kind of calls, such as `T=bf16`, and `dims` are its extents. `runners` are what raced on
     it, the fastest first, and the variant that dispatch picks. `held_out` is the regret of a decision that was learned
-    without the problem; None if unknown.
+    without the problem; None if unknown. `began` says what its tuning began with; empty if everything was tried.
     """
 
     problem: str
@@ -87,6 +87,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     dims: dict[str, int] = {}
     runners: tuple[RaceRunner, ...] = ()
     held_out: float | None = None
+    began: str = ""
 
     @property
     def speedup(self) -> float | None:

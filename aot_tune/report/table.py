@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 
 from aot_tune.report.code_resources import format_resources
@@ -57,6 +58,8 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         lines.append(f"  NOTE {one.note}")
     if one.problems:
         lines += ["  " + line for line in _problems(one)]
+        began = Counter(p.began for p in one.problems if p.began)
+        lines += [f"  began with {what}: {count} problems" for what, count in began.most_common()]
         regret = percent_text(one.mean_regret)
         mean = f"{regret} in the mean"
         if one.weighted_regret is not None:

@@ -25,7 +25,7 @@ from aot_tune.bench.protocol.measurement_records import (
     Prepared,
     group_size,
 )
-from aot_tune.bench.times import steady_rounds
+from aot_tune.bench.times import is_decided, steady_rounds
 from aot_tune.spec import Baseline
 
 __all__ = ["Race"]
@@ -33,6 +33,8 @@ __all__ = ["Race"]
 
 _SPARED = 3
 """How often a worker's death in a runner's turns may be blamed on others in the worker."""
+_ROUNDS = 6
+"""A race on a CPU that is decided after so many rounds ends with one more."""
 _LINGER = 0.3
 """Seconds to wait whether a worker dies of what the one entry in it left running."""
 
@@ -226,8 +228,16 @@ class Race:
         for runner in runners:
             runner.samples.clear()
         for number in range(rounds):
-            self._round(runners, order, fresh=number == rounds - 1)
+            last = number == rounds - 1 or (number >= _ROUNDS and self._is_decided(runners))
+            self._round(runners, order, fresh=last)
+            if last:
+                break
         self._repeat(runners, order)
+
+    def _is_decided(self, runners: Sequence[Runner]) -> bool:
+        """Whether a CPU's race can end early. A GPU's rounds take little time beside its start."""
+        known = [r.samples for r in runners if r.status == "ok"]
+        return self._context.family.on_host and bool(known) and is_decided(known)
 
     def _turn_ns(self, runner: Runner) -> float:
         """Roughly how long a turn takes: its sample, and the calls before it that do not count."""

@@ -144,10 +144,10 @@ def _key(entry: Entry, dtypes: Mapping[str, str]) -> tuple[object, ...]:
 def _leaders(evidence: Evidence, entry: Entry, groups: Groups) -> list[Entry]:
     """The leaders of an entry, of which one must succeed before the entry is tried.
 
-    They are the entries in the dtype that its kernel follows. For code of a Triton function without assumptions, which
-    is kept for other calls, they are also the entries that assume more."""
+    They are the entries in the dtype that its kernel follows, unless a record names it. For code of a
+    Triton function without assumptions, which is kept for other calls, they are also the entries that assume more."""
     candidate = entry.candidate
-    found = resembled(evidence, entry, groups) if competes(evidence, entry) else []
+    found = resembled(evidence, entry, groups) if not entry.named and competes(evidence, entry) else []
     if evidence.operator.kernel(candidate.kernel).triton is not None:
         same = groups[_key(entry, candidate.dtypes)]
         found += [e for e in same if assumes_less(candidate, e.candidate)]

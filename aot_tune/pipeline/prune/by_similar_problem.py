@@ -89,7 +89,7 @@ class Resemblances:
 
         The last value is whether the similarity is by a dtype that the entry's kernel follows."""
         candidate = entry.candidate
-        if candidate.generic:  # it is timed wherever it may have to serve
+        if candidate.generic or entry.named:  # it is timed wherever it may have to serve, or is named
             return []
         found: list[tuple[str, list[str], bool]] = []
         bare = self._bare.get(problem.id, problem.id)

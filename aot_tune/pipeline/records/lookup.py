@@ -39,6 +39,7 @@ __all__ = [
     "recall_survey",
     "recalled",
     "recorded_evidence",
+    "toolchains_alike",
     "with_a_choice",
 ]
 
@@ -126,7 +127,7 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
 
     For code that a GPU runs, the host compiler does not matter.
     """
-    alike, alike_on_device = _toolchains_alike(session, database)
+    alike, alike_on_device = toolchains_alike(session, database)
     for record in database.candidates:
         entry = entries.get(record.id)
         if entry is None or entry.rendered.digest != record.source:
@@ -149,7 +150,7 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
             entry.has_become(failed)
 
 
-def _toolchains_alike(session: Session, database: OperatorDatabase) -> tuple[set[str], set[str]]:
+def toolchains_alike(session: Session, database: OperatorDatabase) -> tuple[set[str], set[str]]:
     """Backends whose toolchain here is the recorded one: in all parts, and in the part that makes device code."""
     here = session.plan.toolchains
     shared = {name: identity for name, identity in database.toolchains.items() if name in here}

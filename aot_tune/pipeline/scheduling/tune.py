@@ -14,7 +14,8 @@ from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.scheduling.early_checks import checks_fitted_beside
-from aot_tune.pipeline.scheduling.older_cpus import older_seconds, tune_older
+from aot_tune.pipeline.scheduling.like_device import Openings
+from aot_tune.pipeline.scheduling.older_cpus import is_on_record, older_seconds, tune_older
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
 from aot_tune.pipeline.scheduling.screen_queue import QueuedProblem, queued_problems
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
@@ -58,6 +59,21 @@ def _complete(session: Session, older: Target, found: dict[str, list[Evidence]])
             _without_device(session, older, found)
     for evidence in found.values():
         evidence.sort(key=lambda e: session.targets.index(e.target))
+
+
+def _complete_from(
+    session: Session,
+    older: Target,
+    pool: DevicePool,
+    pairs: list[tuple[LoadedOperator, Evidence]],
+    found: dict[str, list[Evidence]],
+) -> None:
+    """Add evidence for older CPUs: what records have of them, else what short races on this machine find."""
+    if is_on_record(session, older):
+        _without_device(session, older, found)
+        return
+    for name, evidence in tune_older(session, older, pool, pairs).items():
+        found[name].append(evidence)
 
 
 def _begin_budget(session: Session) -> None:
@@ -110,8 +126,12 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
     if pairs and all(evidence.left_out for _, evidence in pairs):
         return
     operators = [loaded.operator for loaded, _ in pairs]
-    with DevicePool(session, devices) as pool, Vendors(session, operators, target, pool.device) as vendors:
-        recorded = _tune_all(session, target, pool, vendors, pairs)
+    openings = Openings(session, pairs, devices[0])
+    with (
+        DevicePool(session, devices) as pool,
+        Vendors(session, operators, target, pool.device, openings.named) as vendors,
+    ):
+        recorded = _tune_all(session, target, pool, vendors, openings, pairs)
         for _, evidence in pairs if session.turn.seconds is not None else ():
             evidence.remark(left_undone(evidence))
         session.progress.line(f"{target.name}: {pool.measured} measurements made, {_known(pool.reused, recorded)}")
@@ -127,8 +147,7 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
             for line in pool.told() if len(pool.members) > 1 else ():
                 session.progress.line(f"{target.name}: {line}")
         if target.on_host and session.older is not None:
-            for name, older in tune_older(session, session.older, pool, pairs).items():
-                found[name].append(older)
+            _complete_from(session, session.older, pool, pairs, found)
         session.end_turn()  # ending the workers and removing files may take seconds
 
 
@@ -144,6 +163,7 @@ def _tune_all(
     target: Target,
     pool: DevicePool,
     vendors: Vendors,
+    openings: Openings,
     pairs: list[tuple[LoadedOperator, Evidence]],
 ) -> int:
     """Try what the strategies ask for until they are done or the turn ends. Returns how much records knew."""
@@ -154,7 +174,7 @@ def _tune_all(
     if early:
         pool.start()
     step = session.step
-    while step and (fresh := ask_for(session, pairs, vendors, step)):
+    while step and (fresh := ask_for(session, pairs, vendors, openings, step)):
         begun = session.turn.spent
         for loaded, evidence in pairs if session.options.mode == "auto" else ():
             known = known_here(session, loaded.operator, pool.device, evidence.entries)
@@ -216,17 +236,22 @@ def nothing_is_known(session: Session, device: Device) -> bool:
 
 
 def ask_for(
-    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], vendors: Vendors, step: int
+    session: Session,
+    pairs: list[tuple[LoadedOperator, Evidence]],
+    vendors: Vendors,
+    openings: Openings,
+    step: int,
 ) -> list[Evidence]:
-    """Add the candidates that strategies want next to the evidence. The first time, add generic candidates too.
+    """Add the candidates that are wanted next to the evidence. The first time, add generic candidates too.
 
+    First come those that a like device's record names, then those that strategies want, on the problems to search.
     Returns the evidence that got candidates.
     """
     fresh: list[Evidence] = []
     drawn: dict[str, list[Entry]] = {}
     for loaded, evidence in pairs:
         with session.failures.of(loaded.operator.name):
-            drawn[loaded.operator.name] = session.ask(loaded.operator, evidence.target, step)
+            drawn[loaded.operator.name] = _wanted(session, openings, evidence, step)
     for loaded, evidence in pairs:
         operator, others = loaded.operator, list[Entry]()
         if operator.name in session.failures:
@@ -236,6 +261,20 @@ def ask_for(
         if evidence.try_too((*drawn[operator.name], *others)):
             fresh.append(evidence)
     return fresh
+
+
+def _wanted(session: Session, openings: Openings, evidence: Evidence, step: int) -> list[Entry]:
+    operator = evidence.operator
+    opening = openings.of(operator.name)
+    if opening is None:
+        return session.ask(operator, evidence.target, step)
+    if not evidence.entries:
+        return list(opening.entries)
+    problems = openings.to_search(evidence)
+    asked = session.ask(operator, evidence.target, step) if problems else []
+    for entry in asked:
+        entry.is_for(problems)
+    return asked
 
 
 def next_step(session: Session, entries: list[Entry], begun: float, step: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
@@ -42,16 +42,27 @@ _HEURISTIC_SHARE = 0.6
 
 
 class Vendors:
-    """Vendors' libraries. In the block, threads ask them about operators' problems."""
+    """Vendors' libraries. In the block, threads ask them about operators' problems.
 
-    def __init__(self, session: Session, operators: Iterable[Operator], target: Target, device: Device) -> None:
+    They are not asked about problems that are `named` for an operator: a like device's record has algorithms for these.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        operators: Iterable[Operator],
+        target: Target,
+        device: Device,
+        named: Callable[[str], Container[str]] = lambda _operator: (),
+    ) -> None:
         self._session, self._target = session, target
         self._threads = ThreadPoolExecutor(_KERNELS)
         self._told: dict[str, list[tuple[Kernel, Future[list[ProblemConfig]]]]] = {}
         for operator in operators:
             asked = [k for k in operator.kernels if _is_wanted(session, operator, k, target)]
             self._told[operator.name] = [
-                (k, self._threads.submit(configs_of, session, operator, k, target, device)) for k in asked
+                (k, self._threads.submit(configs_of, session, operator, k, target, device, named(operator.name)))
+                for k in asked
             ]
 
     def __enter__(self) -> Vendors:
@@ -88,7 +99,7 @@ def _is_wanted(session: Session, operator: Operator, kernel: Kernel, target: Tar
 
 
 def configs_of(
-    session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
+    session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device, named: Container[str] = ()
 ) -> list[ProblemConfig]:
     """Problems with the algorithms to try on them: those recorded on this very device, or what the library says now.
 
@@ -97,7 +108,8 @@ def configs_of(
     recorded = list(recorded_configs(session, operator, kernel, target, device))
     if recorded and session.options.mode != "tune":
         return recorded
-    problems = [p for p in operator.workload_for(target.family) if may_serve(kernel, operator.facts(p))]
+    own = (p for p in operator.workload_for(target.family) if p.id not in named)
+    problems = [p for p in own if may_serve(kernel, operator.facts(p))]
     asked = [(p, product) for p in problems if (product := _product(kernel, p)) is not None]
     answer = ask_library(session, kernel, device, [product for _, product in asked])
     drawn, tried = _PER_PROBLEM[session.options.effort]

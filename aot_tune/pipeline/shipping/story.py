@@ -136,6 +136,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
         dims=dict(problem.dims),
         runners=runners_on(evidence, problem_id, () if first is None else (first,)),
         held_out=None if held_out is None else round(held_out, 5),
+        began=evidence.began.get(problem_id, ""),
     )
 
 

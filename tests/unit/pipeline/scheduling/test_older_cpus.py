@@ -11,7 +11,8 @@ import pytest
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.scheduling.older_cpus import most_alike, older_seconds, transferred
+from aot_tune.pipeline.scheduling.older_cpus import older_seconds, transferred
+from aot_tune.pipeline.scheduling.transfer import most_alike
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget

@@ -1,0 +1,255 @@
+"""Where a build begins on a device without a record of its own: it races what won on a like device.
+
+Only where that race disagrees with the record, or the record says nothing, the search goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
+from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest, problem_key
+from aot_tune.database.tree_checks import in_space
+from aot_tune.pipeline.evidence import Entry, Evidence, tie_band
+from aot_tune.pipeline.records.lookup import toolchains_alike
+from aot_tune.pipeline.records.recorded_candidates import render_again
+from aot_tune.pipeline.scheduling.transfer import Models, like_winners, winners
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.render import candidate_for
+from aot_tune.select import Costs
+from aot_tune.spec import Operator, Problem, Target
+from aot_tune.support.errors import AotTuneError, SpecError
+
+__all__ = ["Opening", "Openings", "recorded_rows"]
+
+_NEAR = 1.10
+"""Runners-up within this factor of a record's winner race too. If the winner is farther behind here, the record is not
+trusted on that problem: what it left out may be better, too."""
+_NEAR_ELSEWHERE = 1.05
+"""The same for configs that are only like those which won, on another level of CPUs. There are more of them."""
+_EFFORTS = ("quick", "default")
+"""Efforts that trust a record. The others search everywhere; a record tells them only what to try early."""
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What one operator begins with on a target.
+
+    `record` is the slug of the like device. `first` has the candidate that won there, by problem id. `outrun` are the
+    problems on which it was slower than a baseline there. `gone` are recorded winners that this tree lacks, with why.
+    """
+
+    record: str
+    entries: tuple[Entry, ...]
+    first: Mapping[str, str]
+    outrun: frozenset[str]
+    gone: Mapping[str, str]
+
+
+class Openings:
+    """The openings of operators on one target, by operator, and what came of them. Without one, all is searched."""
+
+    def __init__(self, session: Session, pairs: Sequence[tuple[LoadedOperator, Evidence]], device: Device) -> None:
+        self._session = session
+        self._of: dict[str, Opening] = {}
+        self._searched: dict[str, frozenset[str]] = {}
+        if session.options.mode != "auto" or session.options.effort not in _EFFORTS:
+            return
+        for loaded, evidence in pairs:
+            with session.failures.of(loaded.operator.name):
+                if not evidence.left_out and (found := _opening(session, evidence, device)) is not None:
+                    self._of[loaded.operator.name] = found
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def of(self, operator: str) -> Opening | None:
+        """The opening of an operator; None if it has none."""
+        return self._of.get(operator)
+
+    def named(self, operator: str) -> frozenset[str]:
+        """The problems for which a record names candidates of an operator."""
+        return frozenset(self._of[operator].first) if operator in self._of else frozenset()
+
+    def to_search(self, evidence: Evidence) -> frozenset[str]:
+        """The problems to search after the opening's races. It is decided once, and a line tells why."""
+        name = evidence.operator.name
+        if name not in self._searched:
+            opening, quick = self._of[name], self._session.options.effort == "quick"
+            why = {p.id: reason for p in evidence.workload if (reason := disagreement(evidence, opening, p))}
+            silent = {p for p in why if p not in opening.first}
+            searched = frozenset(silent if quick else why)
+            for problem in evidence.workload:
+                begun = "no record" if problem.id in silent else f"the record of {opening.record}"
+                evidence.began[problem.id] = f"{begun}, then a search" if problem.id in searched else begun
+            self._tell(evidence, opening, why, searched)
+            self._searched[name] = searched
+        return self._searched[name]
+
+    def _tell(self, evidence: Evidence, opening: Opening, why: Mapping[str, str], searched: frozenset[str]) -> None:
+        name, count, line = evidence.operator.name, len(evidence.workload), self._session.progress.line
+        named = sum(p.id in opening.first for p in evidence.workload)
+        line(
+            f"{name}: begins with the record of {opening.record}: it names winners of {named} of {count} problems, "
+            f"the races here agree on {named - sum(p in opening.first for p in why)}; {len(searched)} are searched"
+        )
+        for reason, number in Counter(opening.gone.values()).items():
+            line(f"{name}: {number} recorded candidates are not raced: {reason}")
+        told = [(p, reason) for p, reason in why.items() if p in opening.first]
+        for problem, reason in told[:_SHOWN]:
+            line(f"{name}: the record does not hold here on '{problem}': {reason}")
+        if len(told) > _SHOWN:
+            line(f"{name}: nor on {len(told) - _SHOWN} more")
+
+
+def disagreement(evidence: Evidence, opening: Opening, problem: Problem) -> str:
+    """Why a race here does not confirm what a record names for a problem, in words; empty if it does."""
+    winner = opening.first.get(problem.id)
+    if winner is None:
+        return "it says nothing"
+    row = evidence.measurements.get(problem.id, {})
+    times = {c: t for c, t in evidence.times().get(problem.id, {}).items() if not evidence.entries[c].candidate.generic}
+    if winner not in times:
+        return _without_time(evidence, winner, row)
+    best = min(times, key=lambda c: (times[c], c))
+    if times[winner] > _NEAR * times[best]:
+        return f"its winner is {times[winner] / times[best] - 1:.0%} behind another that it names"
+    baselines = {c: m.ns for c, m in row.items() if is_baseline(c) and m.ns is not None and m.status == "ok"}
+    ahead = [c for c, ns in baselines.items() if times[best] > ns * (1 + tie_band(row[best]))]
+    slower = bool(ahead) and problem.id not in opening.outrun
+    return f"its winner is slower than {ahead[0]}, which it beats there" if slower else ""
+
+
+def _without_time(evidence: Evidence, winner: str, row: Mapping[str, Measurement]) -> str:
+    made = evidence.entries[winner].object if winner in evidence.entries else None
+    if made is not None and made.status != "ok":
+        return f"its winner does not compile: {made.error}"
+    failed = [m for m in (row.get(winner), *_rows_of(evidence, winner)) if m is not None and m.status != "ok"]
+    return f"its winner is {failed[0].status}: {failed[0].reason}" if failed else "its winner has no time"
+
+
+def _rows_of(evidence: Evidence, candidate: str) -> Iterator[Measurement]:
+    return (row[candidate] for row in evidence.measurements.values() if candidate in row)
+
+
+def recorded_rows(database: OperatorDatabase, target: str, workload: Mapping[str, str]) -> tuple[Costs, frozenset[str]]:
+    """A record's times on a workload in ns, and the problems on which a baseline was faster than all of them.
+
+    Times are of candidates of one target. On a problem that raced, only those that took part count. `workload` has the
+    id of each problem by its key.
+    """
+    own = {c.id for c in database.candidates if c.candidate.target == target and not c.candidate.generic}
+    raced: dict[str, dict[str, float]] = {}
+    screened: dict[str, dict[str, float]] = {}
+    others: dict[str, float] = {}
+    for m in database.measurements:
+        problem = workload.get(problem_key(m.problem))
+        if problem is None or m.ns is None or m.status != "ok":
+            continue
+        if is_baseline(m.candidate):
+            others[problem] = min(m.ns, others.get(problem, m.ns))
+        elif m.candidate in own:
+            (raced if m.final else screened).setdefault(problem, {})[m.candidate] = m.ns
+    rows = screened | raced
+    return rows, frozenset(p for p, row in rows.items() if others.get(p, math.inf) < min(row.values()))
+
+
+def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | None:
+    """The opening by the nearest records; None if this device has its own, or no record names anything."""
+    operator, target = evidence.operator, evidence.target
+    near = nearest_databases(session.databases, operator.name, device)
+    if any(_holds_here(session, d, operator, target, device) for d in near):
+        return None
+    workload = {problem_key(p): p.id for p in evidence.workload}
+    entries: dict[str, Entry] = {}
+    first: dict[str, str] = {}
+    outrun: set[str] = set()
+    gone: dict[str, str] = {}
+    records: list[str] = []
+    for database, name in _in_turn(near, target):
+        rows, behind = recorded_rows(database, name, workload)
+        rows = {p: row for p, row in rows.items() if p not in first}
+        if name == target.name:
+            models = _recorded(session, evidence, database, rows)
+        else:
+            candidates = {c.id: c.candidate for c in database.candidates}
+            models = like_winners(session, operator, target, rows, candidates, near=_NEAR_ELSEWHERE, each=0)
+        made = _rendered(session, operator, models, gone)
+        for entry in made:
+            entries.setdefault(entry.candidate.id, entry).may_serve_too(entry.only)
+        for problem, row in rows.items():
+            able = [e.candidate.id for e in made if e.only is None or problem in e.only]
+            if able:
+                first[problem] = min(able, key=lambda c: row.get(c, math.inf))
+        outrun |= behind & rows.keys()
+        records += [database.device.slug] if made and database.device.slug not in records else []
+    if not entries:
+        return None
+    return Opening(" and ".join(records), tuple(entries.values()), first, frozenset(outrun), gone)
+
+
+def _holds_here(
+    session: Session, database: OperatorDatabase, operator: Operator, target: Target, device: Device
+) -> bool:
+    """Whether a record is of this very device, policy, operator and toolchain, so that its times count as they are."""
+    policy = session.policy_of(device.family).digest
+    if (database.device.digest, database.policy_digest) != (device.digest, policy):
+        return False
+    backends = {c.candidate.backend for c in database.candidates if c.candidate.target == target.name}
+    whole, on_device = toolchains_alike(session, database)
+    alike = whole if target.on_host else on_device
+    return bool(backends) and backends <= alike and database.contract == operator_digest(operator)
+
+
+def _in_turn(near: Sequence[OperatorDatabase], target: Target) -> Iterator[tuple[OperatorDatabase, str]]:
+    """Records with the names of their targets: first this target, the nearest device first, then others like it."""
+    yield from ((d, target.name) for d in near if target.name in d.targets)
+    yield from ((d, name) for d in near if target.on_host for name in reversed(d.targets) if name != target.name)
+
+
+def _recorded(session: Session, evidence: Evidence, database: OperatorDatabase, rows: Costs) -> Models:
+    """A record's winners and runners-up, with the problems that each won, and what lets a vendor's library choose.
+
+    For a Triton function, they are also the code without assumptions, which is kept for other calls.
+    """
+    operator, target = evidence.operator, evidence.target
+    kernels = {k.name: k for k in session.kernels_for(operator, target) if session.is_named(operator, k)}
+    own = {c.id: c.candidate for c in database.candidates if c.candidate.kernel in kernels}
+    problems = {p.id: p for p in evidence.workload}
+    found: Models = {}
+    for name, won in winners({p: known for p, row in rows.items() if (known := _among(row, own))}, _NEAR, each=1):
+        candidate, kernel = own[name], kernels[own[name].kernel]
+        found[name] = (candidate, won)
+        for problem in won if kernel.triton is not None else ():
+            plain = candidate_for(operator, kernel, candidate.config, target, problems[problem], candidate.dtypes)
+            found.setdefault(plain.id, (plain, set()))[1].add(problem)
+    vendors = {k.backend for k in kernels.values() if k.algorithms is not None}
+    for candidate in own.values():
+        kernel = kernels[candidate.kernel]
+        chooses = kernel.algorithms is not None and kernel.has(candidate.config, target.facts)
+        if candidate.target == target.name and (chooses or not vendors.isdisjoint(kernel.stages)):
+            found[candidate.id] = (candidate, set(problems))
+    return found
+
+
+def _among(row: Mapping[str, float], own: Container[str]) -> dict[str, float]:
+    return {c: t for c, t in row.items() if c in own}
+
+
+def _rendered(session: Session, operator: Operator, models: Models, gone: dict[str, str]) -> list[Entry]:
+    """Entries of candidates that this tree can still make. `gone` gets the others, with why."""
+    found: list[Entry] = []
+    for name, (candidate, problems) in models.items():
+        try:
+            if not in_space(operator, candidate):
+                raise SpecError(f"kernel {candidate.kernel} no longer has this config")
+            rendered = render_again(session, operator, candidate)
+        except AotTuneError as error:
+            gone[name] = error.what
+            continue
+        found.append(Entry.of(operator, rendered, only=frozenset(problems), named=True))
+    return found

@@ -1,0 +1,116 @@
+"""Which candidates of a target to try first, by what won: on another target, or on a like device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from aot_tune.pipeline.session import Session
+from aot_tune.render import Candidate, candidate_for
+from aot_tune.select import Costs
+from aot_tune.spec import Config, ConfigValue, Kernel, Operator, Target
+from aot_tune.support.digests import canonical_digest
+from aot_tune.support.errors import SpecError
+
+__all__ = ["Models", "like_winners", "most_alike", "winners"]
+
+Models = dict[str, tuple[Candidate, set[str]]]
+"""Candidates by id, each with the ids of the problems that it won, or that its model won."""
+
+_GUESSES = 1
+"""How many guesses of an author are tried too, if the author's kernel won."""
+
+
+def winners(costs: Costs, near: float, each: int) -> Iterator[tuple[str, set[str]]]:
+    """Candidates with the ids of the problems that each won: it is within the factor `near` of the best there.
+
+    First come the fewest that together won all problems. Of each problem's winners, the first `each` come in any case.
+    """
+    won: dict[str, set[str]] = {}
+    always: dict[str, set[str]] = {}
+    for problem, row in costs.items():
+        own = sorted((t, c) for c, t in row.items())
+        for place, (time, candidate) in enumerate(own):
+            if time <= own[0][0] * near:
+                won.setdefault(candidate, set()).add(problem)
+                if place < each:
+                    always.setdefault(candidate, set()).add(problem)
+    left = set().union(*won.values())
+    while left:
+        best = min(won, key=lambda c: (-len(won[c] & left), c))
+        left -= won[best]
+        yield best, won.pop(best)
+        always.pop(best, None)
+    yield from sorted(always.items(), key=lambda found: (-len(found[1]), found[0]))
+
+
+def like_winners(
+    session: Session,
+    operator: Operator,
+    target: Target,
+    costs: Costs,
+    candidates: Mapping[str, Candidate],
+    *,
+    near: float,
+    each: int,
+) -> Models:
+    """Candidates for a target that are most like those which won by `costs`, each for the problems that its model won.
+
+    After them come the first guesses of the authors of the kernels that won. A kernel without a config for the target
+    is left out. `near` and `each` are as in `winners`.
+    """
+    spaces = {k.name: (k, space) for k in session.kernels_for(operator, target) if (space := _space(k, target))}
+    made: Models = {}
+
+    def add(kernel: Kernel, config: dict[str, ConfigValue], like: Candidate, problems: Collection[str]) -> None:
+        candidate = candidate_for(operator, kernel, config, target, dtypes=dict(like.dtypes))
+        made.setdefault(candidate.id, (candidate, set()))[1].update(problems)
+
+    own = {p: _of_kernels(row, candidates, spaces) for p, row in costs.items()}
+    together: dict[str, tuple[Candidate, set[str]]] = {}
+    for name, won in winners({p: row for p, row in own.items() if row}, near, each):
+        one = candidates[name]
+        kernel, space = spaces[one.kernel]
+        add(kernel, most_alike(kernel, space, one.config), one, won)
+        together.setdefault(canonical_digest([one.kernel, one.dtypes]), (one, set()))[1].update(won)
+    for one, problems in together.values():
+        kernel, space = spaces[one.kernel]
+        for config in _guesses(kernel, space):
+            add(kernel, config, one, problems)
+    return made
+
+
+def _of_kernels(
+    row: Mapping[str, float], candidates: Mapping[str, Candidate], kernels: Collection[str]
+) -> dict[str, float]:
+    return {c: t for c, t in row.items() if candidates[c].kernel in kernels and not candidates[c].generic}
+
+
+def _space(kernel: Kernel, target: Target) -> list[dict[str, ConfigValue]]:
+    """The configs of a kernel for a target, without those that pin dims. The kernel may not be meant for the target."""
+    try:
+        return [c for c in kernel.configs(target.facts) if not any(c.get(p) for p in kernel.pins)]
+    except SpecError:  # its constraints allow none
+        return []
+
+
+def _guesses(kernel: Kernel, space: Sequence[dict[str, ConfigValue]]) -> Iterator[dict[str, ConfigValue]]:
+    """The first guesses of a kernel's author that are in a space."""
+    matched = (next((c for c in space if all(c[k] == v for k, v in guess.items())), None) for guess in kernel.order)
+    yield from [c for c in matched if c is not None][:_GUESSES]
+
+
+def most_alike(kernel: Kernel, space: Sequence[dict[str, ConfigValue]], config: Config) -> dict[str, ConfigValue]:
+    """The first config of a space that differs from another in the fewest parameters, and by the least in these."""
+    places = {p.name: {v: i for i, v in enumerate(_in_order(p.values))} for p in kernel.parameters}
+
+    def distance(other: Config) -> tuple[int, int]:
+        steps = [abs(places[n][other[n]] - places[n][v]) for n, v in config.items() if v in places.get(n, {})]
+        return sum(s > 0 for s in steps), sum(steps)
+
+    return min(space, key=distance)
+
+
+def _in_order(values: Sequence[ConfigValue]) -> list[ConfigValue]:
+    """Numbers by size, names in the order of declaration."""
+    named = any(isinstance(v, str) for v in values)
+    return sorted(values, key=lambda v: 0 if isinstance(v, str) or named else v)
