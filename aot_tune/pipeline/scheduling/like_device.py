@@ -28,6 +28,8 @@ __all__ = ["Opening", "Openings", "recorded_rows"]
 _NEAR = 1.10
 """Runners-up within this factor of a record's winner race too. If the winner is farther behind here, the record is not
 trusted on that problem: what it left out may be better, too."""
+_EACH = 2
+"""The winner and the next of these race in any case, others where some problem needs them anyway."""
 _NEAR_ELSEWHERE = 1.05
 """The same for configs that are only like those which won, on another level of CPUs. There are more of them."""
 _EFFORTS = ("quick", "default")
@@ -187,8 +189,9 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
                 first[problem] = min(able, key=lambda c: row.get(c, math.inf))
         outrun |= behind & rows.keys()
         records += [database.device.slug] if made and database.device.slug not in records else []
-    if not entries:
+    if not entries and not gone:
         return None
+    records = records or [d.device.slug for d in near[:1]]
     return Opening(" and ".join(records), tuple(entries.values()), first, frozenset(outrun), gone)
 
 
@@ -221,7 +224,7 @@ def _recorded(session: Session, evidence: Evidence, database: OperatorDatabase, 
     own = {c.id: c.candidate for c in database.candidates if c.candidate.kernel in kernels}
     problems = {p.id: p for p in evidence.workload}
     found: Models = {}
-    for name, won in winners({p: known for p, row in rows.items() if (known := _among(row, own))}, _NEAR, each=1):
+    for name, won in winners({p: known for p, row in rows.items() if (known := _among(row, own))}, _NEAR, each=_EACH):
         candidate, kernel = own[name], kernels[own[name].kernel]
         found[name] = (candidate, won)
         for problem in won if kernel.triton is not None else ():

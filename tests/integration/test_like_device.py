@@ -1,0 +1,109 @@
+"""A build on a device without a record of its own begins with what won on a like device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from environments import environment, run
+from project import Project
+
+from aot_tune.bench.devices.family import make_device
+from aot_tune.database import OperatorDatabase, load_databases, save_database
+
+Change = Callable[[OperatorDatabase], OperatorDatabase]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project whose first build was recorded below `here/`; nothing of its cache is left."""
+    made = Project.make(tmp_path / "project")
+    made.configure()
+    made.build()
+    run(made.command("record", made.folder / "here", "--library", "tiny"), env=environment(**made.env))
+    made.env["AOT_TUNE_CACHE_DIR"] = str(tmp_path / "another cache")
+    return made
+
+
+def recorded_elsewhere(project: Project, change: Change = lambda d: d) -> None:
+    """Write the record as another model of CPU would have it."""
+    (database,) = load_databases(project.folder / "here")
+    other = make_device("cpu", "Another CPU", "2t", {**database.device.identity, "model": "99"})
+    measurements = tuple(msgspec.structs.replace(m, device=other.digest) for m in database.measurements)
+    changed = change(msgspec.structs.replace(database, device=other, measurements=measurements))
+    save_database(project.folder / "tuning", changed)
+
+
+def built(project: Project, **given: str) -> tuple[str, int]:
+    """What the build said, and how many candidates it compiled."""
+    project.compiler.clear()
+    project.configure("--database", project.folder / "tuning", **given)
+    return project.build(**given), project.compiler.candidates()
+
+
+def with_another_winner(database: OperatorDatabase) -> OperatorDatabase:
+    """The record as if TIMES=256, which is slow, had been a bit faster there than TIMES=1."""
+    configs = {c.id: c.candidate.config.get("TIMES") for c in database.candidates}
+    best = {m.problem.id: m for m in database.measurements if configs.get(m.candidate) == 1}
+    changed = []
+    for m in database.measurements:
+        if configs.get(m.candidate) == 256:
+            model = best[m.problem.id]
+            times = {"screen": tuple(0.99 * t for t in model.screen), "race": model.race}
+            m = msgspec.structs.replace(m, **times, final=model.final and tuple(0.99 * t for t in model.final))
+        changed.append(m)
+    return msgspec.structs.replace(database, measurements=tuple(changed))
+
+
+def test_its_winners_race_and_nothing_else_is_tried(project: Project) -> None:
+    recorded_elsewhere(project)
+    said, compiled = built(project)
+    assert "twice: begins with the record of cpu-another-cpu-" in said
+    assert "names winners of 2 of 2 problems, the races here agree on 2; 0 are searched" in said
+    assert compiled == 2  # the winner and the generic variant; the other four configs are not made
+    assert any("loop" in name for name, _ in project.winners())
+    assert "began with the record of cpu-another-cpu-" in said
+
+
+def test_where_the_race_disagrees_the_search_goes_on(project: Project) -> None:
+    recorded_elsewhere(project, with_another_winner)
+    said, compiled = built(project)
+    assert "names winners of 2 of 2 problems, the races here agree on 0; 2 are searched" in said
+    assert re.search(r"the record does not hold here on 'N=20000': its winner is \d+% behind another", said)
+    assert compiled == 6
+    assert "began with the record of cpu-another-cpu-" in said
+
+
+def test_a_quick_build_races_what_the_record_names_and_no_more(project: Project) -> None:
+    recorded_elsewhere(project, with_another_winner)
+    said, compiled = built(project, AOT_TUNE_EFFORT="quick")
+    assert "the races here agree on 0; 0 are searched" in said
+    assert compiled == 3  # both that it names, and the generic variant
+
+
+def test_a_winner_of_another_version_of_its_kernel_is_told(project: Project) -> None:
+    recorded_elsewhere(project)
+    project.change("(1, 4, 16, 64, 256)", "(2, 4, 16, 64, 256)")
+    said, _ = built(project)
+    assert "twice: 1 recorded candidates are not raced: kernel loop no longer has this config" in said
+    assert "names winners of 0 of 2 problems" in said
+
+
+def test_a_thorough_build_searches_everywhere(project: Project) -> None:
+    recorded_elsewhere(project)
+    said, compiled = built(project, AOT_TUNE_EFFORT="exhaustive")
+    assert "begins with" not in said
+    assert compiled == 6
+
+
+def test_what_the_record_does_not_name_is_searched(project: Project) -> None:
+    recorded_elsewhere(project)
+    project.change("problem(N=60000))", "problem(N=60000), problem(N=90000))")
+    said, compiled = built(project)
+    assert "names winners of 2 of 3 problems, the races here agree on 2; 1 are searched" in said
+    assert compiled == 6
+    searched = re.findall(r"began with no record, then a search: (\d+) problems", said)
+    assert searched == ["1"]
