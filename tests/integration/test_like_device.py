@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from environments import environment, run
 from project import Project
 
 from aot_tune.bench.devices.family import make_device
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import OperatorDatabase, load_databases, save_database
 
 Change = Callable[[OperatorDatabase], OperatorDatabase]
@@ -48,14 +50,16 @@ def with_another_winner(database: OperatorDatabase) -> OperatorDatabase:
     """The record as if TIMES=256, which is slow, had been a bit faster there than TIMES=1."""
     configs = {c.id: c.candidate.config.get("TIMES") for c in database.candidates}
     best = {m.problem.id: m for m in database.measurements if configs.get(m.candidate) == 1}
-    changed = []
-    for m in database.measurements:
-        if configs.get(m.candidate) == 256:
-            model = best[m.problem.id]
-            times = {"screen": tuple(0.99 * t for t in model.screen), "race": model.race}
-            m = msgspec.structs.replace(m, **times, final=model.final and tuple(0.99 * t for t in model.final))
-        changed.append(m)
-    return msgspec.structs.replace(database, measurements=tuple(changed))
+    changed = tuple(
+        msgspec.structs.replace(m, **_faster(best[m.problem.id])) if configs.get(m.candidate) == 256 else m
+        for m in database.measurements
+    )
+    return msgspec.structs.replace(database, measurements=changed)
+
+
+def _faster(m: Measurement) -> dict[str, Any]:
+    final = m.final and tuple(0.99 * t for t in m.final)
+    return {"screen": tuple(0.99 * t for t in m.screen), "final": final, "race": m.race}
 
 
 def test_its_winners_race_and_nothing_else_is_tried(project: Project) -> None:
