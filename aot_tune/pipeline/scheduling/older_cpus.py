@@ -15,7 +15,7 @@ from aot_tune.pipeline.scheduling.within_budget import BudgetTuning
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Target
 
-__all__ = ["is_on_record", "older_seconds", "transferred", "tune_older"]
+__all__ = ["older_seconds", "on_record", "transferred", "tune_older"]
 
 _TO_TUNE = 0.8
 """Share of the stated extra seconds that goes to tuning. The rest is for linking and checking more variants."""
@@ -25,15 +25,18 @@ _NEAR, _PER_PROBLEM = 1.05, 2
 """A candidate won a problem if its time is within this factor of the best; the first two of them are always tried."""
 
 
-def is_on_record(session: Session, older: Target) -> bool:
-    """Whether records decide for older CPUs. Races for them are made once, for the record, in the mode `tune`."""
-    recorded = (older.name in d.targets for d in session.databases if d.operator in session.operators)
-    return session.options.mode == "auto" and any(recorded)
+def on_record(session: Session, older: Target) -> set[str]:
+    """The operators for which records decide on older CPUs. Their races are made once, for the record, by `tune`."""
+    if session.options.mode != "auto":
+        return set()
+    return {d.operator for d in session.databases if older.name in d.targets}
 
 
 def older_seconds(session: Session, kept: float) -> float:
     """Seconds for tuning variants for older CPUs. `kept` are the seconds for what comes after tuning."""
-    if session.older is None or not session.plan.may_measure or is_on_record(session, session.older):
+    if session.older is None or not session.plan.may_measure:
+        return 0.0
+    if session.operators.keys() <= on_record(session, session.older):
         return 0.0
     return min(_TO_TUNE * session.options.older_cpus, _OF_BUDGET * max(session.budget.left - kept, 0.0))
 

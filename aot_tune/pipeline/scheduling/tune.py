@@ -15,7 +15,7 @@ from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.scheduling.early_checks import checks_fitted_beside
 from aot_tune.pipeline.scheduling.like_device import Openings
-from aot_tune.pipeline.scheduling.older_cpus import is_on_record, older_seconds, tune_older
+from aot_tune.pipeline.scheduling.older_cpus import older_seconds, on_record, tune_older
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
 from aot_tune.pipeline.scheduling.screen_queue import QueuedProblem, queued_problems
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
@@ -69,10 +69,10 @@ def _complete_from(
     found: dict[str, list[Evidence]],
 ) -> None:
     """Add evidence for older CPUs: what records have of them, else what short races on this machine find."""
-    if is_on_record(session, older):
-        _without_device(session, older, found)
-        return
-    for name, evidence in tune_older(session, older, pool, pairs).items():
+    recorded = on_record(session, older)
+    _without_device(session, older, {name: found[name] for name in found if name in recorded})
+    left = [(loaded, evidence) for loaded, evidence in pairs if loaded.operator.name not in recorded]
+    for name, evidence in (tune_older(session, older, pool, left) if left else {}).items():
         found[name].append(evidence)
 
 
@@ -98,7 +98,8 @@ def _begin_budget(session: Session) -> None:
 
 def _without_device(session: Session, target: Target, found: dict[str, list[Evidence]]) -> None:
     """Let the database decide. If it cannot, the generic variant serves, and a loud line says so."""
-    for name, loaded in session.operators.items():
+    for name, own in found.items():
+        loaded = session.operators[name]
         try:
             evidence, database = recorded_evidence(session, loaded.operator, target)
             evidence.remark(_decided_by(session, evidence, database))
@@ -106,7 +107,7 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
             evidence = Evidence(loaded.operator, target, {})
             evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {error.what}")
         session.progress.line(f"{name}: {evidence.note}")
-        found[name].append(evidence)
+        own.append(evidence)
 
 
 def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase | None) -> str:

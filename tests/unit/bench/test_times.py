@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench.times import paired_gain, spread, steady_rounds
+from aot_tune.bench.times import is_decided, paired_gain, spread, steady_rounds
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=3, max_size=30), st.floats(0.2, 5))
@@ -48,3 +48,11 @@ def test_lists_of_different_races_do_not_pair() -> None:
 def test_equal_samples_have_no_spread() -> None:
     assert spread((100.0,) * 8) == 0.0
     assert spread((100.0, 140.0, 60.0)) == 0.0  # too few to tell
+
+
+def test_a_race_is_decided_when_the_others_are_clearly_behind_or_their_distance_is_known() -> None:
+    first = [100.0, 101.0, 99.0, 102.0, 98.0, 100.0]
+    assert is_decided([first])
+    assert is_decided([first, [1.2 * t for t in reversed(first)]])
+    assert not is_decided([first, [1.01 * t for t in reversed(first)]])  # it may win yet
+    assert is_decided([first, [1.01 * t for t in first]])  # it is behind by the same in each round

@@ -142,9 +142,13 @@ def test_they_have_a_short_time(seconds: int, budget: float | None, wanted: floa
     session: Any = SimpleNamespace(
         older=OLD,
         plan=SimpleNamespace(may_measure=True),
-        options=SimpleNamespace(older_cpus=seconds),
+        options=SimpleNamespace(older_cpus=seconds, mode="auto"),
+        operators={"scale": None},
+        databases=[],
         budget=Budget(budget, lambda: 0.0),
     )
     assert older_seconds(session, kept=10.0) == pytest.approx(wanted)
+    session.databases = [SimpleNamespace(operator="scale", targets=[OLD.name])]
+    assert older_seconds(session, kept=10.0) == 0.0  # the record decides
     session.older = None
     assert older_seconds(session, kept=10.0) == 0.0
