@@ -59,8 +59,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_OLDER_CPUS",
         "40",
-        "extra seconds that a build may take to make variants for older CPUs, `cpu-x86-64-v3`. It makes them if this "
-        "machine's CPU has AVX-512 and `AOT_TUNE_TARGETS` is `native`. 0 makes none ([targets.md](../targets.md))",
+        "extra seconds that a build may take to tune variants for older CPUs, `cpu-x86-64-v3`, if no record has them. "
+        "It makes them if this machine's CPU has AVX-512 and `AOT_TUNE_TARGETS` is `native`. 0 makes none "
+        "([targets.md](../targets.md))",
     ),
     Option(
         "AOT_TUNE_BUDGET",
@@ -71,7 +72,8 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_EFFORT",
         "default",
         "how many configs of each kernel are tried. `quick`: 4. `default`: its author's guesses, and at least 8. "
-        "`thorough`: 100, which a search picks step by step. `exhaustive`: all",
+        "`thorough`: 100, which a search picks step by step. `exhaustive`: all. The first two try what the record of a "
+        "like device names, and search where it does not hold ([searching.md](../searching.md))",
         ("quick", "default", "thorough", "exhaustive"),
     ),
     Option(

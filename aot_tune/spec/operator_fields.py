@@ -291,6 +291,10 @@ class OperatorFields:
             total += count * self.dtype(problem, tensor).itemsize
         return total
 
+    def amount(self, problem: Problem) -> int:
+        """FLOPs or compulsory bytes of a call, whichever are more; at least 1."""
+        return max(self.flops.evaluate(self.facts(problem)), self.compulsory_bytes(problem), 1)
+
     def tensor_bytes(self, problem: Problem) -> int:
         """Bytes that the problem's tensors take, each from its first element to its last."""
         total = 0

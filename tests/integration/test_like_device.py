@@ -81,6 +81,20 @@ def test_where_the_race_disagrees_the_search_goes_on(project: Project) -> None:
     assert "began with the record of cpu-another-cpu-" in said
 
 
+def test_a_winner_that_does_not_compile_or_is_wrong_here_is_told_and_replaced(project: Project) -> None:
+    recorded_elsewhere(project)
+    loop = project.templates / "twice" / "loop.cpp.j2"
+    whole = loop.read_text()
+    loop.write_text("{% if TIMES == 1 %}#error no such instruction\n{% endif %}" + whole)
+    said, _ = built(project)
+    assert "the record does not hold here on 'N=20000': its winner does not compile" in said
+    assert "TIMES=4" in said
+    loop.write_text(whole.replace('"2 * "', '("3 * " if TIMES == 1 else "2 * ")'))
+    said, _ = built(project)
+    assert "the record does not hold here on 'N=20000': its winner is wrong-result" in said
+    assert "TIMES=4" in said
+
+
 def test_a_quick_build_races_what_the_record_names_and_no_more(project: Project) -> None:
     recorded_elsewhere(project, with_another_winner)
     said, compiled = built(project, AOT_TUNE_EFFORT="quick")

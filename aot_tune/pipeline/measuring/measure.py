@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from aot_tune.bench.devices.family import runs_on
+from aot_tune.bench.devices.family import family, runs_on
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
 from aot_tune.database import OperatorStore, as_recorded, operator_digest
 from aot_tune.pipeline.baseline_versions import baseline_versions
@@ -34,6 +34,8 @@ _ALGORITHMS = 2
 
 These are often one kernel under several names. More of them would leave no place for candidates that are as fast on a
 GPU that a race has heated."""
+_HOPELESS, _LONG = 4.0, 1e7
+"""A generic variant that is expected to be behind by this factor is not timed if a call takes longer than 10 ms."""
 _RACES = 3
 """A problem races at most this often. It races again if others were screened to be faster than all that raced."""
 
@@ -179,6 +181,10 @@ class Measurer:
         waiting = list(entries)
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
+            if best is not None and self._is_hopeless(evidence, problem, entry, best):
+                evidence.pass_over(problem, [entry.candidate.id])
+                self.spare(loaded, problem, 1)
+                continue
             watched = self._watch()
             measurement = None
             with failures.of(name):
@@ -194,6 +200,15 @@ class Measurer:
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
             beside = None if took.waited else took.whole - own
             self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
+
+    def _is_hopeless(self, evidence: Evidence, problem: Problem, entry: Entry, best: float) -> bool:
+        """Whether a CPU's generic variant was verified on another problem, and would only take long on this one."""
+        if not (entry.candidate.generic and family(self._lazy.device.family).on_host):
+            return False
+        rows = (row.get(entry.candidate.id) for row in evidence.measurements.values())
+        paces = (m.ns / evidence.operator.amount(m.problem) for m in rows if m is not None and m.ns is not None)
+        expected = min(paces, default=0.0) * evidence.operator.amount(problem)
+        return expected > max(_HOPELESS * best, _LONG)
 
     def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
         """Note that `count` candidates are not screened on a problem, although they were expected."""

@@ -1,0 +1,89 @@
+"""What a like device's record names, and when a race here disagrees with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement
+from aot_tune.compile import target_by_name
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.scheduling.like_device import Opening, disagreement
+from aot_tune.pipeline.scheduling.transfer import winners
+from aot_tune.render import Candidate, Rendered
+from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, problem
+
+(N,) = dims("N")
+SCALE = Operator(
+    name="scale",
+    dims=("N",),
+    tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
+    reference=lambda xp, call: {"out": call.x},
+    flops=N,
+    workload=(problem(N=10),),
+    kernels=(
+        Kernel("generic", "g.j2", generic=True),
+        Kernel("rows", "r.j2", parameters=(Parameter("UNROLL", (1, 2, 4, 8)),)),
+    ),
+)
+(TEN,) = SCALE.workload
+CANDIDATES = {
+    unroll: Candidate(operator="scale", kernel="rows", backend="cxx", target="cpu-x86-64-v3", config={"UNROLL": unroll})
+    for unroll in (1, 2, 4, 8)
+}
+
+
+def disagrees(times: Mapping[int, float], baseline: float = 1e9, *, outrun: bool = False, status: str = "ok") -> str:
+    """Why races here with these ns by UNROLL disagree with a record in which UNROLL=1 won."""
+    evidence = Evidence(SCALE, target_by_name("cpu-x86-64-v3"), {})
+
+    def add(name: str, ns: float, status: str) -> None:
+        measured = {"screen": (ns,), "final": (ns,) * 5, "race": "r"} if status == "ok" else {"reason": "it is off"}
+        evidence.add(
+            Measurement(candidate=name, code="", problem=TEN, device="d", policy="p", status=status, **measured)
+        )
+
+    for unroll, ns in times.items():
+        one = CANDIDATES[unroll]
+        rendered = Rendered(candidate=one, source="", digest="", symbol="s", lines=[])
+        evidence.try_too([Entry.of(SCALE, rendered, only=frozenset([TEN.id]), named=True)])
+        add(one.id, ns, status if unroll == 1 else "ok")
+    add(f"{BASELINE}numpy", baseline, "ok")
+    first = {TEN.id: CANDIDATES[1].id}
+    return disagreement(evidence, Opening("a record", (), first, frozenset([TEN.id] if outrun else []), {}), TEN)
+
+
+def test_a_race_agrees_while_the_recorded_winner_is_within_ten_percent_of_the_best() -> None:
+    assert disagrees({1: 100.0, 2: 108.0}) == ""
+    assert disagrees({1: 108.0, 2: 100.0}) == ""
+    assert disagrees({1: 120.0, 2: 100.0}) == "its winner is 20% behind another that it names"
+
+
+def test_a_winner_that_fails_here_is_no_winner() -> None:
+    assert disagrees({1: 100.0, 2: 108.0}, status="wrong-result") == "its winner is wrong-result: it is off"
+
+
+def test_a_winner_that_a_baseline_beats_here_but_not_there_is_searched() -> None:
+    assert disagrees({1: 100.0}, 80.0) == f"its winner is slower than {BASELINE}numpy, which it beats there"
+    assert disagrees({1: 100.0}, 80.0, outrun=True) == ""  # so it was where the record was made, after a search
+
+
+COSTS = st.dictionaries(
+    st.sampled_from("pqrst"),
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(1, 3), min_size=1),
+    min_size=1,
+)
+
+
+@given(COSTS, st.integers(0, 3))
+def test_winners_win_every_problem_and_are_never_far_behind(costs: dict[str, dict[str, float]], each: int) -> None:
+    found = list(winners(costs, 1.1, each))
+    assert set().union(*(won for _, won in found)) == costs.keys()
+    assert len({c for c, _ in found}) == len(found)
+    for candidate, won in found:
+        assert all(costs[p][candidate] <= 1.1 * min(costs[p].values()) for p in won)
+    for where, row in costs.items() if each else ():
+        best = min(row, key=lambda c: (row[c], c))
+        assert any(c == best and where in won for c, won in found)
