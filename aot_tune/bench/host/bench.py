@@ -31,6 +31,8 @@ __all__ = ["Bench"]
 
 _MOST_LOADED = 256
 """The most objects that stay loaded in a worker of a GPU. On a CPU none stays."""
+_LARGE = 64 << 20
+"""Bytes of a problem's tensors from which on its runs on a CPU are not repeated, nor placed at the end of memory."""
 _JUST_NOW = 0.25
 """Seconds. While the state after one candidate's samples is no older, it is also the state before the next one's."""
 
@@ -301,7 +303,8 @@ class Bench:
             seconds = min(seconds, limits.verify_least + limits.per_best * best_ns / 1e9)
         with run.phases("verify"):
             renewed = best_ns is None or best_ns < self.context.policy.long_ns / 4
-            verify = messages.Verify(handle=run.digest, keys=(key,), renewed=renewed)
+            quick = odd is not None and self._is_large(run.prepared)
+            verify = messages.Verify(handle=run.digest, keys=(key,), quick=quick, renewed=renewed)
             reply = self._ask(run, worker, verify, seconds)
         if not isinstance(reply, messages.Checked):
             return run.ended(*failure_of(reply))
@@ -330,6 +333,11 @@ class Bench:
         if not isinstance(timing, messages.Timed):
             return run.ended(*failure_of(timing), **facts)
         return run.timed(timing, facts)
+
+    def _is_large(self, prepared: Prepared) -> bool:
+        """Whether preparing the calls of a CPU's problem takes far longer than the calls. The odd ones are repeated."""
+        tensors = self.context.operators[prepared.operator].tensor_bytes(prepared.problem)
+        return self.context.family.on_host and tensors > _LARGE
 
     def _failed(self, run: Run, worker: Worker, odd: Odd) -> Measurement | None:
         """The measurement of an object that is wrong on its odd problems, or None if it is right."""

@@ -89,7 +89,8 @@ def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
 def transferred(session: Session, tuned: Evidence, target: Target) -> list[Entry]:
     """Candidates for a target that are most like the winners on another, each for the problems that its model won."""
     operator, candidates = tuned.operator, {c: e.candidate for c, e in tuned.entries.items()}
-    made = like_winners(session, operator, target, tuned.choice_costs(), candidates, near=_NEAR, each=_PER_PROBLEM)
+    costs = tuned.choice_costs()
+    made = like_winners(session, operator, target, costs, candidates, near=_NEAR, each=_PER_PROBLEM, guesses=1)
     return [
         Entry.of(operator, session.renderer.render(operator, c, target), only=frozenset(only))
         for c, only in made.values()

@@ -16,9 +16,6 @@ __all__ = ["Models", "like_winners", "most_alike", "winners"]
 Models = dict[str, tuple[Candidate, set[str]]]
 """Candidates by id, each with the ids of the problems that it won, or that its model won."""
 
-_GUESSES = 1
-"""How many guesses of an author are tried too, if the author's kernel won."""
-
 
 def winners(costs: Costs, near: float, each: int) -> Iterator[tuple[str, set[str]]]:
     """Candidates with the ids of the problems that each won: it is within the factor `near` of the best there.
@@ -52,11 +49,12 @@ def like_winners(
     *,
     near: float,
     each: int,
+    guesses: int = 0,
 ) -> Models:
     """Candidates for a target that are most like those which won by `costs`, each for the problems that its model won.
 
-    After them come the first guesses of the authors of the kernels that won. A kernel without a config for the target
-    is left out. `near` and `each` are as in `winners`.
+    After them come `guesses` first guesses of the author of each kernel that won. A kernel without a config for the
+    target is left out. `near` and `each` are as in `winners`.
     """
     spaces = {k.name: (k, space) for k in session.kernels_for(operator, target) if (space := _space(k, target))}
     made: Models = {}
@@ -74,7 +72,7 @@ def like_winners(
         together.setdefault(canonical_digest([one.kernel, one.dtypes]), (one, set()))[1].update(won)
     for one, problems in together.values():
         kernel, space = spaces[one.kernel]
-        for config in _guesses(kernel, space):
+        for config in _guesses(kernel, space)[:guesses]:
             add(kernel, config, one, problems)
     return made
 
@@ -93,10 +91,10 @@ def _space(kernel: Kernel, target: Target) -> list[dict[str, ConfigValue]]:
         return []
 
 
-def _guesses(kernel: Kernel, space: Sequence[dict[str, ConfigValue]]) -> Iterator[dict[str, ConfigValue]]:
+def _guesses(kernel: Kernel, space: Sequence[dict[str, ConfigValue]]) -> list[dict[str, ConfigValue]]:
     """The first guesses of a kernel's author that are in a space."""
     matched = (next((c for c in space if all(c[k] == v for k, v in guess.items())), None) for guess in kernel.order)
-    yield from [c for c in matched if c is not None][:_GUESSES]
+    return [c for c in matched if c is not None]
 
 
 def most_alike(kernel: Kernel, space: Sequence[dict[str, ConfigValue]], config: Config) -> dict[str, ConfigValue]:
