@@ -90,36 +90,4 @@ double calls_gemm_kernel(void* launch, int64_t count) {
   });
 }
 
-// Validation without memory checks, dispatch, and the variant's workspace function. No kernel runs.
-double calls_gemm_workspace(int64_t m, int64_t n, int64_t k, int64_t count) {
-  Tensor a, b, out;
-  a.shape[0] = m, a.shape[1] = a.strides[0] = k;
-  b.shape[0] = b.strides[1] = k, b.shape[1] = n;
-  out.shape[0] = m, out.shape[1] = out.strides[0] = n;
-  size_t size = 0;
-  return time_calls(count, [&] {
-    return aot_tune_gemm_workspace(&a.view, &b.view, nullptr, nullptr, &out.view, 0, 0, &size);
-  });
-}
-
-// Validation and dispatch of products of many sizes (M, N, K each), with b stored by columns, once each in
-// turn. Tensors need no memory, because none is read.
-double calls_gemm_sizes(int32_t device, int32_t code, int32_t bits, const int64_t* sizes, int64_t count) {
-  Tensor a, b, out;
-  for (Tensor* t : {&a, &b, &out}) {
-    t->view.device.device_type = static_cast<DLDeviceType>(device);
-    t->view.dtype = {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
-  }
-  b.strides[0] = out.strides[1] = a.strides[1] = 1;
-  size_t size = 0;
-  const int64_t* next = sizes;
-  return time_calls(count, [&] {
-    const int64_t m = next[0], n = next[1], k = next[2];
-    next += 3;
-    a.shape[0] = m, a.shape[1] = a.strides[0] = b.shape[0] = b.strides[1] = k;
-    b.shape[1] = n, out.shape[0] = m, out.shape[1] = out.strides[0] = n;
-    return aot_tune_gemm_workspace(&a.view, &b.view, nullptr, nullptr, &out.view, 0, 0, &size);
-  });
-}
-
 }  // extern "C"

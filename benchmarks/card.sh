@@ -1,36 +1,26 @@
 #!/usr/bin/env bash
 # What a GPU machine does with a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|again|interrupt|without|tests|bench|triton|calls|repeat|isolation|devices|packages|
-#                              models|unseen|launchers|installed ...]
+#   benchmarks/card.sh FOLDER [tune|installed|again|tests|packages|bench|triton|models|unseen|launchers ...]
 #
-# By default, all steps but `interrupt` and the last six. `installed` takes the place of `tune`: it installs the wheel
-# that WHEEL names, which was built elsewhere, and the tests use its library too.
+# By default, `tune again tests bench triton`. `installed` takes the place of `tune`: it installs the wheel that WHEEL
+# names, which was built elsewhere, and the tests use its library too.
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
 # log of each step, tables and figures. summary.txt has a line for each step with its seconds and status. WORK (default
 # /tmp/aot_tune_card) keeps what later steps need, so that steps can be run in several commands. The first Python on PATH
 # must have torch, scikit-build-core and the other requirements of pyproject.toml, because nothing is downloaded.
-# SECONDS_OF_BENCH, COMPILE_PROBLEMS, OPERATORS, STARTS, BUDGET, ISOLATION_SECONDS, INTERRUPT_AFTER, FILTER,
-# DEVICE_ROUNDS, DEVICE_PROBLEMS and DEVICE_COUNTS shorten steps. cards.sh does all of this on a machine with two GPUs.
+# SECONDS_OF_BENCH, COMPILE_PROBLEMS and OPERATORS shorten `bench`.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
 work=${WORK:-/tmp/aot_tune_card}
+package=$work/tuned/installed
 mkdir -p "$work"
 cd "$root" || exit 1
 export AOT_TUNE_CACHE_DIR=${AOT_TUNE_CACHE_DIR:-$work/cache}
 targets=${AOT_TUNE_TARGETS:-cuda}
-
-package() { # the package for scripts that tune small projects: the wheel, or this tree if there is no wheel yet
-  if [ -d "$work/tuned/installed" ]; then echo "$work/tuned/installed"; else echo "$root"; fi
-}
-
-objects() { # objects FOLDER: a cache of compiled objects without measurements; prints "--warm" if there are none
-  rm -rf "$1" && mkdir -m 700 "$1"
-  if [ -d "$AOT_TUNE_CACHE_DIR/objects" ]; then cp -al "$AOT_TUNE_CACHE_DIR/objects" "$1/objects"; else echo --warm; fi
-}
 
 wheel() { # wheel FOLDER [OPTION=VALUE ...]: build into FOLDER and install below FOLDER/installed
   local folder=$1 defines=()
@@ -43,7 +33,7 @@ wheel() { # wheel FOLDER [OPTION=VALUE ...]: build into FOLDER and install below
 }
 
 record() { # export what was measured, even if the link failed
-  local report=$work/tuned/installed/aot_tune/share/aot_tune/ops/report.json
+  local report=$package/aot_tune/share/aot_tune/ops/report.json
   [ ! -e "$report" ] || gzip -c "$report" >"$out/report.json.gz"
   rm -rf "$work/record"
   PYTHONPATH=$root python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
@@ -55,7 +45,7 @@ gpu_tests() { # gpu_tests OPTION ...: options of pytest; with a copy of the cach
     [ ! -d "$AOT_TUNE_CACHE_DIR/$part" ] || cp -al "$AOT_TUNE_CACHE_DIR/$part" "$work/tests/$part"
   done
   export PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$work/tests
-  [ -z "${WHEEL:-}" ] || export AOT_TUNE_GPU_TEST_LIBRARY=$work/tuned/installed
+  [ -z "${WHEEL:-}" ] || export AOT_TUNE_GPU_TEST_LIBRARY=$package
   [ ! -d "$work/record" ] || export AOT_TUNE_GPU_TEST_DATABASE=$work/record # not to measure again what tune has measured
   export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
   python -m pytest -p no:cacheprovider "$@"
@@ -68,10 +58,6 @@ example() { # example NAME: build the operators of an example, with the package 
     "aot_tune_add_library(card TEMPLATES \"$root/examples/$1/templates\" MODULE ops)" >"$folder/CMakeLists.txt"
   AOT_TUNE_TARGETS=cuda AOT_TUNE_EFFORT=quick cmake -G Ninja -S "$folder" -B "$folder/build" \
     -DPython_EXECUTABLE="$(command -v python)" && cmake --build "$folder/build"
-}
-
-folder_of_module() { # folder_of_module NAME: where the example's module is
-  dirname "$(find "$work/$1/build" -name 'ops*.so' | head -n 1)"
 }
 
 stamp() { # prefix each line with the seconds since the start
@@ -91,23 +77,8 @@ step() {
       record || status=1
       return $status
       ;;
-    installed) python -m pip install -q --no-index --no-deps --target "$work/tuned/installed" "$WHEEL" ;;
+    installed) python -m pip install -q --no-index --no-deps --target "$package" "$WHEEL" ;;
     again) wheel "$work/again" AOT_TUNE_MODE=auto ;;
-    interrupt) # a tune that Ctrl-C ended continues where it was: the second run knows measurements
-      local status=0 options=(AOT_TUNE_MODE=tune "AOT_TUNE_FILTER=${FILTER:-s*}")
-      objects "$work/interrupted"
-      export AOT_TUNE_CACHE_DIR=$work/interrupted
-      set -m # a process group of its own
-      wheel "$work/some" "${options[@]}" &
-      sleep "${INTERRUPT_AFTER:-45}"
-      kill -INT -- -$! || status=1 # it had ended already
-      wait $! && status=1
-      set +m
-      wheel "$work/some" "${options[@]}" 2>&1 | tee "$work/resumed.txt" || status=1
-      grep "which did not end" "$work/resumed.txt" || status=1
-      return $status
-      ;;
-    without) wheel "$work/without" AOT_TUNE_MODE=auto AOT_TUNE_EXCLUDE_BACKENDS=cublaslt ;;
     tests) # tests that others would disturb run alone, the rest in parallel; functions of packages are a separate step
       local status=0 rest=(tests/gpu --ignore=tests/gpu/test_packages.py)
       (gpu_tests "${rest[@]}" -q -s -m alone) || status=1
@@ -116,60 +87,34 @@ step() {
       ;;
     packages) (gpu_tests tests/gpu/test_packages.py -v) ;;
     bench)
-      local more=(--no-vendor-pass)
-      [ ! -d "$work/without/installed" ] || more=(--without-vendor "$work/without/installed")
-      PYTHONPATH=$work/tuned/installed python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
-        --compile-problems "${COMPILE_PROBLEMS:-40}" ${OPERATORS:+--operators "$OPERATORS"} "${more[@]}" --json "$out/cuda.json" --markdown "$out/cuda.md"
+      PYTHONPATH=$package python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
+        --compile-problems "${COMPILE_PROBLEMS:-40}" ${OPERATORS:+--operators "$OPERATORS"} \
+        --json "$out/cuda.json" --markdown "$out/cuda.md"
       ;;
-    triton | calls) # calls: parts that time the host, for a machine that does nothing else
-      local status=0 from parts=attention,sections,products
-      [ "$1" = triton ] || parts=calls,maps,start
-      from=$(package)
-      if [ "$from" = "$root" ]; then # the example needs an installed package, with any kernels
-        if [ -d "$work/plain/installed" ] || targets=cpu wheel "$work/plain" AOT_TUNE_MODE=generic; then from=$work/plain/installed; fi
-      fi
-      if [ "$from" != "$root" ] && [ ! -d "$from/triton_package" ]; then # without the example, most parts are measured anyway
-        PYTHONPATH=$from python -m pip install -q --no-index --no-deps --no-build-isolation --target "$from" examples/triton_package || status=1
-      fi
-      PYTHONPATH=$from python benchmarks/triton_kernels.py --parts $parts --objects "$AOT_TUNE_CACHE_DIR/objects" \
-        --starts "${STARTS:-7}" --json "$out/$1.json" --markdown "$out/$1.md" || status=1
+    triton) # without the example, attention is measured anyway
+      local status=0
+      [ -d "$package/triton_package" ] ||
+        PYTHONPATH=$package python -m pip install -q --no-index --no-deps --no-build-isolation --target "$package" examples/triton_package || status=1
+      PYTHONPATH=$package python benchmarks/triton_kernels.py --json "$out/triton.json" --markdown "$out/triton.md" || status=1
       return $status
-      ;;
-    repeat)
-      local warm
-      warm=$(objects "$work/repeated")
-      PYTHONPATH=$(package) python benchmarks/repeated.py $warm --cache "$work/repeated" --budget "${BUDGET:-60}" \
-        --logs "$out/repeated" --json "$out/repeated.json" --markdown "$out/repeated.md"
-      ;;
-    isolation)
-      local cache=$AOT_TUNE_CACHE_DIR
-      [ -d "$cache/objects" ] || cache=$work/repeated
-      PYTHONPATH=$(package) python benchmarks/isolation.py --cache "$cache" \
-        --seconds "${ISOLATION_SECONDS:-300}" --json "$out/isolation.json"
-      ;;
-    devices)
-      objects "$work/devices"
-      PYTHONPATH=$(package) python benchmarks/devices.py --cache "$work/devices" --rounds "${DEVICE_ROUNDS:-3}" \
-        --problems "${DEVICE_PROBLEMS:-96}" --counts ${DEVICE_COUNTS:-} --json "$out/devices.json"
       ;;
     models)
       local status=0 ways=(eager max-autotune "patched, graphs")
       for way in max-autotune patched "patched, compile"; do ways+=("$way, captured"); done
       for model in llama bert; do
-        PYTHONPATH=$(package) python benchmarks/models.py --steady --models $model --ways "${ways[@]}" \
+        PYTHONPATH=$package python benchmarks/models.py --steady --models $model --ways "${ways[@]}" \
           --json "$out/$model.json" || status=1
       done
       return $status
       ;;
     unseen)
-      PYTHONPATH=$(package) python benchmarks/unseen.py --operators softmax rms_norm layer_norm silu_mul --dtypes bf16 \
+      PYTHONPATH=$package python benchmarks/unseen.py --operators softmax rms_norm layer_norm silu_mul --dtypes bf16 \
         --widths any --count 120 --rounds 3 --json "$out/unseen.json"
       ;;
     launchers) # kernels of others by the library and by their own launchers; PYTHONPATH names the packages
       local status=0 name
       export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
-      for name in cuda_author from_packages cuda_packages; do example $name || status=1; done
-      python benchmarks/own_launcher.py "$(folder_of_module cuda_author)" || status=1
+      for name in from_packages cuda_packages; do example $name || status=1; done
       python benchmarks/packages.py triton "$work/from_packages/build" --json "$out/from_packages.json" || status=1
       python benchmarks/packages.py cuda "$work/cuda_packages/build" --json "$out/cuda_packages.json" || status=1
       return $status
@@ -179,7 +124,7 @@ step() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(tune again without tests bench triton calls repeat isolation)
+[ ${#steps[@]} -gt 0 ] || steps=(tune again tests bench triton)
 failed=0
 for one in "${steps[@]}"; do
   began=$(date +%s)

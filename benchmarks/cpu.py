@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from machine import NOISE, Usage, describe
-from measure import Limits, Row, run_gemm, run_overhead, run_rows
-from native import build_calls, build_machine, build_variant, installed
-from overhead import OPERATORS
+from measure import Limits, Row, run_gemm, run_rows
+from native import build_machine, installed
 from race import Fleet
 from stats import Timing, geometric_mean
 from tables import render_rows, render_targets, targets
@@ -26,7 +25,7 @@ from tasks import ROW_OPERATORS, Task, gemm_tasks, last_cache_bytes, row_tasks
 
 __all__ = ["main"]
 
-_ALL = ("gemm", *ROW_OPERATORS, "overhead")
+_ALL = ("gemm", *ROW_OPERATORS)
 
 
 def _arguments() -> argparse.Namespace:
@@ -51,27 +50,16 @@ def _say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def _kernels(folder: Path) -> dict[str, dict[str, str] | None]:
-    dims = {"silu_mul": {"R": 1, "D": 1}, "gemm": {"M": 1, "N": 1, "K": 1}}
-    return {name: build_variant(folder, name, dims[name]) for name in OPERATORS}
-
-
 def _run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    package, cache = installed(), last_cache_bytes()
+    cache = last_cache_bytes()
     machine = str(build_machine(folder))
     wanted = options.operators
     names = {"aot_tune": "aot_tune", "numpy": "numpy", "torch": "torch", "copy": "copy"}
-    results: dict[str, Any] = {"gemm": [], "operators": {}, "overhead": {}}
+    results: dict[str, Any] = {"gemm": [], "operators": {}}
     turns = {"budget_ms": 8.0, "limit_s": 0.8} if options.quick else {"budget_ms": 30.0, "limit_s": 4.0}
-    if "overhead" in wanted:
-        names["aot_tune, torch"] = "aot_tune"
     with Fleet(names, threads=options.threads, rounds=options.rounds, **turns) as fleet:
         ask = {"do": "limits", "machine": machine, "bytes": 8 * cache}
         limits = [fleet.ask("copy", ask)]
-        if "overhead" in wanted:
-            rounds, count = max(options.rounds, 5), 5_000 if options.quick else 20_000
-            calls = str(build_calls(folder, package))
-            results["overhead"] = run_overhead(fleet, rounds, count, calls, _kernels(folder), _say)
         for name in (n for n in ROW_OPERATORS if n in wanted):
             results["operators"][name] = run_rows(fleet, row_tasks(name, cache), machine, _say)
             limits.append(fleet.ask("copy", ask))
@@ -147,10 +135,10 @@ def main() -> None:
     shares = usage.shares()
     how = f"{options.rounds} rounds{', quick: a look, not a result' if options.quick else ''}"
     rows = [*results["gemm"], *(r for found in results["operators"].values() for r in found)]
-    found = targets(results["gemm"], results["operators"], results["overhead"])
+    found = targets(results["gemm"], results["operators"])
     print(_head(how, about, results["limits"], rows, shares, seconds))
     print("\n" + render_targets(found))
-    print("\n" + render_rows(rows, results["overhead"], results["limits"]))
+    print("\n" + render_rows(rows, results["limits"]))
     print("\n" + _NOTES)
     if options.json is not None:
         everything = {"about": about, "seconds": seconds, "shares": shares, **results}

@@ -1,7 +1,6 @@
-"""Measures the installed aot_tune on NVIDIA GPUs, side by side with torch (eager, max-autotune) and plain copies.
+"""Measures the installed aot_tune on an NVIDIA GPU, side by side with torch (eager, max-autotune) and plain copies.
 
-Usage: python benchmarks/cuda.py [--seconds S] [--rounds N] [--operators gemm,softmax] [--without-vendor FOLDER]
-    [--json FILE] [--markdown FILE]
+Usage: python benchmarks/cuda.py [--seconds S] [--rounds N] [--operators gemm,softmax] [--json FILE] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import datetime
 import json
 import math
-import os
 import queue
 import subprocess
 import sys
@@ -19,53 +17,35 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gpu_second import SecondLibrary
-from gpu_shares import named_gpus, run_together, shared_out
 from gpu_tables import VENDOR_WORKSPACE, Result, Verdict, render_results, render_verdicts, verdicts
-from gpu_tasks import PRODUCTS, ROWS, SECOND, Task, chosen_to_compile, mix, tasks
+from gpu_tasks import PRODUCTS, ROWS, Task, chosen_to_compile, mix, tasks
 
 __all__ = ["main"]
 
-_EAGER, _COMPILED, _ALONE, _BOTH = "eager", "max-autotune", "vendor variants off", "max-autotune, vendor variants off"
-_SHARES = {_EAGER: 0.42, _COMPILED: 0.28, _ALONE: 0.20, _BOTH: 0.10}
-"""Share of the seconds for each pass, in addition to what earlier passes leave.
+_EAGER, _COMPILED = "eager", "max-autotune"
+_SHARES = {_EAGER: 0.6, _COMPILED: 0.4}
+"""Share of the seconds for each pass, in addition to what the first one leaves."""
 
-The last pass finds in its cache what max-autotune has compiled before."""
-
-_VENDOR, _BACKEND = "cublaslt*", "cublaslt"
 _STUCK = 240.0
 """Seconds without a line after which a worker counts as stuck. max-autotune may compile for long."""
 
 
 @dataclass
 class Pass:
-    """The work of one process on each GPU, or of its successors if it died."""
+    """The work of one process, or of its successors if it died."""
 
     name: str
     tasks: list[Task]
-    seconds: float
-    compile: bool = False
-    exclude: str = ""
-    second: str = ""
+    seconds: float = 0
     workspace: int | None = None
     results: list[Result] = field(default_factory=list)
     raw: list[dict[str, Any]] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
     copy_speeds: list[float] = field(default_factory=list)
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    def stop(self) -> None:
-        """End its processes. No others replace them."""
-        self.stopped.set()
-        for process in self.processes:
-            process.kill()
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -78,18 +58,11 @@ def parse_arguments() -> argparse.Namespace:
                         help="fused products, and as many row problems, for max-autotune (default 4)")  # fmt: skip
     parser.add_argument("--compile-after", type=int, default=0, metavar="N",
                         help="leave out the first N of each, which an earlier run had (default 0)")  # fmt: skip
-    parser.add_argument("--without-vendor", type=Path, metavar="FOLDER",
-                        help=f"race a second library, built with AOT_TUNE_EXCLUDE_BACKENDS={_BACKEND}")  # fmt: skip
-    parser.add_argument(
-        "--no-vendor-pass", action="store_true", help="skip the passes with vendor variants switched off"
-    )
     parser.add_argument(
         "--no-eager-pass", action="store_true", help="skip the pass of all problems, without max-autotune"
     )
     parser.add_argument("--workspace", type=int, metavar="MIB",
                         help="workspace of the libraries (default: their own; torch gives cuBLAS 32)")  # fmt: skip
-    parser.add_argument("--gpus", type=int, default=1, metavar="N",
-                        help="share the problems out among the first N, which are alike (default 1)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file")
     options = parser.parse_args()
@@ -101,22 +74,13 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--workspace is more than 0")
     if min(options.compile_problems, options.compile_after) < 0:
         parser.error("--compile-problems and --compile-after are at least 0")
-    if options.gpus < 1:
-        parser.error("--gpus is at least 1")
-    options.named_gpus = named_gpus(options.gpus) if options.gpus > 1 else []
     if options.rounds < 3 or options.seconds <= 0:
         parser.error("--rounds is at least 3, for an interval; --seconds is more than 0")
-    if options.without_vendor is not None:
-        try:
-            if SecondLibrary(options.without_vendor).has_kernels_of(_BACKEND):
-                parser.error(f"--without-vendor: the library there was built with {_BACKEND}")
-        except OSError as error:
-            parser.error(f"--without-vendor: {error}")
     return options
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"  {text}\n")  # in one write, because workers of several GPUs write lines
+    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def make_passes(options: argparse.Namespace) -> list[Pass]:
@@ -124,16 +88,8 @@ def make_passes(options: argparse.Namespace) -> list[Pass]:
     if not found:
         raise SystemExit("benchmarks: the installed package has no operator with a workload for CUDA")
     compiled = chosen_to_compile(found, options.compile_problems, options.compile_after)
-    products = [t for t in found if t.kind != "rows"]
-    passes = [] if options.no_eager_pass else [Pass(_EAGER, mix(found), 0)]
-    if compiled:
-        passes.append(Pass(_COMPILED, compiled, 0, compile=True))
-    for one in passes:
-        one.second = str(options.without_vendor.resolve()) if options.without_vendor is not None else ""
-    if products and not options.no_vendor_pass and options.without_vendor is None:
-        passes.append(Pass(_ALONE, mix(products), 0, exclude=_VENDOR))
-        if fused := [t for t in compiled if t.kind == "fused"]:
-            passes.append(Pass(_BOTH, fused, 0, compile=True, exclude=_VENDOR))
+    passes = [] if options.no_eager_pass else [Pass(_EAGER, mix(found))]
+    passes += [Pass(_COMPILED, compiled)] if compiled else []
     if not passes:
         raise SystemExit(
             "benchmarks: nothing to measure: --no-eager-pass leaves only max-autotune's pass, which has no tasks"
@@ -145,24 +101,13 @@ def make_passes(options: argparse.Namespace) -> list[Pass]:
     return passes
 
 
-def run_pass(one: Pass, rounds: int, gpus: Sequence[str]) -> None:
-    """Run a pass. Each GPU has its share of the tasks. All contenders of a task run on the same GPU."""
-    jobs = [
-        partial(_run_share, one, tasks, rounds, gpu)
-        for gpu, tasks in zip(gpus or [""], shared_out(one.tasks, len(gpus) or 1), strict=True)
-    ]
-    run_together(jobs, one.stop)
-    place = {t.key: i for i, t in enumerate(one.tasks)}
-    one.results.sort(key=lambda r: place[r.task.key])
-
-
-def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, gpu: str) -> None:
-    """Run tasks in a process. If it dies at a task, another process continues with the next one."""
+def run_pass(one: Pass, rounds: int) -> None:
+    """Run the tasks in a process. If it dies at a task, another process continues with the next one."""
     end = time.monotonic() + one.seconds
-    left = list(tasks)
-    while left and time.monotonic() < end and not one.stopped.is_set():
-        began = run_worker(one, left, end - time.monotonic(), rounds, gpu)
-        if began is None or one.stopped.is_set():
+    left = list(one.tasks)
+    while left and time.monotonic() < end:
+        began = run_worker(one, left, end - time.monotonic(), rounds)
+        if began is None:
             return
         culprit = next((t for t in left if t.key == began), left[0])
         one.results.append(Result(culprit, error="the process died or got stuck here"))
@@ -170,17 +115,17 @@ def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, gpu: str) -> None:
         left = [t for t in left if t.key not in done]
 
 
-def run_worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, gpu: str) -> str | None:
+def run_worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int) -> str | None:
     """Run one process. Returns the key of the task at which it died, or None if it finished."""
-    environment = {**os.environ, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
-    environment |= {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
-    plan = {"seconds": seconds, "rounds": rounds, "compile": one.compile, "second": one.second}
-    plan |= {"workspace": one.workspace, "tasks": [t.plain() for t in left]}
+    plan: dict[str, Any] = {
+        "seconds": seconds,
+        "rounds": rounds,
+        "compile": one.name == _COMPILED,
+        "workspace": one.workspace,
+    }
+    plan |= {"tasks": [t.plain() for t in left]}
     argv = [sys.executable, str(Path(__file__).with_name("gpu_worker.py"))]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    one.processes.append(process)
-    if one.stopped.is_set():
-        process.kill()
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # the process is gone
         process.stdin.write(json.dumps(plan))
@@ -218,15 +163,12 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
 
 
 def _keep(one: Pass, task: Task, told: dict[str, Any]) -> None:
-    result = Result(task, told.get("us", {}), told.get("facts", {}), told.get("error", ""), told.get("beside", {}))
+    result = Result(task, told.get("us", {}), told.get("facts", {}), told.get("error", ""))
     one.results.append(result)
     one.raw.append(told)
     if result.error:
         _say(f"{task.operator} {task.text} {task.mode}: {result.error}")
         return
-    for name, told_beside in result.beside.items():
-        if "error" in told_beside:
-            _say(f"{task.operator} {task.text} {task.mode}: {name}: {told_beside['error']}")
     others = [n for n in result.us if n not in ("aot_tune", "empty")]
     ratios = ", ".join(f"{result.ratio(n):.3f} x {n}" for n in others)
     _say(f"{task.operator} {task.text} {task.mode}: {result.median('aot_tune'):.2f} us, {ratios}")
@@ -242,9 +184,7 @@ def _driver() -> dict[str, str]:
     return dict(zip(names, (w.strip() for w in done.stdout.splitlines()[0].split(",")), strict=False))
 
 
-def _head(
-    passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int, gpus: int
-) -> tuple[str, dict[str, Any]]:
+def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int) -> tuple[str, dict[str, Any]]:
     from aot_tune import ops
 
     machine = next((p.machine for p in passes if p.machine), {})
@@ -262,11 +202,9 @@ def _head(
         "workspace": given,
         "rounds": rounds,
         "seconds": seconds,
-        "gpus": gpus,
     }
     counts = "; ".join(f"{p.name}: {len(p.results)} of {len(p.tasks)} problems" for p in passes)
     tuned = [r for r in passes[0].results if not r.error]
-    shared = f", on {gpus} GPUs" if gpus > 1 else ""
     text = f"""\
 * {about["date"]}, {about.get("gpu")}, driver {about["driver_version"]}, torch {about.get("torch")} (CUDA \
 {about.get("cuda")}, cuBLAS {about.get("cublas")}), aot_tune {about["aot_tune"]} (mode {about["mode"]}; variants for \
@@ -274,7 +212,7 @@ def _head(
 * the fastest copy runs at {copy_speed / 1e12:.2f} TB/s, read and written bytes together; "empty" is \
 {about.get("empty_kernel")}
 * workspace of the libraries: {workspace}; torch gives cuBLAS {VENDOR_WORKSPACE >> 20} MiB on Hopper
-* {counts}; {rounds} rounds{shared}; the run took {seconds:.0f} s; clocks at the start {machine.get("clocks")}"""
+* {counts}; {rounds} rounds; the run took {seconds:.0f} s; clocks at the start {machine.get("clocks")}"""
     return text, about
 
 
@@ -286,49 +224,11 @@ of an empty kernel + 1.5 µs + the bytes at 0.88 of a copy's speed. `of it`: tha
 problem is not in the tuned workload."""
 
 
-def make_report(passes: Sequence[Pass], copy_speed: float) -> tuple[str, dict[str, list[Verdict]]]:
-    parts: list[str] = []
-    found: dict[str, list[Verdict]] = {}
-    for name, several in _views(passes).items():
-        results = [r for _, of_pass in several for r in of_pass]
-        found[name] = [*_excluded(results, "" if name == _WHOLE else _VENDOR), *verdicts(_merged(results), copy_speed)]
-    for name, told in found.items():
-        parts.append(f"### Requirements, {name}\n\n{_ABOUT[name]}{render_verdicts(told)}")
-    for name, several in _views(passes).items():
-        parts += [f"### Pass: {p}, {name}\n\n{render_results(results, copy_speed)}" for p, results in several]
+def make_report(passes: Sequence[Pass], copy_speed: float) -> tuple[str, list[Verdict]]:
+    found = verdicts(_merged([r for p in passes for r in p.results]), copy_speed)
+    parts = [f"### Requirements\n\n{render_verdicts(found)}"]
+    parts += [f"### Pass: {p.name}\n\n{render_results(p.results, copy_speed)}" for p in passes if p.results]
     return "\n\n".join([*parts, _NOTES]), found
-
-
-_WHOLE, _OFF = "with vendor variants", "with vendor variants switched off"
-_ABOUT = {
-    _WHOLE: "",
-    SECOND: "A second library, built without the vendor's backend, in the same rounds.\n\n",
-    _OFF: "The same library. Of other kernels it keeps only those that beat the vendor's. If it keeps none, a "
-    "generic variant serves. `--without-vendor` shows what a library without the vendor's kernels would do.\n\n",
-}
-
-
-def _views(passes: Sequence[Pass]) -> dict[str, list[tuple[str, list[Result]]]]:
-    """The results by pass, in both views: of the library as it is, and without the vendor's variants."""
-    plain = [p for p in passes if not p.exclude]
-    views = {
-        _WHOLE: [(p.name, [r.without(SECOND) for r in p.results]) for p in plain],
-        SECOND: [
-            (p.name, [o for r in p.results if r.task.kind != "rows" and (o := r.seen_from(SECOND)) is not None])
-            for p in plain
-            if p.second
-        ],
-        _OFF: [(p.name, p.results) for p in passes if p.exclude],
-    }
-    shown = {name: [(p, results) for p, results in several if results] for name, several in views.items()}
-    return {name: several for name, several in shown.items() if several}
-
-
-def _excluded(results: Sequence[Result], pattern: str) -> list[Verdict]:
-    """Whether the excluded variants were left out. If not, the pass has measured nothing new."""
-    served = [r for r in results if pattern and fnmatch(str(r.facts.get("kernel")), pattern)]
-    what = f"no call is served by a variant of {pattern}"
-    return [Verdict(what, "none", f"{len(served)} of {len(results)} are", met=False)] if served else []
 
 
 def _merged(results: Sequence[Result]) -> list[Result]:
@@ -340,12 +240,12 @@ def _merged(results: Sequence[Result]) -> list[Result]:
     return list(latest.values())
 
 
-def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) -> tuple[str, dict[str, list[Verdict]]]:
+def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) -> tuple[str, list[Verdict]]:
     """Tables and requirements of all measurements so far, which go to the requested files."""
     speeds = [s for p in passes for s in p.copy_speeds]
     speeds += [r.task.bytes / r.median("copy") * 1e6 for p in passes for r in p.results if "copy" in r.us]
     copy_speed = max(speeds, default=math.nan)
-    head, about = _head(passes, copy_speed, seconds, options.rounds, options.gpus)
+    head, about = _head(passes, copy_speed, seconds, options.rounds)
     tables, found = make_report(passes, copy_speed)
     text = f"{head}\n\n{tables}\n"
     if options.markdown is not None:
@@ -355,7 +255,7 @@ def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) 
             "about": about,
             "passes": {p.name: p.raw for p in passes},
             "problems": {p.name: [t.plain() for t in p.tasks] for p in passes},
-            "requirements": {name: [vars(v) for v in several] for name, several in found.items()},
+            "requirements": [vars(v) for v in found],
         }
         options.json.write_text(json.dumps(everything, indent=1) + "\n")
     return text, found
@@ -366,19 +266,17 @@ def main() -> None:
     options = parse_arguments()
     began = time.monotonic()
     passes = make_passes(options)
-    spare, text, found = 0.0, "", dict[str, list[Verdict]]()
+    spare, text, found = 0.0, "", list[Verdict]()
     for one in passes:
         one.seconds += spare
         _say(f"pass: {one.name}, {len(one.tasks)} problems, {one.seconds:.0f} s")
         start = time.monotonic()
-        run_pass(one, options.rounds, options.named_gpus)
+        run_pass(one, options.rounds)
         spare = max(one.seconds - (time.monotonic() - start), 0.0)
         text, found = _write(passes, options, time.monotonic() - began)
     print(text)
-    for name, several in found.items():
-        print(f"{name}:")
-        for verdict in several:
-            print(f"  {verdict.line}")
+    for verdict in found:
+        print(verdict.line)
 
 
 if __name__ == "__main__":

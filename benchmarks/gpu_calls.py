@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from gpu_race import Arena, Run
-from gpu_second import SecondLibrary
 
 __all__ = [
     "FURTHEST",
@@ -19,7 +18,6 @@ __all__ = [
     "furthest",
     "ours",
     "product",
-    "second",
 ]
 
 OFF = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-4, "f32 ieee": 1e-4, "f32 tf32": 5e-3}
@@ -56,16 +54,6 @@ def ours(arena: Arena, size: int | None) -> Run:
         return function(*first, **rest, stream=torch.cuda.current_stream().cuda_stream, workspace=workspace)
 
     return run
-
-
-def second(arena: Arena, library: SecondLibrary, size: int | None) -> tuple[Run, dict[str, Any]]:
-    """Another library's function with the same outputs and such a workspace; and what it says of the call."""
-    workspace = _memory(size)
-    bound = [library.bind(arena.operator, arena.task.problem, call) for call in arena.calls]
-    told = bound[0].explain(workspace)
-    facts = {key: told.get(key) for key in ("kernel", "variant", "target")}
-    facts |= {"tuned": told.get("tuned") == "yes", "workspace": int(told.get("workspace", 0))}
-    return lambda i: bound[i].run(torch.cuda.current_stream().cuda_stream, workspace), facts
 
 
 def facts(arena: Arena, size: int | None) -> dict[str, Any]:

@@ -29,30 +29,13 @@ _SLOW_COPY = 0.9
 class Result:
     """The measurements of one task: for each contender, the µs per call of each round.
 
-    `facts` are what the installed library says of the call. `beside` is what other libraries say of it, or their
-    `error`.
+    `facts` are what the installed library says of the call.
     """
 
     task: Task
     us: Mapping[str, Sequence[float]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-    beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def seen_from(self, name: str) -> Result | None:
-        """The same rounds with another library in the place of ours; None if it took no part."""
-        if self.error:
-            return Result(self.task, error=self.error)
-        facts = dict(self.beside.get(name, {}))
-        if "error" in facts:
-            return Result(self.task, error=facts["error"])
-        return (
-            Result(self.task, {**self.without(name).us, "aot_tune": self.us[name]}, facts) if name in self.us else None
-        )
-
-    def without(self, name: str) -> Result:
-        """The same result without a contender."""
-        return Result(self.task, {n: t for n, t in self.us.items() if n != name}, self.facts, self.error)
 
     def median(self, name: str) -> float:
         """µs per call; NaN if it took no part."""

@@ -15,14 +15,11 @@ try:
 except ImportError as error:
     raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
 
-__all__ = ["KINDS", "PRODUCTS", "ROWS", "SECOND", "Task", "chosen_to_compile", "installed_operator", "mix", "tasks"]
+__all__ = ["KINDS", "PRODUCTS", "ROWS", "Task", "chosen_to_compile", "installed_operator", "mix", "tasks"]
 
 PRODUCTS = ("gemm", "batched_gemm")
 ROWS = ("softmax", "rms_norm", "layer_norm", "silu_mul")
 KINDS = ("product", "fused", "rows")
-SECOND = "without vendor variants"
-"""The name of the contender that is a second library, built without the vendor's backend."""
-
 LARGE, LARGER = 128 * 10**6, 512 * 10**6
 """A row problem of at least this many bytes is compared with a copy."""
 

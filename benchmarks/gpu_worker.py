@@ -7,14 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from gpu_calls import OFF, compiled, difference, eager, facts, ours, product, second
-from gpu_race import Arena, Contender, Run, copy_of, copy_speed, empty_kernel, race
-from gpu_second import SecondLibrary
-from gpu_tasks import LARGE, SECOND, Task
+from gpu_calls import OFF, compiled, difference, eager, facts, ours, product
+from gpu_race import Arena, Contender, copy_of, copy_speed, empty_kernel, race
+from gpu_tasks import LARGE, Task
 
 __all__: list[str] = []
 
@@ -27,7 +25,6 @@ class Server:
         self.end = time.monotonic() + plan["seconds"]
         self.workspace: int | None = plan["workspace"]
         self.empty, self.empty_name = empty_kernel()
-        self.second = SecondLibrary(Path(plan["second"])) if plan["second"] else None
 
     def tell(self, **what: Any) -> None:
         """Write one line."""
@@ -59,39 +56,21 @@ class Server:
         torch.backends.cuda.matmul.allow_tf32 = task.mode == "f32 tf32"
         arena = Arena(task)
         run = ours(arena, self.workspace)
-        other = eager(arena)
-        off = difference(arena, run, other)
+        off = difference(arena, run, eager(arena))
         if not off <= OFF[task.mode]:
             raise ArithmeticError(f"it differs from torch by {off:.2e} of the norm")
-        contenders = [Contender("aot_tune", run, arena.sets)]
-        beside = self._second(task, arena, other, contenders)
-        contenders += self._others(task, arena)
+        contenders = [Contender("aot_tune", run, arena.sets), *self._others(task, arena)]
         if task.kind != "rows" and task.group == "M <= 16":
             contenders.append(Contender("empty", self.empty, arena.sets))
         times = race(contenders, self.plan["rounds"])
         return {
             "us": times,
             "facts": facts(arena, self.workspace),
-            "beside": beside,
             "sets": arena.sets,
             "nodes": contenders[0].nodes,
             "difference": off,
             "clocks": clocks(),
         }
-
-    def _second(self, task: Task, arena: Arena, other: Run, contenders: list[Contender]) -> dict[str, dict[str, Any]]:
-        """Add the second library to a product's contenders. Returns what it says of the call, or how it fails."""
-        if self.second is None or task.kind == "rows":
-            return {}
-        try:
-            run, told = second(arena, self.second, self.workspace)
-            off = difference(arena, run, other)
-        except RuntimeError as error:
-            return {SECOND: {"error": str(error)[:300]}}
-        if not off <= OFF[task.mode]:
-            return {SECOND: {"error": f"it differs from torch by {off:.2e} of the norm"}}
-        contenders.append(Contender(SECOND, run, arena.sets))
-        return {SECOND: {**told, "difference": off}}
 
     def _others(self, task: Task, arena: Arena) -> Sequence[Contender]:
         found = []

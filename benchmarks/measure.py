@@ -11,7 +11,7 @@ from race import Entry, Fleet
 from stats import Timing, best, paired_ratio
 from tasks import Task
 
-__all__ = ["COPIES", "Limits", "Row", "run_gemm", "run_overhead", "run_rows"]
+__all__ = ["COPIES", "Limits", "Row", "run_gemm", "run_rows"]
 
 COPIES = ("memcpy", "streaming stores", "numpy.copyto", "torch copy_")
 """Ways to copy memory on all threads. The fastest one counts."""
@@ -112,19 +112,3 @@ def run_rows(fleet: Fleet, tasks: Sequence[Task], machine: str, say: Callable[[s
         rows.append(Row(task, ours, others[: count - 1], replies["aot_tune"]["facts"], copies=others[count - 1 :]))
         fleet.drop(("aot_tune", "torch", "copy"))
     return rows
-
-
-def run_overhead(
-    fleet: Fleet, rounds: int, count: int, calls: str, kernels: dict[str, Any], say: Callable[[str], None]
-) -> dict[str, dict[str, Timing]]:
-    """ns per call on single elements, by framework and kind of call."""
-    say("overhead of a call")
-    taken: dict[str, dict[str, list[float]]] = {"numpy": {}, "torch": {}}
-    for round_ in range(rounds + 1):
-        for framework in sorted(taken, reverse=bool(round_ % 2)):
-            worker = "aot_tune" if framework == "numpy" else "aot_tune, torch"
-            request = {"do": "calls", "framework": framework, "calls": calls, "kernels": kernels, "count": count}
-            for kind, spent in fleet.ask(worker, request)["figures"].items():
-                if round_ > 0:  # the first warms up
-                    taken[framework].setdefault(kind, []).append(spent)
-    return {f: {kind: Timing(kind, tuple(v)) for kind, v in kinds.items()} for f, kinds in taken.items()}

@@ -9,6 +9,8 @@ while the others wait. `--ways` also takes whole calls in CUDA graphs of ours: `
 from __future__ import annotations
 
 import argparse
+import importlib.machinery
+import importlib.util
 import json
 import os
 import platform
@@ -63,6 +65,20 @@ def make_layer(model: str, sizes: dict[str, int]) -> tuple[Any, Callable[[Any], 
     return LlamaDecoderLayer(llama, 0).eval().requires_grad_(False), given
 
 
+def load(path: str) -> Any:
+    """A module, by its name or by the path of its file."""
+    if not path.endswith(".so"):
+        return importlib.import_module(path)
+    name = Path(path).name.partition(".")[0]
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
+        raise SystemExit(f"{path} is not a module")
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
 def made_ready(options: argparse.Namespace) -> tuple[Callable[[int], Any], Callable[[], None], Any]:
     """One way in this process: what calls the layer on so many tokens, what waits for it, what was replaced in it."""
     import torch
@@ -75,8 +91,6 @@ def made_ready(options: argparse.Namespace) -> tuple[Callable[[int], Any], Calla
     layer = layer.to(device=options.device, dtype=dtype)
     replaced: Any = ""
     if options.worker.startswith("patched"):
-        from torch_ops import load
-
         from aot_tune.torch import patch
 
         replaced = patch(layer, load(options.module), tuned=not options.generic)

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-__all__ = ["build_calls", "build_machine", "build_variant", "compile_library", "installed", "load_machine"]
+__all__ = ["build_calls", "build_launches", "build_machine", "build_variant", "installed", "load_machine"]
 
 _HERE = Path(__file__).resolve().parent
 
@@ -45,15 +45,17 @@ def _compile(source: Path, out: Path, *arguments: str) -> Path:
     return out
 
 
-def compile_library(source: Path, text: str, out: Path) -> Path:
-    """A shared library of C++, compiled where it is needed."""
-    source.write_text(text)
-    return _compile(source, out, "-ldl")
-
-
 def build_machine(folder: Path) -> Path:
     """The probe of copies, reads and multiply-adds."""
     return _compile(_HERE / "machine.cpp", folder / "machine.so", "-fopenmp", "-march=native")
+
+
+def build_launches(folder: Path) -> Path:
+    """The probe of launches on a GPU."""
+    import aot_tune
+
+    include = Path(aot_tune.__file__).resolve().parent / "include"
+    return _compile(_HERE / "launches.cpp", folder / "launches.so", f"-I{include}", "-ldl")
 
 
 def build_calls(folder: Path, package: Path) -> Path:

@@ -6,12 +6,11 @@ import importlib.machinery
 import importlib.util
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from own_launcher import played, recorded, turns
 from stats import Timing
 
 from aot_tune.bench.protocol.measurement_records import Check
@@ -23,6 +22,7 @@ __all__ = ["PackageCall", "Row", "compared", "loaded", "table", "text_of"]
 Row = dict[str, Any]
 
 _WORKSPACE = 64 << 20
+_ROUNDS = 41
 _GRAPH_US = 2000.0
 _CALLS = (2, 200)
 """The fewest and the most calls in a graph."""
@@ -116,6 +116,37 @@ def off_by(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
             off = float((got - want).norm() / want.norm().clamp_min(1e-30)) / _OFF.get(value.dtype, _FURTHEST)
             worst = max(worst, off if math.isfinite(off) else math.inf)
     return worst
+
+
+def recorded(call: Callable[[], object], calls: int) -> torch.cuda.CUDAGraph:
+    """A graph of many calls."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    return graph
+
+
+def played(graph: torch.cuda.CUDAGraph, calls: int) -> float:
+    """Microseconds per call in a graph."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1000 / calls
+
+
+def turns(graphs: Sequence[torch.cuda.CUDAGraph], calls: int) -> list[list[float]]:
+    """Microseconds per call of each graph in each round. In each round, another graph is first."""
+    times: list[list[float]] = [[] for _ in graphs]
+    for turn in range(_ROUNDS):
+        for number in range(len(graphs)):
+            which = (turn + number) % len(graphs)
+            times[which].append(played(graphs[which], calls))
+    return times
 
 
 def compared(call: PackageCall, ops: Any, others: Mapping[str, Callable[[], object]], unchecked: str = "") -> Row:

@@ -25,9 +25,7 @@ class Target:
     met: bool
 
 
-def targets(
-    gemm: Sequence[Row], operators: dict[str, list[Row]], overhead: dict[str, dict[str, Timing]]
-) -> list[Target]:
+def targets(gemm: Sequence[Row], operators: dict[str, list[Row]]) -> list[Target]:
     """All promises about what was run."""
     found = _gemm_targets(gemm) if gemm else []
     for name, rows in operators.items():
@@ -35,7 +33,7 @@ def targets(
         beyond = [r.copy_ratio for r in rows if r.copies]
         found.append(_share(f"{name}: bandwidth beyond the caches ({_problems(beyond)})", 0.8, beyond))
         found.append(_ratio(f"{name}: against torch ({_problems(workload)})", 1.5, [r.ratio for r in workload]))
-    return found + (_overhead_targets(overhead) if overhead else [])
+    return found
 
 
 def _problems(items: Sequence[object]) -> str:
@@ -64,27 +62,6 @@ def _share(what: str, wanted: float, ratios: Iterable[float]) -> Target:
     return Target(what, f">= {wanted:g} of a copy", f"{mean:.2f}", mean >= wanted)
 
 
-def _overhead_targets(overhead: dict[str, dict[str, Timing]]) -> list[Target]:
-    found = []
-    names = [kind.removesuffix(" python") for kind in overhead["numpy"] if kind.endswith(" python")]
-    for framework, kinds in overhead.items():
-        extra = max(_difference(kinds[f"{n} python"], kinds[f"{n} c"]) for n in names)
-        what = f"a call from Python with three {framework} tensors, beyond the same call from C"
-        found.append(Target(what, "< 1000 ns", f"{extra:.0f} ns", extra < 1000))
-    kinds = overhead["numpy"]
-    for name in names:
-        whole = kinds[f"{name} c"]
-        kernel = kinds.get(f"{name} kernel")
-        alone = _difference(whole, kernel) if kernel else whole.median
-        how = "without its kernel" if kernel else "with its kernel, which could not be timed alone"
-        found.append(Target(f"validation and dispatch of {name}, {how}", "< 100 ns", f"{alone:.0f} ns", alone < 100))
-    return found
-
-
-def _difference(whole: Timing, part: Timing) -> float:
-    return best([Timing("", tuple(w - p for w, p in zip(whole.rounds, part.rounds, strict=True)))]).median
-
-
 def _table(head: Sequence[str], left: int, rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table whose columns after the first `left` are aligned to the right."""
     rule = [":--" if i < left else "--:" for i in range(len(head))]
@@ -97,25 +74,11 @@ def render_targets(found: Sequence[Target]) -> str:
     return _table(("geometric means and medians", "target", "measured", "verdict"), 1, rows)
 
 
-def render_rows(rows: Sequence[Row], overhead: dict[str, dict[str, Timing]], limits: Limits) -> str:
+def render_rows(rows: Sequence[Row], limits: Limits) -> str:
     """One line for each problem. Times are medians in microseconds with half their interquartile range."""
     head = ("operator", "problem", "aot_tune", "numpy", "torch", "ratio", "cold b", "+ epilogue", "of limit",
             "copy", "of copy", "rate")  # fmt: skip
-    lines = [_line(row, limits) for row in rows]
-    for framework, kinds in overhead.items():
-        for kind, timing in kinds.items():
-            name, _, how = kind.partition(" ")
-            what = _CALLS[how]
-            lines.append((name, f"{what} ({framework} process)", _time(timing), *[""] * (len(head) - 3)))
-    return _table(head, 2, lines)
-
-
-_CALLS = {
-    "python": "1 element, called from Python",
-    "c": "1 element, called from C",
-    "kernel": "1 element, the kernel alone",
-    "workspace": "M=1 N=4096 K=4096, validation and dispatch, no memory checks, no kernel",
-}
+    return _table(head, 2, [_line(row, limits) for row in rows])
 
 
 def _line(row: Row, limits: Limits) -> tuple[str, ...]:

@@ -1,196 +1,225 @@
-"""Measures Triton kernels that are compiled ahead of time: their code, calls, start, compiling, and attention.
+"""Triton kernels in a library: attention beside torch's, and the host time of calls beside Triton's JIT.
 
-Usage: python benchmarks/triton_kernels.py [--parts sections,calls,maps,start,attention,products,throughput]
-    [--rounds N] [--configs N] [--workers N] [--target NAME] [--objects DIR] [--json FILE] [--markdown FILE]
-
-The part `throughput` needs no GPU.
+Usage: python benchmarks/triton_kernels.py [--parts attention,calls] [--rounds N] [--json FILE] [--markdown FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
+import importlib.util
+import itertools
 import json
 import math
-import os
+import random
 import statistics
-import subprocess
+import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import torch
+from gpu_race import Contender, race
 from gpu_tables import Verdict, render_verdicts
-from triton_products import products, verdicts_of
+from native import build_launches
 
-__all__ = ["main", "report", "verdicts"]
+__all__ = ["main"]
 
-PARTS = ("sections", "calls", "maps", "start", "attention", "products", "throughput")
-_SECONDS = {"sections": 1200, "calls": 600, "maps": 300, "attention": 600, "machine": 120}
-_BARE = "bare cuLaunchKernel"
-KERNELS = Path(__file__).resolve().parents[1] / "examples" / "triton_package" / "templates" / "kernels.py"
+BATCH = 200
+"""Calls before a synchronisation: fewer than a stream can hold, so that no call waits for the GPU."""
+_KERNELS = Path(__file__).resolve().parents[1] / "examples" / "triton_package" / "templates" / "kernels.py"
+_BARE, _JIT = "bare cuLaunchKernel", "JIT from Python"
+_C, _PYTHON = "library from C", "library from Python"
+_WARMUP = 3
 
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)} (default all)")
-    parser.add_argument("--rounds", type=int, default=51, help="batches of calls of each way (default 51)")
-    parser.add_argument("--starts", type=int, default=7, help="processes of each way to start (default 7)")
-    parser.add_argument("--races", type=int, default=11, help="turns of each contender of attention (default 11)")
-    parser.add_argument("--configs", type=int, default=100, help="to compile, at most 100 (default 100)")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="default: the cores")
-    parser.add_argument("--target", default="cuda-sm_90a", help="of the part throughput (default cuda-sm_90a)")
-    parser.add_argument("--objects", type=Path, help="compiled objects of a cache to start the part products from")
-    parser.add_argument("--no-bundled", action="store_true", help="compare the example's sections alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file")
-    options = parser.parse_args()
-    options.parts = options.parts.split(",")
-    unknown = sorted(set(options.parts) - set(PARTS))
-    if unknown:
-        parser.error(f"unknown parts: {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    if not 1 <= options.configs <= 100 or min(options.workers, options.rounds, options.starts, options.races) < 1:
-        parser.error("--configs is 1 to 100, all other numbers are at least 1")
-    return options
+Way = Callable[[int], float]
+"""Makes so many calls, and returns ns per call."""
 
 
-def _say(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
+def attention(rounds: int) -> list[dict[str, Any]]:
+    """µs of flash attention forward in interleaved rounds: the installed library's, and that of torch's backends."""
+    cases = itertools.product((128, 64, 256), (4096, 8192, 16384), (False, True))
+    return [_attention(width, tokens, causal, rounds) for width, tokens, causal in cases]
 
 
-def on_gpu(part: str, **given: Any) -> Any:
-    """The answer of a part in a separate process; `{"error": ...}` if it fails."""
-    argv = [sys.executable, str(Path(__file__).with_name("triton_gpu.py")), part, json.dumps(given)]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS[part],
-                              check=False)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"error": f"took longer than {_SECONDS[part]} s"}
-    if done.returncode != 0:
-        return {"error": done.stderr.strip()[-1500:] or f"ended with status {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
+def _attention(width: int, tokens: int, causal: bool, rounds: int) -> dict[str, Any]:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from aot_tune import ops
+
+    shape = (16384 // tokens, 2048 // width, tokens, width)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    out, mode = torch.empty_like(q), "upper_left" if causal else "none"
+
+    def ours(_: int) -> object:
+        return ops.flash_attention(q, k, v, causal=mode, out=out, stream=torch.cuda.current_stream().cuda_stream)
+
+    def theirs(backend: Any) -> Callable[[int], torch.Tensor]:
+        def run(_: int) -> torch.Tensor:
+            with sdpa_kernel(backend):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        return run
+
+    answer: dict[str, Any] = {"width": width, "tokens": tokens, "causal": causal}
+    answer["kernel"] = ops.explain("flash_attention", q=q, k=k, v=v, out=out, causal=mode).get("kernel")
+    contenders = [Contender("aot_tune", ours, 1)]
+    ours(0)
+    for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+        try:
+            off = float((out.float() - theirs(backend)(0).float()).abs().max())
+            contenders.append(Contender(name, theirs(backend), 1))
+        except RuntimeError as error:  # the backend does not take the problem
+            answer[f"no {name}"] = str(error).splitlines()[0][:200]
+        else:
+            answer["difference"] = max(off, answer.get("difference", 0.0))
+    answer["us"] = race(contenders, rounds)
+    print(f"  {width} {tokens} {mode}: { {n: round(statistics.median(t), 1) for n, t in answer['us'].items()} }",
+          file=sys.stderr, flush=True)  # fmt: skip
+    return answer
 
 
-def _starts(count: int) -> Any:
-    """Seconds of each way and process, in rounds. The JIT runs with an empty cache, and with one that it has filled."""
-    taken: dict[str, list[dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory() as warm:
-        for number in range(count + 1):
-            for name in ("cuda", "aot_tune", "jit, warm cache", "jit, cold cache"):
-                with tempfile.TemporaryDirectory() as cold:
-                    cache = warm if "warm" in name else cold
-                    try:
-                        told = time_start(name.partition(",")[0], cache)
-                    except subprocess.CalledProcessError as error:
-                        return {"error": f"{name}: {error.stderr.strip()[-800:]}"}
-                if number > 0:  # the first round loads files into memory and fills the warm cache
-                    taken.setdefault(name, []).append(told)
+def calls(rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Host ns per call of the operators of examples/triton_package, for each of `rounds` rounds."""
+    from triton_package import ops
+
+    spec = importlib.util.spec_from_file_location("kernels", _KERNELS)
+    assert spec is not None
+    assert spec.loader is not None
+    kernels = importlib.util.module_from_spec(spec)
+    sys.modules["kernels"] = kernels
+    spec.loader.exec_module(kernels)
+    library = ctypes.CDLL(str(next(Path(ops.__file__).parent.rglob("lib*.so"))))
+    with tempfile.TemporaryDirectory() as folder:
+        probe = ctypes.CDLL(str(build_launches(Path(folder))))
+    return {name: _rounds(_ways(name, ops, kernels, library, probe), rounds) for name in ("rms_norm", "swiglu")}
+
+
+def _ways(name: str, ops: ModuleType, kernels: ModuleType, library: Any, probe: Any) -> dict[str, Way]:
+    """A call on one row, through the library and by a launch of the same function with the same config."""
+    norm = name == "rms_norm"
+    columns = 4096 if norm else 14336
+    first, out = (torch.randn(1, columns, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    second = torch.randn(*((columns,) if norm else (1, columns)), device="cuda", dtype=torch.bfloat16)
+    told = ops.explain(name, first, second, out=out)
+    variants = next(o for o in ops.manifest()["operators"] if o["name"] == name)["variants"]
+    config = dict(next(v["config"] for v in variants if v["name"] == told["variant"]))
+    config["BLOCK"] = 1024 if told["kernel"] == "generic" else 4096 if norm else 16384
+    if not norm and told["kernel"] != "generic":
+        config["num_warps"] = 16
+    strides = (columns, columns) if norm else (columns, columns, columns)
+    given = (out, first, second, *strides, *((1, columns, 1e-5) if norm else (columns,)))
+    function: Any = getattr(kernels, name)
+    while not hasattr(function, "params"):  # what chooses configs is not part of the launch
+        function = function.fn
+    made, launch = function[(1,)](*given, **config), function[(1,)]
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    capsules = [t.__dlpack__() for t in (first, second, out)]
+    views = [ctypes.c_void_p(_pointer(capsule)) for capsule in capsules]
+    slots = _slots(made.src.signature, given)
+    bare = (ctypes.c_void_p(made.function), 1, 32 * made.metadata.num_warps, made.metadata.shared,
+            (ctypes.c_uint64 * len(slots))(*slots), len(slots), stream)  # fmt: skip
+    scalar = (ctypes.c_float(1e-5),) if norm else ()
+    entry = ctypes.cast(getattr(library, f"triton_package_{name}"), ctypes.c_void_p)
+    call, in_c = getattr(ops, name), probe.launches_scaled if norm else probe.launches_plain
+    for loop in (in_c, probe.launches_bare):
+        loop.restype = ctypes.c_double
+    return {
+        _BARE: lambda count: _checked(probe.launches_bare(*bare, ctypes.c_int64(count))),
+        _C: lambda count: (capsules, _checked(in_c(entry, *views, *scalar, stream, ctypes.c_int64(count))))[1],
+        _PYTHON: _loop(lambda: call(first, second, out=out)),
+        _JIT: _loop(lambda: launch(*given, **config)),
+    }
+
+
+def _pointer(capsule: object) -> int:
+    """The address of the DLTensor in a capsule, which owns it."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    found = get(capsule, b"dltensor")
+    assert isinstance(found, int)
+    return found
+
+
+def _slots(signature: Mapping[str, str], given: Sequence[Any]) -> list[int]:
+    """The bits of each parameter of a compiled kernel, for a bare launch."""
+    found = []
+    for kind, value in zip(signature.values(), given, strict=False):
+        if isinstance(value, torch.Tensor):
+            found.append(value.data_ptr())
+        elif kind == "fp32":
+            found.append(struct.unpack("<I", struct.pack("<f", value))[0])
+        elif kind != "constexpr":
+            found.append(value)
+    return [*found, 0, 0]  # neither kernel has scratch memory
+
+
+def _loop(call: Callable[[], object]) -> Way:
+    def run(count: int) -> float:
+        began = time.perf_counter_ns()
+        for _ in range(count):
+            call()
+        return (time.perf_counter_ns() - began) / count
+
+    return run
+
+
+def _checked(ns: float) -> float:
+    if not ns >= 0:
+        raise RuntimeError("a call fails")
+    return ns
+
+
+def _rounds(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
+    """In each round, each way has a turn of one batch, in a new order."""
+    generator, taken = random.Random(0), {name: list[float]() for name in ways}
+    for number in range(rounds + _WARMUP):
+        order = list(ways)
+        generator.shuffle(order)
+        for name in order:
+            torch.cuda.synchronize()
+            spent = ways[name](BATCH)
+            if number >= _WARMUP:
+                taken[name].append(spent)
+    torch.cuda.synchronize()
     return taken
-
-
-def time_start(way: str, cache: str) -> dict[str, float]:
-    argv = [sys.executable, str(Path(__file__).with_name("triton_start.py")), way, str(KERNELS)]
-    given = {**os.environ, "TRITON_CACHE_DIR": cache, "AOT_TUNE_BENCHMARK_START": str(time.monotonic())}
-    done = subprocess.run(argv, capture_output=True, text=True, env=given, check=True, timeout=300)
-    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return told
-
-
-def verdicts(found: Mapping[str, Any]) -> list[Verdict]:
-    """The requirements for which something was measured. A part that failed is a missed one."""
-    told = [
-        Verdict(f"part {part}", "measured", str(answer["error"])[-300:], False)
-        for part, answer in found.items()
-        if isinstance(answer, dict) and "error" in answer
-    ]
-    whole = {p: a for p, a in found.items() if not (isinstance(a, dict) and "error" in a)}
-    for part, judge in (
-        ("sections", _sections),
-        ("calls", _calls),
-        ("maps", _maps),
-        ("start", _start_times),
-        ("attention", _attention),
-        ("products", verdicts_of),
-        ("throughput", _throughput),
-    ):
-        told += judge(whole[part]) if part in whole else []
-    return told
-
-
-def _sections(answers: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    same = sum(bool(a.get("same")) for a in answers)
-    what = "kernels whose code sections are those of the JIT without line numbers"
-    return [Verdict(what, "all", f"{same} of {len(answers)}", bool(answers) and same == len(answers))]
-
-
-def _beyond(ns: Mapping[str, Sequence[float]], way: str, base: str) -> float:
-    return statistics.median(a - b for a, b in zip(ns[way], ns[base], strict=True))
-
-
-def _calls(answers: Mapping[str, Any]) -> list[Verdict]:
-    told = []
-    for name, answer in answers.items():
-        for way, most in (("launcher from C", 150), ("library from C", 150), ("library from Python", 1000)):
-            if way in answer["ns"]:
-                extra = _beyond(answer["ns"], way, _BARE)
-                told.append(
-                    Verdict(f"{name}: {way}, beyond a {_BARE}", f"<= {most} ns", f"{extra:.0f} ns", extra <= most)
-                )
-            else:
-                told.append(Verdict(f"{name}: {way}", f"<= {most} ns", answer["explained"]["missing"], False))
-    return told
-
-
-def _maps(answer: Mapping[str, Any]) -> list[Verdict]:
-    what = "a tensor map that is new, beyond one that is known"
-    if "missing" in answer:
-        return [Verdict(what, "<= 300 ns", answer["missing"], False)]
-    extra = _beyond(answer["ns"], "one new tensor", "the same tensors")
-    return [Verdict(what, "<= 300 ns", f"{extra:.0f} ns", extra <= 300)]
-
-
-def _after(runs: Iterable[Mapping[str, float]]) -> float:
-    return statistics.median(r["first"] - r["ready"] for r in runs)
-
-
-def _start_times(answer: Mapping[str, Any]) -> list[Verdict]:
-    ours = _after(answer["aot_tune"])
-    theirs = ", ".join(f"{name} {1000 * _after(runs):.0f} ms" for name, runs in answer.items() if name[:3] == "jit")
-    what = f"first result of a process, beyond CUDA's own start ({theirs})"
-    return [Verdict(what, "< 100 ms", f"{1000 * ours:.0f} ms", ours < 0.1)]
-
-
-def _attention(answers: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    told = []
-    for answer in (a for a in answers if a["width"] == 128):
-        what = f"attention of {answer['tokens']} tokens, width 128{', causal' if answer['causal'] else ''}, against"
-        others = {n: _ratio(answer["us"], n) for n in answer["us"] if n != "aot_tune"}
-        if "flash" in others:
-            told.append(_at_least(f"{what} torch's flash", others["flash"], 1.0))
-        if others:
-            best = min(others, key=lambda n: others[n])
-            told.append(_at_least(f"{what} torch's best ({best})", others[best], 0.75))
-    return told
 
 
 def _ratio(us: Mapping[str, Sequence[float]], other: str) -> float:
     """Our speed over the other's: the mean of the paired logarithms, as a ratio."""
-    logs = [math.log(o / t) for o, t in zip(us[other], us["aot_tune"], strict=True)]
-    return math.exp(statistics.fmean(logs))
+    return math.exp(statistics.fmean(math.log(o / t) for o, t in zip(us[other], us["aot_tune"], strict=True)))
 
 
-def _at_least(what: str, ratio: float, least: float) -> Verdict:
-    return Verdict(what, f">= {least:g} x", f"{ratio:.3f} x", ratio >= least)
-
-
-def _throughput(answers: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    told = []
+def _of_attention(answers: Sequence[Mapping[str, Any]]) -> tuple[list[Verdict], str]:
+    told, rows, names = [], [], list(dict.fromkeys(n for a in answers for n in a["us"] if n != "aot_tune"))
     for a in answers:
-        what = f"{a['operator']}: {a['count']} configs in {a['workers']} processes, against plain triton.compile"
-        told += [_at_least(what, a["ratio"], 0.9), _at_least(f"{what}, by CPU seconds", a["cpu_ratio"], 0.9)]
-    return told
+        ratios = {n: _ratio(a["us"], n) for n in a["us"] if n != "aot_tune"}
+        what = f"{a['width']}, {a['tokens']} tokens{', causal' if a['causal'] else ''}"
+        if a["width"] == 128:
+            wanted = [(n, 1.0) for n in ("flash",) if n in ratios]
+            wanted += [(min(ratios, key=lambda n: ratios[n]), 0.75)] if ratios else []
+            for n, least in wanted:
+                told.append(Verdict(f"{what}, against torch's {n}", f">= {least:g} x", f"{ratios[n]:.3f} x",
+                                    ratios[n] >= least))  # fmt: skip
+        medians = [f"{statistics.median(a['us'][n]):.1f}" if n in a["us"] else "" for n in ("aot_tune", *names)]
+        rows.append((what, str(a["kernel"]), *medians, *(f"{ratios[n]:.3f}" if n in ratios else "" for n in names)))
+    return told, _table(("width", "kernel", "aot_tune", *names, *(f"x {n}" for n in names)), rows)
+
+
+def _of_calls(answers: Mapping[str, Mapping[str, Sequence[float]]]) -> tuple[list[Verdict], str]:
+    told, rows = [], []
+    for name, ns in answers.items():
+        for way, most in ((_C, 150), (_PYTHON, 1000)):
+            extra = statistics.median(a - b for a, b in zip(ns[way], ns[_BARE], strict=True))
+            what = f"{name}: {way}, beyond a {_BARE}"
+            told.append(Verdict(what, f"<= {most} ns", f"{extra:.0f} ns", extra <= most))
+        rows += [(name, way, f"{statistics.median(taken):.0f}", f"{min(taken):.0f}") for way, taken in ns.items()]
+    return told, _table(("operator", "call", "median", "least"), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -198,132 +227,54 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
 
 
-def _middle(values: Sequence[float], digits: int = 0) -> str:
-    return f"{statistics.median(values):.{digits}f}"
+PARTS: dict[str, tuple[Callable[[int], Any], Callable[[Any], tuple[list[Verdict], str]], str, int]] = {
+    "attention": (attention, _of_attention, "Attention, µs", 11),
+    "calls": (calls, _of_calls, "Host time of a call, ns", 51),
+}
+"""What measures a part, what makes its table, the table's title, and the number of rounds."""
 
 
-def report(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """The requirements, then a table for each part."""
-    parts = [", ".join(f"{key} {value}" for key, value in about.items())]
-    parts.append(f"### Requirements\n\n{render_verdicts(verdicts(found))}")
-    whole = {p: a for p, a in found.items() if not (isinstance(a, dict) and ("error" in a or "missing" in a))}
-    if "sections" in whole:
-        rows = [
-            (f"{a['operator']} {a['kernel']}", a["problem"], str(a["config"] or ""), _outcome(a))
-            for a in whole["sections"]
-        ]
-        parts.append(f"### Code sections\n\n{_table(('kernel', 'problem', 'config', 'as the JIT'), rows)}")
-    calls = {**whole.get("calls", {}), **({"gemm, tensor maps": whole["maps"]} if "maps" in whole else {})}
-    if calls:
-        rows = [(name, way, _middle(ns), f"{min(ns):.0f}") for name, a in calls.items() for way, ns in a["ns"].items()]
-        parts.append(f"### Host time of a call, ns\n\n{_table(('operator', 'call', 'median', 'least'), rows)}")
-    if "start" in whole:
-        rows = [
-            (way, *(_middle([r[key] for r in runs], 3) for key in ("ready", "first")), f"{_after(runs):.3f}")
-            for way, runs in whole["start"].items()
-        ]
-        head = ("process", "CUDA is ready, s", "first result, s", "between, s")
-        parts.append(f"### From the start of a process\n\n{_table(head, rows)}")
-    if "attention" in whole:
-        parts.append(f"### Attention, µs\n\n{_attention_table(whole['attention'])}")
-    if "products" in whole:
-        parts.append(f"### Persistent products, µs\n\n{_products_table(whole['products'])}")
-    if "throughput" in whole:
-        rows = [
-            (a["operator"], way, *(" ".join(f"{s:.1f}" for s in a[key][way]) for key in ("seconds", "cpu_seconds")))
-            for a in whole["throughput"]
-            for way in a["seconds"]
-        ]
-        head = ("operator", "way", "seconds", "CPU seconds")
-        parts.append(f"### Compiling, s of each round\n\n{_table(head, rows)}")
-    return "\n\n".join(parts) + "\n"
+def main() -> int:
+    """Run, print the tables, and write the requested files. A part that fails takes no other with it; status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)} (default all)")
+    parser.add_argument("--rounds", type=int, help="turns of each contender (default 11) and way to call (51)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file")
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"unknown parts: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    import triton
 
-
-def _outcome(answer: Mapping[str, Any]) -> str:
-    if "error" in answer:
-        return str(answer["error"]).replace("|", "/").replace("\n", " ")[:160]
-    if not answer["same"]:
-        return "**differs**"
-    more = "" if answer["lined"] else "; not with line numbers"
-    more += "; the JIT makes others too" if answer.get("varies") else ""
-    return f"same, {answer['bytes']} bytes{more}"
-
-
-def _attention_table(answers: Sequence[Mapping[str, Any]]) -> str:
-    names = list(dict.fromkeys(n for a in answers for n in a["us"]))
-    rows = [
-        (
-            f"{a['width']}, {a['tokens']} tokens{', causal' if a['causal'] else ''}",
-            str(a["explained"].get("kernel")),
-            *(_middle(a["us"][n], 1) if n in a["us"] else "" for n in names),
-            *(f"{_ratio(a['us'], n):.3f}" if n in a["us"] else "" for n in names if n != "aot_tune"),
-        )
-        for a in answers
-    ]
-    return _table(("width", "kernel", *names, *(f"x {n}" for n in names if n != "aot_tune")), rows)
-
-
-def _products_table(answers: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            a["problem"],
-            a["kernel"],
-            f"{a['ns'] / 1e3:.1f}",
-            f"{min(a['cublas_ns'].values()) / 1e3:.1f}" if a["cublas_ns"] else "",
-            f"{a['paired'][0]:.3f} ± {a['paired'][1]:.3f}" if a["paired"] else "",
-        )
-        for a in answers
-    ]
-    return _table(("problem", "kernel", "ours", "cuBLAS", "x cuBLAS, paired"), rows)
-
-
-def measure_all(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """After each part, everything that was found so far, and the machine."""
-    about: dict[str, Any] = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")}
-    if set(options.parts) - {"throughput"}:
-        about |= on_gpu("machine")
-    given = {
-        "sections": {"bundled": not options.no_bundled},
-        "calls": {"rounds": options.rounds},
-        "maps": {"rounds": options.rounds},
-        "attention": {"rounds": options.races},
+    torch.set_grad_enabled(False)
+    about = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
+        "gpu": torch.cuda.get_device_properties(0).name,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
     }
     found: dict[str, Any] = {}
-    for part in options.parts:
-        _say(f"part {part}")
+    told, tables = list[Verdict](), list[str]()
+    for part in parts:
+        measured, shown, title, rounds = PARTS[part]
         try:
-            found[part] = _part(part, options, given)
-        except (Exception, SystemExit) as failure:  # the others are measured anyway
-            found[part] = {"error": f"{type(failure).__name__}: {failure}"[-1500:]}
-        yield found, about
-
-
-def _part(part: str, options: argparse.Namespace, given: Mapping[str, Any]) -> Any:
-    if part == "throughput":
-        from triton_throughput import throughput
-
-        return throughput(options.target, options.configs, options.workers, 3, _say)
-    if part == "products":
-        return products(options.objects, _say)
-    return _starts(options.starts) if part == "start" else on_gpu(part, **given[part])
-
-
-def main() -> None:
-    """Run, print the tables, and write the requested files, after each part."""
-    options = _arguments()
-    found: dict[str, Any] = {}
-    text = ""
-    for found, about in measure_all(options):
-        text = report(found, about)
-        if options.markdown is not None:
-            options.markdown.write_text(text)
-        if options.json is not None:
-            everything = {"about": about, "parts": found, "requirements": [vars(v) for v in verdicts(found)]}
-            options.json.write_text(json.dumps(everything, indent=1) + "\n")
+            answers = measured(options.rounds or rounds)
+            verdicts, table = shown(answers)
+            found[part] = answers
+            told += verdicts
+            tables.append(f"### {title}\n\n{table}")
+        except Exception as error:
+            told.append(Verdict(f"part {part}", "measured", f"{type(error).__name__}: {str(error)[-300:]}", False))
+    head = ", ".join(f"{key} {value}" for key, value in about.items())
+    text = "\n\n".join([head, f"### Requirements\n\n{render_verdicts(told)}", *tables]) + "\n"
     print(text)
-    for verdict in verdicts(found):
-        print(f"  {verdict.line}")
+    if options.markdown is not None:
+        options.markdown.write_text(text)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"about": about, "parts": found}, indent=1) + "\n")
+    return int(len(found) < len(parts))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

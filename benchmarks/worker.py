@@ -39,8 +39,6 @@ class Server:
                 return self.prepare(request)
             case "time":
                 return {"samples": self.time(request["key"], request["way"], request["budget_ns"])}
-            case "calls":
-                return self.figures(request)
             case "limits":
                 return self.limits(request)
             case "drop":
@@ -102,14 +100,6 @@ class Server:
         copies = prepare_copy(self.library, size, self.threads, request["machine"]).ways
         copy = min(_once(runs[0]) for runs in copies.values() for _ in range(7))
         return {"gflops": flops, "read": data.nbytes / read, "copy": size / copy}
-
-    def figures(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One round of timed calls on single elements."""
-        from overhead import Overhead
-
-        if "overhead" not in self.prepared:
-            self.prepared["overhead"] = Overhead(request["framework"], request["calls"], request["kernels"])
-        return {"figures": self.prepared["overhead"].measure(request["count"])}
 
 
 def _once(run: Callable[[], object]) -> int:

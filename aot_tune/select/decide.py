@@ -23,7 +23,7 @@ _HELD_OUT = 5
 _HALVED = 1700
 """If a variant is slower than the best by this (log2 in 1/4096, 33 %), its time counts half as much."""
 _CAUTION = 4
-"""The caution before a vendor's variant is the expectations' error over this; see benchmarks/decisions.py."""
+"""The caution before a vendor's variant is the expectations' error over this; see docs/dispatch.md."""
 
 
 @dataclass(frozen=True)

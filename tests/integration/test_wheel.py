@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments import ROOT, Builder, Built, Compiler, Venv, environment, members, run
+from environments import Builder, Built, Compiler, Venv, environment, members, run
 
 OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 
@@ -91,43 +91,6 @@ def test_the_module_works_with_no_compiler_on_the_path(venv: Venv, tmp_path: Pat
         "print('torch' in __import__('sys').modules, 'jinja2' in __import__('sys').modules)\n"
     )
     assert run([venv.python, "-c", code], env={"PATH": str(tmp_path), "HOME": str(tmp_path)}).split() == ["False"] * 2
-
-
-def test_a_library_that_a_benchmark_compares_with_does_not_take_its_place(venv: Venv, tmp_path: Path) -> None:
-    shutil.copy(venv.packages / "aot_tune" / "lib" / "libaot_tune_ops.so", tmp_path)
-    program = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from gpu_second import SecondLibrary
-second = SecondLibrary(Path(sys.argv[2]))
-from aot_tune import ops
-assert second.manifest() == ops.manifest()
-print(Path("/proc/self/maps").read_text())
-"""
-    said = venv.run("python", "-c", program, ROOT / "benchmarks", tmp_path)
-    for folder in (venv.packages / "aot_tune" / "lib", tmp_path):
-        assert f"{folder}/libaot_tune_ops.so" in said
-
-
-def test_the_benchmark_of_calls_fits_the_library(venv: Venv, tmp_path: Path) -> None:
-    """Its C++ states the operators' arguments once more; a call that fails is timed as -1."""
-    program = """
-import json, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import aot_tune
-from native import build_calls, build_variant
-from overhead import Overhead
-folder, package = Path(sys.argv[2]), Path(aot_tune.__file__).parent
-one = {"silu_mul": {"R": 1, "D": 1}, "gemm": {"M": 1, "N": 1, "K": 1}}
-kernels = {name: build_variant(folder, name, dims) for name, dims in one.items()}
-print(json.dumps(Overhead("numpy", str(build_calls(folder, package)), kernels).measure(100)))
-"""
-    found = json.loads(venv.run("python", "-c", program, ROOT / "benchmarks", tmp_path))
-    kinds = {f"{name} {kind}" for name in ("silu_mul", "gemm") for kind in ("python", "c", "kernel")}
-    assert set(found) == {*kinds, "gemm workspace"}
-    assert all(ns > 0 for ns in found.values()), found
 
 
 def test_commands(venv: Venv) -> None:

@@ -66,6 +66,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(other), f"{target}: no such heading"
 
 
+def test_scripts_that_pages_name_are_there() -> None:
+    folder = ROOT / "benchmarks"
+    named = {
+        n for page in [*WRITTEN, folder / "card.sh"] for n in re.findall(r"benchmarks/([\w./-]+\w)", page.read_text())
+    }
+    named |= {n for page in folder.glob("*.md") for n in re.findall(r"`(\w+\.(?:py|cpp|sh))`", page.read_text())}
+    assert {"cpu.py", "cuda.py", "worker.py"} <= named
+    assert not [n for n in named if not (folder / n).exists()]
+
+
 def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
     indices = [ROOT / "README.md", *DOCS.rglob("README.md")]
     linked = {(i.parent / t).resolve() for i in indices for t in re.findall(r"\]\(([^)#\s]+\.md)", i.read_text())}

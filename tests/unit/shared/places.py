@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["BENCHMARKS", "GOLDEN", "ROOT", "SHARED"]
+__all__ = ["GOLDEN", "ROOT", "SHARED"]
 
 SHARED = Path(__file__).resolve().parent
 GOLDEN = SHARED.parent / "golden"
 ROOT = SHARED.parents[2]
-BENCHMARKS = ROOT / "benchmarks"

@@ -1,7 +1,4 @@
-"""Pictures of a report's page, by headless Chromium: in light, in dark and on a phone; or those of docs/report.md.
-
-python benchmarks/page_pictures.py report.json FOLDER [--docs]
-"""
+"""The pictures of report.md, by headless Chromium: `python docs/make_pictures.py report.json docs`."""
 
 from __future__ import annotations
 
@@ -16,20 +13,19 @@ from pathlib import Path
 from aot_tune.report import Report, read_report
 from aot_tune.report.html_page import html_page
 
-__all__ = ["DOCS", "PICTURES", "Picture", "main"]
+__all__ = ["PICTURES", "Picture", "main"]
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: its size in pixels, its theme, and what a script does to the page first."""
+    """One picture: its size in pixels, and what a script does to the page first."""
 
     name: str
     width: int
     height: int
-    theme: str = "light"
-    script: str = ""
+    script: str
 
 
 _BARE = """
@@ -41,19 +37,11 @@ _BARE = """
 """
 
 PICTURES = (
-    Picture("light", 1280, 2000),
-    Picture("dark", 1280, 2000, "dark"),
-    Picture("phone", 500, 1600),  # the least width that headless Chromium allows
-    Picture("phone-dark", 500, 1600, "dark"),
-)
-"""The top of the page, as people see it."""
-
-DOCS = (
     Picture(
         "report-races",
         1180,
         610,
-        script=f"""
+        f"""
       const section = document.querySelector("[data-table=races]").closest("section");
       const kept = ["h2", ".stats", ".table"].map((one) => section.querySelector(one));
       for (const other of [...section.children]) if (!kept.includes(other)) other.remove();
@@ -64,7 +52,7 @@ DOCS = (
         "report-map",
         1180,
         640,
-        script=f"""
+        f"""
       const points = (chart) => dataFor(chart.closest("section").id).points.length;
       const [chart] = [...document.querySelectorAll("[data-chart=map]")].sort((a, b) => points(b) - points(a));
       const section = chart.closest("section");
@@ -74,7 +62,6 @@ DOCS = (
     """,
     ),
 )
-"""The pictures of the manual."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,7 +69,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path, help="a report.json")
     parser.add_argument("folder", type=Path, help="where the pictures go")
-    parser.add_argument("--docs", action="store_true", help="make those of docs/report.md instead of the whole page's")
     given = parser.parse_args(argv)
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
@@ -90,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     given.folder.mkdir(parents=True, exist_ok=True)
     report = read_report(given.report)
-    for picture in DOCS if given.docs else PICTURES:
+    for picture in PICTURES:
         path = given.folder / f"{picture.name}.png"
         take(browser, report, picture, path)
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
@@ -99,8 +85,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def take(browser: str, report: Report, picture: Picture, path: Path) -> None:
     """Make one picture."""
-    theme = f"document.documentElement.dataset.theme = {picture.theme!r};"
-    script = f'<script>addEventListener("load", () => {{ {theme} {picture.script} }});</script></body>'
+    light = 'document.documentElement.dataset.theme = "light";'
+    script = f'<script>addEventListener("load", () => {{ {light} {picture.script} }});</script></body>'
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "page.html"
         page.write_text(html_page(report).replace("</body>", script), encoding="utf-8")
