@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from aot_tune import __version__
 
 _ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(_ROOT / "docs"))
+
+import generate_reference  # noqa: E402
 
 project = "aot_tune"
 version = release = __version__
@@ -36,4 +40,5 @@ def _within_the_site(_: Any, docname: str, source: list[str]) -> None:
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    generate_reference.write(generate_reference.pages())
     app.connect("source-read", _within_the_site)

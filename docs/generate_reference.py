@@ -1,5 +1,6 @@
 """Writes the pages of docs/reference/ from the code: `python docs/generate_reference.py`.
 
+The repository keeps those that people read there (`KEPT`). The others are for the site alone, whose build writes all.
 They have nothing that the code does not say: the tables of options and variables, the commands' help, the head of the
 CMake function, the headers of every library and of the bundled operators, signatures and docstrings.
 """
@@ -11,7 +12,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from aot_tune.plan.options import markdown_table
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operators
 
-__all__ = ["FOLDER", "pages"]
+__all__ = ["FOLDER", "KEPT", "pages", "write"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
+KEPT = ("options.md", "commands.md", "cmake.md")
+"""Pages that the repository keeps."""
 _COLUMNS = "110"
 _NOTE = "<!-- Written by docs/generate_reference.py; do not change it by hand. -->"
 
@@ -205,12 +208,18 @@ def _shown(value: object) -> str:
     return repr(value) if isinstance(value, (int, str, tuple, dict)) else str(value)
 
 
-def main() -> None:
-    """Write all pages."""
+def write(found: Mapping[str, str]) -> None:
+    """Write pages that are new or have changed."""
     FOLDER.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text)
-        print(FOLDER / name)
+    for name, text in found.items():
+        path = FOLDER / name
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+
+
+def main() -> None:
+    """Write what the repository keeps."""
+    write({name: text for name, text in pages().items() if name in KEPT})
 
 
 if __name__ == "__main__":
