@@ -24,12 +24,11 @@ from aot_tune.report.report_words import (
 __all__ = ["columns", "format_report"]
 
 
-def format_report(report: Report, *, operators: Sequence[str] = (), failures: int = 5, candidates: bool = False) -> str:
+def format_report(report: Report, *, failures: int = 5, candidates: bool = False) -> str:
     """The whole report as text.
 
     Args:
         report: what to show.
-        operators: show only these; all if empty.
         failures: how many dropped candidates of an operator are listed at most.
         candidates: also list those that were timed.
     """
@@ -46,9 +45,8 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
         lines += [f"policy    {name}", *(line for text in words for line in _wrapped(text))]
     lines += [f"NOTE      {note}" for note in report.notes]
     for one in report.operators:
-        if not operators or one.operator in operators:
-            lines += ["", *_operator(one, failures)]
-            lines += ["  " + line for line in _candidates(one)] if candidates and one.candidates else []
+        lines += ["", *_operator(one, failures)]
+        lines += ["  " + line for line in _candidates(one)] if candidates and one.candidates else []
     return "\n".join(lines) + "\n"
 
 

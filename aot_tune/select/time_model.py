@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LOG_UNIT", "SHIFT", "TimeModel", "Tree", "log_of", "ns_of"]
+__all__ = ["LOG_UNIT", "SHIFT", "TimeModel", "Tree", "log_of"]
 
 LOG_UNIT = 4096
 """Expected and measured times are log2 of ns, in 1/4096."""
@@ -56,8 +56,3 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
 def log_of(times: Sequence[float]) -> NDArray[np.int64]:
     """Times in ns as log2, in 1/4096."""
     return np.array([round(LOG_UNIT * math.log2(max(t, 1.0))) for t in times], dtype=np.int64)
-
-
-def ns_of(log: int) -> float:
-    """The time in ns of a log2 in 1/4096."""
-    return float(2.0 ** (log / LOG_UNIT))

@@ -111,12 +111,6 @@ def test_charts_stand_where_there_is_something_to_draw() -> None:
     assert "spent" not in still.data
 
 
-def test_a_page_of_some_operators() -> None:
-    page = Page.of(html_page(REPORT, ["untuned"]))
-    assert column(page, "operators", "Operator", "overview") == ["untuned"]
-    assert "product-cuda-sm_90a" not in page.data
-
-
 def test_a_page_of_many_problems_is_small() -> None:
     """As many problems, runners and surveyed shapes as a build of all bundled operators has for a GPU."""
     rows = tuple(row(m, "bf16") for m in range(1, 81))
