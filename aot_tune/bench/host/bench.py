@@ -65,7 +65,7 @@ class Bench:
     ) -> None:
         self.context = BenchContext(device, policy, scratch.resolve(), threads, log, findings)
         self._waits = waits
-        self._preparation = Preparation(device, policy, self._refer)
+        self._preparation = Preparation(device, policy, self.context.pool.refer)
         self._own = Findings(self.context.findings.folder / scratch.resolve().name, "alone-")
         self._fitted: dict[tuple[Findings, str], list[Prepared]] = {}
 
@@ -130,9 +130,6 @@ class Bench:
             yield
         finally:
             self.context.findings = shared
-
-    def _refer(self, request: messages.Reference, seconds: float) -> messages.Reply:
-        return self.context.pool.refer(request, seconds)  # benchmarks put another pool in its place
 
     @property
     def referring(self) -> float:
