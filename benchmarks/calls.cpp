@@ -1,18 +1,13 @@
 // Calls of the installed library on tensors of one element, or a few, timed from C. Compiled against its
 // header.
 #include <aot_tune/ops.h>
-#include <time.h>
 
 #include <cstdlib>
 #include <initializer_list>
 
-namespace {
+#include "timing.h"
 
-double now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
-}
+namespace {
 
 constexpr size_t kWorkspace = size_t{64} << 20;
 
@@ -33,16 +28,6 @@ struct Tensor {
 };
 
 Tensor first, second, square, result;
-
-// Mean time of a call in ns; -1 if one fails.
-template <typename Call>
-double time_calls(int64_t count, Call call) {
-  int32_t failed = 0;
-  const double begin = now_ns();
-  for (int64_t i = 0; i < count; ++i) failed |= call();
-  const double spent = now_ns() - begin;
-  return failed != 0 ? -1 : spent / static_cast<double>(count);
-}
 
 typedef int32_t (*SiluMulLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, void*, size_t, void*);
 typedef int32_t (*GemmLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*,

@@ -1,25 +1,10 @@
 // Host time of launches on a GPU, in loops without anything of Python between them.
 #include <aot_tune/base.h>
 #include <dlfcn.h>
-#include <time.h>
+
+#include "timing.h"
 
 namespace {
-
-double now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
-}
-
-// Mean time of a call in ns; -1 if one fails.
-template <typename Call>
-double time_calls(int64_t count, Call call) {
-  int32_t failed = 0;
-  const double begin = now_ns();
-  for (int64_t i = 0; i < count; ++i) failed |= call();
-  const double spent = now_ns() - begin;
-  return failed != 0 ? -1 : spent / static_cast<double>(count);
-}
 
 typedef const DLTensor* In;
 typedef int32_t (*Plain)(In, In, In, const aot_tune_exec*);

@@ -1,20 +1,15 @@
 // What the machine can do: copies, reads and fused multiply-adds on several threads. Compiled where it runs.
 #include <immintrin.h>
 #include <omp.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-namespace {
+#include "timing.h"
 
-double now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
-}
+namespace {
 
 // The part of `size` bytes that belongs to this thread, in whole cache lines.
 template <typename Work>
