@@ -29,7 +29,7 @@ from aot_tune.compile import (
 )
 from aot_tune.compile.batches import Task
 from aot_tune.compile.jobs import Jobs
-from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, load_databases
+from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, deciding, load_databases
 from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds, idle_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -208,6 +208,10 @@ class Session:
         policy = self.policy_of(device.family).digest
         return any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in self.databases)
 
+    def _known(self, device: Device) -> list[OperatorDatabase]:
+        """The records that say where a device's search begins. AOT_TUNE_DEVICE may name those of other devices."""
+        return self.databases if self.is_recorded(device) else deciding(self.databases, self.options.device)
+
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
         """The kernels, without generic ones, that have a toolchain for a target's family.
 
@@ -275,7 +279,9 @@ class Session:
             limit = effort_limit(self.options.effort, guesses)
             device = self.device_for(target)
             policy = self.policy_of(target.family).digest
-            elsewhere = [] if device is None else winners_elsewhere(self.databases, operator, kernel, device, policy)
+            elsewhere = (
+                [] if device is None else winners_elsewhere(self._known(device), operator, kernel, device, policy)
+            )
             self._strategies[key] = make_strategy(space, kernel.order, limit, transfer=elsewhere)
         return self._strategies[key]
 
