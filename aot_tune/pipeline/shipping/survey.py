@@ -57,12 +57,12 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
                 recall_survey(session, devices[0], one)
                 by_device.setdefault(devices[0].digest, (devices, []))[1].extend(parts_of(one, count))
     for devices, parts in by_device.values():
-        seconds, on_host = _seconds(session, measured), family(devices[0].family).on_host
-        if on_host and seconds < math.inf:
-            parts = planned(parts, min(seconds, _ON_HOST))
-            seconds = min(seconds, _DISTURBED * _ON_HOST)
-        if any(p.left for p in parts):
-            _Surveying(session, [p for p in parts if p.left], seconds).on(devices)
+        on_host, seconds = family(devices[0].family).on_host, _seconds(session, measured)
+        bounded = on_host and seconds < math.inf
+        wanted = planned(parts, min(seconds, _ON_HOST)) if bounded else parts
+        most = min(seconds, _DISTURBED * _ON_HOST) if bounded else seconds
+        if any(p.left for p in wanted):
+            _Surveying(session, [p for p in wanted if p.left], most).on(devices)
 
 
 def _seconds(session: Session, measured: float) -> float:
