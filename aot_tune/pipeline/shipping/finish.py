@@ -69,7 +69,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     bare = without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
-    survey = of_enough_shapes(_survey_of(evidence), partial(kind_of, operator))
+    survey = _survey_of(evidence)
     selection = select(
         costs,
         facts,
@@ -79,7 +79,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         plainer=least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
         survey=survey,
-        limits=_limits(session, surveyed=survey is not None),
+        limits=_limits(session, surveyed=of_enough_shapes(survey, partial(kind_of, operator)) is not None),
         kind_of=partial(kind_of, operator),
         bound=frozenset(c for c, e in evidence.entries.items() if evidence.is_bound(e)),
         weights=evidence.weights,
