@@ -126,6 +126,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
     def _operator(self, folder: str) -> Operator:
         if folder not in self._operators:
             self._operators[folder] = load_operator(Path(folder))
+            _quiet_collector()  # an operator stays: later collections need not look at it
         return self._operators[folder]
 
     def _state(self, key: str) -> State:
@@ -157,6 +158,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
     def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
         self._warm([request.key])
         self._state(request.key).rotation()
+        self._collect()
         return messages.Done()
 
     def _warm(self, keys: Sequence[str]) -> None:
@@ -164,6 +166,10 @@ class WorkerSession(ABC, Generic[State, Ready]):
         for key in keys:
             self._fill(self._state(key))
         self._make_room(keys)
+
+    def _collect(self) -> None:
+        """Free what is in cycles. This is between problems: nothing is timed."""
+        gc.collect()
 
     def _make_room(self, keys: Sequence[str]) -> None:
         """If there are too many buffers, release those that were used longest ago. Those of `keys` are kept."""
@@ -178,6 +184,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
 
     def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
         self._write_reference(self._operator(request.operator_folder), request)
+        self._collect()
         return messages.Done()
 
     def _load(self, request: messages.Load, _emit: Emit) -> messages.Reply:
