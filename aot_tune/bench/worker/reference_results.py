@@ -151,7 +151,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
         value = draws[0].exact[tensor.name]
         bounds = bounds_of_integers(operator, tensor)
         if draws[0].errors and tensor.dtype.code in FLOATING:
-            values, errors = ([d[part][tensor.name] for d in draws] for part in (0, 1))
+            values, errors = [d.exact[tensor.name] for d in draws], [d.errors[tensor.name] for d in draws]
             bounds = _bounds(values, errors, tensor, operator.factor(tensor))
         dtype: TruthDType = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
         name = f"{tensor.name}.{dtype}"
