@@ -123,7 +123,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     if plan.options.mode in ("auto", "tune"):
         shipped = {name: found for name, found in evidence.items() if name in session.operators}
         recorded = save_records(session, shipped)
-        if not session.failures:  # the next build tries again what failed
+        if not (session.failures or session.too_large):  # the next build tries again what failed
             repeats.keep(directory, (checks, *files), shipped, recorded)
     return report
 

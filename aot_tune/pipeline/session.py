@@ -68,7 +68,8 @@ class Session:
     """A build's working state. Close it to prune and release the caches.
 
     `budget` is for the whole build, `turn` for the target that is tuned now. `tuned` is when the last target was done,
-    by the clock of `progress`; None if nothing was measured. `older` is the target for older CPUs, if any. `links` is
+    by the clock of `progress`; None if nothing was measured. `too_large` says which problems are left out for lack of
+    memory. `older` is the target for older CPUs, if any. `links` is
     False if the build makes records only. `executor` has other machines, if the build uses any.
     """
 
@@ -104,6 +105,7 @@ class Session:
         self._kept = 0.0
         self.checks = Checks()
         self.failures = Failures(progress.line)
+        self.too_large: dict[str, None] = {}
         self.tuned: float | None = None
         self.threads = plan.options.threads or usable_cores()
         here = devices if executor is None else executor.devices
@@ -154,6 +156,12 @@ class Session:
     def leave_out(self, device: Device) -> None:
         """Measure nothing more on a device."""
         self.devices = [d for d in self.devices if d is not device]
+
+    def leave_problem_out(self, why: str) -> None:
+        """Say once which problem is not measured for lack of memory. The report says it too."""
+        if why not in self.too_large:
+            self.too_large[why] = None
+            self.progress.line(f"NOTE {why}")
 
     def leave_failed_out(self) -> None:
         """Build the library without the operators that failed."""

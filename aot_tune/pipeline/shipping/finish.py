@@ -30,13 +30,14 @@ from aot_tune.pipeline.shipping.resource_rows import BestShare, Rooflines, resou
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
 from aot_tune.render import assumes_less, combination
-from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
+from aot_tune.report import DroppedCandidate, MemoryPeak, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
 from aot_tune.spec.config_guards import worthwhile_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
+from aot_tune.support.memory_limits import group_peak, peaks
 
 __all__ = ["choose", "disturbed", "finish", "least_assuming", "seen_calls", "without_epilogue"]
 
@@ -214,6 +215,7 @@ def finish(
         workload=tuple(session.plan.workload.told()),
         operators=tuple(reports),
         spent=session.spent.rows(),
+        memory=_peaks() if session.spent.rows() else (),
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
@@ -225,10 +227,17 @@ def finish(
     return report, (path, *map(Path, filter(None, msgspec.structs.astuple(generated))))
 
 
+def _peaks() -> tuple[MemoryPeak, ...]:
+    """The most memory of all together, where a control group tells, and of one process of each kind."""
+    whole = {"the control group as a whole": peak} if (peak := group_peak()) else {}
+    return tuple(MemoryPeak(what=what, bytes=size) for what, size in (whole | peaks()).items())
+
+
 def _remarks(session: Session) -> list[str]:
     """Remarks on the whole library."""
     backends = session.options.exclude_backends
     left_out = [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
+    left_out += session.too_large
     return left_out + [text for text in map(caution_of, session.plan.families) if text]
 
 

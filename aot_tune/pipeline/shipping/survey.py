@@ -21,7 +21,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.survey_plan import planned
 from aot_tune.pipeline.shipping.surveyed_parts import Part, parts_of, turns
 from aot_tune.spec import Problem
-from aot_tune.support.errors import AotTuneError, ToolchainError
+from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
 __all__ = ["survey_all"]
 
@@ -143,6 +143,8 @@ def _timed(
                 continue
         try:
             return bench.get().survey(loaded.folder, loaded.operator, problem, entrants)
+        except TooLargeError:
+            return []  # nobody asked for this shape
         except AotTuneError:
             if session.budget.left > 0:
                 raise

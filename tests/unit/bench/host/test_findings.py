@@ -157,6 +157,9 @@ class Workers:
     def workers(self) -> list[Any]:
         return []
 
+    def relieve(self) -> None:
+        pass
+
     def settle(self) -> None:
         pass
 
@@ -304,7 +307,11 @@ def test_which_of_several_devices_is_lost_is_told(
 ) -> None:
     (bench,) = pool(1, common=True)
     bench.context.device = msgspec.structs.replace(bench.device, unit="GPU-7")
-    bench._preparation = Preparation(bench.device, bench.policy, bench._refer)
+
+    def refer(request: messages.Reference, seconds: float) -> messages.Reply:
+        return bench.pool.refer(request, seconds)  # which is replaced below
+
+    bench._preparation = Preparation(bench.device, bench.policy, refer)
     prepared = bench.prepare(FOLDER, OPERATOR, PROBLEM)
 
     def lost(*_: object) -> messages.Reply:

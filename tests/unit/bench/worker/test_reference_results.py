@@ -15,12 +15,12 @@ from aot_tune.bench.worker.comparison import FAR_OFF
 from aot_tune.bench.worker.cpu.verify import compare
 from aot_tune.bench.worker.reference_results import (
     Bounds,
-    SequentialSums,
     logical_inputs,
     publish,
     read_truth,
     write_truth,
 )
+from aot_tune.bench.worker.rounded_arrays import SequentialSums
 from aot_tune.spec import Kernel, Operator, Tensor, dim, integers, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 

@@ -99,6 +99,7 @@ def test_compiling_what_is_kept_is_no_part_of_the_link(
     monkeypatch.setattr(pipeline, "note_tuned", lambda *_, ago, granted: noted.append(ago * granted))
     session = SimpleNamespace(
         failures=Failures(),
+        too_large={},
         options=SimpleNamespace(survey=0, keep=""),
         progress=SimpleNamespace(now=lambda: now[0]),
         tuned=ended,
