@@ -114,7 +114,7 @@ class Evidence:
     candidate and problem that are not tried, see `prune/by_similar_problem`. `broken` has candidates that failed.
     `began` has, by problem id, what its tuning began with. `left_out`: the operator is not tuned. Only its generic
     variants are verified, and nothing is measured. `brief`: the target is not the one that was asked for and got only a
-    short time.
+    short time. `too_long` are ids of problems that nothing is tried on, because that would take out of proportion long.
     """
 
     operator: Operator
@@ -130,6 +130,7 @@ class Evidence:
     note: str = ""
     left_out: bool = False
     brief: bool = False
+    too_long: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._conditions = Conditions(self.operator)
@@ -155,6 +156,14 @@ class Evidence:
         self.too_large.add(problem)
         self.measurements.pop(problem, None)
         self.race_done(problem)
+
+    def leave_to_others(self, seconds: Mapping[str, float]) -> None:
+        """Try nothing on problems that would take so many seconds, by id. The nearest others decide there."""
+        self.too_long = frozenset(seconds)
+        self.remark(
+            f"{len(seconds)} of {len(self.workload)} problems are not measured, the nearest others decide there: they "
+            f"would take about {sum(seconds.values()) / 60:.0f} min; AOT_TUNE_EFFORT=thorough measures them"
+        )
 
     def remark(self, note: str) -> None:
         """Set the remark for the report, unless there is one already."""
@@ -191,6 +200,8 @@ class Evidence:
     def meant_for(self, entry: Entry, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
         candidate = entry.candidate
+        if problem.id in self.too_long:
+            return False
         if (entry.only is not None and problem.id not in entry.only) or (candidate.id, problem.id) in self.passed_over:
             return False
         known = self._conditions.known(candidate.id, problem)

@@ -22,6 +22,7 @@ from aot_tune.database import (
     problem_key,
 )
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.proportion import left_to_others
 from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.records.recorded_candidates import rendered_again
 from aot_tune.pipeline.session import Session
@@ -291,7 +292,8 @@ def with_a_choice(session: Session, operator: Operator, target: Target) -> list[
     named = [k for k in session.kernels_for(operator, target) if session.is_named(operator, k) and not k.fills_in]
     kernels = [k for k in named if next(k.configs(target.facts), None) is not None]
     found = []
-    for problem in operator.workload_for(target.family):
+    left = left_to_others(session, operator, target, here=False)
+    for problem in (p for p in operator.workload_for(target.family) if p.id not in left):
         facts = operator.facts(problem)
         given = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
         if any(given in operator.dtype_choices(k) and may_serve(k, facts, worthwhile=True) for k in kernels):

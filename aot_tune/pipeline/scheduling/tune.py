@@ -10,6 +10,7 @@ from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, left_undone
+from aot_tune.pipeline.proportion import left_to_others
 from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with
@@ -226,6 +227,9 @@ def _to_tune(
         pairs.append((loaded, evidence))
         if not session.tunes(loaded.operator, target):
             evidence.leave_out()
+            session.progress.line(f"{name}: {evidence.note}")
+        elif too_long := left_to_others(session, loaded.operator, target):
+            evidence.leave_to_others(too_long)
             session.progress.line(f"{name}: {evidence.note}")
     return pairs
 
