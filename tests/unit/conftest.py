@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "shared"))
 
 import linked
 import linked_cuda
+import odd_operators
 from places import SHARED
 
 from aot_tune.link import LibrarySpec
@@ -31,6 +32,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
 def ops(built: linked.Built) -> ModuleType:
     """Its Python module."""
     return linked.load_module(built.module)
+
+
+@pytest.fixture(scope="session")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
+    """The library of `odd_operators`, linked."""
+    folder = tmp_path_factory.mktemp("odd")
+    return linked.link_library(odd_operators.library_spec(folder / "objects"), folder / "out")
+
+
+@pytest.fixture(scope="session")
+def odd_ops(odd: linked.Built) -> ModuleType:
+    """Its Python module."""
+    return linked.load_module(odd.module)
 
 
 @pytest.fixture(scope="session")

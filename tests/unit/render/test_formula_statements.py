@@ -71,11 +71,11 @@ def test_the_reference_gives_what_a_formula_says(batch: list[Formula]) -> None:
                 assert not formula_bounds.off(got, formula, call)
 
 
-@pytest.mark.parametrize(("lanes", "math_functions"), [(1, False), (1, True), (4, False), (4, True), (16, True)])
+@pytest.mark.parametrize(("lanes", "math_functions"), [(1, False), (4, True), (16, True)])
 def test_cpp(lanes: int, math_functions: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("cpp")
 
-    @on_batches(6)
+    @on_batches(4)
     def holds(batch: list[Formula]) -> None:
         check(folder, operator_of(batch, LANES=lanes, MATH=math_functions), batch)
 
@@ -92,7 +92,7 @@ def host_flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_cuda_on_the_host(host_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("cuda")
 
-    @on_batches(6)
+    @on_batches(4)
     def holds(batch: list[Formula]) -> None:
         check(folder, operator_of(batch, "each.cu.j2"), batch, *host_flags)
 
@@ -114,32 +114,6 @@ def test_nvcc_takes_every_operation(tmp_path: Path) -> None:
     outcome = NVCC.compile(rendered.source, GPU, tmp_path / "candidate.o", timeout=300)
     assert outcome.status == "ok", outcome.log
     assert "warning" not in outcome.log
-
-
-@pytest.mark.parametrize(("lanes", "math_functions"), [(1, False), (1, True), (8, True)])
-def test_bias_and_gelu(lanes: int, math_functions: bool, host_flags: list[str], tmp_path: Path) -> None:
-    """As a fragment and as an epilogue, in C++ and in CUDA C++, against the definition."""
-    x = el.value()
-    formulas, epilogue = [el.gelu(x + el.element("columns", "j")), x], el.gelu(x + el.element("columns", 2))
-    results = []
-    for op, flags in (
-        (operator_of(formulas, LANES=lanes, MATH=math_functions), ()),
-        (operator_of(formulas, "each.cu.j2"), host_flags),
-        (operator_of([x, x], epilogue=epilogue, LANES=lanes, MATH=math_functions), ()),
-        (operator_of([x, x], "each.cu.j2", epilogue=epilogue), host_flags),
-    ):
-        call = FormulaCall(**CALLS[0])
-        got = built(tmp_path, op, *flags)(call)
-        wanted = call.reference(op)
-        assert np.array_equal(np.isnan(got), np.isnan(wanted))
-        assert np.array_equal(np.isinf(got), np.isinf(wanted))
-        results.append(got[0])
-    added = call.arrays["x"].astype(np.float64) + call.arrays["columns"]
-    with np.errstate(all="ignore"):
-        truth = np.where(added == -np.inf, 0.0, added * 0.5 * (1 + formula_bounds.erf(added / math.sqrt(2))))
-    finite = np.isfinite(truth)
-    for got in results:
-        assert np.abs(got[finite] - truth[finite]).max() < 5e-7 * np.abs(truth[finite]).max()
 
 
 def statements_of(op: Operator) -> str:
@@ -165,7 +139,7 @@ def test_vectors_where_all_functions_have_them() -> None:
     assert one_by_one not in statements_of(operator_of([x / (2 + x)], LANES=8, MATH=False))
 
 
-@pytest.mark.parametrize("lanes", [4, 16])
+@pytest.mark.parametrize("lanes", [16])
 def test_what_is_the_same_in_all_lanes_beside_what_is_not(lanes: int, tmp_path: Path) -> None:
     x, one, row = el.value(), el.scalar("alpha"), el.element("rows", "i")
     chosen, high = el.choice("mode", "relu"), x > 0.5

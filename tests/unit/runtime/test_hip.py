@@ -13,15 +13,13 @@ import linked
 import linked_hip
 import numpy as np
 import pytest
-from linked_cuda import N, OnDevice, python
-from linked_hip import GFX942, Fake, call
+from linked_cuda import OnDevice, python
+from linked_hip import Fake, call
 from places import SHARED
 from traces import read_trace
 
-from aot_tune.link import LibrarySpec, check_against_manifest, generate
+from aot_tune.link import LibrarySpec, check_against_manifest
 from aot_tune.link.check.against_manifest import read_manifest
-from aot_tune.link.check.check_tables import check_library
-from aot_tune.spec import Kernel, Tensor, problem
 from aot_tune.support.errors import ManifestError, ToolchainError
 from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.triton.installed import find_triton
@@ -205,12 +203,6 @@ def test_errors_of_the_runtime(
     assert state.endswith("0")  # nobody's next question for an error gets ours
 
 
-def test_a_variant_by_name_of_another_architecture(bare: linked.Built, built: linked.Built) -> None:
-    (first, *_) = said(bare, built.library.parent, AOT_TUNE_FORCE="plain_90a")
-    assert "AOT_TUNE_FORCE names variant plain_90a for hip-gfx90a, which this device (gfx942) does not run" in first
-    assert said(bare, built.library.parent, AOT_TUNE_FORCE="plain_942")[0] == "200.0"
-
-
 def test_without_a_runtime_or_with_one_that_is_too_old(bare: linked.Built, tmp_path: Path) -> None:
     for name in ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"):
         (tmp_path / "none").mkdir(exist_ok=True)
@@ -322,19 +314,6 @@ def without(spec: LibrarySpec, *names: str, **changes: object) -> LibrarySpec:
     return dataclasses.replace(spec, operators=(dataclasses.replace(scale, variants=kept, **changes),))  # type: ignore[arg-type]
 
 
-def test_each_architecture_that_has_variants_has_generic_ones(spec: LibrarySpec) -> None:
-    check_library(without(spec, "plain_90a", "plain_90a_bf16", tables=()))
-    with pytest.raises(ManifestError, match=r"0 generic variants for hip-gfx942 with T=f32: \[\]"):
-        check_library(without(spec, "plain_942", tables=()))
-    with pytest.raises(ManifestError, match=r"0 generic variants for hip with T=f32"):
-        check_library(without(spec, *(n for n in linked_hip.LAYOUT if "plain" in n), tables=()))
-    (scale,) = spec.operators
-    twice = dataclasses.replace(next(v for v in scale.variants if v.name == "plain_942"), name="again")
-    doubled = dataclasses.replace(spec, operators=(dataclasses.replace(scale, variants=(*scale.variants, twice)),))
-    with pytest.raises(ManifestError, match=r"2 generic variants for hip-gfx942 with T=f32: \['plain_942', 'again'\]"):
-        check_library(doubled)
-
-
 def test_the_manifest_tells_of_each_architecture(built: linked.Built, bare: linked.Built, tmp_path: Path) -> None:
     manifest, archive = Path(built.made.manifest), Path(built.made.archive)
     document = check_against_manifest(bare.library, bare.module, Path(bare.made.manifest), Path(bare.made.archive))
@@ -348,20 +327,3 @@ def test_the_manifest_tells_of_each_architecture(built: linked.Built, bare: link
     assert not any(v.generic for v in read_manifest(bad.read_bytes()).operators[0].variants)
     with pytest.raises(ManifestError, match="has no generic variant for"):
         check_against_manifest(bare.library, None, bad, archive)
-
-
-def test_a_library_for_one_architecture_alone(spec: LibrarySpec, tmp_path: Path) -> None:
-    """Without dtypes and other families, too, the device's level is asked for."""
-    (scale,) = spec.operators
-    tensors = (Tensor("x", (N,)), Tensor("bias", (N,), optional=True), Tensor("out", (N,), output=True))
-    kernels = (Kernel("cuda_plain", "scale/plain.cu.j2", generic=True, backend="nvcc"),)
-    operator = dataclasses.replace(
-        scale.operator, dtypes={}, tensors=tensors, kernels=kernels, workload=(problem(N=8),)
-    )
-    one = dataclasses.replace(next(v for v in scale.variants if v.name == "plain_942"), dtypes={})
-    table = dataclasses.replace(scale, operator=operator, variants=(one,), tables=())
-    generate(dataclasses.replace(spec, operators=(table,)), tmp_path)
-    text = (tmp_path / "dispatch.cpp").read_text()
-    assert "if (c.backend == &backend_hip && runs_on(kInfo[0], c.level)) return 0;" in text
-    assert "if (!runs_on(kInfo[0], c_.level))" in text
-    assert f"&backend_hip, {GFX942.level}, {GFX942.last}" in text

@@ -29,7 +29,6 @@ __all__ = [
     "firsts",
     "generic",
     "in_turn",
-    "of_each_value",
 ]
 
 DTYPES = ("f32", "bf16", "f16")
@@ -127,32 +126,19 @@ def generic(operator: Operator) -> Kernel:
 
 
 def in_turn(targets: Sequence[Target], dtypes: Sequence[str]) -> Iterator[tuple[Target, str]]:
-    """Each target with one dtype, in turn, and the last one with all: a build verifies what it ships, all of it."""
+    """Each target with one dtype, in turn: a build verifies what it ships, all of it."""
     for i, target in enumerate(targets):
-        yield from ((target, d) for d in (dtypes if target is targets[-1] else [dtypes[i % len(dtypes)]]))
+        yield target, dtypes[i % len(dtypes)]
 
 
 def firsts(operator: Operator) -> Iterator[tuple[Kernel, Target, Config, str]]:
     """The first config of each kernel and a dtype, for targets that it has some for; see `in_turn`."""
-    for kernel in cpu_kernels(operator):
+    for number, kernel in enumerate(cpu_kernels(operator)):
         targets = [t for t in TARGETS if any(True for _ in kernel.configs(t.facts))]
         dtypes = [d for d in DTYPES if {"T": d} in operator.dtype_choices(kernel)]
-        for target, dtype in in_turn(targets, dtypes):
+        turned = number % len(dtypes)
+        for target, dtype in in_turn(targets, dtypes[turned:] + dtypes[:turned]):
             yield kernel, target, next(iter(kernel.configs(target.facts))), dtype
-
-
-def of_each_value(operator: Operator) -> Iterator[tuple[Kernel, Target, Config, str]]:
-    """Configs in which every value of every parameter of each kernel is met, targets and dtypes in turn."""
-    for kernel in cpu_kernels(operator):
-        dtypes = [choice["T"] for choice in operator.dtype_choices(kernel)]
-        met, count = set[tuple[str, str]](), 0
-        for target in reversed(TARGETS):
-            for config in kernel.configs(target.facts):
-                values = {(name, repr(value)) for name, value in config.items()}
-                if not values <= met:
-                    targets = [t for t in TARGETS if config in kernel.configs(t.facts)]
-                    yield kernel, targets[count % len(targets)], config, dtypes[count % len(dtypes)]
-                    met, count = met | values, count + 1
 
 
 def _machine(target: Target) -> list[str]:

@@ -77,20 +77,6 @@ def build_for_host(
     return folder / "check"
 
 
-def with_faults(source: str, symbol: str, faults: tuple[tuple[str, str], ...]) -> str:
-    """A source, and behind it as many others with a fault each; FAULT in the environment chooses one."""
-    parts = []
-    for i, (old, new) in enumerate((("", ""), *faults)):
-        assert not old or source.count(old) == 1, (old, source.count(old))
-        changed = source.replace(old, new) if old else source
-        parts.append(f"namespace fault_{i} {{\n{changed.replace(symbol, f'{symbol}_{i}')}}}\n")
-    for function in ("workspace", "launch"):
-        names = ", ".join(f"fault_{i}::{symbol}_{i}_{function}" for i in range(len(faults) + 1))
-        parts.append(f"decltype(&fault_0::{symbol}_0_{function}) const {function}s[] = {{{names}}};\n")
-        parts.append(f'const auto {symbol}_{function} = {function}s[std::atoi(std::getenv("FAULT") ?: "0")];\n')
-    return "".join(parts)
-
-
 def run_check(
     program: Path,
     batch: int,
@@ -126,3 +112,8 @@ def by_columns(m: int, n: int, k: int) -> tuple[int, ...]:
 def by_rows(m: int, n: int, k: int) -> tuple[int, ...]:
     """Strides with a and b stored by rows, out by columns."""
     return (-(-k // 8) * 8, 1, -(-n // 8) * 8, 1, 1, m)
+
+
+def stages_of(source: Rendered) -> int:
+    (found,) = re.findall(r"constexpr int STAGES = (\d+);", source.source)
+    return int(found)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.machinery
 import importlib.util
+import os
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,7 +175,7 @@ def compile_object(
     path.write_text(text)
     target = folder / f"{name}.o"
     flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", f"-march={march}"]
-    subprocess.run(["g++", *flags, "-c", path.name, "-o", target.name], cwd=folder, check=True)
+    _compile(path, target, flags)
     return symbol, str(target), hashlib.sha256(target.read_bytes()).hexdigest()
 
 
@@ -274,8 +277,7 @@ class Built:
     module: Path
 
 
-_CCACHE = [found] if (found := shutil.which("ccache")) else []
-_COMPILE = ["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
+_COMPILE = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
 _COMPILE += ["-Wall", "-Wextra", "-Werror"]
 _LINK = ["g++", "-shared", "-Wl,--gc-sections", "-Wl,--build-id=none"]
 
@@ -307,16 +309,51 @@ def link_library(
 
 
 def compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
-    """Compile sources to objects in a folder; what another test has compiled alike is taken from there."""
+    """Compile sources to objects in a folder."""
     folder.mkdir()
     objects = [folder / f"{number}-{source.stem}.o" for number, source in enumerate(sources)]
     for source, made in zip(sources, objects, strict=True):
-        # what is generated includes what lies beside it, wherever that is
-        beside = (
-            [f"-I{source.parent}", f"-ffile-prefix-map={source.parent}=."] if source.parent == folder.parent else []
-        )
-        subprocess.run([*_CCACHE, *_COMPILE, *flags, *beside, "-c", source, "-o", made], check=True)
+        _compile(source, made, [*_COMPILE, *flags], source.parent if source.parent == folder.parent else None)
     return objects
+
+
+def _compile(source: Path, made: Path, flags: Sequence[str], beside: Path | None = None) -> None:
+    """Compile to an object, once for all tests and runs: of the same text, flags and headers there is one.
+
+    What is generated includes what lies `beside` it, wherever that is.
+    """
+    known = hashlib.sha256("\0".join([source.name, *flags, _headers()]).encode() + source.read_bytes())
+    for header in sorted(beside.rglob("*.h")) if beside is not None else ():
+        known.update(header.read_bytes())
+    kept = _kept() / f"{known.hexdigest()}.o"
+    if not kept.exists():
+        own = [f"-I{beside}", f"-ffile-prefix-map={beside}=."] if beside is not None else []
+        part = made.with_suffix(".part")
+        subprocess.run(["g++", *flags, *own, "-c", source.name, "-o", str(part)], cwd=source.parent, check=True)
+        shutil.copyfile(part, kept.with_suffix(f".{os.getpid()}"))
+        kept.with_suffix(f".{os.getpid()}").rename(kept)
+        part.unlink()
+    shutil.copyfile(kept, made)
+
+
+@functools.cache
+def _kept() -> Path:
+    """Where objects are kept: beside those of ccache, in pytest's cache, which all processes of a run share."""
+    usual = os.environ.get("CCACHE_DIR") or f"{tempfile.gettempdir()}/aot_tune_{os.getuid()}/ccache"
+    folder = Path(usual).parent / "objects"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@functools.cache
+def _headers() -> str:
+    """The compiler, and what every header of the runtime and the binding says."""
+    version = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
+    known = hashlib.sha256(version.encode())
+    for folder in (RUNTIME, BINDING):
+        for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cpp")):
+            known.update(path.read_bytes())
+    return known.hexdigest()
 
 
 def load_module(path: Path, name: str = "ops") -> ModuleType:

@@ -15,7 +15,8 @@ from precompiled import include
 
 from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.render import Rendered, Renderer, candidate_for
-from aot_tune.spec import Config, Kernel, Operator, Target, Tensor
+from aot_tune.spec import Config, Kernel, Operator, Target, Tensor, problem
+from aot_tune.spec.aliases import aliases_on
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 HOST = SHARED / "cuda_rows_on_host"
@@ -51,6 +52,14 @@ def config_like(kernel: Kernel, target: Target, wanted: Config) -> dict[str, int
 def render(op: Operator, kernel: Kernel, target: Target, wanted: Config, dtype: str) -> Rendered:
     config = config_like(kernel, target, wanted)
     return RENDERER.render(op, candidate_for(op, kernel, config, target, None, {"T": dtype}), target)
+
+
+def pairs(name: str) -> list[dict[str, str]]:
+    """In whose memory outputs may lie, all at once and, of the norm with a residual, one at a time."""
+    op = OPERATORS[name]
+    optional = tuple(t.name for t in op.tensors if t.optional)
+    found = list(aliases_on(op, problem(R=4, D=8, present=optional)))
+    return [*found, *({o: i} for f in found if len(f) > 1 for o, i in f.items())]
 
 
 class DLTensor(ctypes.Structure):

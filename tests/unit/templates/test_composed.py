@@ -31,7 +31,7 @@ ROOTS = {"gemm": bundled_templates(), "mixed": OURS, "formed": OURS, "products":
 GEMM, MIXED, FORMED, PRODUCTS = (load_operator(ROOTS[name] / name) for name in ROOTS)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 IN_PLACE, F32 = "cublaslt_then_epilogue", "cublaslt_f32_then_epilogue"
-CASES = [(IN_PLACE, 1, "bf16"), (IN_PLACE, 2, "f16"), (IN_PLACE, 2, "f32"), (F32, 2, "bf16"), (F32, 2, "f16")]
+CASES = [(IN_PLACE, 1, "bf16"), (IN_PLACE, 2, "f32"), (F32, 2, "f16")]
 TYPES = {"f32": 0, "f16": 2, "bf16": 14}  # of the vendor's library
 
 
@@ -65,7 +65,7 @@ def epilogues(m: int, n: int, k: int) -> Calls:
 
 def test_every_epilogue_is_right_on_odd_sizes(composed: tuple[OnHost, str], stub: Path) -> None:
     """Widths of whole pieces, of less than one, of no whole number; rows of no whole block; one row, one column."""
-    shapes = ((13, 64, 5), (5, 37, 3), (1, 24, 7), (9, 1, 2), (1, 1, 1), (3, 1031, 2), (70, 8, 3), (2, 4104, 1))
+    shapes = ((13, 64, 5), (5, 37, 3), (9, 1, 2), (3, 1031, 2), (2, 4104, 1))
     calls = [call for shape in shapes for call in epilogues(*shape)]
     for one, answer in zip(calls, composed[0].call(calls, stub), strict=True):
         assert (answer["preload"], answer["workspace"], answer["launch"]) == (0, 0, 0), one
@@ -122,12 +122,6 @@ def test_the_product_is_rounded_where_it_is_said_to_be(composed: tuple[OnHost, s
     assert answer["first"] == [0.0 if name == IN_PLACE and host.dtype != "f32" else 1.0] * 8
 
 
-def test_a_call_without_an_epilogue_is_the_product(composed: tuple[OnHost, str], stub: Path) -> None:
-    [answer] = composed[0].call([matrices(5, 12, 3)], stub)
-    assert answer["launch"] == 0
-    assert answer["off"] == 0
-
-
 def test_scratch_is_part_of_the_workspace(composed: tuple[OnHost, str], stub: Path) -> None:
     """The stand-in's own algorithm takes 1024 bytes; rows of f32 begin at whole 32 bytes."""
     host, name = composed
@@ -168,8 +162,7 @@ def test_without_the_library_the_next_variant_serves(composed: tuple[OnHost, str
     assert failed["launch"] == 13
 
 
-@pytest.mark.parametrize(("dtype", "vectors"), [("f32", 1), ("bf16", 3)])
-@pytest.mark.parametrize("op", [MIXED, FORMED], ids=lambda op: op.name)
+@pytest.mark.parametrize(("op", "dtype", "vectors"), [(MIXED, "bf16", 3), (FORMED, "f32", 1)], ids=["mixed", "formed"])
 def test_other_operators_have_the_stage_too(op: Operator, dtype: str, vectors: int, tmp_path: Path) -> None:
     """Three axes, a stage of its own, tensors added along every choice of them, and formulas."""
     host = OnHost(tmp_path, render(op, "doubled_then_epilogue", vectors, dtype), OURS)
@@ -210,7 +203,7 @@ def test_a_product_that_is_rounded_first_is_right_by_the_tolerance(tmp_path: Pat
     assert {integers for _, integers in seen} == {True, False}
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", ["f16"])
 def test_batches_have_it_by_the_same_lines(dtype: str, stub: Path, tmp_path: Path) -> None:
     host = OnHost(tmp_path, render(PRODUCTS, "cublaslt_then_epilogue", 2, dtype), OURS)
     calls: Calls = [
@@ -256,16 +249,6 @@ def test_a_library_without_the_vendors_backend_has_none() -> None:
     assert not GEMM.left_out
 
 
-def test_the_source_decides_what_a_record_knows() -> None:
-    """Unlike a vendor's algorithm, which is itself whatever calls it."""
-    kernel, target = GEMM.kernel(IN_PLACE), TARGET["cuda-sm_90a"]
-    one, other = (render(GEMM, IN_PLACE, v, "bf16") for v in (1, 2))
-    assert one.digest != other.digest
-    guards = [e.key() for e in requirements(GEMM, one.candidate)]
-    assert not any("bias" in g or "residual" in g for g in guards)
-    assert next(kernel.configs(target.facts)) == one.candidate.config
-
-
 def test_scratch_that_a_template_does_not_use_is_an_error(tmp_path: Path) -> None:
     shutil.copytree(OURS / "mixed", tmp_path / "mixed")
     template = tmp_path / "mixed" / "doubled.cu.j2"
@@ -285,7 +268,7 @@ def test_only_where_kernels_may_start_early_they_do(target: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("name", [IN_PLACE, F32])
+@pytest.mark.parametrize("name", [F32])
 def test_nothing_is_read_before_the_product_is_there(name: str, tmp_path: Path) -> None:
     """And the whole kernel moves 16 bytes at a time, and nothing as if nobody wrote there."""
     ptx = ptx_of(render(GEMM, name, 2, "bf16").source, tmp_path)

@@ -28,8 +28,8 @@ ROWS = [OPERATORS[name] for name in ("softmax", "rms_norm", "layer_norm", "silu_
 CASES = [
     (op, kernel, target, dtype)
     for op in ROWS
-    for kernel, generic in (("generic", True), ("rows", False), ("streaming", False))
-    for target, dtype in in_turn(TARGETS[:1] if generic else TARGETS, ("bf16", "f16"))
+    for kernel, targets in (("generic", TARGETS[:1]), ("rows", TARGETS), ("streaming", TARGETS[-1:]))
+    for target, dtype in in_turn(targets, ("bf16", "f16"))
 ]
 NAMES = [f"{op.name}-{kernel}-{target.name}-{dtype}" for op, kernel, target, dtype in CASES]
 

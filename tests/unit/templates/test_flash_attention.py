@@ -29,7 +29,6 @@ OP = load_operator(TEMPLATES / "flash_attention")
 CAUSAL = OP.attributes[0].choices
 INPUTS = tuple(t.name for t in OP.inputs)
 EPSILON = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
-CPU = Target(name="cpu-x86-64-v2", family="cpu", level=2, facts={"vector_bytes": 16})
 
 
 def render(kernel: str, target: Target, dtype: str) -> Rendered:
@@ -188,22 +187,6 @@ def test_nothing_to_see_is_zero() -> None:
     assert (out[0, 0, 1] == call.v[0, 0, 0]).all()
 
 
-@pytest.mark.parametrize("causal", CAUSAL)
-def test_the_baseline_computes_the_same(causal: str) -> None:
-    call = arguments(4, (2, 4, 2, 9, 14, 16), causal)
-    want = OP.reference(np, call)["out"]
-    given = SimpleNamespace(
-        **{t: torch.from_numpy(getattr(call, t)) for t in "qkv"},
-        mask=None,
-        bias=None,
-        scale=0.0,
-        causal=causal,
-        out=torch.full(want.shape, np.nan, dtype=torch.float64),
-    )
-    OP.baselines[0].prepare(torch, given)()
-    np.testing.assert_allclose(given.out.numpy(), want, atol=1e-12)
-
-
 def test_flops_count_the_pairs_that_meet() -> None:
     for causal in CAUSAL:
         for m, n in ((5, 5), (7, 3), (3, 7)):
@@ -294,27 +277,8 @@ def everything(call: Callable[..., int], dtype: str) -> None:
     check(call, dtype, (2, 3, 2, 5, 7, 8), strides={"out": (1000, 2, 120, 12)})
 
 
-@pytest.mark.parametrize("march", ["x86-64", "native"])
-def test_the_generic_kernel_of_the_cpu_takes_everything(march: str, tmp_path: Path) -> None:
-    rendered = render("generic", CPU, "f32")
-    (tmp_path / "kernel.cpp").write_text(rendered.source)
-    flags = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    flags += ["-fopenmp", f"-march={march}"]
-    done = subprocess.run(
-        ["g++", *flags, "kernel.cpp", "-o", "kernel.so"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    launch = getattr(ctypes.CDLL(str(tmp_path / "kernel.so")), f"{rendered.symbol}_launch")
-
-    def call(*arguments: object) -> int:
-        return int(launch(*arguments, None, ctypes.c_size_t(0), None))
-
-    everything(call, "f32")
-    check(call, "f32", (2, 8, 2, 130, 150, 64), "lower_right")  # on several threads
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("dtype", ["bf16"])
 def test_the_generic_kernel_of_gpus_takes_everything_on_the_host(dtype: str, tmp_path: Path) -> None:
     everything(build_for_host(tmp_path, render("cuda_generic", TARGETS[0], dtype)), dtype)
 

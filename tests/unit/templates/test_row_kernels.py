@@ -2,184 +2,251 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
-from places import GOLDEN as ALL_GOLDEN
-from rows_on_host import ABSENT, HOPPER, KERNELS, OPERATORS, TARGET, build_for_host, check, config_like, render
+from flat_rows import build, cluster_of_two, rendered_for_hopper
+from places import SHARED
+from ptx import faults, ptx_of
+from rows_on_host import ABSENT, HOPPER, KERNELS, OPERATORS, TARGET, TEMPLATES, check, config_like, pairs, render
 
-from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
-from aot_tune.spec import Config, Kernel, Operator
+from aot_tune.compile.cuda.gpu_targets import code_flags
+from aot_tune.spec import Config, Kernel, Operator, problem
 
 pytestmark = pytest.mark.slow
 
-
-GOLDEN = ALL_GOLDEN / "cuda" / "softmax_generic.cu"
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in KERNELS]
 HOPPER_ON = ("cuda_flat", "cuda_rows_few")
+EARLY = ("cuda_rows", "cuda_rows_few", "cuda_flat", "cuda_wave", "cuda_peeled")
+no_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+
+
+# -- what is declared and rendered -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
 def test_every_config_renders_for_every_target(op: Operator, kernel: Kernel) -> None:
+    """Only kernels that wait are launched early, where there are such launches; not with loads past the caches.
+
+    On Hopper nothing leaves L2 first: what such loads and stores take depends on what ran before.
+    """
     for target in (TARGET["cuda-sm_80"], HOPPER, TARGET["cuda-sm_120"]):
         configs = list(kernel.configs(target.facts))
         assert len(configs) <= 24
         assert bool(configs) == (kernel.name not in HOPPER_ON or target.level >= 90)
         for config in configs:
-            for dtype in ("f32", "bf16", "f16"):
-                assert 'extern "C"' in render(op, kernel, target, config, dtype).source
+            source = render(op, kernel, target, config, "bf16").source
+            early = kernel.name in EARLY and target.facts["capability"] >= 90 and not config.get("STREAM", False)
+            assert ("return launch_early(" in source) == early
+            first = re.findall(r"(?<!=)= Cache::first|<Cache::first>|bytes\.L2::cache_hint", source)
+            assert not first or target is not HOPPER
     for wanted in kernel.order:
         config_like(kernel, HOPPER, wanted)
-
-
-@pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
-def test_nothing_leaves_l2_first_on_hopper(op: Operator, kernel: Kernel) -> None:
-    """What such loads and stores take depends on what ran before, so that no measurement tells it."""
-    for config in kernel.configs(HOPPER.facts):
-        source = render(op, kernel, HOPPER, config, "bf16").source
-        assert not re.findall(r"(?<!=)= Cache::first|<Cache::first>|bytes\.L2::cache_hint", source)
 
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 def test_the_workload_is_small_enough_and_every_kernel_is_for_some_of_it(op: Operator) -> None:
     problems = op.workload_for("cuda")
     assert 20 <= len(problems) <= 60
-    for problem in problems:
-        assert op.compulsory_bytes(problem) <= 4 * 1.2e9
+    for one in problems:
+        assert op.compulsory_bytes(one) <= 4 * 1.2e9
     for kernel in (k for k in op.kernels if k.backend == "nvcc" and not k.generic):
         meant = [p for p in problems if all(e.evaluate(op.facts(p)) for e in (*kernel.requires, *kernel.worthwhile))]
         assert meant, kernel.name
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_peeled_rows_are_what_others_cannot_read_in_whole_pieces(name: str) -> None:
+    op = OPERATORS[name]
+    kernel, tensor = op.kernel("cuda_peeled"), op.tensors[0].name
+    uneven = ({"D": 50257}, {"D": 12300}, {"D": 1}, {"D": 4096, "strides": {tensor: (4099, 1)}})
+    for dims in ({"D": 4096}, *uneven):
+        facts = op.facts(problem(R=5, dtypes={"T": "bf16"}, **dims))
+        assert all(e.evaluate(facts) for e in kernel.requires)
+        assert all(e.evaluate(facts) for e in kernel.worthwhile) == (dims in uneven)
+    facts = op.facts(problem(R=5, D=37, dtypes={"T": "bf16"}, strides={tensor: (1, 5)}))
+    assert not all(e.evaluate(facts) for e in kernel.requires)
+
+
+# -- compiled --------------------------------------------------------------------------------------------------------
+
+
+@no_nvcc
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
-def test_kernels_compile_without_spills(op: Operator, kernel: Kernel, tmp_path: Path) -> None:
-    target = HOPPER if kernel.name in HOPPER_ON else TARGET["cuda-sm_80"]
-    source = render(op, kernel, target, kernel.order[0] if kernel.order else {}, "bf16").source
-    (tmp_path / "candidate.cu").write_text(source)
-    command = ["nvcc", "-std=c++17", "-O3", *code_flags(target), "-Xptxas", "-v", "-diag-suppress", "177"]
-    done = subprocess.run(
-        [*command, "-c", "candidate.cu", "-o", "candidate.o"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+def test_what_takes_most_registers_compiles_without_spills(op: Operator, kernel: Kernel, tmp_path: Path) -> None:
+    widest = max(kernel.configs(HOPPER.facts), key=lambda c: (c.get("VECTORS", 0), c.get("THREADS", 0)))
+    (tmp_path / "candidate.cu").write_text(render(op, kernel, HOPPER, widest, "bf16").source)
+    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177", "-cubin"]
+    done = subprocess.run([*command, "candidate.cu"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
     assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
 
 
-def test_the_generic_softmax_in_full() -> None:
-    rendered = render(OPERATORS["softmax"], OPERATORS["softmax"].kernel("cuda_generic"), TARGETS[0], {}, "bf16")
-    source = rendered.source.replace(rendered.symbol, "SYMBOL")
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.parent.mkdir(exist_ok=True)
-        GOLDEN.write_text(source)
-    assert source == GOLDEN.read_text()
+@no_nvcc
+@pytest.mark.parametrize("kernel", EARLY)
+def test_nothing_is_read_or_written_before_earlier_kernels_have_ended(kernel: str, tmp_path: Path) -> None:
+    """But weights come to L2 before that, where few rows need them."""
+    op, declared = next((op, k) for op, k in reversed(KERNELS) if k.name == kernel)
+    config = next(c for c in declared.configs(HOPPER.facts) if not c.get("STREAM", False))
+    source = render(op, declared, HOPPER, config, "bf16").source
+    ptx = ptx_of(source, tmp_path)
+    assert not faults(ptx, "AHEAD" in config)
+    if kernel == "cuda_rows_few":
+        weights = [t.name for t in op.inputs if t.name in ("weight", "bias")]
+        assert re.findall(r"prefetch_tile<V>\(args\.(\w+), ", source) == weights
+        for entry in (e for e in ptx.split(".entry ")[1:] if "_any" not in e.partition("(")[0]):
+            assert entry.partition("griddepcontrol.wait")[0].count("prefetch.global.L2") == len(weights)
+        assert faults(ptx.replace("griddepcontrol.wait;", ""), "AHEAD" in config)
 
 
 # -- on the host -----------------------------------------------------------------------------------------------------
 
-
-ROWS: tuple[tuple[str, Config], ...] = (
-    ("bf16", {"VECTORS": 4, "RESIDENT": 0, "STREAM": True}),
-    ("f32", {"VECTORS": 1, "RESIDENT": 0, "STREAM": False}),
-    ("f16", {"VECTORS": 2, "RESIDENT": 1024}),
+NAMES = tuple(OPERATORS)
+WHOLE: tuple[tuple[str, str, Config, str], ...] = (  # read in pieces of 16 bytes
+    ("softmax", "cuda_rows", {"VECTORS": 1, "RESIDENT": 0, "STREAM": False}, "f32"),
+    ("rms_norm", "cuda_rows", {"VECTORS": 2, "RESIDENT": 1024}, "f16"),
+    ("layer_norm", "cuda_rows", {"VECTORS": 4, "RESIDENT": 0, "STREAM": True}, "bf16"),
+    ("silu_mul", "cuda_rows", {"VECTORS": 2, "RESIDENT": 1536}, "f16"),
+    ("rms_norm", "cuda_rows_few", {"VECTORS": 1}, "bf16"),
+    ("layer_norm", "cuda_rows_few", {"VECTORS": 2}, "f32"),
+    ("softmax", "cuda_flat", {"CLUSTER": 1}, "bf16"),
+    ("softmax", "cuda_flat", {"CLUSTER": 8, "VECTORS": 5}, "f32"),
+    ("softmax", "cuda_split", {"SPLIT": 16, "VECTORS": 4}, "bf16"),
+    ("silu_mul", "cuda_wave", {"VECTORS": 3, "RESIDENT": 1536}, "bf16"),
+)
+ANY: tuple[tuple[str, str, Config, str], ...] = (
+    ("softmax", "cuda_generic", {}, "f16"),
+    ("rms_norm", "cuda_generic", {}, "f32"),
+    ("layer_norm", "cuda_generic", {}, "bf16"),
+    ("silu_mul", "cuda_generic", {}, "bf16"),
+    ("softmax", "cuda_peeled", {"CLUSTER": 2}, "bf16"),
+    ("rms_norm", "cuda_peeled", {"CLUSTER": 8, "VECTORS": 8}, "f16"),
+    ("layer_norm", "cuda_peeled", {"CLUSTER": 1, "VECTORS": 1}, "bf16"),
+    ("silu_mul", "cuda_peeled", {"VECTORS": 2, "BLOCK": 256}, "f32"),
 )
 
 
-@pytest.mark.parametrize(("dtype", "config"), ROWS)
-@pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm"])
-def test_rows_in_registers_on_the_host(name: str, dtype: str, config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kernel", "config", "dtype"), WHOLE)
+def test_rows_of_whole_pieces_on_the_host(name: str, kernel: str, config: Config, dtype: str, tmp_path: Path) -> None:
+    """Rows of few and many pieces, more than registers hold, apart, with what may be left out, and in place."""
     op = OPERATORS[name]
-    call = build_for_host(tmp_path, render(op, op.kernel("cuda_rows"), HOPPER, config, dtype))
-    for rows, width in ((1, 8), (70, 72), (37, 2056)):
+    call = build(tmp_path, rendered_for_hopper(name, kernel, config, dtype))
+    for rows, width in ((1, 8), (70, 72), (37, 2056), (3, 40008)):
         check(op, call, dtype, {"R": rows, "D": width})
-    check(op, call, dtype, {"R": 13, "D": 1000}, strides={"x": (1024, 1), "out": (1008, 1)})
-    check(op, call, dtype, {"R": 13, "D": 40}, special=True)
-    check(op, call, dtype, {"R": 2, "D": 40008})  # more than the registers hold
-    check(op, call, dtype, {"R": 4, "D": 40008}, special=True)  # the last row is finite
-    check(op, call, dtype, {"R": 3, "D": 40008}, strides={"x": (40016, 1), "out": (40024, 1)})
-    for absent in ABSENT[name]:
-        for rows, width in ((5, 1032), (2, 40008)):
-            check(op, call, dtype, {"R": rows, "D": width}, absent=absent)
-
-
-@pytest.mark.parametrize(("dtype", "vectors"), [("bf16", 1), ("f32", 2), ("f16", 2)])
-@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
-def test_few_rows_on_the_host(name: str, dtype: str, vectors: int, tmp_path: Path) -> None:
-    op = OPERATORS[name]
-    call = build_for_host(tmp_path, render(op, op.kernel("cuda_rows_few"), HOPPER, {"VECTORS": vectors}, dtype))
-    for rows, width in ((1, 8), (70, 72), (37, 2056), (2, 40008)):
-        check(op, call, dtype, {"R": rows, "D": width})
-    check(op, call, dtype, {"R": 13, "D": 40}, special=True)
-    for absent in ABSENT[name]:
+    apart = {op.tensors[0].name: (9232, 1), "out": (9240, 1)}
+    if kernel != "cuda_split":
+        check(op, call, dtype, {"R": 5, "D": 9224}, strides=apart)
+    for rows, width in ((13, 40), (4, 40008)):
+        check(op, call, dtype, {"R": rows, "D": width}, special=True)
+    for absent in ABSENT.get(name, ()):
         check(op, call, dtype, {"R": 5, "D": 1032}, absent=absent)
+    for aliases in pairs(name):
+        check(op, call, dtype, {"R": 9, "D": 1032}, aliases=aliases)
+    if kernel == "cuda_flat" and config["CLUSTER"] == 1:
+        check(op, call, dtype, {"R": 2, "D": 2**17 + 8})
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f32", "f16"])
-@pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
-def test_generic_kernels_take_any_strides_on_the_host(op: Operator, dtype: str, tmp_path: Path) -> None:
-    call = build_for_host(tmp_path, render(op, op.kernel("cuda_generic"), HOPPER, {}, dtype))
-    first = op.tensors[0].name
-    for rows, width in ((1, 1), (3, 1), (13, 37), (2, 5001)):
+@pytest.mark.parametrize(("name", "kernel", "config", "dtype"), ANY)
+def test_rows_of_any_width_on_the_host(name: str, kernel: str, config: Config, dtype: str, tmp_path: Path) -> None:
+    """Also of tensors that begin anywhere; the generic kernels take any strides."""
+    op = OPERATORS[name]
+    first, names = op.tensors[0].name, [t.name for t in op.tensors]
+    call = build(tmp_path, rendered_for_hopper(name, kernel, config, dtype))
+    for rows, width in ((1, 1), (70, 3), (13, 37), (9, 129), (7, 777), (3, 9223), (2, 50257)):
         check(op, call, dtype, {"R": rows, "D": width})
-    for layout in ((1, 13), (-37, 1), (0, 1), (80, -2)):
+    for layout, to in (((1000, 1), 779), ((-779, 1), 780), ((0, 1), 791)):
+        check(op, call, dtype, {"R": 9, "D": 776}, strides={first: layout, "out": (to, 1)})
+    for layout in ((1, 13), (80, -2)) if kernel == "cuda_generic" else ():
         check(op, call, dtype, {"R": 13, "D": 37}, strides={first: layout, "out": (90, 2)})
-    check(op, call, dtype, {"R": 13, "D": 37}, special=True)
-    for absent in ABSENT.get(op.name, ()):
-        check(op, call, dtype, {"R": 3, "D": 37}, absent=absent)
+    check(op, call, dtype, {"R": 13, "D": 777}, special=True)
+    for width in (1, 37, 1008):
+        check(op, call, dtype, {"R": 9, "D": width}, skipped={n: 1 + 2 * i for i, n in enumerate(names)})
+    for absent in ABSENT.get(name, ()):
+        check(op, call, dtype, {"R": 5, "D": 1031}, absent=absent)
+    for aliases in pairs(name):
+        behind = {n: 1 + 2 * place for place, both in enumerate(aliases.items()) for n in both}
+        check(op, call, dtype, {"R": 9, "D": 777}, skipped=behind, aliases=aliases)
+
+
+def test_masked_rows_and_rows_far_from_zero_on_the_host(tmp_path: Path) -> None:
+    """Rows that are -inf here and there, wholly, or all the lowest number: even a warp's whole part."""
+    for number, kernel in enumerate(("cuda_peeled", "cuda_flat")):
+        (tmp_path / str(number)).mkdir()
+        call = build(tmp_path / str(number), rendered_for_hopper("softmax", kernel, {"CLUSTER": 2}, "bf16"))
+        for width in (104, 4104):
+            values = np.random.default_rng(3).standard_normal((7, width)) * 3
+            values[0, 90:] = -np.inf
+            values[1, :] = -np.inf
+            values[2, :] = -3.38953139e38
+            values[3, :-1] = -np.inf
+            values[4, 7] = 3.0e38
+            values[5, :] += 30000.0
+            values[6, 1:] = -np.inf
+            check(OPERATORS["softmax"], call, "bf16", {"R": 7, "D": width}, given={"x": values})
+    call = build(tmp_path, rendered_for_hopper("layer_norm", "cuda_peeled", {"CLUSTER": 2}, "f16"))
+    for width in (99, 4103):
+        values = np.random.default_rng(3).standard_normal((3, width)) + np.array([[0.0], [50.0], [-300.0]])
+        check(OPERATORS["layer_norm"], call, "f16", {"R": 3, "D": width}, given={"x": values})
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "config"),
+    ("name", "kernel", "old", "new"),
     [
-        ("cuda_split", "bf16", {"SPLIT": 16, "VECTORS": 4}),
-        ("cuda_split", "f32", {"SPLIT": 4, "VECTORS": 2}),
+        ("softmax", "cuda_rows", "  __syncthreads();\n", ""),
+        ("layer_norm", "cuda_peeled", "(words & 2) ? w[i + 2]", "(words & 2) ? w[i + 1]"),
+        ("softmax", "cuda_peeled", "told.found[i] + mine", "told.found[i] + mine % warps"),
     ],
 )
-def test_long_rows_on_the_host(name: str, dtype: str, config: Config, tmp_path: Path) -> None:
-    op = OPERATORS["softmax"]
-    call = build_for_host(tmp_path, render(op, op.kernel(name), HOPPER, config, dtype))
-    for rows, width in ((2, 8), (3, 1032), (2, 40008)):
-        check(op, call, dtype, {"R": rows, "D": width})
-    check(op, call, dtype, {"R": 13, "D": 40}, special=True)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "config"),
-    [
-        ("bf16", {"VECTORS": 4, "BLOCK": 128, "STREAM": True}),
-        ("f32", {"VECTORS": 1, "BLOCK": 128, "STREAM": False}),
-        ("f16", {"VECTORS": 2, "BLOCK": 256, "RESIDENT": 1536}),
-    ],
-)
-def test_silu_mul_on_the_host(dtype: str, config: Config, tmp_path: Path) -> None:
-    op = OPERATORS["silu_mul"]
-    call = build_for_host(tmp_path, render(op, op.kernel("cuda_rows"), HOPPER, config, dtype))
-    for rows, width in ((1, 8), (64, 2048), (5, 1032)):
-        check(op, call, dtype, {"R": rows, "D": width})
-    check(op, call, dtype, {"R": 3, "D": 7168}, strides={"gate": (14336, 1), "up": (14336, 1)})  # halves of one tensor
-    check(op, call, dtype, {"R": 70, "D": 1432}, strides={"gate": (1440, 1)})
-    check(op, call, dtype, {"R": 13, "D": 40}, special=True)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "config", "old", "new"),
-    [
-        ("cuda_rows", {"VECTORS": 2}, "  __syncthreads();\n", ""),
-        ("cuda_rows", {"VECTORS": 2}, "thread / 32 * (32 * V)", "thread / 32 * 32"),
-        ("cuda_flat", {"CLUSTER": 2}, "rank * V * threads", "rank * threads"),
-        ("cuda_flat", {"CLUSTER": 2}, "__byte_perm(words[i], 0, 0x3244)", "__byte_perm(words[i], 0, 0x1044)"),
-        ("cuda_flat", {"CLUSTER": 2}, "rank * warps +", "warps +"),
-    ],
-)
-def test_the_host_notices_faults(kernel: str, config: Config, old: str, new: str, tmp_path: Path) -> None:
-    op = OPERATORS["softmax"]
-    rendered = render(op, op.kernel(kernel), HOPPER, config, "bf16")
+def test_the_host_notices_faults(name: str, kernel: str, old: str, new: str, tmp_path: Path) -> None:
+    op = OPERATORS[name]
+    rendered = rendered_for_hopper(name, kernel, {"CLUSTER": 2} if "peeled" in kernel else {"VECTORS": 2}, "bf16")
     assert rendered.source.count(old) == 1
-    call = build_for_host(tmp_path, msgspec.structs.replace(rendered, source=rendered.source.replace(old, new)))
+    call = build(tmp_path, msgspec.structs.replace(rendered, source=rendered.source.replace(old, new)))
     with pytest.raises(AssertionError, match="out"):
-        check(op, call, "bf16", {"R": 3, "D": 8200})
+        check(op, call, "bf16", {"R": 9, "D": 4103 if "peeled" in kernel else 8200})
+
+
+CHILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import flat_rows
+flat_rows.run(Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("old", ["", "  barrier_wait<(blocks_of_row > 1)>(&told.all, 0);\n"])
+def test_the_host_notices_faults_that_end_it(old: str, tmp_path: Path) -> None:
+    """In a process of its own; without a fault it has nothing to say."""
+    source = cluster_of_two().source
+    assert not old or source.count(old) == 1
+    (tmp_path / "source.cpp").write_text(source.replace(old, "") if old else source)
+    command = [sys.executable, "-c", CHILD, str(SHARED), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    noticed = "AssertionError" in done.stderr or "cuda_rows_on_host:" in done.stderr
+    assert (done.returncode != 0 and noticed) == bool(old), done.stderr
+
+
+def test_every_element_of_a_row_is_taken_once_and_nothing_beside_it(tmp_path: Path) -> None:
+    """A program goes through all cuts; it notices wrong ones."""
+    cuts = (TEMPLATES / "common" / "peel.cuh.j2").read_text()
+    checks = SHARED / "cuda_rows_on_host" / "check_peel.cpp"
+    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Werror", "-I", str(tmp_path), str(checks), "-o", "checks"]
+    for old, new, wrong in (
+        ("", "", ""),
+        ("next < n ? next : n", "next", "beside the row"),
+        ("(turn * blocks + rank) * threads", "(turn + rank) * threads", "an element that is not taken once"),
+    ):
+        assert not old or cuts.count(old) == 1
+        (tmp_path / "peel.h").write_text(cuts.replace(old, new) if old else cuts)
+        subprocess.run(command, cwd=tmp_path, check=True)
+        done = subprocess.run([tmp_path / "checks"], capture_output=True, text=True, check=False)
+        assert (done.returncode != 0) == bool(done.stdout) == bool(old)
+        assert wrong in done.stdout

@@ -185,16 +185,9 @@ _LAST_PART_ONLY = f"{_EARLIER}+= total * total => {_EARLIER}= total * total"
     [
         ("flash_attention", "triton_64", "keys[None, :] < N"),
         ("flash_attention", "triton_64", "scores * scale + added => scores * scale + 0.0 * added"),
-        ("flash_attention", "triton_split_64", "heads * a_head => 0 * heads * a_head"),
         ("flash_attention", "triton_tma_96", "tl.where(total[:, None] == 0.0, 0.0, result) => result"),
         ("gemm", "triton_gemv", "k + first < whole"),
         ("rms_norm", "triton_twice", _LAST_PART_ONLY),
-        (
-            "layer_norm",
-            "triton_rows",
-            "tl.sum(centred * centred, 1) / D => tl.sum(values * values, 1) / D - mean * mean",
-        ),
-        ("layer_norm", "triton_twice", "means += apart * (1.0 / (first // BLOCK + 1)) => means = values"),
         ("layer_norm", "triton_twice", "counts * apart * apart => 0.0 * apart"),
     ],
 )
@@ -207,13 +200,13 @@ def test_the_interpreter_notices_a_fault(interpret: Program, operator: str, name
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
 def test_kernels_compile_for_every_target(build: Program, operator: str, name: str) -> None:
-    """Configs as the JIT would compile them for a problem, the first one also with nothing assumed and elsewhere."""
+    """Configs as the JIT would compile them for a problem, also for other GPUs."""
     built = build(operator, name)
     on_descriptors = any(d in name for d in DESCRIPTORS)
     _, kernel = looked_up(operator, name)
     on = home(kernel)
     configs = list(kernel.configs(on.facts))
-    assert list(built) == list(builds(name, len(configs)))
+    assert list(built) == list(builds(name))
     for build, said in built.items():
         room = {"gfx942": 64, "80": 163}.get(build.partition(" ")[0], 227)
         assert said["shared"] <= room * 1024, build

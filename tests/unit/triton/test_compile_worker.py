@@ -14,14 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 from elftools.elf.elffile import ELFFile
-from triton_compiled import LAUNCHER_SOURCE, PLAIN, compiled, recipe
+from triton_compiled import PLAIN, compiled, recipe
 from triton_installed import EACH_TRITON, FUNCTIONS, Helper, chain
 
-from aot_tune.compile import ObjectCache, target_by_name
+from aot_tune.compile import target_by_name
 from aot_tune.compile.triton.launcher_objects import LAUNCHER, kernel_header
 from aot_tune.compile.triton.triton_toolchain import HIP_TARGETS, TOOLCHAIN, TritonToolchain
 from aot_tune.link.elf import initialiser_count, symbols_of
-from aot_tune.render.triton.recipe import with_recipe
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.triton_messages import DescriptorMap, Image
 
@@ -108,7 +107,7 @@ def test_without_triton_the_identity_says_what_to_install(tmp_path: Path) -> Non
         TritonToolchain({}, [str(tmp_path)]).identity()
 
 
-TARGETS = ("cuda-ptx_80", "cuda-sm_80", "cuda-sm_90a", "cuda-sm_120a", "hip-gfx90a", "hip-gfx942", "hip-gfx950")
+TARGETS = ("cuda-ptx_80", "cuda-sm_90a", "cuda-sm_120a", "hip-gfx942")
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -164,7 +163,7 @@ def test_the_bytes_do_not_depend_on_the_folder(search: list[str], tmp_path: Path
         root = tmp_path / name
         shutil.copytree(FUNCTIONS, root / "triton_functions")
         for function, given, targets in (
-            ("rows.py:plain", PLAIN, ("cuda-sm_90a", "cuda-ptx_80", "hip-gfx942")),
+            ("rows.py:plain", PLAIN, ("cuda-ptx_80", "hip-gfx942")),
             ("matmul.py:product", PRODUCT, ("cuda-sm_90a",)),
         ):
             for target in targets:
@@ -174,7 +173,7 @@ def test_the_bytes_do_not_depend_on_the_folder(search: list[str], tmp_path: Path
                 made.append((function, target, outcome.device, hashlib.sha256(out.read_bytes()).hexdigest()))
                 assert str(tmp_path).encode() not in out.read_bytes()
     assert made[: len(made) // 2] == made[len(made) // 2 :]
-    assert len(set(made)) == 4
+    assert len(set(made)) == 3
 
 
 @EACH_TRITON
@@ -200,7 +199,9 @@ def test_the_code_is_that_of_the_jit(search: list[str], tmp_path: Path) -> None:
     }  # fmt: skip
     given = {"rows.py:plain": {"divisible": ["x", "y", "step"]}, "matmul.py:product": {}}
     for function, (ours, arguments, options) in calls.items():
-        for target, triple in (("cuda-sm_90a", ("cuda", 90, 32)), ("cuda-sm_80", ("cuda", 80, 32))):
+        for target, triple in (
+            (("cuda-sm_90a", ("cuda", 90, 32)),) if "product" in function else (("cuda-sm_80", ("cuda", 80, 32)),)
+        ):
             said = jit(
                 function=f"triton_functions/{function}",
                 target=triple,
@@ -249,9 +250,7 @@ def test_defaults_dtypes_and_what_is_left_out(search: list[str], tmp_path: Path)
         {"constexprs": {"SIZE": 64, "KIND": {"own": "fp32"}, "LEFT_OUT": None}},
         {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "fp32"}},
         {"constexprs": {}},
-        {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "i32"}},
-        {"constexprs": {"SIZE": 64, "LEFT_OUT": 2.0}, "dtypes": {"KIND": "fp32"}},
-        {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "u1"}},
+        {"constexprs": {"SIZE": 64, "LEFT_OUT": 2.0}, "dtypes": {"KIND": "i32"}},
     ]
     made = []
     for number, way in enumerate(ways):
@@ -260,22 +259,7 @@ def test_defaults_dtypes_and_what_is_left_out(search: list[str], tmp_path: Path)
         assert outcome.status == "ok", outcome.log
         made.append(outcome.device)
     assert made[0] == made[1] == made[2]
-    assert len(set(made)) >= 2
-    assert made[4] != made[0]
-
-
-@EACH_TRITON
-def test_objects_are_cached_by_source_and_launcher_headers(
-    search: list[str], tmp_path: Path, make_rendered: Any
-) -> None:
-    source = with_recipe(recipe(search, "rows.py:plain", **PLAIN), LAUNCHER_SOURCE)
-    rendered = make_rendered(source=source, target="cuda-sm_90a")
-    caches = [ObjectCache(tmp_path / "cache", chain(search)) for _ in range(2)]
-    made = [cache.get(rendered, target_by_name("cuda-sm_90a")) for cache in caches]
-    assert [m.status for m in made] == ["ok", "ok"]
-    assert [m.cached for m in made] == [False, True]
-    assert made[0].device == made[1].device != ""
-    assert sorted(p.name for p in Path(made[0].path).parent.iterdir()) == ["key.json", "object.json", "object.o"]
+    assert made[3] != made[0]
 
 
 def test_headers_of_launchers_are_found_wherever_the_package_lies() -> None:

@@ -53,10 +53,8 @@ def sections(image: bytes) -> dict[str, str]:
 
 
 CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "an infinity": ("fills", {"FIRST": INFINITE}, {"FIRST": INFINITE}),
     "no number": ("fills", {"FIRST": NO_NUMBER, "SECOND": 1.0}, {"FIRST": NO_NUMBER, "SECOND": 1.0}),
-    "booleans of heuristics": ("flagged", {"n": tl.N}, {"n": 32, "EVEN": True, "PARTS": 0}),
-    "other booleans": ("flagged", {"n": tl.N}, {"n": 33, "EVEN": False, "PARTS": 1}),
+    "booleans of heuristics": ("flagged", {"n": tl.N}, {"n": 33, "EVEN": False, "PARTS": 1}),
 }
 
 

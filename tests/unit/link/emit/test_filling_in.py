@@ -72,8 +72,15 @@ def picked(ops: ModuleType, m: int, n: int, k: int) -> str:
     return str(ops.explain("gemm", M=m, N=n, K=k)["variant"])
 
 
-def test_what_only_the_generic_variant_would_take_gets_it(tmp_path: Path) -> None:
-    ops = load(library(tmp_path / "objects", by_tree(), "by_tree"), tmp_path / "out")
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The library that decides by a tree."""
+    folder = tmp_path_factory.mktemp("ranked")
+    return load(library(folder / "objects", by_tree(), "by_tree"), folder / "out")
+
+
+def test_what_only_the_generic_variant_would_take_gets_it(ranked: ModuleType) -> None:
+    ops = ranked
     assert picked(ops, 64, 8, 8) == "packed_2"
     assert picked(ops, 64, 8, 6) == "small_2"
     assert picked(ops, 64, 101, 6) == "plain"  # it does not take this one
@@ -91,9 +98,9 @@ def unaligned(rows: int, columns: int) -> Any:
     return memory[begin : begin + rows * columns].reshape(rows, columns)
 
 
-def test_a_measured_problem_at_other_addresses_gets_it_too(tmp_path: Path) -> None:
+def test_a_measured_problem_at_other_addresses_gets_it_too(ranked: ModuleType) -> None:
     """What was measured is known by dims and layouts."""
-    ops = load(library(tmp_path / "objects", by_tree(), "by_addresses"), tmp_path / "out")
+    ops = ranked
     told = ops.explain("gemm", np.zeros((32, 8), np.float32), np.zeros((8, 8), np.float32))
     assert (told["tuned"], told["variant"]) == (True, "packed_2")
     told = ops.explain("gemm", np.zeros((32, 8), np.float32), unaligned(8, 8))

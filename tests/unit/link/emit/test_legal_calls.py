@@ -3,100 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 from typing import Any
 
 import dltensors
 import linked
 import numpy as np
 import pytest
+from odd_operators import LEGAL, kinds
 
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.link import LibrarySpec, OperatorTable
 from aot_tune.spec import (
-    Attribute,
     Kernel,
-    Operator,
-    Tensor,
-    alignment,
     all_of,
-    attribute,
     dims,
-    dtype_index,
-    present,
-    problem,
-    stride,
 )
 from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
-LEGAL = (
-    stride("x", 1) == 1,
-    alignment("x") >= 16,
-    N % 4 == 0,
-    (attribute("causal") == 0) | (M == N),
-    (present("bias") == 1) | (attribute("mode") != 2),
-    attribute("mode") <= 2,
-    dtype_index("T") <= dtype_index("S"),
-    present("mask") == 0,
-)
-SOURCE = (
-    linked.PRELUDE
-    + """
-#define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *mask, const DLTensor *out, int32_t causal, \\
-             int32_t mode
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
-  for (int64_t i = 0; i < out->shape[0]; ++i) {
-    const int64_t at = i * out->strides[0];
-    if (out->dtype.bits == 32) static_cast<float*>(out->data)[at] = 7;
-    if (out->dtype.bits == 64) static_cast<double*>(out->data)[at] = 7;
-  }
-  return 0;
-}
-"""
-)
-
-
-def _reference(_xp: object, _call: object) -> dict[str, object]:
-    raise AssertionError("link computes nothing")
-
-
-def operator(**changes: Any) -> Operator:
-    fields: dict[str, Any] = {
-        "name": "kinds",
-        "dims": ("M", "N"),
-        "dtypes": {"T": ("f32", "f64"), "S": ("f32", "f64")},
-        "tensors": (
-            Tensor("x", (M, N), "T"),
-            Tensor("bias", (N,), "T", optional=True),
-            Tensor("mask", (N,), "u8", optional=True),
-            Tensor("out", (M,), "S", output=True),
-        ),
-        "attributes": (Attribute("causal", ("no", "yes")), Attribute("mode", ("a", "b", "c", "d"))),
-        "legal": LEGAL,
-        "reference": _reference,
-        "flops": M * N,
-        "workload": (problem(M=2, N=4),),
-        "kernels": (Kernel("plain", "kinds/plain.cpp.j2", generic=True),),
-    }
-    return Operator(**{**fields, **changes})
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
-    folder, op, variants = tmp_path_factory.mktemp("kinds"), operator(), []
-    for dtypes in op.dtype_choices(op.kernels[0]):
-        made = linked.variant(folder, SOURCE, f"plain_{dtypes['T']}_{dtypes['S']}", generic=True)
-        variants.append(dataclasses.replace(made, dtypes=dtypes))
-    table = OperatorTable(operator=op, variants=tuple(variants))
-    return linked.link_library(LibrarySpec(output="kinds", operators=(table,)), folder)
-
-
-@pytest.fixture(scope="module")
-def ops(built: linked.Built) -> Any:
-    return linked.load_module(built.module)
 
 
 def aligned(rows: int, columns: int, dtype: str = "f4", offset: int = 0) -> np.ndarray:
@@ -112,7 +35,7 @@ def out(rows: int, dtype: str = "f4") -> np.ndarray:
 
 
 def test_dtypes_that_are_not_legal_have_no_kernels() -> None:
-    op = operator()
+    op = kinds()
     assert [tuple(d.values()) for d in op.dtype_choices(op.kernels[0])] == [
         ("f32", "f32"),
         ("f32", "f64"),
@@ -121,10 +44,10 @@ def test_dtypes_that_are_not_legal_have_no_kernels() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "result"), [("f4", "f4"), ("f4", "f8"), ("f8", "f8")])
-def test_legal_calls_are_answered(ops: Any, dtype: str, result: str) -> None:
-    assert ops.kinds(aligned(2, 4, dtype), out=out(2, result)).tolist() == [7, 7]
-    assert ops.kinds(aligned(4, 4, dtype), causal="yes", out=out(4, result)).tolist() == [7] * 4
-    assert ops.kinds(aligned(2, 4, dtype), np.zeros(4, dtype), mode="c", out=out(2, result)).tolist() == [7, 7]
+def test_legal_calls_are_answered(odd_ops: Any, dtype: str, result: str) -> None:
+    assert odd_ops.kinds(aligned(2, 4, dtype), out=out(2, result)).tolist() == [7, 7]
+    assert odd_ops.kinds(aligned(4, 4, dtype), causal="yes", out=out(4, result)).tolist() == [7] * 4
+    assert odd_ops.kinds(aligned(2, 4, dtype), np.zeros(4, dtype), mode="c", out=out(2, result)).tolist() == [7, 7]
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -168,28 +91,28 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_other_calls_are_errors_that_name_the_condition(ops: Any, case: str) -> None:
+def test_other_calls_are_errors_that_name_the_condition(odd_ops: Any, case: str) -> None:
     given, kind, told = BAD[case]
     result = out(2)
-    for call in (lambda: ops.kinds(**given, out=result), lambda: ops.explain("kinds", **given, out=result)):
-        with pytest.raises(getattr(ops, f"Argument{kind}Error")) as error:
+    for call in (lambda: odd_ops.kinds(**given, out=result), lambda: odd_ops.explain("kinds", **given, out=result)):
+        with pytest.raises(getattr(odd_ops, f"Argument{kind}Error")) as error:
             call()
         assert f"kinds: not a call that it takes: {told}" in str(error.value)
     assert result.tolist() == [0, 0]
 
 
-def test_stated_problems_are_checked_too(ops: Any) -> None:
-    assert ops.explain("kinds", M=4, N=4, causal="yes")["variant"].startswith("plain")
-    with pytest.raises(ops.ArgumentValueError, match=r"\(\(N % 4\) == 0\) must hold, and N is 5"):
-        ops.is_tuned("kinds", M=4, N=5)
+def test_stated_problems_are_checked_too(odd_ops: Any) -> None:
+    assert odd_ops.explain("kinds", M=4, N=4, causal="yes")["variant"].startswith("plain")
+    with pytest.raises(odd_ops.ArgumentValueError, match=r"\(\(N % 4\) == 0\) must hold, and N is 5"):
+        odd_ops.is_tuned("kinds", M=4, N=5)
 
 
 CODES = {"stride": 6, "alignment": 6, "dim": 5, "attribute and dims": 5, "attribute": 8, "dtypes": 3, "presence": 1}
 
 
 @pytest.mark.parametrize("case", CODES)
-def test_from_c_each_has_its_status(built: linked.Built, case: str) -> None:
-    library = ctypes.CDLL(str(built.library))
+def test_from_c_each_has_its_status(odd: linked.Built, case: str) -> None:
+    library = ctypes.CDLL(str(odd.library))
     library.aot_tune_last_error.restype = ctypes.c_char_p
     given, _, told = BAD[case]
     result = out(2)
@@ -211,7 +134,7 @@ def test_from_c_each_has_its_status(built: linked.Built, case: str) -> None:
 
 
 def test_derived_checks_are_legal() -> None:
-    op = operator(legal=LEGAL[2:])
+    op = kinds(legal=LEGAL[2:])
     checks = derived_checks(op)
     assert len(checks) > 5
     assert all(all_of(LEGAL[2:], op.facts(c.problem)) for c in checks)
@@ -221,12 +144,12 @@ def test_derived_checks_are_legal() -> None:
 @pytest.mark.parametrize("what", ["legal", "expected"])
 def test_what_is_no_condition_is_told(what: str) -> None:
     with pytest.raises(SpecError, match=f"{what} holds 'True', which is not a condition\n  why: it has one value"):
-        operator(**{what: (True,)})
+        kinds(**{what: (True,)})
     with pytest.raises(SpecError, match=f"{what} holds 'N % 4', which is not a condition"):
-        operator(**{what: ("N % 4",)})
+        kinds(**{what: ("N % 4",)})
 
 
 def test_a_kernel_of_no_legal_dtypes_is_told() -> None:
     other = Kernel("other", "kinds/other.cpp.j2", dtypes={"T": ("f64",), "S": ("f32",)})
     with pytest.raises(SpecError, match=r"kernel 'other' serves no legal dtypes: .*dtype.T <= dtype.S"):
-        operator(kernels=(Kernel("plain", "kinds/plain.cpp.j2", generic=True), other))
+        kinds(kernels=(Kernel("plain", "kinds/plain.cpp.j2", generic=True), other))

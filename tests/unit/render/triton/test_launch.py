@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import msgspec
 import pytest
 import triton_launch as tl
 
-from aot_tune.link.elf import initialiser_count, symbols_of
-from aot_tune.spec import Buffer, Parameter, Tensor, TritonFunction, ceildiv, device
-from aot_tune.support.errors import RenderError
+from aot_tune.spec import Buffer, Parameter, TritonFunction, ceildiv, device
 
 IMAGE = msgspec.structs.replace
 X = {"shape": [5, 7]}
@@ -116,13 +113,6 @@ def test_clusters_cooperative_and_programmatic_launches(tmp_path: Path, cuda: Pa
     ]
 
 
-def test_clusters_of_more_than_eight_are_allowed_for(tmp_path: Path, cuda: Path) -> None:
-    (answer,) = launched(tmp_path, cuda, IMAGE(tl.IMAGE, ctas=16))
-    assert "attribute 14 1 on 100" in answer["log"]
-    assert "with 4=16,1,1" in answer["log"]
-    assert "launch scale_kernel grid=48,1,1 block=128,1,1 shared=1024 stream=0" in answer["log"]
-
-
 def test_sixteen_threads_load_the_kernel_once(simple: tuple[Path, str], cuda: Path) -> None:
     (answer,) = tl.call(*simple, [{"threads": 16, "arguments": [X, X]}], cuda)
     assert answer["statuses"] == [0] * 16
@@ -195,12 +185,6 @@ def test_without_a_driver_or_with_one_that_is_too_old(simple: tuple[Path, str], 
         )
         assert (answer["workspace"], answer["launch"], preload["preload"]) == (-100, -100, -100)
         assert answer["note"] == note
-
-
-def test_a_driver_without_the_optional_functions_serves(simple: tuple[Path, str], tmp_path: Path) -> None:
-    old = tl.stand_in(tmp_path, "libcuda_triton.cpp", "libcuda.so.1", "-DLACKS_OPTIONAL", "-Wno-unused-function")
-    (answer,) = tl.call(*simple, [{"arguments": [X, X]}], old)
-    assert answer["launch"] == 0
 
 
 @pytest.mark.parametrize(("setting", "status"), [("init_status", 100), ("launch_status", 719), ("device_status", 3)])
@@ -293,23 +277,6 @@ def test_a_workspace_beyond_64_bits_or_of_a_negative_size_is_an_error(tmp_path: 
     assert [a["bytes"] for a in answers] == [0, 0, 2**63 + 192, 0]
 
 
-def test_the_objects_of_launchers_meet_in_one_library(tmp_path: Path, cuda: Path) -> None:
-    """Each defines its four functions and nothing else, and runs nothing when it is loaded."""
-    sources = [simple_source(), simple_source(warps=8)]
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder, source, name in zip(folders, sources, ("one_kernel", "two_kernel"), strict=True):
-        image = IMAGE(tl.IMAGE, name=name)
-        tl.compiled(folder, source, (8, 8, 4, 8, 8), image)
-        data = (folder / "candidate.o").read_bytes()
-        assert symbols_of(data).defined == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
-        assert initialiser_count(data) == 0
-    tl.linked([f / "candidate.o" for f in folders], tmp_path / "both.so")
-    for source, name in zip(sources, ("one_kernel", "two_kernel"), strict=True):
-        (answer,) = tl.call(tmp_path / "both.so", source.symbol, [{"arguments": [X, X]}], cuda)
-        assert answer["log"][0] == f"load {name}"
-        assert answer["launch"] == 0
-
-
 def test_the_grid_of_a_persistent_kernel_has_a_block_per_multiprocessor(tmp_path: Path, cuda: Path) -> None:
     function = TritonFunction(
         "scale.py:scale_kernel",
@@ -323,17 +290,3 @@ def test_the_grid_of_a_persistent_kernel_has_a_block_per_multiprocessor(tmp_path
     answers = tl.call(library, source.symbol, calls, cuda)
     grids = [line.split()[2] for a in answers for line in a["log"] if line.startswith("launch")]
     assert grids == ["grid=3,1,1", "grid=3,1,1", "grid=132,1,1", "grid=139,1,1"]
-
-
-def test_what_is_read_and_written_is_a_pointer_like_others_and_is_not_set_to_0(tmp_path: Path, cuda: Path) -> None:
-    tensors = (Tensor("x", (tl.M, tl.N)), Tensor("out", (tl.M, tl.N), inout=True))
-    op = tl.operator(SIMPLE, tl.parameters("x_ptr out_ptr n BLOCK!"), kernel=BLOCK, tensors=tensors)
-    source = tl.rendered(op, config={"BLOCK": 16})
-    library = tl.compiled(tmp_path, source, (8, 8, 4, 8, 8))
-    (answer,) = tl.call(library, source.symbol, [{"arguments": [X, X]}], cuda)
-    assert [number(p) for p in parameters(answer)][:2] == answer["data"]
-    assert not [line for line in answer["log"] if line.startswith("memset")]
-    zeroed = replace(SIMPLE, reset_to_zero=("out_ptr",))
-    op = tl.operator(zeroed, tl.parameters("x_ptr out_ptr n BLOCK!"), kernel=BLOCK, tensors=tensors)
-    with pytest.raises(RenderError, match=r"reset_to_zero names 'out_ptr', which is no output or buffer"):
-        tl.rendered(op, config={"BLOCK": 16})

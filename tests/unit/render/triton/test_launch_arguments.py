@@ -16,7 +16,6 @@ from aot_tune.spec import (
     Buffer,
     Declarations,
     DTypeOf,
-    KernelParameter,
     Operator,
     Parameter,
     Scalar,
@@ -148,19 +147,6 @@ def test_scalars_of_all_widths_are_passed_as_the_jit_passes_such_numbers(tmp_pat
     assert (beyond["launch"], large["launch"]) == (1, 1)  # neither fits all that it is passed as
 
 
-def test_a_scalar_of_64_bits_without_a_sign_is_passed_whole(tmp_path: Path, cuda: Path) -> None:
-    function = TritonFunction("scale.py:scale_kernel", {}, grid=(1,))
-    op = tl.operator(function, tl.parameters("x out seed"), scalars=(Scalar("seed", "u64"),))
-    source = tl.rendered(op)
-    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8))
-    tensors = [{"shape": [1, 1]}, {"shape": [1, 1]}]
-    (answer,) = tl.call(
-        library, source.symbol, [{"arguments": [*tensors, {"scalar": "u64", "value": 2**64 - 1}]}], cuda
-    )
-    assert answer["launch"] == 0
-    assert int.from_bytes(tl.passed(answer)[2], "little") == 2**64 - 1
-
-
 def test_dims_that_integers_and_extents_tell(tmp_path: Path, cuda: Path) -> None:
     """The function's `top_k` is the dim that the scalar binds; N is half of an axis, R is told by the output."""
     k, r = dims("K R")
@@ -254,19 +240,6 @@ def test_bits_of_short_floats(tmp_path: Path, cuda: Path) -> None:
             assert brain == int(np.float32(value).view(np.uint32)) >> 16, value
 
 
-def test_a_parameter_keeps_its_default_and_none_leaves_the_list(tmp_path: Path, cuda: Path) -> None:
-    declared = (
-        *tl.parameters("x out"),
-        KernelParameter(name="alpha", has_default=True, default=0.25),
-        KernelParameter(name="other", has_default=True, default=None),
-        KernelParameter(name="steps", has_default=True, default=32),
-    )
-    source = tl.rendered(tl.operator(TritonFunction("scale.py:scale_kernel", {}, grid=(1,)), declared))
-    library = tl.compiled(tmp_path, source, (8, 8, 4, 4, 8, 8))
-    (answer,) = tl.call(library, source.symbol, [{"arguments": [{"shape": [1, 1]}] * 2}], cuda)
-    assert [struct.unpack(c, p)[0] for c, p in zip("fi", tl.passed(answer)[2:4], strict=True)] == [0.25, 32]
-
-
 # ---- Memory that is set to zero
 
 
@@ -325,13 +298,3 @@ def test_outputs_are_set_to_zero_and_what_lies_between_is_not(
     assert (got == wanted).all()
     assert bytes.fromhex(answer["tensors"][2]) == bytes(8)
     assert bytes.fromhex(answer["tensors"][0]) == b"\xff" * 96
-
-
-def test_outputs_are_set_to_zero_also_where_no_block_runs(tmp_path: Path, cuda: Path) -> None:
-    source = tl.rendered(cubes())
-    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8))
-    one, none = [1, 3, 4], [0, 3, 4]
-    calls = [{"arguments": [{"shape": s}, {"shape": s, "dtype": "bf16"}, {"shape": s[:1]}]} for s in (one, none)]
-    answer, empty = tl.call(library, source.symbol, calls, cuda)
-    assert [line.split()[0] for line in answer["log"]] == ["load", "function", "set", "set"]  # the grid is A - 1
-    assert (answer["launch"], empty["launch"], empty["log"]) == (0, 1, [])  # a grid of -1

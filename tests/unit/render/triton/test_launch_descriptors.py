@@ -115,18 +115,6 @@ def test_maps_are_kept_for_repeats_and_made_for_what_is_new(tmp_path: Path, cuda
     assert len(set(maps)) == 5
 
 
-def test_hundreds_of_tensors_in_turn_need_each_map_once(tmp_path: Path, cuda: Path) -> None:
-    """As the weights of a model's layers do."""
-    library = with_maps(described(), tmp_path)
-    out = {"shape": [32, 64], "address": 1 << 21}
-    weights = [{"shape": [32, 64], "dtype": "bf16", "address": (1 << 30) + (i << 21)} for i in range(300)]
-    layers = [{"arguments": [weight, out]} for weight in weights]
-    answers = tl.call(*library, layers * 3, cuda)
-    assert sum(line.startswith("encode") for a in answers for line in a["log"]) == 301
-    for i, answer in enumerate(answers):
-        assert struct.unpack("16Q", tl.passed(answer)[0])[0] == (1 << 30) + (i % 300 << 21)
-
-
 @pytest.mark.parametrize("tma", [True, False])
 def test_a_descriptor_of_a_transpose_has_its_axes(tmp_path: Path, cuda: Path, tma: bool) -> None:
     op = tl.operator(

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 import triton_launch as tl
 
-from aot_tune.link.elf import initialiser_count, symbols_of
-from aot_tune.spec import Buffer, Descriptor, Parameter, Tensor, TritonFunction, ceildiv, device
+from aot_tune.spec import Buffer, Parameter, TritonFunction, ceildiv, device
 
 X = {"shape": [5, 7]}
 IMAGE = msgspec.structs.replace(tl.IMAGE, warp_size=64)
@@ -88,13 +87,6 @@ def test_each_device_has_its_own_module_and_number_of_processors(tmp_path: Path,
     assert (again["loads"], "grid=304,1,1" in again["log"][0]) == (2, True)
 
 
-def test_threads_load_once_and_preload_is_for_the_device_of_the_thread(tmp_path: Path, hip: Path) -> None:
-    calls = [{"threads": 16, "arguments": [X, X]}, {"set": ["current", 2]}, {"preload": True}]
-    answer, preload = launched(tmp_path, hip, *calls)
-    assert (answer["statuses"], answer["loads"]) == ([0] * 16, 1)
-    assert (preload["preload"], preload["log"]) == (0, ["load scale_kernel on 2"])
-
-
 def test_a_kernel_that_is_refused_is_left_to_other_variants(tmp_path: Path, hip: Path) -> None:
     call = {"arguments": [X, X]}
     first, second = launched(tmp_path / "image", hip, call, call, text="refuse 209")
@@ -106,16 +98,6 @@ def test_a_kernel_that_is_refused_is_left_to_other_variants(tmp_path: Path, hip:
     assert other["log"] == ["load another on 0", "unload", "last error"]
     first, second = launched(tmp_path / "memory", hip, call, call, text="refuse 2")
     assert (first["workspace"], first["launch"], second["loads"]) == (2, 2, 6)
-
-
-def test_statuses_come_back_and_devices_beyond_the_table_are_refused(tmp_path: Path, hip: Path) -> None:
-    call = {"arguments": [X, X]}
-    (answer,) = launched(tmp_path, hip, {"set": ["launch_status", 719]}, call)
-    assert answer["launch"] == 719
-    (answer,) = launched(tmp_path, hip, {"set": ["init_status", 100]}, call)
-    assert (answer["workspace"], answer["launch"]) == (100, 100)
-    (answer,) = launched(tmp_path, hip, {"arguments": [{**X, "device": 64}, X]})
-    assert answer["launch"] == 101
 
 
 def test_without_a_runtime_or_with_one_that_is_too_old(tmp_path: Path) -> None:
@@ -141,30 +123,3 @@ def test_more_threads_than_32_bits_count_are_an_error(tmp_path: Path, hip: Path)
     shapes = [{"shape": [m, 1], "memory": False} for m in ((1 << 24) - 1, 1 << 24)]
     answers = tl.call(library, source.symbol, [{"arguments": [s, s]} for s in shapes], hip)
     assert [a["launch"] for a in answers] == [0, 1]
-
-
-def test_descriptors_come_in_parts(tmp_path: Path, hip: Path) -> None:
-    op = tl.operator(
-        TritonFunction("scale.py:scale_kernel", {"d": Descriptor("x", (16, 16), "nan")}, grid=(1,)),
-        tl.parameters("d out"),
-        target=tl.GFX942,
-        tensors=(Tensor("x", (tl.M, tl.N), "f16"), Tensor("out", (tl.M, tl.N), output=True)),
-    )
-    source = tl.rendered(op, target=tl.GFX942)
-    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8, 1, 4, 4, 8, 8, 8, 8, 8), IMAGE)
-    (answer,) = tl.call(library, source.symbol, [{"arguments": [{"shape": [3, 8], "dtype": "f16"}, X]}], hip)
-    x, out = answer["data"]
-    assert parameters(answer) == [x, 3, 8, 8, 1, 1, 3, 8, 8, 1, out, 0, 0]
-
-
-def test_the_object_defines_four_functions_and_runs_nothing_when_loaded(tmp_path: Path) -> None:
-    source = source_of()
-    tl.compiled(tmp_path, source, (), IMAGE)
-    data = (tmp_path / "candidate.o").read_bytes()
-    assert symbols_of(data).defined == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
-    assert initialiser_count(data) == 0
-
-
-def test_a_cluster_does_not_compile(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="these devices have no clusters"):
-        tl.compiled(tmp_path, source_of(), (), msgspec.structs.replace(IMAGE, ctas=2))

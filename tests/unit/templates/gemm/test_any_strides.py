@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ ALWAYS, NEVER = 1, 1 << 40
 """From how many products an element matrices are copied of which 16 bytes are not whole."""
 
 
+Built = Callable[[str, str, int], OnHost]
+
+
 def render(name: str, dtype: str, pack: int, target: Any = HOPPER) -> Rendered:
     op = {"gemm": GEMM, "batched_gemm": BATCHED}[name]
     kernel = op.kernel("cublaslt_any")
@@ -35,14 +40,21 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_stub(tmp_path_factory.mktemp("stub"))
 
 
-@pytest.fixture(scope="module", params=[("bf16", ALWAYS), ("f16", NEVER), ("f32", ALWAYS)], ids=lambda c: c[0])
-def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OnHost:
-    return OnHost(tmp_path_factory.mktemp("any"), render("gemm", *request.param), TEMPLATES)
+@pytest.fixture(scope="module", params=[("bf16", ALWAYS), ("f32", NEVER)], ids=lambda c: c[0])
+def products(request: pytest.FixtureRequest) -> OnHost:
+    built: Built = request.getfixturevalue("built")
+    return built("gemm", *request.param)
 
 
-@pytest.fixture(scope="module", params=[("bf16", NEVER), ("f32", ALWAYS)], ids=lambda c: c[0])
-def batches(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OnHost:
-    return OnHost(tmp_path_factory.mktemp("batches"), render("batched_gemm", *request.param), TEMPLATES)
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The kernel of an operator and a dtype that copies from that many products on, compiled once."""
+
+    @functools.cache
+    def build(name: str, dtype: str, pack: int) -> OnHost:
+        return OnHost(tmp_path_factory.mktemp("any"), render(name, dtype, pack), TEMPLATES)
+
+    return build
 
 
 def layouts(rows: int, columns: int) -> dict[str, tuple[int, int]]:
@@ -94,12 +106,12 @@ def test_factors_and_results_may_lie_in_any_way(products: OnHost, stub: Path) ->
     check(products, stub, calls)
 
 
-@pytest.mark.parametrize("extents", [(1, 9, 4), (9, 1, 4), (9, 5, 1), (1, 1, 1), (1, 1, 7), (1, 300, 2), (300, 1, 2)])
-def test_vectors_may_lie_in_any_way(products: OnHost, stub: Path, extents: tuple[int, int, int]) -> None:
-    m, n, k = extents
-    every = zip(layouts(m, k).values(), layouts(k, n).values(), strict=True)
-    calls = [call_of(m, n, k, {"a": a, "b": b}) for a, b in every]
-    calls += [call_of(m, n, k, {"out": out}) for out in only_apart(m, n).values()]
+def test_vectors_may_lie_in_any_way(products: OnHost, stub: Path) -> None:
+    calls: Calls = []
+    for m, n, k in ((1, 9, 4), (9, 5, 1), (1, 1, 1), (300, 1, 2)):
+        every = zip(layouts(m, k).values(), layouts(k, n).values(), strict=True)
+        calls += [call_of(m, n, k, {"a": a, "b": b}) for a, b in every]
+        calls += [call_of(m, n, k, {"out": out}) for out in only_apart(m, n).values()]
     check(products, stub, calls)
 
 
@@ -122,8 +134,8 @@ def asked(answer: dict[str, Any]) -> str:
     return str(line.split("alignment=")[1])
 
 
-def test_the_library_is_told_what_addresses_are_aligned_to(stub: Path, tmp_path: Path) -> None:
-    host = OnHost(tmp_path, render("gemm", "bf16", NEVER), TEMPLATES)
+def test_the_library_is_told_what_addresses_are_aligned_to(built: Built, stub: Path) -> None:
+    host = built("gemm", "bf16", NEVER)
     plain, shifted, own, again, out, columns = check(
         host,
         stub,
@@ -141,9 +153,9 @@ def test_the_library_is_told_what_addresses_are_aligned_to(stub: Path, tmp_path:
     assert not [line for line in again["log"] if line.startswith("heuristic")]  # a copy is as what is aligned
 
 
-def test_copies_are_in_the_workspace_and_told_of(stub: Path, tmp_path: Path) -> None:
+def test_copies_are_in_the_workspace_and_told_of(built: Built, stub: Path) -> None:
     """The stand-in's own algorithm takes 1024 bytes; lines of copies begin at whole 16 bytes, copies at whole 256."""
-    host = OnHost(tmp_path, render("gemm", "bf16", 16), TEMPLATES)
+    host = built("gemm", "bf16", 16)
     none, few, many, both, result, epilogue, short = host.call(
         [
             call_of(40, 8, 24, {"a": (25, 1)}),
@@ -174,9 +186,9 @@ def size_of(answer: dict[str, Any]) -> str:
     return str(line.split()[1])
 
 
-def test_copies_end_in_zeros_where_that_makes_whole_pieces(stub: Path, tmp_path: Path) -> None:
+def test_copies_end_in_zeros_where_that_makes_whole_pieces(built: Built, stub: Path) -> None:
     """Then K grows in both factors, and N in b and the result; a bias of the library would have to grow, too."""
-    host = OnHost(tmp_path, render("gemm", "bf16", 16), TEMPLATES)
+    host = built("gemm", "bf16", 16)
     calls = [
         call_of(40, 16, 23, {}),
         call_of(40, 21, 24, {}),
@@ -199,9 +211,9 @@ BIAS = {"present": ["bias"]}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-def test_the_library_does_what_it_can_of_the_epilogue(dtype: str, stub: Path, tmp_path: Path) -> None:
+def test_the_library_does_what_it_can_of_the_epilogue(dtype: str, built: Built, stub: Path) -> None:
     """A bias, ReLU, in 16 bits a GELU: with a bias that is aligned, and results by rows."""
-    host = OnHost(tmp_path, render("gemm", dtype, NEVER), TEMPLATES)
+    host = built("gemm", dtype, NEVER)
     by_library: list[tuple[int, dict[str, Any]]] = [
         (4, BIAS),
         (2, {"attributes": {"activation": "relu"}}),
@@ -230,16 +242,16 @@ def test_the_library_does_what_it_can_of_the_epilogue(dtype: str, stub: Path, tm
     assert told["off"] <= 1.01
 
 
-def test_a_line_alone_is_not_copied_for_where_the_next_would_begin(stub: Path, tmp_path: Path) -> None:
-    host = OnHost(tmp_path, render("gemm", "bf16", ALWAYS), TEMPLATES)
+def test_a_line_alone_is_not_copied_for_where_the_next_would_begin(built: Built, stub: Path) -> None:
+    host = built("gemm", "bf16", ALWAYS)
     calls = [call_of(1, 16, 8, {"b": (16, 1)}), call_of(16, 1, 8, {"a": (8, 1)}), call_of(1, 16, 8, {}, shifted=["a"])]
     row, column, begins = check(host, stub, calls)
     assert (row["bytes"], column["bytes"]) == (1024, 1024)
     assert begins["bytes"] == 1024 + 256
 
 
-def test_floats_are_copied_for_their_alignment_only_where_they_are_rounded(stub: Path, tmp_path: Path) -> None:
-    host = OnHost(tmp_path, render("gemm", "f32", 16), TEMPLATES)
+def test_floats_are_copied_for_their_alignment_only_where_they_are_rounded(built: Built, stub: Path) -> None:
+    host = built("gemm", "f32", 16)
     tf32 = {"attributes": {"math": "tf32"}}
     calls = [call_of(20, 16, 7, {}), call_of(20, 16, 7, {}, **tf32), call_of(20, 16, 7, {"a": (14, 2)})]
     whole, rounded, apart = check(host, stub, calls)
@@ -261,7 +273,7 @@ def stacks(count: int, rows: int, columns: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def test_batches_may_lie_in_any_way(batches: OnHost, stub: Path) -> None:
+def test_batches_may_lie_in_any_way(built: Built, stub: Path) -> None:
     calls: Calls = []
     for count, m, n, k in ((3, 7, 13, 5), (1, 7, 12, 8), (2, 66, 9, 70), (4, 1, 5, 3)):
         dims = {"B": count, "M": m, "N": n, "K": k}
@@ -270,11 +282,11 @@ def test_batches_may_lie_in_any_way(batches: OnHost, stub: Path) -> None:
         outs = [s for s in stacks(count, m, n) if s[0] != 0]
         calls += [{"dims": dims, "strides": {"out": out}} for out in outs]
         calls += [{"dims": dims, "shifted": shifted} for shifted in (["a"], ["b", "out"])]
-    check(batches, stub, calls)
+    check(built("batched_gemm", "f32", ALWAYS), stub, calls)
 
 
-def test_the_library_is_told_what_all_matrices_of_a_batch_are_aligned_to(stub: Path, tmp_path: Path) -> None:
-    host = OnHost(tmp_path, render("batched_gemm", "f16", NEVER), TEMPLATES)
+def test_the_library_is_told_what_all_matrices_of_a_batch_are_aligned_to(built: Built, stub: Path) -> None:
+    host = built("batched_gemm", "f16", NEVER)
     dims = {"B": 3, "M": 8, "N": 16, "K": 24}
     strides: list[dict[str, Any]] = [{}, {"a": (194, 24, 1)}, {"b": (385, 16, 1)}, {"out": (132, 16, 1)}]
     strides.append({"a": (0, 24, 1)})
@@ -284,8 +296,8 @@ def test_the_library_is_told_what_all_matrices_of_a_batch_are_aligned_to(stub: P
     assert asked(check(host, stub, [alone])[0]) == "16,16,16,16"
 
 
-def test_one_matrix_for_all_products_is_copied_once(stub: Path, tmp_path: Path) -> None:
-    host = OnHost(tmp_path, render("batched_gemm", "bf16", NEVER), TEMPLATES)
+def test_one_matrix_for_all_products_is_copied_once(built: Built, stub: Path) -> None:
+    host = built("batched_gemm", "bf16", NEVER)
     dims = {"B": 5, "M": 16, "N": 8, "K": 8}
     one, each = check(host, stub, [{"dims": dims, "strides": {"a": (s, 16, 2)}} for s in (0, 256)])
     assert (one["bytes"], each["bytes"]) == (1024 + 256, 1024 + 5 * 256)

@@ -216,11 +216,6 @@ def test_too_small_a_workspace_is_refused(built: dict[str, tuple[Path, str]], st
     assert not answer["touched"]
 
 
-def test_the_librarys_failure_is_passed_on(built: dict[str, tuple[Path, str]], stub: Path) -> None:
-    [answer] = call(built["own"], stub, [{"set": ["matmul_status", 13]}, PLAIN])
-    assert (answer["workspace"], answer["launch"]) == (0, 13)
-
-
 def test_preload_makes_the_handle_of_the_current_device(built: dict[str, tuple[Path, str]], stub: Path) -> None:
     made, again, answer = call(built["own"], stub, [{"preload": True}, {"preload": True}, PLAIN | {"device": 1}])
     assert made["preload"] == again["preload"] == 0
@@ -255,9 +250,3 @@ def test_the_kernel_compiles_for_every_cuda_target_without_a_cuda_compiler() -> 
     assert "-march=x86-64" in recipes[0]["flags"]  # type: ignore[operator]
     assert toolchain.identity() == toolchain_for("cxx").identity()
     assert [t.name for t in toolchain.targets()] == [t.name for t in toolchain_for("nvcc").targets()]
-
-
-def test_candidates_of_two_dtypes_are_two() -> None:
-    one, other = render({"ALGO": -1}, "bf16"), render({"ALGO": -1}, "f16")
-    assert one.symbol != other.symbol
-    assert one.digest != other.digest

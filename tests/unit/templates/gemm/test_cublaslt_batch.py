@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, compile_shared
 
-from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import problem
 from aot_tune.spec.expr import all_of
@@ -104,15 +103,6 @@ def test_the_library_is_asked_about_the_whole_batch(built: dict[str, tuple[Path,
     assert logged(third, "matmul")[0].startswith("matmul id=900 0 1 0 0 0 0 0 0 batch=1 ")
 
 
-def test_the_recorded_algorithm_runs_with_all_its_attributes(built: dict[str, tuple[Path, str]], stub: Path) -> None:
-    [answer] = call(built["recorded"], stub, [EVEN | {"stream": 48, "math": "tf32"}])
-    [matmul] = logged(answer, "matmul")
-    assert matmul.startswith("matmul id=66 20 3 2 1 5 36 4 9 batch=3 type=0 compute=77 epilogue=1 ")
-    assert "workspace=4096 stream=48" in matmul
-    assert answer["bytes"] == 4096
-    assert answer["note"] == "cuBLASLt 13.1.0: the recorded algorithm"
-
-
 def test_the_library_is_told_when_other_matrices_than_the_first_are_not_aligned(
     built: dict[str, tuple[Path, str]], stub: Path
 ) -> None:
@@ -143,39 +133,10 @@ def test_plans_of_other_batches_are_others(built: dict[str, tuple[Path, str]], s
     assert again["error"] < 1e-4
 
 
-def test_without_the_library_nothing_is_done_and_the_note_says_so(built: dict[str, tuple[Path, str]]) -> None:
-    [made, answer] = call(built["own"], None, [{"preload": True}, EVEN], stub=False)
-    assert made["preload"] == UNAVAILABLE
-    assert (answer["workspace"], answer["bytes"], answer["launch"]) == (UNAVAILABLE, 0, UNAVAILABLE)
-    assert not answer["touched"]
-    assert answer["note"] == "cuBLASLt not found (libcublasLt.so.13, libcublasLt.so.12)"
-
-
 def test_a_library_that_lacks_batches_is_none(built: dict[str, tuple[Path, str]], tmp_path: Path) -> None:
     [answer] = call(built["own"], build_stub(tmp_path, "-DLACKS_LAYOUT_SET"), [EVEN])
     assert (answer["workspace"], answer["launch"]) == (UNAVAILABLE, UNAVAILABLE)
     assert answer["note"] == "the cuBLASLt that was found lacks cublasLtMatrixLayoutSetAttribute"
-
-
-def test_a_call_that_no_algorithm_serves(built: dict[str, tuple[Path, str]], stub: Path) -> None:
-    [answer] = call(built["recorded"], stub, [{"set": ["heuristic_count", 0]}, {"set": ["check_status", 15]}, EVEN])
-    assert (answer["workspace"], answer["launch"]) == (UNAVAILABLE, UNAVAILABLE)
-    assert not answer["touched"]
-
-
-def test_too_small_a_workspace_is_refused(built: dict[str, tuple[Path, str]], stub: Path) -> None:
-    [answer] = call(built["recorded"], stub, [EVEN | {"room": 4095}])
-    assert (answer["workspace"], answer["launch"]) == (0, 7)
-    assert not answer["touched"]
-
-
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_objects_define_only_their_functions_and_run_nothing_when_loaded(tmp_path: Path, dtype: str) -> None:
-    rendered = render(RECORDED, dtype)
-    compile_shared(rendered, tmp_path)
-    data = (tmp_path / "candidate.o").read_bytes()
-    assert symbols_of(data).defined == {f"{rendered.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
-    assert initialiser_count(data) == 0
 
 
 def test_problems_are_products_in_the_layouts_that_they_say() -> None:

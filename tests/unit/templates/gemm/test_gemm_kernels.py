@@ -117,33 +117,14 @@ def test_kernels_that_wait_read_nothing_as_what_nobody_writes(op: Operator, kern
 EDGES = ((70, 90, 333), (5, 7, 16))
 CASES: tuple[tuple[str, str, str, Config, tuple[tuple[int, int, int], ...]], ...] = (
     ("gemm", "cuda_gemv_short", "bf16", {"WN": 2, "STAGES": 4}, ((1, 200, 520), (3, 65, 777))),
-    ("gemm", "cuda_gemv", "f32", {"WN": 4, "SPLIT": 2}, ((1, 200, 520),)),
-    (
-        "gemm",
-        "cuda_skinny_short",
-        "bf16",
-        {"MROWS": 16, "NT": 2, "SPLIT": 2},
-        ((16, 200, 520), (11, 65, 777), (20, 64, 256)),
-    ),
-    ("gemm", "cuda_skinny_short", "f16", {"MROWS": 8, "NT": 1}, ((8, 100, 264), (3, 65, 777))),
+    ("gemm", "cuda_skinny_short", "f16", {"MROWS": 16, "NT": 2, "SPLIT": 2}, ((16, 200, 520), (11, 65, 777))),
     ("gemm", "cuda_skinny", "f32", {"MROWS": 16, "NT": 2, "SPLIT": 4}, ((16, 200, 520), (3, 8, 16))),
-    (
-        "gemm",
-        "cuda_direct_gemv",
-        "bf16",
-        {"WARPS": 4, "NT": 1, "EARLY": True},
-        ((1, 200, 520), (3, 65, 776), (20, 9, 64)),
-    ),
-    ("gemm", "cuda_direct_gemv", "f16", {"WARPS": 8, "NT": 2}, ((1, 200, 4104), (8, 7, 8))),
-    ("gemm", "cuda_mma", "bf16", {"BM": 64, "BN": 64, "SPLIT": 2, "REDUCE": "cluster"}, (*EDGES, (600, 40, 64))),
+    ("gemm", "cuda_direct_gemv", "bf16", {"WARPS": 4, "NT": 1, "EARLY": True}, ((1, 200, 520), (20, 9, 64))),
     ("gemm", "cuda_mma", "f16", {"BM": 64, "BN": 128, "SPLIT": 2, "REDUCE": "workspace"}, EDGES),
     ("gemm", "cuda_mma_kn_ragged", "bf16", {"BM": 64, "BN": 64, "SPLIT": 1}, EDGES),
     ("gemm", "cuda_tf32", "f32", {"BM": 64, "BN": 64, "SPLIT": 4, "REDUCE": "cluster"}, EDGES),
-    ("gemm", "cuda_simt", "f32", {"BM": 128, "BN": 128, "SPLIT": 1}, EDGES),
     ("gemm", "cuda_simt", "f32", {"BM": 32, "BN": 64, "SPLIT": 4}, EDGES),
-    ("gemm", "cuda_simt_kn", "f32", {"BM": 64, "BN": 128, "SPLIT": 2}, EDGES),
-    ("batched_gemm", "cuda_mma", "bf16", {"BM": 64, "BN": 64}, EDGES),
-    ("batched_gemm", "cuda_mma_kn", "f16", {"BM": 128, "BN": 64}, EDGES),
+    ("batched_gemm", "cuda_mma_kn", "bf16", {"BM": 128, "BN": 64}, EDGES),
     ("batched_gemm", "cuda_simt_kn", "f32", {"BM": 64, "BN": 64}, EDGES),
 )
 
@@ -178,8 +159,6 @@ def test_generic_kernels_take_any_strides_on_the_host(operator: str, tmp_path: P
     ("old", "new"),
     [
         ("    wait_copies<STAGES - 2>();\n    __syncthreads();", "    wait_copies<STAGES - 2>();"),
-        ("wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();"),
-        ("lane / 8 % 2), b[j]", "lane / 16), b[j]"),
         ("row + 8, column", "row + 4, column"),
         ("  arrive_at_cluster();\n  wait_for_cluster();\n  const float", "  const float"),
     ],
