@@ -91,6 +91,37 @@ def make_rendered() -> Callable[..., Rendered]:
     return make
 
 
+@pytest.fixture(scope="session")
+def _tuned(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+    """The project that `tuned` copies; the first process of the run that wants it builds it."""
+    from filelock import FileLock
+    from project import Project
+
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a process of several, whose folders are in one
+        folder = folder.parent
+    with FileLock(folder / "tuned.lock"):
+        if not (folder / "tuned" / "ready").exists():
+            made = Project.make(folder / "tuned" / "project")
+            made.configure()
+            made.build()
+            made.record()
+            (folder / "tuned" / "ready").touch()
+            return made
+    return Project.at(folder / "tuned" / "project")
+
+
+@pytest.fixture
+def tuned(_tuned: Any, tmp_path: Path) -> Any:
+    """The tiny project of tests/project.py, built: a copy for a test that builds it once more with a small change.
+
+    It is made once in a run of the tests, whichever process needs it first. A copy has the build in `build`, the
+    record in `tuning`, the object cache and the measurements' store in `cache`: a build of it compiles and measures
+    only what the change asks for.
+    """
+    return _tuned.copied(tmp_path / "project")
+
+
 @pytest.fixture
 def counting_compiler(tmp_path: Path) -> tuple[Path, Callable[[], int]]:
     """A compiler that counts its runs on sources: its path, and how often it has run."""

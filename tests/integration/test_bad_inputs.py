@@ -19,14 +19,9 @@ def twice(n: object = 20000, **more: Any) -> dict[str, Any]:
     return {"operator": "twice", "dims": {"N": n}, **more}
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project that is built, with its records."""
-    made = Project.make(tmp_path_factory.mktemp("bad") / "project", AOT_TUNE_EFFORT="quick")
-    made.configure()
-    made.build()
-    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=made.environment())
-    return made
+@pytest.fixture
+def project(tuned: Project) -> Project:
+    return tuned
 
 
 @pytest.fixture

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import Builder, Built, members, run
+from environments import run
 from project import Project
 
 
@@ -126,22 +123,6 @@ def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> N
     assert f"{project.folder}/sub/none.jsonl: the workload's file cannot be read why: No such file" in said
 
 
-def test_mistakes_are_told_before_anything_is_compiled(project: Project) -> None:
-    file = written(project.folder / "w.jsonl", twice(5000, weight=-1), twice(1 << 50), twice(6000, dtypes={"T": "f32"}))
-    said = project.configure(AOT_TUNE_WORKLOAD=str(file), status=1)
-    assert f"{file}:1: weight -1 is not a positive number" in said
-    assert f"{file}:3: operator 'twice'" in said
-    written(file, twice(5000), twice(1 << 50))
-    said = project.configure(AOT_TUNE_WORKLOAD=str(file), status=1)
-    assert f"{file}:2: operator 'twice': problem 'N={1 << 50}' needs {8 << 20}.0 GiB for its tensors" in said
-    assert " GiB\n" in said
-    project.change("problem(N=60000)", "problem(N=1 << 50)")
-    said = project.configure(status=1)
-    assert f"aot-tune: operator 'twice': problem 'N={1 << 50}' needs {8 << 20}.0 GiB for its tensors" in said
-    assert project.compiler.candidates() == 0
-    project.configure(AOT_TUNE_MODE="generic")  # nothing is measured
-
-
 def test_a_problem_in_a_dtype_of_other_devices_is_no_fault(project: Project) -> None:
     """The file is for all targets: what no kernel for the CPU takes is told, and the rest is tuned."""
     project.change(
@@ -161,41 +142,3 @@ def test_a_problem_in_a_dtype_of_other_devices_is_no_fault(project: Project) -> 
     project.configure(AOT_TUNE_WORKLOAD=str(file))
     assert "takes 1 of 1 problems" in project.build(AOT_TUNE_WORKLOAD=str(file))
     assert tuned(project, "build") == []
-
-
-@pytest.fixture
-def own_records(built: Built, cache: Path, tmp_path: Path) -> Iterator[None]:
-    """What the last build recorded is, after the test, what it was before: other tests take it for the session's."""
-    del built
-    shutil.copytree(cache / "recorded", tmp_path / "recorded")
-    yield
-    shutil.rmtree(cache / "recorded")
-    shutil.copytree(tmp_path / "recorded", cache / "recorded")
-
-
-@pytest.mark.usefixtures("own_records")
-def test_bundled_operators_in_an_isolated_build(builder: Builder, built: Built, source: Path, tmp_path: Path) -> None:
-    """By pip's own option, and nothing is edited; operators that the file does not name keep what they declare."""
-    lines = [{"operator": "softmax", "dims": {"R": r, "D": 96}, "dtypes": {"T": "f32"}, "calls": r} for r in (3, 40)]
-    file = written(tmp_path / "serving.jsonl", {"trace": {"library": "ops", "prefix": "aot_tune"}}, *lines)
-    option = f"cmake.define.AOT_TUNE_WORKLOAD={file}"
-    made = replace(builder, out=tmp_path / "wheels", options=("-C", option)).build(source)
-    assert "workload serving.jsonl: 2 problems" in made.log
-    before, after = (_problems(wheel) for wheel in (built.wheel, made.wheel))
-    assert set(after["softmax"].values()) == {("R=3 D=96", "R=40 D=96")}
-    assert {n: found for n, found in after.items() if n != "softmax"} == {
-        n: found for n, found in before.items() if n != "softmax"
-    }
-    inside = members(made.wheel)
-    assert not [name for name, data in inside.items() if str(tmp_path).encode() in data]
-    report = json.loads(inside["aot_tune/share/aot_tune/ops/report.json"])
-    assert report["workload"] == ["serving.jsonl: 2 problems"]
-    assert {row["weight"] for o in report["operators"] for row in o["problems"]} == {1, 3, 40}
-
-
-def _problems(wheel: Path) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The problems of a wheel's report by operator and target."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for one in json.loads(members(wheel)["aot_tune/share/aot_tune/ops/report.json"])["operators"]:
-        found.setdefault(one["operator"], {})[one["target"]] = tuple(row["problem"] for row in one["problems"])
-    return found

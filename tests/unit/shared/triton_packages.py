@@ -2,13 +2,14 @@
 
 `interpret`, which needs TRITON_INTERPRET=1, calls them in Triton's interpreter: each argument is what the launcher
 would pass, by the mapping and what was read of the function; results are held against the reference in float64.
-`compile` goes the build's way to objects, a first candidate of each config.
+`compile` goes the build's way to objects, a first candidate of each config. Kernels of a package that is not here are
+left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import json
 import math
 import os
@@ -193,7 +194,19 @@ def bridge() -> None:
     interpreter._implicit_cvt = convert
     modules = ("liger_kernel.ops.rms_norm", "liger_kernel.ops.layer_norm", "xformers.ops._triton.rmsnorm_kernels")
     for name in modules:
-        importlib.import_module(name).rsqrt = _rsqrt
+        if is_here(name):
+            importlib.import_module(name).rsqrt = _rsqrt
+
+
+def is_here(function: str) -> bool:
+    """Whether the package of a function is installed; a function of a file of the example is."""
+    module = function.partition(":")[0]
+    return module.endswith(".py") or importlib.util.find_spec(module.partition(".")[0]) is not None
+
+
+def kernels_here(op: Operator) -> tuple[Kernel, ...]:
+    """The kernels without those of packages that are not installed."""
+    return tuple(k for k in op.kernels if k.triton is None or is_here(k.triton.function))
 
 
 Operators = dict[str, Operator]
@@ -201,7 +214,8 @@ Operators = dict[str, Operator]
 
 def read_operators(target: str) -> Operators:
     """All operators, with what their functions declare for a target and for the generic kernels' one."""
-    declared = {folder.name: load_operator(folder) for folder in operator_folders([TEMPLATES])}
+    loaded = [load_operator(folder) for folder in operator_folders([TEMPLATES])]
+    declared = {op.name: dataclasses.replace(op, kernels=k) for op in loaded if (k := kernels_here(op))}
     wanted = [target_by_name(target)]
     generic = [t for t in generic_targets(wanted) if t.family == wanted[0].family]
     read, missing = read_functions(declared, wanted, generic, [TEMPLATES], os.environ)
