@@ -40,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("CCACHE_COMPILERCHECK", "%compiler% --version")  # most are scripts of a test's own
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long."""
+    from sharing import rank
+
+    items.sort(key=lambda item: rank(item.nodeid))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadscope`, tests that share fixtures share a process."""

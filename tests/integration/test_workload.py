@@ -23,7 +23,7 @@ def twice(n: int, **more: Any) -> dict[str, Any]:
     return {"operator": "twice", "dims": {"N": n}, **more}
 
 
-def tuned(project: Project, build: str) -> list[str]:
+def problems(project: Project, build: str) -> list[str]:
     """The problems of a build's report."""
     report = json.loads((project.folder / build / "report.json").read_bytes())
     return [row["problem"] for one in report["operators"] for row in one["problems"]]
@@ -39,7 +39,7 @@ def test_a_file_is_what_is_tuned_and_its_change_is_seen(project: Project) -> Non
     file = written(project.folder / "serving.jsonl", twice(5000, weight=3), twice(7000))
     project.cmake(f"-DAOT_TUNE_WORKLOAD={file.name}", "-DAOT_TUNE_MODE=auto")
     assert "workload serving.jsonl: 2 problems" in project.make_all()
-    assert tuned(project, "cmake/aot_tune/tiny") == ["N=5000", "N=7000"]
+    assert problems(project, "cmake/aot_tune/tiny") == ["N=5000", "N=7000"]
     code = "import numpy as np, ops; print([ops.is_tuned('twice', np.ones(n, 'f4')) for n in (5000, 7000, 20000)])"
     asked = [sys.executable, "-c", code]
     env = project.environment(PYTHONPATH=str(project.folder / "cmake"))
@@ -47,7 +47,7 @@ def test_a_file_is_what_is_tuned_and_its_change_is_seen(project: Project) -> Non
     assert "no work to do" in project.make_all()
     written(file, twice(20000))
     assert "workload serving.jsonl: 1 problem" in project.make_all()
-    assert tuned(project, "cmake/aot_tune/tiny") == ["N=20000"]
+    assert problems(project, "cmake/aot_tune/tiny") == ["N=20000"]
     assert run(asked, env=env) == "[False, False, True]\n"
 
 
@@ -59,7 +59,7 @@ def test_a_file_beside_what_is_declared_by_the_environment(project: Project) -> 
     said = project.configure(**stated)
     assert "workload more.jsonl: 2 problems added to the declared ones" in said
     said = project.build(**stated)
-    assert tuned(project, "build") == ["N=20000", "N=60000", "N=5000"]
+    assert problems(project, "build") == ["N=20000", "N=60000", "N=5000"]
     weights = {w[0]: w[1] for line in said.splitlines() if (w := line.split()) and w[0].startswith("N=")}
     assert weights == {"N=20000": "3", "N=60000": "1", "N=5000": "8"}
     assert "in the mean by weight" in said
@@ -80,17 +80,15 @@ def test_a_file_beside_what_is_declared_by_the_environment(project: Project) -> 
     assert ": 0 measurements made" in said
 
 
-def test_what_the_record_does_not_have_is_a_miss(project: Project) -> None:
+def test_what_the_record_does_not_have_is_a_miss(tuned: Project) -> None:
     """A problem of the file that it has is found, however the line is written."""
-    project.configure()
-    project.build()
-    run(project.command("record", project.folder / "tuning", "--library", "tiny"), env=project.environment())
+    project = tuned
     database = ("--database", project.folder / "tuning")
     file = written(project.folder / "w.jsonl", twice(60000, order={"x": [0]}, alignment={"x": 64}))
     replay = {"AOT_TUNE_MODE": "replay", "AOT_TUNE_WORKLOAD": str(file)}
     project.configure(*database, build="replay", **replay)
     project.build("replay", **replay)
-    assert tuned(project, "replay") == ["N=60000"]
+    assert problems(project, "replay") == ["N=60000"]
     written(file, twice(60000), twice(61234))
     project.configure(*database, build="replay", **replay)
     said = project.build("replay", status=1, **replay)
@@ -137,8 +135,8 @@ def test_a_problem_in_a_dtype_of_other_devices_is_no_fault(project: Project) -> 
     project.configure(AOT_TUNE_WORKLOAD=str(file))
     said = project.build(AOT_TUNE_WORKLOAD=str(file))
     assert "no kernel of twice for cpu takes 1 of 2 problems, such as 'N=5000 T=f64'" in said
-    assert tuned(project, "build") == ["N=6000"]
+    assert problems(project, "build") == ["N=6000"]
     written(file, twice(5000, **f64))
     project.configure(AOT_TUNE_WORKLOAD=str(file))
     assert "takes 1 of 1 problems" in project.build(AOT_TUNE_WORKLOAD=str(file))
-    assert tuned(project, "build") == []
+    assert problems(project, "build") == []
