@@ -99,8 +99,13 @@ def make_rendered() -> Callable[..., Rendered]:
 
 
 @pytest.fixture(scope="session")
-def _tuned(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
-    """The project that `tuned` copies; the first process of the run that wants it builds it."""
+def tuned_once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+    """The tiny project of tests/project.py, built and recorded once in a run of the tests, to be copied.
+
+    `tuned_once.copied(folder)` has the build in `build`, the record in `tuning`, the object cache and the measurements'
+    store in `cache`: a build of it compiles and measures only what a change asks for. Of several processes the first
+    that wants it makes it for all.
+    """
     from filelock import FileLock
     from project import Project
 
@@ -119,14 +124,9 @@ def _tuned(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 
 @pytest.fixture
-def tuned(_tuned: Any, tmp_path: Path) -> Any:
-    """The tiny project of tests/project.py, built: a copy for a test that builds it once more with a small change.
-
-    It is made once in a run of the tests, whichever process needs it first. A copy has the build in `build`, the
-    record in `tuning`, the object cache and the measurements' store in `cache`: a build of it compiles and measures
-    only what the change asks for.
-    """
-    return _tuned.copied(tmp_path / "project")
+def tuned(tuned_once: Any, tmp_path: Path) -> Any:
+    """A copy of `tuned_once` of a test's own."""
+    return tuned_once.copied(tmp_path / "project")
 
 
 @pytest.fixture

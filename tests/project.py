@@ -103,12 +103,17 @@ class Project:
         settings["PYTHONPATH"] = str(ROOT)
         return cls(folder, compiler, {**settings, "CXX": str(compiler.path), **env})
 
-    def copied(self, folder: Path) -> Project:
-        """The project in another folder, with its builds, records, cache and store, and a compiler that has not run."""
+    def copied(self, folder: Path, *, arguments: str = "", **env: str) -> Project:
+        """The project in another folder, with its builds, records, cache and store, and a compiler that has not run.
+
+        `arguments` and `env` are as those of `make`.
+        """
         shutil.copytree(self.folder, folder, symlinks=True)
         made = replace(self, folder=folder, compiler=Compiler.make(folder / "compiler"))
         made.env = {k: v.replace(str(self.folder), str(folder)) for k, v in self.env.items()}
+        made.env |= env
         made.compiler.clear()
+        (folder / "CMakeLists.txt").write_text(LISTS.format(cmake=ROOT / "cmake", arguments=arguments))
         return made
 
     @property

@@ -262,8 +262,9 @@ print("all is right")
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = Project.make(tmp_path_factory.mktemp("in_place"), arguments="MODULE ops", AOT_TUNE_EFFORT="quick")
+def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("in_place") / "project"
+    made = tuned_once.copied(folder, arguments="MODULE ops", AOT_TUNE_EFFORT="quick")
     made.env["AOT_TUNE_TARGETS"] = "native"
     operators = {"add_rms_norm": (ADD_RMS_NORM, ROWS), "gated": (GATED, GATED_ROWS)}
     for name, (declared, template) in operators.items():

@@ -59,9 +59,9 @@ extern "C" int32_t SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, si
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Built once; its parameters leave one variant beside the generic one."""
-    made = Project.make(tmp_path_factory.mktemp("linked") / "project")
+def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Its parameters leave one variant beside the generic one."""
+    made = tuned_once.copied(tmp_path_factory.mktemp("linked") / "project")
     made.change("problem(N=20000), problem(N=60000)", "problem(N=20000),")
     made.change("(1, 4, 16, 64, 256)", "(1, 64)")
     made.cmake()

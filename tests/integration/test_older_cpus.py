@@ -41,15 +41,16 @@ def targets(project: Project, build: str = "build") -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project that is built by CMake with all defaults but those of the tests, and recorded."""
-    made = Project.make(tmp_path_factory.mktemp("older") / "project", arguments="MODULE ops", AOT_TUNE_OLDER_CPUS="")
+    folder = tmp_path_factory.mktemp("older") / "project"
+    made = tuned_once.copied(folder, arguments="MODULE ops", AOT_TUNE_OLDER_CPUS="")
     said = made.cmake() + made.make_all()
     assert f"{OLDER} is for older CPUs, tuned last, for 40 s at most (AOT_TUNE_OLDER_CPUS)" in said
     assert f"{OLDER}, for older CPUs: " in said
     assert f"twice on {OLDER}: tried 2 (2 ok), kept 2" in said  # the config that won on this machine's own target
     assert f"twice on {HERE.name}: tried 6 (6 ok), kept 2" in said
-    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=made.environment())
+    made.record()
     return made
 
 
@@ -156,8 +157,8 @@ def test_a_project_may_set_it(tmp_path: Path) -> None:
     assert "older CPUs" not in made.cmake("-DAOT_TUNE_OLDER_CPUS=0")
 
 
-def test_kernels_for_newer_cpus_alone_do_not_end_a_build(tmp_path: Path) -> None:
-    made = Project.make(tmp_path / "project", AOT_TUNE_OLDER_CPUS="40", AOT_TUNE_EFFORT="quick")
+def test_kernels_for_newer_cpus_alone_do_not_end_a_build(tuned_once: Project, tmp_path: Path) -> None:
+    made = tuned_once.copied(tmp_path / "project", AOT_TUNE_OLDER_CPUS="40", AOT_TUNE_EFFORT="quick")
     wanted = "#ifndef __AVX512F__\n#error wants AVX-512\n#endif\n{{ no_workspace() }}"
     made.change("{{ no_workspace() }}", wanted, "loop.cpp.j2")
     made.configure()

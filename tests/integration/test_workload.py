@@ -30,8 +30,8 @@ def problems(project: Project, build: str) -> list[str]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project.make(tmp_path / "project", arguments="MODULE ops", AOT_TUNE_EFFORT="quick")
+def project(tuned_once: Project, tmp_path: Path) -> Project:
+    return tuned_once.copied(tmp_path / "project", arguments="MODULE ops", AOT_TUNE_EFFORT="quick")
 
 
 def test_a_file_is_what_is_tuned_and_its_change_is_seen(project: Project) -> None:
