@@ -174,13 +174,6 @@ def test_random_calls_agree_with_torch(space: Any, ops: ModuleType, name: str) -
         torch.testing.assert_close(out.double(), want, rtol=near, atol=near * scale)
 
 
-def test_every_overload_was_checked(space: Any, registered: Registered) -> None:
-    assert registered.operators == OPERATORS
-    for name in OPERATORS:
-        more = {"all_outputs"} if name == "rms_norm" else set()
-        assert set(getattr(space, name).overloads()) == {"default", "out", *more}
-
-
 def reference_norm(x: Tensor, weight: Tensor, residual: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     return torch.nn.functional.rms_norm(x if residual is None else x + residual, x.shape[1:], weight, eps)
 
