@@ -40,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("CCACHE_COMPILERCHECK", "%compiler% --version")  # most are scripts of a test's own
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long."""
+    from sharing import rank
+
+    items.sort(key=lambda item: rank(item.nodeid))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadscope`, tests that share fixtures share a process."""
@@ -89,6 +96,37 @@ def make_rendered() -> Callable[..., Rendered]:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tuned_once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+    """The tiny project of tests/project.py, built and recorded once in a run of the tests, to be copied.
+
+    `tuned_once.copied(folder)` has the build in `build`, the record in `tuning`, the object cache and the measurements'
+    store in `cache`: a build of it compiles and measures only what a change asks for. Of several processes the first
+    that wants it makes it for all.
+    """
+    from filelock import FileLock
+    from project import Project
+
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a process of several, whose folders are in one
+        folder = folder.parent
+    with FileLock(folder / "tuned.lock"):
+        if not (folder / "tuned" / "ready").exists():
+            made = Project.make(folder / "tuned" / "project")
+            made.configure()
+            made.build()
+            made.record()
+            (folder / "tuned" / "ready").touch()
+            return made
+    return Project.at(folder / "tuned" / "project")
+
+
+@pytest.fixture
+def tuned(tuned_once: Any, tmp_path: Path) -> Any:
+    """A copy of `tuned_once` of a test's own."""
+    return tuned_once.copied(tmp_path / "project")
 
 
 @pytest.fixture

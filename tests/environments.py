@@ -155,7 +155,8 @@ class Compiler:
     def make(cls, folder: Path) -> Compiler:
         folder.mkdir(parents=True, exist_ok=True)
         path, log = folder / "counting-g++", folder / "runs.log"
-        path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> "{log}"\nexec {CCACHE} g++ "$@"\n')
+        # Its text is the same in every folder: a toolchain is known by it.
+        path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> "${{0%/*}}/runs.log"\nexec {CCACHE} g++ "$@"\n')
         path.chmod(0o755)
         return cls(path, log)
 

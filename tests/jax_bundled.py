@@ -76,18 +76,6 @@ def rows(ops: JaxOperators, module: Any) -> None:
         near(jax.jit(ops.rms_norm)(x, weight, residual=y), want, dtype)
 
 
-def leading_dims(ops: JaxOperators, module: Any) -> None:
-    for lead in ((), (2, 3), (1, 2, 3)):
-        x, y, weight, b = normal(*lead, 40), normal(*lead, 40, seed=1), normal(40), normal(18, 40)
-        near(jax.jit(ops.softmax)(x), jax.nn.softmax(x, axis=-1), jnp.float32)
-        near(jax.jit(ops.silu_mul)(x, y), jax.nn.silu(x) * y, jnp.float32)
-        want = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * weight
-        near(jax.jit(ops.rms_norm)(x, weight), want, jnp.float32)
-        near(jax.jit(lambda x, b: ops.gemm(x, b.T, layouts={"b": (1, 0)}))(x, b), product(x, b.T), jnp.float32)
-    text = jax.jit(ops.softmax).lower(normal(2, 3, 40)).compile().as_text()
-    assert jax.default_backend() != "cpu" or "copy" not in text, text
-
-
 def attention(ops: JaxOperators, module: Any) -> None:
     for dtype in DTYPES:
         q, k, v = (normal(2, h, n, 16, dtype=dtype, seed=h) for h, n in ((4, 5), (2, 9), (2, 9)))
@@ -224,24 +212,6 @@ def wrong_programs(ops: JaxOperators, module: Any) -> None:
     told("layer_norm: scalar 'eps' is no scalar of f32", "layer_norm", square, a, eps=np.float64(1))
 
 
-def exported(ops: JaxOperators, module: Any) -> None:
-    """Symbolic sizes, written to bytes and read again."""
-    weight, norm = normal(32, 32), jnp.ones(32)
-    (size,) = jax.export.symbolic_shape("rows")
-    targets = [f"{ops.namespace}.{name}" for name in ("gemm", "rms_norm")]
-    made = jax.export.export(
-        jax.jit(lambda x: ops.rms_norm(ops.gemm(x, weight), norm)),
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(target) for target in targets],
-    )(jax.ShapeDtypeStruct((size, 32), jnp.float32))
-    loaded = jax.export.deserialize(made.serialize())
-    for count in (1, 7, 40):
-        x = normal(count, 32)
-        y = product(x, weight)
-        near(loaded.call(x), y * jax.lax.rsqrt(jnp.square(y).mean(1, keepdims=True) + 1e-5), jnp.float32)
-    unchecked = jax.jit(ops.softmax)
-    fails(lambda: jax.export.export(unchecked)(jax.ShapeDtypeStruct((size, 32), jnp.float32)), ValueError, "softmax")
-
-
 def registered_again(ops: JaxOperators, module: Any) -> None:
     assert list(register(module)) == list(ops) == list(module.operators)
     assert "gemm" in dir(ops)
@@ -257,8 +227,8 @@ def load(path: Path) -> tuple[JaxOperators, Any]:
 
 
 SCENARIOS = (
-    products, rows, leading_dims, attention, layouts, empty_arrays, inside_programs, gradients, rows_of_vmap,
-    wrong_calls, wrong_programs, exported, registered_again,
+    products, rows, attention, layouts, empty_arrays, inside_programs, gradients, rows_of_vmap, wrong_calls,
+    wrong_programs, registered_again,
 )  # fmt: skip
 
 if __name__ == "__main__":

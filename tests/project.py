@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,28 @@ class Project:
         (templates / "generic.cpp.j2").write_text(GENERIC)
         (templates / "loop.cpp.j2").write_text(LOOP)
         (folder / "CMakeLists.txt").write_text(LISTS.format(cmake=ROOT / "cmake", arguments=arguments))
+        return cls.at(folder, **env)
+
+    @classmethod
+    def at(cls, folder: Path, **env: str) -> Project:
+        """The project that another process wrote."""
         compiler = Compiler.make(folder / "compiler")
         settings = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "AOT_TUNE_JOBS": "2", "AOT_TUNE_SURVEY": "0"}
         settings["PYTHONPATH"] = str(ROOT)
         return cls(folder, compiler, {**settings, "CXX": str(compiler.path), **env})
+
+    def copied(self, folder: Path, *, arguments: str = "", **env: str) -> Project:
+        """The project in another folder, with its builds, records, cache and store, and a compiler that has not run.
+
+        `arguments` and `env` are as those of `make`.
+        """
+        shutil.copytree(self.folder, folder, symlinks=True)
+        made = replace(self, folder=folder, compiler=Compiler.make(folder / "compiler"))
+        made.env = {k: v.replace(str(self.folder), str(folder)) for k, v in self.env.items()}
+        made.env |= env
+        made.compiler.clear()
+        (folder / "CMakeLists.txt").write_text(LISTS.format(cmake=ROOT / "cmake", arguments=arguments))
+        return made
 
     @property
     def templates(self) -> Path:
@@ -143,6 +162,11 @@ class Project:
         """`aot-tune build` of a configured project."""
         argv = self.command("build", "--directory", self.folder / build)
         return run(obeying_modes(argv) if wrap else argv, env=self.environment(**given), status=status, timeout=300)
+
+    def record(self, folder: str = "tuning", **given: str) -> Path:
+        """`aot-tune record` of what was built last: the folder, below the project's."""
+        run(self.command("record", self.folder / folder, "--library", "tiny"), env=self.environment(**given))
+        return self.folder / folder
 
     def start(self, build: str = "build", **given: str) -> subprocess.Popen[str]:
         """`aot-tune build`, not waited for, in a session of its own."""

@@ -1,5 +1,6 @@
 # Fetches the packages with the operators' sources into packages/ beside this file, once each. Use it with
 # `include(packages.cmake)` or `cmake -P packages.cmake`. The packages and their dependencies are not built.
+# `cmake -DARCHIVES=FOLDER -P packages.cmake` takes archives that are in a folder, and leaves the other packages out.
 set(_index "https://files.pythonhosted.org/packages")
 
 # Unpack the files of an archive with this hash that match the patterns.
@@ -8,9 +9,22 @@ function(fetch_package name path hash)
   if(EXISTS "${folder}/${name}.${hash}")
     return()
   endif()
-  message(STATUS "fetching ${name}")
   set(archive "${folder}/${name}.archive")
-  file(DOWNLOAD "${_index}/${path}" "${archive}" EXPECTED_HASH "SHA256=${hash}" TLS_VERIFY ON)
+  file(MAKE_DIRECTORY "${folder}")
+  if(DEFINED ARCHIVES)
+    get_filename_component(file "${path}" NAME)
+    if(NOT EXISTS "${ARCHIVES}/${file}")
+      return()
+    endif()
+    file(SHA256 "${ARCHIVES}/${file}" found)
+    if(NOT found STREQUAL hash)
+      message(FATAL_ERROR "${ARCHIVES}/${file} has the hash ${found}, not ${hash}")
+    endif()
+    file(COPY_FILE "${ARCHIVES}/${file}" "${archive}")
+  else()
+    message(STATUS "fetching ${name}")
+    file(DOWNLOAD "${_index}/${path}" "${archive}" EXPECTED_HASH "SHA256=${hash}" TLS_VERIFY ON)
+  endif()
   file(ARCHIVE_EXTRACT INPUT "${archive}" DESTINATION "${folder}" PATTERNS ${ARGN})
   file(REMOVE "${archive}")
   file(TOUCH "${folder}/${name}.${hash}")

@@ -120,48 +120,6 @@ def test_a_busy_gpu_is_waited_for_and_then_noisy(make_bed: Make) -> None:
     assert bed.screen("none").status == "ok"
 
 
-class Slow:
-    """The real GPU with clocks at 60 % of their highest, for so many readings."""
-
-    def __init__(self, gpu: Any, readings: int) -> None:
-        self._gpu, self.left = gpu, readings
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._gpu, name)
-
-    def sm_mhz(self) -> int:
-        if self.left <= 0:
-            return int(self._gpu.max_sm_mhz())
-        self.left -= 1
-        return int(0.6 * self._gpu.max_sm_mhz())
-
-    def reasons(self) -> int:
-        return 0
-
-
-@pytest.mark.parametrize("readings", [2, 10**6])
-def test_samples_at_low_clocks_are_taken_again_but_never_all_dropped(
-    make_bed: Make, monkeypatch: pytest.MonkeyPatch, readings: int
-) -> None:
-    """Row 39: bounded recoveries; clocks that stay low are accepted with a word."""
-    import aot_tune.bench.devices.cuda as family
-
-    real = family.open_gpu
-    pauses: list[float] = []
-    monkeypatch.setattr(family, "open_gpu", lambda unit: Slow(real(unit), readings))
-    bed = make_bed()
-    monkeypatch.setattr(bed.bench.context.monitor, "_sleep", pauses.append)
-    measured = bed.screen("none")
-    assert measured.status == "ok", measured.reason
-    assert measured.screen
-    assert 1 <= len(pauses) <= 12
-    for _ in range(4):
-        assert bed.screen("none").status == "ok"
-    assert len(pauses) <= 12
-    if readings > 100:
-        assert any("noisy" in line for line in bed.lines), bed.lines
-
-
 def test_samples_carry_the_device_s_state(bed: Any) -> None:
     measured = bed.screen("none")
     assert measured.conditions

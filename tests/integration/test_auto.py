@@ -6,20 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
-from environments import Compiler, environment, run
+from environments import Compiler
 from project import Project
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tuned: Project, tmp_path: Path) -> Project:
     """A project whose first build was recorded below `tuning/`; nothing of its cache is left."""
-    made = Project.make(tmp_path / "project")
-    made.configure()
-    made.build()
-    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=environment(**made.env))
-    made.env["AOT_TUNE_CACHE_DIR"] = str(tmp_path / "another cache")
-    made.compiler.clear()
-    return made
+    tuned.env["AOT_TUNE_CACHE_DIR"] = str(tmp_path / "another cache")
+    return tuned
 
 
 def built(project: Project, compiler: Compiler) -> tuple[int, int, int]:

@@ -10,8 +10,8 @@ from project import Project
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = Project.make(tmp_path_factory.mktemp("flags") / "project")
+def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = tuned_once.copied(tmp_path_factory.mktemp("flags") / "project")
     made.cmake(build="plain")
     made.make_all("plain")
     return made

@@ -1,4 +1,4 @@
-"""CUTLASS's kernels compile and fit the registers and shared memory of Hopper. A minute on two cores."""
+"""CUTLASS's kernels compile and fit the registers and shared memory of Hopper. Half a minute on two cores."""
 
 from __future__ import annotations
 
@@ -28,21 +28,14 @@ def _why_not() -> str:
 pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
 
 
-@pytest.mark.parametrize(
-    ("operator", "kernel", "place", "dtype"),
-    [
-        ("batched_gemm", "cutlass", 2, "bf16"),  # no epilogue, blocks that do not persist
-        ("gemm", "cutlass_tf32_halves", 0, "f32"),  # f16 made of f32, and a product of what is not
-    ],
-)
-def test_it_compiles_without_spills(operator: str, kernel: str, place: int, dtype: str, tmp_path: Path) -> None:
-    """That the stages fit shared memory is an assertion of the source."""
-    op = load_operator(bundled_templates() / operator)
-    found = op.kernel(kernel)
-    row = found.order[place]
+def test_it_compiles_without_spills(tmp_path: Path) -> None:
+    """A kernel that makes f16 of f32. That the stages fit shared memory is an assertion of the source."""
+    op = load_operator(bundled_templates() / "gemm")
+    found = op.kernel("cutlass_tf32_halves")
+    row = found.order[0]
     config = next(c for c in found.configs(HOPPER.facts) if all(c[n] == v for n, v in row.items()))
     rendered = Renderer([bundled_templates()]).render(
-        op, candidate_for(op, found, config, HOPPER, None, {"T": dtype}), HOPPER
+        op, candidate_for(op, found, config, HOPPER, None, {"T": "f32"}), HOPPER
     )
     made = toolchain_for("nvcc").compile(rendered.source, HOPPER, tmp_path / "candidate.o", 600.0)
     assert made.status == "ok", made.log

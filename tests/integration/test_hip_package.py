@@ -96,18 +96,6 @@ def test_the_build_says_loudly_what_it_is(generic: Made) -> None:
         assert f"rms_norm: NOT TUNED for {target}, the generic variant serves" in generic.log
 
 
-def test_one_target_alone_and_a_family_that_is_not_here(generic: Made, tmp_path: Path, templates: Path) -> None:
-    cache = str(generic.folder.parent / "cache")  # what is compiled is the same
-    given = {"templates": (templates,), "operators": ("swiglu",), "MODE": "generic", "CACHE_DIR": cache}
-    made = build(tmp_path / "one", **given, TARGETS=TARGET)  # type: ignore[arg-type]
-    assert {v["target"] for v in made.variants("swiglu", "").values()} == {TARGET}
-    failed = build(tmp_path / "none", **given, TARGETS="hip", status=None)  # type: ignore[arg-type]
-    assert "AOT_TUNE_TARGETS='hip': this machine has no device of that family" in failed.log
-    failed = build(tmp_path / "name", **given, TARGETS="gfx942:sramecc+", status=None)  # type: ignore[arg-type]
-    assert "unknown target 'gfx942:sramecc+'" in failed.log
-    assert "hip-gfx942" in failed.log
-
-
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a stand-in for libamdhip64.so, which knows the architectures of code objects."""
@@ -222,17 +210,3 @@ fails(lambda: norm(4096, 4096, 1))
     assert said[5:7] == [f"{TARGET} rows False"] * 2
     assert said[7] == f"{TARGET} rows True"  # 2^31 bytes are not in the range of pointers that the JIT would assume
     assert "rocm:1 has the architecture gfx90a, but this library is for hip-gfx942 alone" in said[8]
-
-
-def test_the_same_record_gives_the_same_bytes(replayed: Made, templates: Path, tmp_path: Path) -> None:
-    again = build(
-        tmp_path / "project",
-        templates=(templates,),
-        operators=("rms_norm", "swiglu"),
-        database=replayed.folder.parent.parent / "tuning",
-        keep_compiled=False,
-        MODE="replay",
-        STRICT="1",
-    )
-    assert again.library.read_bytes() == replayed.library.read_bytes()
-    assert again.module.read_bytes() == replayed.module.read_bytes()

@@ -52,14 +52,6 @@ SET = "set_target_properties(tiny PROPERTIES {})"
 
 CASES = {
     # what the project says: options, files, the SONAME, the version for pkg-config
-    "nothing": ("", [], ["libtiny.so", "libtiny.so.1"], "libtiny.so.1", "7.8"),
-    "a version": (
-        SET.format("VERSION 2.3.4"),
-        [],
-        ["libtiny.so", "libtiny.so.1", "libtiny.so.2.3.4"],
-        "libtiny.so.1",
-        "2.3.4",
-    ),
     "both": (
         SET.format("VERSION 2.3.4 SOVERSION 2"),
         ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_DEBUG_POSTFIX=_d"],
@@ -68,7 +60,6 @@ CASES = {
         "2.3.4",
     ),
     "no version in names": ("", ["-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON"], ["libtiny.so"], "libtiny.so", "7.8"),
-    "a wheel": ("", ["-DSKBUILD=2", "-DSKBUILD_STATE=wheel"], ["libtiny.so"], "libtiny.so", "7.8"),
     "a version in a wheel": (SET.format("SOVERSION 5"), ["-DSKBUILD=2"], ["libtiny.so.5"], "libtiny.so.5", "7.8"),
 }
 

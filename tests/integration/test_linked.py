@@ -14,14 +14,8 @@ import pytest
 from environments import run
 from project import Project
 
-from aot_tune.bench.devices.cuda import device_of
-from aot_tune.bench.devices.family import policy_for
-from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.host.verify_in_library import verify_linked
-from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.bench.worker.loaded_objects import Arguments, LoadError, load
 from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
-from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError
 
@@ -65,9 +59,9 @@ extern "C" int32_t SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, si
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Built once; its parameters leave one variant beside the generic one."""
-    made = Project.make(tmp_path_factory.mktemp("linked") / "project")
+def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Its parameters leave one variant beside the generic one."""
+    made = tuned_once.copied(tmp_path_factory.mktemp("linked") / "project")
     made.change("problem(N=20000), problem(N=60000)", "problem(N=20000),")
     made.change("(1, 4, 16, 64, 256)", "(1, 64)")
     made.cmake()
@@ -163,25 +157,3 @@ def test_a_library_that_is_loaded_still_is_loaded_once_more_for_another_variant(
         one.close()
     with pytest.raises(LoadError, match=r"libtiny\.so\.1 lacks a function: .*tiny_thrice"):
         load(library, "tiny_thrice", f"thrice:{variants[1]}")
-
-
-def test_a_session_of_a_gpu_verifies_alike(project: Project, tmp_path: Path) -> None:
-    """On the host's tensors, by the code that a GPU's worker runs; the library is unloaded for the next variant."""
-    pytest.importorskip("torch")
-    project.make_all()
-    variants = [v["name"] for v in project.manifest("cmake/aot_tune/tiny")["operators"][0]["variants"]]
-    device = device_of(
-        name="Host", uuid="host", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
-    )
-    library = project.folder / "cmake" / "libtiny.so.1"
-    with Bench(device, policy_for("cuda", Policy()), scratch=tmp_path, threads=1) as bench:
-        folder = project.templates / "twice"
-        prepared = [bench.prepare(folder, load_operator(folder), problem(N=n)) for n in (20000, 13)]
-        for variant in (*variants, *variants):
-            found = verify_linked(bench.context, library, "tiny_twice", f"twice:{variant}", prepared)
-            assert found.status == "ok", found.reason
-        assert bench.pool.deaths == 0
-        strided = bench.prepare(folder, load_operator(folder), problem(N=13, strides={"x": (2,)}))
-        found = verify_linked(bench.context, library, "tiny_twice", f"twice:{variants[1]}", [*prepared, strided])
-        assert (found.status, found.problem.id) == ("failed", "N=13 x:(2)")
-        assert "tiny_twice_workspace returned 12: twice: AOT_TUNE_FORCE names variant loop_" in found.reason

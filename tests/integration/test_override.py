@@ -157,29 +157,6 @@ except another.CallError as error:
     assert python(project, code, AOT_TUNE_OVERRIDE=str(rules))[0] == [failed.removeprefix("12 ")]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            "tiny.thrice: -> loop",
-            "library tiny has no operator 'thrice'; did you mean 'twice'? (a rule for another library ",
-        ),
-        ("tiny.twice: -> loops", "'loops' is no variant and no kernel of twice here; did you mean 'loop'?"),
-        ("tiny.twice: M<=16 -> loop", "no dim, dtype, attribute or optional tensor 'M'; there are N, flavour"),
-        ("tiny.twice: N<=16, N>=32 -> loop", "no call has a 'N' of which all this holds"),
-        ("tiny.twice: flavour=swet -> loop", "'flavour' cannot be 'swet'; did you mean 'sweet'?"),
-        ("tiny.twice: N<=16, -> loop", "wanted a condition or '->' in place of '-> loop'"),
-    ],
-)
-def test_bad_files(project: Project, tmp_path: Path, line: str, said: str) -> None:
-    rules = tmp_path / "rules"
-    rules.write_text(f"\n{line}\n")
-    (failed, served), _ = program(project, "tiny", 300, 0, "other", 300, 0, AOT_TUNE_OVERRIDE=str(rules))
-    assert failed.startswith(f"12 twice: AOT_TUNE_OVERRIDE: {rules}:2: ")
-    assert said in failed
-    assert served.startswith("generic | ")
-
-
 def test_another_number_of_threads(project: Project) -> None:
     (one, two, other), _ = program(project, "tiny", 300, 0, "tiny", 20000, 0, "other", 300, 0, OMP_NUM_THREADS="2")
     assert one == f"loop | threads: tuned with 1, this process has 2 | {RANKED}"

@@ -32,12 +32,6 @@ def test_the_sdist_has_what_a_build_needs_and_no_more(sdist: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", ".ci/", "wheelhouse/"))]
 
 
-def test_the_projects_wheel_is_accepted(built: Built) -> None:
-    run([TOOLS / "twine", "check", "--strict", built.wheel])
-    inside = members(built.wheel)
-    assert any(name.endswith("/licenses/NOTICE") for name in inside)
-
-
 @pytest.mark.slow
 def test_an_examples_wheel_is_repaired_checked_and_used(built: Built, builder: Builder, tmp_path: Path) -> None:
     """Built in isolation with the wheel that comes from the sdist; the repair is that of a release."""

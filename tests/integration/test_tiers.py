@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from project import Project
 
 
@@ -13,16 +12,11 @@ def held(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in (folder, *folder.rglob("*"))}
 
 
-@pytest.mark.slow
-def test_a_build_beside_a_shared_cache_compiles_and_measures_nothing_again(tmp_path: Path) -> None:
-    made = Project.make(tmp_path / "project")
-    made.configure()
-    made.build()
-    winners = made.winners()
+def test_a_build_beside_a_shared_cache_compiles_and_measures_nothing_again(tuned: Project, tmp_path: Path) -> None:
+    made, winners = tuned, tuned.winners()
     shared = (made.folder / "cache").rename(tmp_path / "shared")
     before = held(shared)
 
-    made.compiler.clear()
     tiers = {"AOT_TUNE_CACHE_TIERS": f"{tmp_path / 'gone'};{shared}"}
     made.configure(build="beside", **tiers)
     said = made.build("beside", **tiers)

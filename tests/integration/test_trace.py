@@ -128,57 +128,6 @@ def test_its_problems_are_a_workload(project: Project, tmp_path: Path) -> None:
     assert load_operator(folder).workload == tuple(problems)
 
 
-def test_a_program_that_is_killed(project: Project, tmp_path: Path) -> None:
-    file = tmp_path / "trace"
-    process = start(project, [project.folder / "calls", 2, 64, "ahead11", "wait"], file)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
-    process.kill()
-    process.communicate()
-    traced = read_trace(file)
-    # the third call came 11 s after the first, and wrote; the one after it is lost
-    assert (traced.total, len(traced.headers)) == (3, 1)
-    assert calls(project, file, 2, 64) == ""
-    assert read_trace(file).total == 5
-
-
-def test_several_programs_at_once(project: Project, tmp_path: Path) -> None:
-    file = tmp_path / "trace"
-    arguments = [project.folder / "calls", 10, 64, *["ahead11"] * 300]
-    running = [start(project, arguments, file) for _ in range(2)]
-    for process in running:
-        assert process.communicate(timeout=60) == ("", "")
-    traced = read_trace(file)
-    assert traced.total == 2 * 3010
-    assert {header["pid"] for header in traced.headers} == {process.pid for process in running}
-
-
-def test_a_fork(project: Project, tmp_path: Path) -> None:
-    file = tmp_path / "trace"
-    calls(project, file, 3, 64, "fork")
-    until = time.monotonic() + 20  # the child is nobody's to wait for
-    while (traced := read_trace(file)).total < 7 and time.monotonic() < until:
-        time.sleep(0.05)
-    assert (traced.total, len({header["pid"] for header in traced.headers})) == (7, 2)
-
-
-def test_many_shapes(project: Project, tmp_path: Path) -> None:
-    file = tmp_path / "trace"
-    said = python(project, file, "for n in range(1, 5001): face.twice(np.ones(n, 'f4'))")
-    traced = read_trace(file)
-    assert (said, traced.total) == ("", 5000)
-    assert len(traced.counts) == 4096
-    assert file.stat().st_size < 4097 * 200
-
-
-def test_a_place_where_nothing_can_be_written(project: Project, tmp_path: Path) -> None:
-    said = calls(project, tmp_path / "none" / "trace", 3, 64)
-    assert said == (
-        f"aot_tune: AOT_TUNE_TRACE={tmp_path}/none/trace: it cannot be opened: No such file or directory; "
-        "calls are not traced\n"
-    )
-
-
 def test_a_trace_of_several_processes_is_read_by_all_that_take_workloads(project: Project, tmp_path: Path) -> None:
     """By the command, which compares it with the very build, and by a build that tunes what was called."""
     file = tmp_path / "trace.jsonl"

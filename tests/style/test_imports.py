@@ -7,8 +7,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "aot_tune"
 
@@ -73,21 +71,19 @@ def test_every_folder_has_its_place() -> None:
     assert folders == set(FOLDERS)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if folder_of(m) in FOLDERS])
-def test_a_module_imports_its_own_folder_and_those_before_it(module: str) -> None:
-    place = FOLDERS.index(folder_of(module))
-    later = {m for m in imported(module) if folder_of(m) in FOLDERS[place + 1 :]}
-    assert not later, f"{module} is before what it imports: {sorted(later)}"
+def test_a_module_imports_its_own_folder_and_those_before_it() -> None:
+    for module in (m for m in MODULES if folder_of(m) in FOLDERS):
+        place = FOLDERS.index(folder_of(module))
+        later = {m for m in imported(module) if folder_of(m) in FOLDERS[place + 1 :]}
+        assert not later, f"{module} is before what it imports: {sorted(later)}"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_knows_those_that_it_may(room: str) -> None:
-    folder = room.partition(".")[0]
-    inside = [m for m in MODULES if room_of(m) == room]
-    assert inside, f"{room} is empty"
-    for module in inside:
-        others = {r for m in imported(module) if (r := room_of(m)) and r.partition(".")[0] == folder and r != room}
-        assert others <= ROOMS[room], f"{module} imports {sorted(others - ROOMS[room])}"
+def test_a_room_knows_those_that_it_may() -> None:
+    assert {room_of(m) for m in MODULES} - {""} == set(ROOMS)
+    for module in (m for m in MODULES if room_of(m)):
+        room = room_of(module)
+        same_folder = {r for m in imported(module) if (r := room_of(m)).partition(".")[0] == room.partition(".")[0]}
+        assert same_folder - {room} <= ROOMS[room], f"{module} imports {sorted(same_folder - {room} - ROOMS[room])}"
 
 
 def test_no_import_goes_in_a_circle() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from places import ROOT
 
 DOCS = ROOT / "docs"
@@ -39,33 +38,27 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize(
-    ("page", "path", "code"), SHOWN, ids=[f"{name(p)}:{f}:{i}" for i, (p, f, _) in enumerate(SHOWN)]
-)
-def test_code_is_that_of_the_examples(page: Path, path: str, code: str) -> None:
-    assert code.strip("\n") in (ROOT / path).read_text(), f"{name(page)} shows other code than {path} has"
-
-
-def test_tutorials_show_code() -> None:
+def test_code_is_that_of_the_examples() -> None:
     assert {page.name for page, _, _ in SHOWN} >= {"change-a-kernel.md", "triton-kernel.md", "cuda-kernel.md"}
+    for page, path, code in SHOWN:
+        assert code.strip("\n") in (ROOT / path).read_text(), f"{name(page)} shows other code than {path} has"
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=name)
-def test_no_page_is_too_long(page: Path) -> None:
-    most = LIMITS.get(name(page), LONGEST)
-    assert page.stat().st_size <= most, "split it by topic; a reader looks for one thing"
+def test_no_page_is_too_long() -> None:
+    long = [name(page) for page in WRITTEN if page.stat().st_size > LIMITS.get(name(page), LONGEST)]
+    assert not long, "split it by topic; a reader looks for one thing"
 
 
-@pytest.mark.parametrize("page", [*WRITTEN, *REFERENCE], ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith(("http://", "https://")):
-            continue
-        path, _, anchor = target.partition("#")
-        other = (page.parent / path).resolve() if path else page
-        assert other.exists(), f"{target} is not there"
-        assert not anchor or anchor in anchors(other), f"{target}: no such heading"
+def test_links_lead_somewhere() -> None:
+    for page in (*WRITTEN, *REFERENCE):
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if target.startswith(("http://", "https://")):
+                continue
+            path, _, anchor = target.partition("#")
+            other = (page.parent / path).resolve() if path else page
+            assert other.exists(), f"{name(page)}: {target} is not there"
+            assert not anchor or anchor in anchors(other), f"{name(page)}: {target}: no such heading"
 
 
 def test_scripts_that_pages_name_are_there() -> None:

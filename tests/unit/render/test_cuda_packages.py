@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -28,16 +29,17 @@ from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for
 from aot_tune.spec import Kernel, Operator, Target, problem
 from aot_tune.spec.load_operators import load_operator, operator_folders
 
-EXAMPLE = ROOT / "examples" / "cuda_packages"
+EXAMPLE = Path(os.environ.get("AOT_TUNE_TEST_CUDA_PACKAGES") or ROOT / "examples" / "cuda_packages")
 TEMPLATES = EXAMPLE / "templates"
 FETCHED = EXAMPLE / "packages"
 WANTED = re.findall(
     r"^fetch_package\(\n  (\S+)\n  \S+\n  ([0-9a-f]{64})", (EXAMPLE / "packages.cmake").read_text(), re.M
 )
 ABSENT = [name for name, digest in WANTED if not (FETCHED / f"{name}.{digest}").is_file()]
-pytestmark = pytest.mark.skipif(
-    bool(ABSENT), reason=f"{', '.join(ABSENT)} not here: cmake -P examples/cuda_packages/packages.cmake"
-)
+FETCH = f"{', '.join(ABSENT)} not here: cmake -P examples/cuda_packages/packages.cmake"
+needs_all = pytest.mark.skipif(bool(ABSENT), reason=FETCH)
+IN_CI = ("layer_norm/generic", "rms_norm/generic", "hadamard/threads")
+"""A kernel of each package that CI fetches, exllamav2, flashinfer and sglang: one that is missing there is a fault."""
 IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # its initialiser is allowed, as that of CUDA's kernels
 
 KERNELS = {
@@ -84,14 +86,20 @@ def test_all_kernels_are_here() -> None:
 
 def test_nothing_of_a_package_is_committed() -> None:
     listed = subprocess.run(
-        ["git", "ls-files", "--", str(FETCHED)], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "--", "examples/cuda_packages/packages"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert listed.stdout == ""
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(k, marks=[] if k in IN_CI and os.environ.get("CI") else needs_all) for k in KERNELS]
+)
 def test_each_kernel_compiles_and_links(tmp_path: Path, name: str) -> None:
     """Without symbols of the package's other sources, and without code that runs when a library is loaded."""
     op, _, target = parts(name)
@@ -165,6 +173,7 @@ inline const char* cudaGetErrorString(cudaError_t) { return ""; }
 LAUNCH = re.compile(r"<<<.*?>>>", re.DOTALL)
 
 
+@needs_all
 @pytest.mark.parametrize(("name", "width"), [("embedding/generic", 37), ("embedding/vectors", 64)])
 def test_rows_of_an_embedding_on_the_host(tmp_path: Path, name: str, width: int) -> None:
     """The arguments are mapped, and the launch covers the rows."""
@@ -178,6 +187,7 @@ def test_rows_of_an_embedding_on_the_host(tmp_path: Path, name: str, width: int)
     np.testing.assert_array_equal(out, weight[ids])
 
 
+@needs_all
 @pytest.mark.parametrize("name", ["rope_in_place/generic", "rope_in_place/threads"])
 def test_a_rotary_embedding_on_the_host(tmp_path: Path, name: str) -> None:
     """In place, with keys that lie apart."""

@@ -2,19 +2,20 @@
 
 `interpret`, which needs TRITON_INTERPRET=1, calls them in Triton's interpreter: each argument is what the launcher
 would pass, by the mapping and what was read of the function; results are held against the reference in float64.
-`compile` goes the build's way to objects, a first candidate of each config.
+`compile` goes the build's way to objects, a first candidate of each config, for an operator of each package. Kernels
+of a package that is not here are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import json
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +42,9 @@ from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 TEMPLATES = ROOT / "examples" / "from_packages" / "templates"
 TARGET = "cuda-sm_90a"
-COMPILED = (TARGET, "cuda-sm_80", "hip-gfx942")
+COMPILED = (TARGET, "hip-gfx942")
+OF_EACH = ("chunk_cumsum", "rms_norm", "scaled_int8_mm")
+"""An operator of each package that CI fetches, fla, liger-kernel and torchao: compiling is what takes long."""
 UNITS = {"f32": 2.0**-20, "f16": 2.0**-8}
 
 ROWS = [problem(R=r, D=d) for r, d in ((1, 1), (3, 100), (2, 128), (5, 257))]
@@ -193,15 +196,29 @@ def bridge() -> None:
     interpreter._implicit_cvt = convert
     modules = ("liger_kernel.ops.rms_norm", "liger_kernel.ops.layer_norm", "xformers.ops._triton.rmsnorm_kernels")
     for name in modules:
-        importlib.import_module(name).rsqrt = _rsqrt
+        if is_here(name):
+            importlib.import_module(name).rsqrt = _rsqrt
+
+
+def is_here(function: str) -> bool:
+    """Whether the package of a function is installed; a function of a file of the example is."""
+    module = function.partition(":")[0]
+    return module.endswith(".py") or importlib.util.find_spec(module.partition(".")[0]) is not None
+
+
+def kernels_here(op: Operator) -> tuple[Kernel, ...]:
+    """The kernels without those of packages that are not installed."""
+    return tuple(k for k in op.kernels if k.triton is None or is_here(k.triton.function))
 
 
 Operators = dict[str, Operator]
 
 
-def read_operators(target: str) -> Operators:
-    """All operators, with what their functions declare for a target and for the generic kernels' one."""
-    declared = {folder.name: load_operator(folder) for folder in operator_folders([TEMPLATES])}
+def read_operators(target: str, names: Sequence[str] = ()) -> Operators:
+    """Operators, all or some, with what their functions declare for a target and for the generic kernels' one."""
+    folders = operator_folders([TEMPLATES])
+    loaded = [load_operator(folder) for folder in folders if not names or folder.name in names]
+    declared = {op.name: dataclasses.replace(op, kernels=k) for op in loaded if (k := kernels_here(op))}
     wanted = [target_by_name(target)]
     generic = [t for t in generic_targets(wanted) if t.family == wanted[0].family]
     read, missing = read_functions(declared, wanted, generic, [TEMPLATES], os.environ)
@@ -251,7 +268,7 @@ def build() -> dict[str, Any]:
     os.environ[ROOTS] = str(TEMPLATES)
     chain, found = toolchain_for("triton"), dict[str, Any]()
     for name in COMPILED:
-        for op, kernel, target in functions(read_operators(name), name):
+        for op, kernel, target in functions(read_operators(name, OF_EACH), name):
             configs = list(kernel.configs(target.facts))
             outcomes = []
             for config in configs[:2]:
