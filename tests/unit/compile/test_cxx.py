@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import aot_tune.compile.cxx as cxx_module
-from aot_tune.compile import native_targets, target_by_name, toolchain_for, toolchains
+from aot_tune.compile import target_by_name, toolchain_for, toolchains
 from aot_tune.compile.cxx import CxxToolchain, cpu_level
 from aot_tune.support.errors import ToolchainError
 
@@ -70,20 +70,6 @@ def test_a_cpu_has_tiles_only_where_the_kernel_lets_programs_use_them(
     assert chain.left_out() == ("" if allowed else refused)
 
 
-def test_targets_by_level() -> None:
-    chain = toolchain_for("cxx")
-    names = [t.name for t in chain.targets()]
-    levels = ["", "-v2", "-v3", "-v4", "-v4-bf16", "-v4-amx"]
-    assert names == [f"cpu-x86-64{level}" for level in levels]
-    assert [t.name for t in chain.baselines()] == ["cpu-x86-64"]
-    assert [t.facts["vector_bytes"] for t in chain.targets()] == [16, 16, 32, 64, 64, 64]
-    assert [t.facts["registers"] for t in chain.targets()] == [16, 16, 16, 32, 32, 32]
-    assert [t.facts["bf16_dot"] for t in chain.targets()] == [0, 0, 0, 0, 1, 1]
-    assert [t.facts["tiles"] for t in chain.targets()] == [0, 0, 0, 0, 0, 1]
-    assert chain.native() == chain.targets()[: len(chain.native())]
-    assert [t for t in native_targets() if t.family == "cpu"] == list(chain.native())
-
-
 def test_unknown_names_are_met_with_near_ones() -> None:
     assert "cxx" in toolchains()
     with pytest.raises(ToolchainError, match="cpu-x86-64-v3"):
@@ -133,21 +119,6 @@ def test_identity_has_no_paths_and_does_not_depend_on_the_name(tmp_path: Path) -
     assert toolchain_for("cxx", {"PATH": path, "CXX": str(tmp_path / "my c++")}).identity() == plain
 
 
-def test_a_compiler_that_warns_at_every_call_has_its_parts_in_its_identity(tmp_path: Path) -> None:
-    warning = "g++: warning: no license was found, as always"
-    (tmp_path / "g++").write_text(f'#!/bin/sh\necho "{warning}" >&2\nexec {shutil.which("g++")} "$@"\n')
-    (tmp_path / "g++").chmod(0o755)
-    plain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": "g++"}).identity()
-    wrapped = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(tmp_path / "g++")}).identity()
-    assert {name: wrapped[name] for name in ("cc1plus", "as")} == {name: plain[name] for name in ("cc1plus", "as")}
-
-
-def test_another_compiler_has_another_identity(counting_compiler) -> None:
-    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-    wrapped = toolchain_for("cxx", environ | {"CXX": str(counting_compiler[0])})
-    assert wrapped.identity() != toolchain_for("cxx", environ).identity()
-
-
 def test_what_a_script_behind_a_script_adds_is_part_of_the_recipe(tmp_path: Path) -> None:
     outer, inner = tmp_path / "outer", tmp_path / "bin" / "inner-g++"
     inner.parent.mkdir()
@@ -163,16 +134,6 @@ def test_what_a_script_behind_a_script_adds_is_part_of_the_recipe(tmp_path: Path
     assert all(identity == found[0][0] for identity, _ in found)
     assert len({str(recipe) for _, recipe in found}) == 4
     assert found[0] == found[-1]
-
-
-def test_arguments_in_cxx_are_part_of_the_recipe() -> None:
-    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-    target = target_by_name("cpu-x86-64")
-    plain, more = (toolchain_for("cxx", environ | {"CXX": cxx}).recipe(target) for cxx in ("g++", "g++ -DX=1"))
-    assert plain != more
-    assert "-DX=1" in more["flags"]  # type: ignore[operator]
-    with_path = toolchain_for("cxx", environ | {"CPATH": "/opt/include"}).recipe(target)
-    assert with_path["environment"] == {"CPATH": "/opt/include"}
 
 
 @pytest.mark.parametrize("folder", ["a", "deep/er π $x"])
@@ -284,17 +245,6 @@ def test_a_linked_object_can_be_called(tmp_path: Path, make_rendered) -> None:
     values = (ctypes.c_float * 4)(1, 2, 3, 4)
     assert all(getattr(library, f"{s}_launch")(values, 4) == 0 for s in symbols)
     assert list(values) == [9, 10, 11, 12]
-
-
-def test_openmp_works_when_linked(tmp_path: Path) -> None:
-    chain = toolchain_for("cxx")
-    source = (
-        f"#include <omp.h>\n{LAUNCH} int f() {{ int n = 0;\n#pragma omp parallel num_threads(2) reduction(+ : n)\n"
-        "n += 1; return n; }\n"
-    )
-    assert chain.compile(source, target_by_name("cpu-x86-64"), tmp_path / "o.o", 60).status == "ok"
-    chain.link_shared([tmp_path / "o.o"], tmp_path / "o.so")
-    assert ctypes.CDLL(str(tmp_path / "o.so")).f() == 2
 
 
 def test_undefined_symbols_are_found_by_the_linker(tmp_path: Path) -> None:

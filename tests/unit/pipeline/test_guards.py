@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import OPERATOR
 
 from aot_tune.pipeline.guards import Conditions
-from aot_tune.spec import Expr, alignment, all_of, dims, problem
+from aot_tune.spec import alignment, all_of, dims, problem
 
 (N,) = dims("N")
 PROBLEMS = [problem(M=1, N=n, alignment=a) for n in (1, 6, 64) for a in ({}, {"x": 4})]
@@ -34,13 +32,3 @@ def test_what_was_asked_is_known_to_all_who_have_the_same_conditions() -> None:
         None,
         True,
     ]
-
-
-def test_a_condition_that_candidates_share_is_evaluated_once_per_problem() -> None:
-    conditions, shared = Conditions(OPERATOR), N % 4 == 0
-    with patch.object(Expr, "evaluate", autospec=True, side_effect=Expr.evaluate) as evaluate:
-        for owner in "abc":
-            for one in PROBLEMS:
-                conditions.hold(owner, (N % 4 == 0,), one)
-    asked = [call for call in evaluate.call_args_list if call.args[0].key() == shared.key()]
-    assert len(asked) == len(PROBLEMS)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pipelines import FAST, GENERIC, OPERATOR, evidence
 
-from aot_tune.pipeline.compiler_load import CompilerLoad, idle_seconds
+from aot_tune.pipeline.compiler_load import CompilerLoad
 from aot_tune.pipeline.pending import PendingWork, task_of
 from aot_tune.pipeline.scheduling import time_to_link
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
@@ -77,40 +75,8 @@ def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: py
     assert load.each == 0.5
 
 
-def test_compilers_that_wait_for_a_disk_do_not_make_the_link_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = CompilerLoad(2)
-    load.add(cpu=4.0, walls=[4.0] * 8, idle=28.0)
-    assert (load.granted, load.each) == (1.0, 0.5)
-    load.add(cpu=4.0, walls=[4.0] * 8, idle=20.0)  # 8 of the 28 seconds went to other programs
-    assert load.granted == pytest.approx(6 / 14)
-    assert seconds_after(session_with(monkeypatch, load, 6.0)) == pytest.approx(14.0)
-
-
-def test_idle_cores_are_those_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 10})
-    ticks = os.sysconf("SC_CLK_TCK")
-    (tmp_path / "proc").mkdir()
-    lines = [f"cpu{n} 7 7 7 {ticks * n} {ticks * 100} 7 7 0 0 0" for n in range(12)]
-    (tmp_path / "proc" / "stat").write_text("\n".join(["cpu 9 9 9 9 9", *lines, "intr 5"]) + "\n")
-    assert idle_seconds(tmp_path) == 1 + 100 + 10 + 100
-    (tmp_path / "proc" / "stat").unlink()
-    assert idle_seconds(tmp_path) == 0.0
-    monkeypatch.setattr("aot_tune.pipeline.compiler_load.usable_cores", lambda _: 1)  # a quota of one core
-    assert idle_seconds(Path("/")) == 0.0
-
-
 def pending() -> PendingWork:
     return PendingWork(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), Budget(None))
-
-
-def test_what_was_screened_for_one_target_waits_for_no_race_on_the_next() -> None:
-    found, task = pending(), task_of(OPERATOR, ONE)
-    for _ in range(2):
-        found.expect([evidence(FAST, GENERIC)], [FAST, GENERIC])
-        assert found.races() == {}
-        found.screened(task, 1.0, 0.0, "")
-        found.screened(task, 1.0, 0.0, "")
-        assert list(found.races()) == [task]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(None, "about 40 s left"), (52.0, "about 2 s left")])
@@ -139,12 +105,3 @@ def test_what_was_learned_on_one_family_of_devices_says_nothing_of_another() -> 
     found.begin("cpu")
     assert found.durations is cpu
     assert cpu.screen(task) == pytest.approx(9.0)
-
-
-def test_before_any_race_one_is_taken_for_as_long_as_the_policy_gives_it() -> None:
-    durations = pending().durations
-    durations.least_race = 1.0
-    task = task_of(OPERATOR, ONE)
-    assert durations.race(task) == 1.0
-    durations.raced(task, 0.1)
-    assert durations.race(task) < 1.0

@@ -6,11 +6,10 @@ import math
 import random
 import sys
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.select import ChoiceLimits, Costs, Node, rank, select
+from aot_tune.select import ChoiceLimits, Costs, rank, select
 from aot_tune.select.choose_variants import choose_variants
 from aot_tune.select.tree import learn
 
@@ -66,37 +65,6 @@ def test_the_heavier_problem_says_which_variant_is_first() -> None:
         assert choose_variants(costs, limit=0.01, weights=weights)[0] == first
 
 
-def test_and_which_is_next() -> None:
-    """`x` serves all; `y` makes one problem faster and `z` another, by as much."""
-    costs: Costs = {
-        "a": {"x": 1.0, "y": 9.0, "z": 9.0},
-        "b": {"x": 2.0, "y": 1.0, "z": 9.0},
-        "c": {"x": 2.0, "y": 9.0, "z": 1.0},
-    }
-    for weights, order in (({"b": 2.0}, ["x", "y", "z"]), ({"c": 2.0}, ["x", "z", "y"])):
-        assert choose_variants(costs, limit=0.01, weights=weights) == order
-
-
-def test_no_weight_frees_a_problem_of_the_limit_of_each() -> None:
-    costs: Costs = {"a": {"x": 100.0, "y": 200.0}, "b": {"x": 110.0, "y": 100.0}}
-    assert set(choose_variants(costs, limit=0.01, weights={"a": 1e9})) == {"x", "y"}
-
-
-def test_a_variant_that_serves_only_some_problems_is_ranked_behind_where_it_cannot() -> None:
-    costs: Costs = {"a": {"narrow": 1.0, "wide": 3.0}, "b": {"wide": 3.0}}
-    facts = {"a": {"stride.b.0": 1}, "b": {"stride.b.0": 512}}
-    found = select(costs, facts, lambda c, f: c == "wide" or f["stride.b.0"] == 1)
-    assert rank(found.nodes, facts["a"])[0] == "narrow"
-    assert rank(found.nodes, facts["b"])[0] == "wide"
-    assert found.nodes[0].threshold == 1
-
-
-def test_strides_split_only_between_unit_and_other() -> None:
-    costs: Costs = {"a": {"x": 1.0, "y": 9.0}, "b": {"x": 9.0, "y": 1.0}}
-    facts = {"a": {"stride.b.0": 512}, "b": {"stride.b.0": 4096}}
-    assert [n.fact for n in learn(costs, facts, ["x", "y"])] == [""]
-
-
 def test_two_splits_are_found_where_one_alone_gains_nothing() -> None:
     costs: Costs = {}
     facts = {}
@@ -125,14 +93,6 @@ def test_held_out_regret_is_that_of_a_tree_which_has_not_seen_the_problem() -> N
     found = select(costs, facts, always)
     assert found.regret == {"M=1": 0.0, "M=4096": 0.0}
     assert found.held_out == {"M=1": 1.0, "M=4096": 1.0}  # the other problem's winner is twice as slow
-
-
-def test_a_problem_whose_pick_was_never_timed_on_it_is_not_in_the_held_out_regret() -> None:
-    costs: Costs = {"M=1": {"small": 1.0, "any": 3.0}, "M=2": {"small": 1.0, "any": 3.0}, "M=99": {"any": 3.0}}
-    facts = {p: {"M": int(p[2:])} for p in costs}
-    found = select(costs, facts, always)  # `small` says that it serves all, but was not tried at M=99
-    assert set(found.regret) == set(costs)
-    assert set(found.held_out) == {"M=1", "M=2"}
 
 
 times = st.dictionaries(st.sampled_from("abcde"), st.floats(1, 100), min_size=1)
@@ -169,11 +129,6 @@ def test_a_learned_tree_ends_for_every_call_in_a_full_ranking(costs: Costs) -> N
     nodes = learn(costs, facts, kept)
     for m in (0, 1, 37, 5000, 1 << 40):
         assert sorted(rank(nodes, {"M": m})) == sorted(kept)
-
-
-@pytest.mark.parametrize("node", [Node(ranked=("a", "b"))])
-def test_a_tree_of_one_leaf_asks_for_no_fact(node: Node) -> None:
-    assert rank([node], {}) == ("a", "b")
 
 
 def test_what_assumes_less_is_kept_beside_what_is_chosen_and_tried_after_it() -> None:
@@ -213,15 +168,3 @@ def test_a_problem_that_was_not_measured_goes_where_the_one_like_it_goes() -> No
     assert rank(found.nodes, facts["M=1"])[0] == "x"
     assert rank(found.nodes, facts["M=9000"])[0] == "y"
     assert set(found.regret) == set(costs)
-
-
-def test_what_does_not_serve_a_problem_is_not_taken_from_the_one_like_it() -> None:
-    costs, facts, like = alike((1, 2))
-    found = select(costs, facts, lambda c, f: c == "y" or f["A_epilogue"] == 1, alike=like)
-    assert rank(found.nodes, facts["M=1"])[0] == "y"
-    assert rank(found.nodes, facts["M=1 fused"])[0] == "x"
-
-
-def test_what_is_like_a_held_out_problem_is_held_out_with_it() -> None:
-    costs, facts, like = alike((1,))
-    assert select(costs, facts, always, alike=like).held_out == {"M=1 fused": 1.0, "M=9000": 1.0}

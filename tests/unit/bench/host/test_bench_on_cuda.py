@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from compiled import Bed
 
-from aot_tune.bench.host.remarks import Remarks
 from aot_tune.bench.host.verify_in_library import verify_linked
-from aot_tune.bench.protocol import messages
 from aot_tune.support.errors import AotTuneError
 
 pytest.importorskip("torch")
@@ -52,13 +50,6 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture
 def bed(tmp_path: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
     with make_bed(tmp_path, objects) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def kept_bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
-    """For tests in which no worker dies."""
-    with make_bed(tmp_path_factory.mktemp("bed"), objects) as found:
         yield found
 
 
@@ -122,36 +113,6 @@ def test_surveyed_candidates_are_timed_and_compared(worn_bed: Bed) -> None:
     assert worn_bed.survey("good", R=7, D=7)[0].status == "ok"
 
 
-def test_what_is_said_of_a_problem_is_said_of_all_its_times(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed, remarks = kept_bed, Remarks(lambda _line: None)
-    prepared = bed.prepare()
-    remarks.prepare(prepared, lambda _request: messages.Done(remark="not cold"))
-    monkeypatch.setattr(bed.bench.context, "remarks", remarks)
-    assert bed.screen("good").reason == "not cold"
-    raced = bed.bench.race(prepared, [bed.entry("good")])
-    assert len(raced) > 1  # the baseline, too
-    assert all(m.reason.endswith("not cold") for m in raced)
-
-
-def test_only_the_first_worker_of_a_problem_probes_it(kept_bed: Bed) -> None:
-    prepared, lines, asked = kept_bed.prepare(), list[str](), list[bool]()
-    remarks = Remarks(lines.append)
-
-    def ask(request: messages.Prepare) -> messages.Reply:
-        asked.append(request.probe)
-        return messages.Done(remark="not cold" if request.probe else "", log="no probe")
-
-    for _ in range(3):
-        remarks.prepare(prepared, ask)
-    assert asked == [True, False, False]
-    assert lines == ["axpb R=16 D=256: not cold", "no probe"]
-    assert remarks.on(prepared, "a note") == "a note; not cold"
-    failing = Remarks(lines.append)
-    for _ in range(2):
-        failing.prepare(prepared, lambda request: messages.Failure(kind="", reason=str(request.probe)))
-    assert (len(lines), failing.on(prepared, "")) == (2, "")
-
-
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("library")
@@ -169,13 +130,6 @@ def test_a_bad_variant_of_a_library_is_no_ok(bed: Bed, library: Path, variant: s
     found = verify_linked(bed.bench.context, library, "my_axpb", f"axpb:{variant}", [bed.prepare()])
     assert found.status == status
     assert found.reason
-
-
-def test_a_library_that_cannot_be_loaded_is_no_ok(bed: Bed, tmp_path: Path) -> None:
-    (tmp_path / "libmy.so").write_text("text")
-    found = verify_linked(bed.bench.context, tmp_path / "libmy.so", "my_axpb", "axpb:one", [bed.prepare()])
-    assert found.status == "failed"
-    assert "libmy.so" in found.reason
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +19,6 @@ from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Budget
 from aot_tune.spec import CompileOptions, Problem
-from aot_tune.support.errors import ToolchainError
 
 ONE, TWO = OPERATOR.workload
 Link = Callable[..., None]
@@ -58,33 +56,6 @@ def test_an_object_is_linked_unless_all_its_screens_are_known() -> None:
         assert task is not None
         task()
     assert linked == ["cxx old", "cxx g"]
-
-
-def test_what_does_not_link_is_told_when_it_is_measured() -> None:
-    def fails(*_given: object) -> None:
-        raise ToolchainError("cannot link")
-
-    task = linker(evidence(FAST), [], fails).after(FAST, compiled("f"))
-    assert task is not None
-    task()
-
-
-def test_entrants_of_races_are_linked_several_at_a_time_and_faults_are_not_lost() -> None:
-    meet = threading.Barrier(2, timeout=30)
-    entries = [FAST, GENERIC]
-    for one in entries:
-        one.object = compiled(one.candidate.kernel)
-    try:
-        linker(evidence(*entries), [], lambda *_given: cast(None, meet.wait())).all(entries)
-
-        def fails(*_given: object) -> None:
-            raise OSError("no space left")
-
-        with pytest.raises(OSError, match="no space left"):
-            linker(evidence(*entries), [], fails).all(entries)
-    finally:
-        for one in entries:
-            one.object = None
 
 
 def test_an_object_is_linked_once_for_all_benches_of_a_crew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from aot_tune.spec import problem
 from aot_tune.support.errors import WorkerError
 
 GPU = Device(family="cuda", name="GPU", slug="gpu", identity={"memory_gib": 139})
-CPU = Device(family="cpu", name="CPU", slug="cpu", identity={})
 
 
 class Bench:
@@ -88,22 +87,6 @@ def test_several_benches_share_the_variants_of_a_gpu(verify: Callable[..., Any])
     assert Bench.made[0].got
 
 
-@pytest.mark.parametrize(("device", "count"), [(CPU, 60), (GPU, 20)])
-def test_one_bench_is_enough_for_few_variants_and_for_a_cpu(
-    verify: Callable[..., Any], device: Device, count: int
-) -> None:
-    done, _ = verify(lambda *_: measured(), count, device=device)
-    assert len(Bench.made) == 1
-    assert Bench.made[0].exclusive == (device is GPU)
-    assert len(done.found) == count
-
-
-def test_a_small_gpu_holds_one_bench(verify: Callable[..., Any]) -> None:
-    small = Device(family="cuda", name="GPU", slug="gpu", identity={"memory_gib": 23})
-    verify(lambda *_: measured(), device=small)
-    assert len(Bench.made) == 1
-
-
 def test_what_a_bench_that_cannot_work_had_taken_is_done_by_another(verify: Callable[..., Any]) -> None:
     met = threading.Barrier(3, timeout=30)
 
@@ -145,14 +128,6 @@ def test_what_fails_beside_others_is_run_again_alone(verify: Callable[..., Any])
     assert [(n, m.status) for n, m in done.found] == [(n, "oom" if n == 7 else "ok") for n in range(60)]
     assert [n for n in range(60) if tried.count(n) != 1] == [3, 5, 7]
     assert [alone[n] for n in (3, 7)] == [(0, [False, True, True])] * 2  # the first bench, when the others had left
-
-
-def test_it_ends_with_enough_failures_but_not_for_lack_of_a_library(verify: Callable[..., Any]) -> None:
-    done, _ = verify(lambda *_: measured("failed", "the call returned -100: no library"))
-    assert len(done.found) == 60
-    Bench.made.clear()
-    done, _ = verify(lambda *_: measured("wrong-result"), enough=8)
-    assert 8 <= len(done.found) <= 8 + 2  # what the others were at
 
 
 def test_a_fault_ends_the_others(verify: Callable[..., Any]) -> None:

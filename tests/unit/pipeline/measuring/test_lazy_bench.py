@@ -71,16 +71,3 @@ def test_a_bench_that_does_not_start_does_not_keep_its_own_device_from_the_next_
         assert isinstance(bench.get(), Fickle)
         assert bench.get() is bench.get()
     assert (Fickle.starts, lines) == (2, [])
-
-
-def test_workers_that_cannot_be_started_early_are_at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    with lazy_bench(monkeypatch, lines, patience=60.0) as bench:
-        bench.start()
-        assert bench._bench is None
-        with device_lock(bench.device, lines.append, None):
-            bench.start()  # does not wait for another build
-            assert (bench._bench, Fickle.starts, lines) == (None, 1, [])
-        bench.start()
-        assert bench.get() is bench._bench
-    assert (Fickle.starts, lines) == (2, [])

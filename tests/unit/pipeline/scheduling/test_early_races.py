@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any, cast
 
-from overlapping import OPERATOR, TARGET, TIMES, World, entry, everyone
+from overlapping import World, entry, everyone
 
-from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.pool_jobs import PoolJobs
-from aot_tune.pipeline.scheduling.early_races import EarlyRaces
-from aot_tune.pipeline.scheduling.screen_queue import ScreenQueue
-from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import Problem
 
 
@@ -73,42 +67,3 @@ def test_two_devices_screen_and_race_the_same_as_one() -> None:
     two.run(everyone())
     assert sorted(two.screened) == sorted(one.screened)
     assert sorted(two.raced) == sorted(one.raced)
-
-
-def test_races_begin_of_settled_problems_whose_entrants_are_linked_the_longest_first() -> None:
-    world, entries = World(), [entry("slow", "bf16", width) for width in TIMES]
-    evidence = Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
-    queue = ScreenQueue([(cast(LoadedOperator, SimpleNamespace(operator=OPERATOR)), evidence)])
-    off = [False]
-    races = EarlyRaces(cast(DevicePool, world), lambda: off[0])
-    assert races.jobs(queue.settled(), ()) == []  # nothing is screened
-    world.compile(entries, "generic")
-    for where in evidence.workload[:2]:
-        world.screen(None, evidence, where, entries)
-    assert races.jobs(queue.settled(), ()) == []  # they would have to be linked
-    world.linked += [e.rendered.symbol for e in entries]
-    assert [n for n, _ in races.jobs(queue.settled(), {1})] == [0]  # of the other something may come
-    found = races.jobs(queue.settled(), ())
-    assert [n for n, _ in found] == [1]  # nothing is given twice
-    assert races.under_way
-    off[0] = True
-    assert found[0][1](cast(Any, world)) is False
-    assert (world.raced, races.done) == ([], 0)
-    off[0] = False
-    ((number, job),) = races.jobs(queue.settled(), ())
-    job(cast(Any, world))
-    assert (number, world.raced, races.done) == (1, ["N=64"], 1)
-    queue.add([])
-    assert races.under_way  # the first one was given and is not done
-
-
-def test_what_is_longer_races_first() -> None:
-    world, entries = World(), [entry("slow", "bf16", width) for width in TIMES]
-    evidence = Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
-    queue = ScreenQueue([(cast(LoadedOperator, SimpleNamespace(operator=OPERATOR)), evidence)])
-    world.compile(entries, "generic")
-    world.linked += [e.rendered.symbol for e in entries]
-    for where in evidence.workload[:2]:
-        world.screen(None, evidence, where, entries)
-    jobs = EarlyRaces(cast(DevicePool, world), lambda: False).jobs(queue.settled(), ())
-    assert [evidence.workload[n].id for n, _ in jobs] == ["N=64", "N=8"]

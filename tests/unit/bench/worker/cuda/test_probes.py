@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.worker.cuda.engine import CaptureError, FaultError, GpuEngine, Recorded, reads  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import FaultError, GpuEngine  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
 from aot_tune.bench.worker.cuda.probes import Probes  # noqa: E402
 
@@ -63,68 +62,6 @@ def test_a_spin_tells_the_clock_whatever_a_launch_takes(
     cycles = GpuTiming().probe_cycles
     assert engine.clock_mhz(cycles) == pytest.approx(mhz, rel=1e-6)
     assert line.done < 100 or mhz < 1980
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_kernels_are_launched_on_as_many_other_streams_and_the_own_one_is_back(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine: Any = GpuEngine.__new__(GpuEngine)
-    engine.device, engine._others = torch.device("cpu"), []
-    own, launched = object(), list[Any]()
-    current = [own]
-
-    def spin(cycles: int) -> None:
-        assert cycles == 0
-        if fails and len(launched) == 3:
-            raise RuntimeError("no")
-        launched.append(current[0])
-
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: object())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: current[0])
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: current.__setitem__(0, stream))
-    monkeypatch.setattr(torch.cuda, "_sleep", spin)
-    for _ in range(2):
-        with pytest.raises(RuntimeError) if fails else nullcontext():
-            engine.use_streams(5)
-        assert current == [own]
-    assert own not in launched
-    assert fails or [launched.count(s) for s in dict.fromkeys(launched)] == [4] * 5  # the same in both
-
-
-def test_all_bytes_but_the_unaligned_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = torch.arange(64, dtype=torch.uint8)
-    seen: list[Any] = []
-    norm = torch._foreach_norm
-    monkeypatch.setattr(torch, "_foreach_norm", lambda tensors: seen.append(norm(tensors)) or tensors)
-    play, size = reads([whole, whole[3:32], whole[:2], whole[1:1]])
-    assert size == 64 + 28
-    play()
-    (found,) = seen
-    assert [float(f) for f in found] == pytest.approx(
-        [float(p.norm()) for p in (whole.view(torch.float32), whole[4:32].view(torch.float32))]
-    )
-
-
-@pytest.mark.parametrize("captures", [True, False])
-def test_the_best_of_three_reads_counts_with_or_without_a_graph(captures: bool) -> None:
-    engine: Any = GpuEngine.__new__(GpuEngine)
-    played: list[str] = []
-
-    def record(calls: Sequence[Any]) -> Recorded:
-        if not captures:
-            raise CaptureError("operation not permitted")
-        assert calls[0]() == 0
-        return Recorded(lambda: played.append("graph"), 1, lambda: played.append("closed"))
-
-    def time(play: Any, count: int) -> list[float]:
-        play()
-        return [400.0, 200.0, 300.0][:count]
-
-    engine.check, engine._record_framework, engine.time = lambda: None, record, time
-    assert engine.read_rate(copies(2, 1024)) == 2048 / 200.0
-    assert played == (["graph", "closed"] if captures else [])
-    assert engine.read_rate([]) == 0.0
 
 
 class Reader(HostEngine):
@@ -181,17 +118,6 @@ def test_a_rotation_that_is_read_faster_than_memory_is_not_cold(
     assert engine.asked == asked + 1  # of one memory there is no need to know twice
 
 
-def test_copies_that_do_not_fill_the_cache_are_told_and_not_read() -> None:
-    engine = Reader(1.0, 1.0)
-    probes = Probes(engine, POLICY)
-    assert probes.rotation(copies(4, L2 - 1), L2) == (
-        "not all cold: the copies of cold tensors hold only 0.2 MiB of the 0.2 MiB that are wanted"
-    )
-    assert "nothing tells the size of the L2" in probes.rotation(copies(1, L2), 0)
-    assert probes.rotation([], L2) == ""
-    assert engine.asked == 0
-
-
 @pytest.mark.parametrize("error", [RuntimeError("no such kernel\nmore"), torch.OutOfMemoryError("out")])
 def test_a_probe_that_fails_says_so_and_is_not_tried_again(error: Exception) -> None:
     engine = Reader(1.0, error=error)
@@ -216,17 +142,3 @@ def test_a_fault_of_the_device_is_not_hidden() -> None:
         probes.clock_mhz()
     with pytest.raises(FaultError):
         probes.rotation(copies(4, L2), L2)
-
-
-def test_a_policy_may_do_without_a_clock() -> None:
-    engine = Reader(1.0)
-    assert Probes(engine, Policy(gpu=GpuTiming(probe_cycles=0))).clock_mhz() == 0.0
-    assert engine.asked == 0
-    assert Probes(engine, POLICY).clock_mhz() == 100_000
-
-
-def test_the_host_tells_nothing() -> None:
-    probes = Probes(HostEngine(), POLICY)
-    assert probes.clock_mhz() == 0.0
-    assert probes.rotation(copies(4, L2), L2) == ""
-    assert probes.said == ""
