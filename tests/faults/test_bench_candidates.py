@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from aot_tune.bench.host.worker_process import DiedError
-from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Deadlines
-from aot_tune.support.errors import WorkerError
 from aot_tune.support.processes import children_of
 
 pytestmark = pytest.mark.alone
@@ -133,37 +130,6 @@ def test_a_problem_without_elements_is_verified(bed: Any) -> None:
     assert bed.bench.verify(bed.prepare(R=0, D=7), bed.entry("good")).status == "ok"
 
 
-def kill_while_buffers_are_made(bed: Any, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
-    """Kill so many workers as they are asked to make a problem's buffers; the list is of their processes."""
-    request, killed = bed.bench.pool.request, []
-
-    def kill_then_ask(worker: Any, message: Any, seconds: float) -> Any:
-        if isinstance(message, messages.Prepare) and len(killed) < times:
-            killed.append(worker.pid)
-            os.kill(worker.pid, signal.SIGKILL)
-        return request(worker, message, seconds)
-
-    monkeypatch.setattr(bed.bench.pool, "request", kill_then_ask)
-    return killed
-
-
-def test_a_worker_that_dies_while_buffers_are_made_is_replaced(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = kill_while_buffers_are_made(bed, monkeypatch, times=1)
-    assert bed.screen("good").status == "ok"
-    assert len(killed) == 1
-
-
-def test_a_problem_that_no_worker_can_hold_is_told_and_no_candidate_blamed(
-    bed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed = kill_while_buffers_are_made(bed, monkeypatch, times=2)
-    with pytest.raises(WorkerError, match="no worker can hold problem 'R=16 D=256'") as caught:
-        bed.screen("good")
-    assert "SIGKILL" in caught.value.why
-    assert len(set(killed)) == 2
-    assert bed.screen("good").status == "ok"
-
-
 def test_an_unsteady_candidate_is_flagged_and_correct(bed: Any) -> None:
     measured = bed.screen("unsteady")
     assert measured.status == "ok", measured.reason
@@ -195,18 +161,6 @@ def test_a_candidate_that_is_unsteady_only_while_it_is_timed_is_found(steady_bed
     measured = steady_bed.screen("unsteady_later", tune_checks=False)
     assert measured.status == "wrong-result"
     assert re.match(r"not deterministic: .* \(after \d+ timed calls\)", measured.reason), measured.reason
-
-
-def test_a_slow_candidate_is_run_twice_where_bits_must_be_the_same(
-    make_bench: Any, make_bed: Any, operator_folder: Path
-) -> None:
-    path = operator_folder / "operator.py"
-    plain, statuses = path.read_text(), []
-    for text in (plain, plain.replace('name="axpb",', 'name="axpb",\n    deterministic=True,')):
-        path.write_text(text)
-        with make_bench(long_ns=1) as bench:
-            statuses.append(make_bed(bench).screen("unsteady", tune_checks=False).status)
-    assert statuses == ["ok", "wrong-result"]
 
 
 def test_a_candidate_that_goes_wrong_later_is_found_after_timing(bed: Any) -> None:
@@ -349,20 +303,6 @@ def test_a_thread_that_crashes_later_neither_ends_the_build_nor_blames_the_next(
             time.sleep(0.005)
         measured = bed.screen("good", prepared)
         assert measured.status == "ok", measured.reason
-
-
-def test_a_verified_object_is_not_checked_twice(bed: Any) -> None:
-    first = bed.screen("good", bed.prepare(R=16, D=256))
-    second = bed.screen("good", bed.prepare(R=4, D=64))
-    assert first.status == second.status == "ok"
-    assert second.phases["check"] < first.phases["check"] / 5
-
-
-def test_verify_takes_no_times(bed: Any) -> None:
-    measured = bed.bench.verify(bed.prepare(), bed.entry("good"))
-    assert measured.status == "ok"
-    assert measured.screen == ()
-    assert measured.ns is None
 
 
 def test_an_object_that_cannot_be_loaded_is_failed(bed: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from aot_tune.bench.devices.family import devices
 from aot_tune.bench.host.pool import Pool
-from aot_tune.bench.host.worker_process import DiedError, Worker
+from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import HELLO, new_id, write_frame
 from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
@@ -73,14 +73,6 @@ def test_a_message_that_is_not_understood_is_an_error_and_the_worker_lives(pool:
     reply = worker._wait(5)
     assert isinstance(reply, messages.Failure)
     assert reply.kind == "protocol"
-    assert isinstance(worker.request(messages.Ping(), 5), messages.Pong)
-
-
-def test_an_error_in_a_worker_is_an_answer_and_the_worker_lives(pool: Any) -> None:
-    worker = pool.candidates()
-    reply = worker.request(messages.Verify(handle="nobody", keys=()), 5)
-    assert isinstance(reply, messages.Failure)
-    assert reply.kind == "KeyError"
     assert isinstance(worker.request(messages.Ping(), 5), messages.Pong)
 
 
@@ -174,14 +166,6 @@ def test_a_worker_on_another_device_ends_the_build(tmp_path: Path) -> None:
         pool.candidates()
 
 
-def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
-    with (
-        pytest.raises(WorkerError, match="cannot be started"),
-        Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None, ("/nowhere/python",)),
-    ):
-        pass
-
-
 def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "import path"
     kept.mkdir()
@@ -253,23 +237,6 @@ def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
         set_subreaper(False)
 
 
-def test_a_closed_bench_says_so(pool: Any) -> None:
-    pool.close()
-    pool.close()
-    with pytest.raises(WorkerError, match="closed"):
-        pool.candidates()
-
-
-def test_two_benches_in_one_process_do_not_interfere(tmp_path: Path) -> None:
-    device = devices("cpu", 2)[0]
-    with Pool(device, Policy(), tmp_path / "1", 2, lambda _l: None) as one:
-        with Pool(device, Policy(), tmp_path / "2", 2, lambda _l: None) as two:
-            first, second = one.candidates(), two.candidates()
-            assert first.pid != second.pid
-        assert not alive(second.pid)
-        assert isinstance(one.request(first, messages.Ping(), 5), messages.Pong)
-
-
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -336,18 +303,6 @@ def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
     parent.stdout.close()
 
 
-def test_a_reference_that_fails_names_the_operator_and_the_problem(
-    make_bench: Any, make_bed: Any, operator_folder: Path
-) -> None:
-    source = (operator_folder / "operator.py").read_text()
-    (operator_folder / "operator.py").write_text(source.replace('return {"y": y if', 'return {"z": y if'))
-    with make_bench() as bench:
-        bed = make_bed(bench)
-        with pytest.raises(AotTuneError, match="'axpb': no reference for problem 'R=16 D=256'") as caught:
-            bed.prepare()
-        assert "returns no 'y'" in caught.value.why
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -392,15 +347,3 @@ def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_
     parent = start_python(code, tmp_path / "scratch", operator_folder, objects("segfault"), objects("good"))
     out, _ = parent.communicate(timeout=60)
     assert out.split() == ["crashed", "ok"]
-
-
-def test_a_worker_object_is_not_started_twice_after_its_death(tmp_path: Path) -> None:
-    worker = Worker(devices("cpu", 2)[0], Policy(), "candidate", 2, tmp_path, "token", lambda _l: None)
-    worker.start()
-    worker.wait_ready()
-    worker.kill()
-    worker.kill()
-    worker.start()
-    assert worker.state == "DEAD"
-    with pytest.raises(DiedError, match="gone"):
-        worker.request(messages.Ping(), 1)

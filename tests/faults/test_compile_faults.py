@@ -60,11 +60,6 @@ def test_a_flood_of_warnings_is_cut_and_the_error_found(tmp_path: Path, make_ren
     assert len(found.log) < 70_000
 
 
-def test_warnings_alone_are_no_failure(tmp_path: Path, make_rendered) -> None:
-    found = ObjectCache(tmp_path / "c", toolchain_for("cxx")).get(make_rendered(1, "#warning hello\n"), TARGET)
-    assert (found.status, found.error, found.log) == ("ok", "", "")
-
-
 def test_a_compile_that_takes_for_ever(tmp_path: Path, compiler, make_rendered, monkeypatch) -> None:
     """It computes all the time: its own fault, remembered with the limit it had."""
     monkeypatch.setattr(programs, "BUSY_SHARE", 0.05)  # the machine that runs the tests may be busy
@@ -151,18 +146,3 @@ def test_folders_that_a_killed_compiler_leaves_are_not_kept(tmp_path: Path, comp
     found = ObjectCache(tmp_path / "c", chain, timeout=0.5).get(make_rendered(1), TARGET)
     assert found.status == "timeout"
     assert list((tmp_path / "c").rglob("left")) == []
-
-
-def test_something_that_is_no_compiler(tmp_path: Path, make_rendered) -> None:
-    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": "false"})
-    with pytest.raises(ToolchainError, match="--version fails"):
-        compile_all(ObjectCache(tmp_path / "c", chain), [make_rendered(1)], 1)
-
-
-def test_folders_with_odd_names(tmp_path: Path, make_rendered) -> None:
-    root = tmp_path / ("sp ace π; $HOME 'q' " + "long" * 40)
-    found = ObjectCache(root, toolchain_for("cxx")).get(make_rendered(1), TARGET)
-    assert found.status == "ok"
-    out = root / "library.so"
-    toolchain_for("cxx").link_shared([Path(found.path)], out)
-    assert out.is_file()

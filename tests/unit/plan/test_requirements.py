@@ -133,14 +133,6 @@ def test_where_an_option_is_chosen(tmp_path: Path) -> None:
     assert value({"cmake.args": "-DAOT_TUNE_TARGETS=h", "cmake.define.AOT_TUNE_TARGETS": "f"}) == "c;d"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "not toml [", "[tool]\nscikit-build = 3\n", "[tool.scikit-build.cmake]\ndefine = 1\n"]
-)
-def test_a_project_that_fixes_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(text)
-    assert chosen("AOT_TUNE_MODE", None, {}, tmp_path) == ""
-
-
 def test_the_backend_adds_to_what_scikit_build_asks_for(gpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from aot_tune import build
 

@@ -15,7 +15,7 @@ from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu import verify
 from aot_tune.bench.worker.inputs import draw
 from aot_tune.bench.worker.reference_results import Bounds, logical_inputs, read_truth, write_truth
-from aot_tune.bench.worker.stored_elements import epsilon_of, stored_as, values_of
+from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.spec import Integers, Operator, Tensor, dtype, integers, problem
 from aot_tune.spec.load_operators import load_operator
 
@@ -171,11 +171,3 @@ def test_integers_of_64_bits_are_drawn_from_their_whole_range(operators: dict[st
     assert isinstance(op.tensor("keys").values, Integers)
     last = op.tensor("keys").with_values(integers(2**64 - 3, 2**64))
     assert set(draw(op, check, last, 100, 5).tolist()) == {2**64 - 3, 2**64 - 2, 2**64 - 1}
-
-
-def test_candidates_are_compared_by_a_step_of_eight_bits() -> None:
-    for name in ("f8e4m3", "f8e5m2"):
-        epsilon = epsilon_of(dtype(name))
-        assert epsilon is not None
-        assert 16 * epsilon == 2.0 ** -dtype(name).fraction
-    assert epsilon_of(dtype("u64")) is None

@@ -68,25 +68,6 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[JobQueue[int]
     return run
 
 
-def test_several_benches_share_the_variants_of_a_gpu(verify: Callable[..., Any]) -> None:
-    meet = threading.Barrier(3, timeout=30)
-    seen: dict[int, int] = {}
-
-    def one(bench: Bench, number: int) -> Measurement:
-        if threading.get_ident() not in seen.values():
-            meet.wait()  # broken unless three are at it at once
-        assert threading.get_ident() == bench.thread
-        seen[number] = bench.thread
-        return measured()
-
-    done, _ = verify(one)
-    assert [n for n, _ in done.found] == list(range(60)) == sorted(seen)
-    assert len(Bench.made) == len(set(seen.values())) == 3
-    assert [b.exclusive for b in Bench.made] == [True, False, False]
-    assert all(b.left for b in Bench.made)
-    assert Bench.made[0].got
-
-
 def test_what_a_bench_that_cannot_work_had_taken_is_done_by_another(verify: Callable[..., Any]) -> None:
     met = threading.Barrier(3, timeout=30)
 

@@ -4,32 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from pipelines import pool_of, session_of
+from pipelines import pool_of
 
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.measuring.pool_jobs import Job
-from aot_tune.support.errors import WorkerError
-
-
-def test_a_device_that_has_nothing_left_gets_more_while_another_is_at_work() -> None:
-    """The first job ends only once three others are done, which nobody knew of when it began."""
-    done, three = list[int](), threading.Event()
-    coming = [[(1, 1)], [], [(2, 2), (3, 3)]]
-
-    def job(number: int) -> Job:
-        def run(_measurer: Measurer) -> None:
-            if number == 0:
-                assert three.wait(10)
-            done.append(number)
-            if len(done) == 3:
-                three.set()
-
-        return run
-
-    with pool_of(2) as pool:
-        pool.each([(0, job(0))], lambda: [(n, job(i)) for n, i in coming.pop(0)] if coming else [])
-    assert sorted(done) == [0, 1, 2, 3]
-    assert done[-1] == 0
 
 
 def test_a_number_that_a_device_is_at_waits_for_it() -> None:
@@ -62,26 +40,3 @@ def test_a_number_that_a_device_is_at_waits_for_it() -> None:
         pool.each([(7, job(last=False))], more)
     assert most == [1, 1]
     assert again.is_set()
-
-
-def test_a_device_that_waits_for_more_takes_over_what_a_lost_one_was_at() -> None:
-    done, idle = list[tuple[int, str]](), threading.Event()
-    session = session_of(2)
-
-    def first(measurer: Measurer) -> None:
-        if not lost:
-            assert idle.wait(10)
-            lost.append(measurer)
-            raise WorkerError("a worker never answered")
-        done.append((0, measurer.bench.device.unit))
-
-    def more() -> list[tuple[int, Job]]:
-        idle.set()
-        return []
-
-    lost: list[Measurer] = []
-    with pool_of(2, session) as pool:
-        pool.each([(0, first)], more)
-        assert [n for n, _ in done] == [0]
-        assert done[0][1] != lost[0].bench.device.unit
-    assert session.said[0].startswith(f"LOST GPU {lost[0].bench.device.unit}: a worker never answered")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.probe import check_agreement, deviations
-from aot_tune.pipeline.scheduling.screen_queue import ScreenQueue
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
@@ -155,33 +153,3 @@ def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -
     assert len(pool.members) == 2
     assert bool(asked) == compiles
     assert session.lines == ["NOTE no probe ran on any of the 2 devices: they count as equal"]
-
-
-def test_a_probe_that_the_end_of_the_budget_broke_off_says_nothing_of_its_device() -> None:
-    session = Probed(seconds=0.0)
-    pool, asked = probed([AotTuneError("killed by SIGKILL"), steady(100.0)], session)
-    assert (len(pool.members), len(asked), session.lines) == (2, 4, [])
-
-
-def test_devices_share_a_queue_by_problems() -> None:
-    """Each problem's candidates are screened once, all on one device; none waits while another has two problems."""
-    ((loaded, evidence),) = pairs()
-    for name, entry in evidence.entries.items():
-        entry.recorded = name
-    queue, screened = ScreenQueue([(loaded, evidence)]), list[tuple[int, str, int]]()
-    meet = threading.Barrier(2, timeout=10)
-    queue.add(evidence.entries.values())
-    with pool_of(2) as pool:
-        for i, member in enumerate(pool.members):
-
-            def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry], i: int = i) -> None:
-                meet.wait()
-                screened.append((i, where.id, len(tried)))
-
-            member.screen = screen  # type: ignore[method-assign, assignment]
-        queue.screen(pool, lambda _: True)
-        assert screened == []
-        queue.screen(pool, lambda _: False)
-    assert {i for i, *_ in screened} == {0, 1}
-    assert sorted(row[1:] for row in screened) == sorted((p.id, 2) for p in OPERATOR.workload)
-    assert not queue

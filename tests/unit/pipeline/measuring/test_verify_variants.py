@@ -11,7 +11,6 @@ import pytest
 
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import target_by_name
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.measuring import verify_variants as verification
 from aot_tune.support.errors import BuildError, WorkerError
@@ -143,52 +142,3 @@ def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
     assert wrong == (frozenset() if measured else {"cuda-sm_90a"})
     told = "LEFT OUT k f32, for which the generic variant serves: wrong on 'M=1'"
     assert [line for line in lines if line.startswith("LEFT OUT")] == ([] if measured else [told])
-
-
-def beside(target: str = "cuda-sm_90a", mode: str = "auto", generics: Sequence[str] = BOTH) -> Any:
-    def generic_entries(_: object) -> list[Any]:
-        found = [variant(t) for t in generics]
-        for one in found:
-            one.compiled = True
-        return found
-
-    return SimpleNamespace(
-        failures=Failures(),
-        operators={"scale": SimpleNamespace(operator=None)},
-        targets=[target_by_name(target)],
-        generic_entries=generic_entries,
-        compile=lambda entries, _: None,
-        device_for=lambda target: GPU if target.family == "cuda" else CPU,
-        options=SimpleNamespace(mode=mode),
-        plan=SimpleNamespace(may_measure=True),
-        progress=SimpleNamespace(line=print),
-    )
-
-
-@pytest.mark.parametrize("failure", [None, BuildError("wrong"), WorkerError("none")])
-def test_the_hosts_generic_variants_are_verified_beside_the_tuning(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception | None
-) -> None:
-    """What fails is told by `verify_shipped`, which comes later."""
-    tuning, seen = threading.Event(), list[tuple[str, bool]]()
-
-    def verify(_session: object, bench: Any, _loaded: object, entry: Any) -> None:
-        seen.append((f"{bench.device.name} {entry.candidate.target}", tuning.wait(60)))
-        if failure is not None:
-            raise failure
-
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    with verification.verified_beside(beside()):
-        tuning.set()
-    assert seen == [("CPU cpu-x86-64", True)]
-
-
-@pytest.mark.parametrize(("target", "mode"), [("cpu-x86-64-v3", "auto"), ("cuda-sm_90a", "replay")])
-def test_nothing_is_verified_beside_what_is_timed_on_the_host_or_replayed(
-    monkeypatch: pytest.MonkeyPatch, target: str, mode: str
-) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr(verification, "verify_entry", lambda *given: seen.append(given[3].candidate.target))
-    with verification.verified_beside(beside(target, mode)):
-        pass
-    assert seen == []

@@ -10,11 +10,9 @@ from typing import Any, cast
 
 import pytest
 from overlapping import OPERATOR, TARGET, N, entry
-from pipelines import StillBench, measurer
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.pending import task_of
 from aot_tune.pipeline.prune.by_similar_problem import NEAR, NEAR_IN_A_RECORD, Resemblances
 from aot_tune.pipeline.records.lookup import Known
 from aot_tune.pipeline.scheduling.screen_queue import ScreenQueue
@@ -129,22 +127,6 @@ def test_nothing_is_passed_over_of_which_nothing_is_known(told: Told) -> None:
     assert told.passed(LARGE_F16, F16) == set()
     assert told.passed(PLAIN, [*TOLD, "generic_bf16_0"]) == set()
     assert told.evidence.passed_over == set()
-
-
-def test_what_is_passed_over_is_neither_screened_nor_expected(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
-    bench = StillBench()
-    one, pending = measurer(monkeypatch, bench, seconds=None)
-    told.compiled()
-    pending.expect([told.evidence], [])
-    task = task_of(RESEMBLING, PLAIN_F16)
-    left = pending._screens[task]
-    queue = ScreenQueue([(LOADED, told.evidence)])
-    queue.add(told.entries[s] for s in F16)
-    places = [p for p in queue._places if p.problem == PLAIN_F16]
-    queue._places = places
-    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs, *_: [job(one) for _, job in jobs])), lambda _: False)
-    assert bench.calls == 4
-    assert left - pending._screens[task] == 6
 
 
 def test_what_was_passed_over_for_a_candidate_that_fails_then_is_tried(told: Told) -> None:

@@ -16,13 +16,12 @@ from aot_tune.compile import Jobs
 from aot_tune.pipeline.measuring import vendor_process
 from aot_tune.pipeline.scheduling import vendor_candidates as vendors
 from aot_tune.pipeline.session import Session
-from aot_tune.spec import Kernel, Target, problem
+from aot_tune.spec import Kernel
 from aot_tune.support import run_program as compile_run
 from aot_tune.support.run_program import Finished
 
 KERNEL = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: None)
 DEVICE = Device(family="cuda", name="GPU", slug="cuda-gpu", identity={"name": "GPU"}, unit="GPU-0")
-TARGET = Target(name="cuda-sm_90a", family="cuda", level=90)
 NOWHERE = Path("/nonexistent")
 PRODUCTS = [{"m": 16 * (i + 1), "n": 256, "k": 128 * (i + 1)} for i in range(19)]
 
@@ -83,38 +82,9 @@ def test_several_processes_give_the_answer_of_one(monkeypatch: pytest.MonkeyPatc
     assert together.lines[0].endswith(" algorithms listed for 19 problems in 0 s")
 
 
-def test_configs_are_in_the_order_of_records(monkeypatch: pytest.MonkeyPatch, stub: Path) -> None:
-    """Labels show it, and are part of the library: a second build, which takes the recorded ones, makes the same."""
-    world = World(monkeypatch, 1, lambda _: stub)
-    monkeypatch.setattr(vendors, "recorded_configs", lambda *_: iter(()))
-    world.session.options.mode = "auto"
-    one = problem(M=16)
-    operator = SimpleNamespace(workload_for=lambda _: (one,), facts=lambda _: {})
-    kernel = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: PRODUCTS[0])
-    found = list(vendors.configs_of(cast(Any, world.session), cast(Any, operator), kernel, TARGET, DEVICE))
-    assert len(found) > 1
-    for given, config in found:
-        assert given == one
-        assert list(config) == sorted(config)
-
-
 def test_without_an_answer_a_line_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 16)
     assert world.ask(PRODUCTS) == []
     assert len(world.lines) == 1
     assert world.lines[0].startswith("cublaslt: its algorithms are not tried one by one: ")
     assert "cuBLASLt not found" in world.lines[0]
-
-
-def test_what_a_library_says_wrongly_ends_the_build_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def configs(*_: object) -> list[vendors.ProblemConfig]:
-        raise OSError("no such library")
-
-    monkeypatch.setattr(vendors, "configs_of", configs)
-    session: Any = SimpleNamespace(environment={}, is_named=lambda *_: True)
-    one: Any = SimpleNamespace(name="a", kernels=[KERNEL], dtypes={})
-    with (
-        pytest.raises(OSError, match="no such library"),
-        vendors.Vendors(session, [one], TARGET, DEVICE) as asked,
-    ):
-        asked.entries(one)
