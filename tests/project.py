@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ class Project:
     folder: Path
     compiler: Compiler
     env: dict[str, str] = field(default_factory=dict)
+    runs: Callable[..., str] = run
+    """What runs the commands that CMake would, unless they are wrapped: `run`, or a fork that has imported aot_tune."""
 
     @classmethod
     def make(cls, folder: Path, *, arguments: str = "", **env: str) -> Project:
@@ -137,12 +139,16 @@ class Project:
         if "--templates" not in arguments:
             argv += ["--templates", str(self.templates)]
         argv += [str(a) for a in arguments]
-        return run(obeying_modes(argv) if wrap else argv, env=self.environment(**given), status=status)
+        if wrap:
+            return run(obeying_modes(argv), env=self.environment(**given), status=status)
+        return self.runs(argv, env=self.environment(**given), status=status)
 
     def build(self, build: str = "build", *, status: int | None = 0, wrap: bool = False, **given: str) -> str:
         """`aot-tune build` of a configured project."""
         argv = self.command("build", "--directory", self.folder / build)
-        return run(obeying_modes(argv) if wrap else argv, env=self.environment(**given), status=status, timeout=300)
+        if wrap:
+            return run(obeying_modes(argv), env=self.environment(**given), status=status, timeout=300)
+        return self.runs(argv, env=self.environment(**given), status=status, timeout=300)
 
     def start(self, build: str = "build", **given: str) -> subprocess.Popen[str]:
         """`aot-tune build`, not waited for, in a session of its own."""

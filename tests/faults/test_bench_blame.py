@@ -15,7 +15,7 @@ import pytest
 from aot_tune.bench.protocol import messages
 from aot_tune.support.errors import WorkerError
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 
 def wait_for_end(pid: int) -> None:
@@ -24,14 +24,14 @@ def wait_for_end(pid: int) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("name", ["babbles", "babbles_in_frames"])
-def test_what_is_no_message_on_the_pipe_costs_the_candidate_that_wrote_it(bed: Any, name: str) -> None:
-    measured = bed.screen(name)
-    assert measured.status == "no-result"
-    assert re.search(r"no message in .*: ", measured.reason), measured.reason
-    raced = {m.candidate: m.status for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry(name)])}
-    assert raced == {"good": "ok", name: "no-result", "baseline:numpy": "ok"}
-    assert bed.screen("good").status == "ok"
+def test_what_is_no_message_on_the_pipe_costs_the_candidate_that_wrote_it(bed: Any) -> None:
+    for name in ("babbles", "babbles_in_frames"):
+        measured = bed.screen(name)
+        assert measured.status == "no-result"
+        assert re.search(r"no message in .*: ", measured.reason), measured.reason
+        raced = {m.candidate: m.status for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry(name)])}
+        assert raced == {"good": "ok", name: "no-result", "baseline:numpy": "ok"}
+        assert bed.screen("good").status == "ok"
 
 
 def test_of_a_process_that_forked_one_answers(bed: Any) -> None:
@@ -42,14 +42,12 @@ def test_of_a_process_that_forked_one_answers(bed: Any) -> None:
         assert isinstance(bed.bench.pool.candidates().request(messages.Ping(), 5), messages.Pong)
 
 
-@pytest.mark.parametrize(
-    ("name", "what"), [("rounds", "rounds in another direction"), ("flushes", "treats denormal numbers differently")]
-)
-def test_a_candidate_that_leaves_arithmetic_changed_is_wrong(bed: Any, name: str, what: str) -> None:
-    measured = bed.screen(name)
-    assert measured.status == "wrong-result"
-    assert f"the thread that called it {what} from then on (problem" in measured.reason
-    assert bed.screen("good").status == "ok"
+def test_a_candidate_that_leaves_arithmetic_changed_is_wrong(bed: Any) -> None:
+    for name, what in (("rounds", "rounds in another direction"), ("flushes", "treats denormal numbers differently")):
+        measured = bed.screen(name)
+        assert measured.status == "wrong-result"
+        assert f"the thread that called it {what} from then on (problem" in measured.reason
+        assert bed.screen("good").status == "ok"
 
 
 def test_an_entry_after_whose_turns_workers_die_is_out_and_no_other(bed: Any) -> None:

@@ -22,7 +22,7 @@ from aot_tune.support.errors import AotTuneError, WorkerError
 from aot_tune.support.kernel_features import set_subreaper
 from aot_tune.support.processes import children_of
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 DEADLINES = Deadlines(handshake=30)
 
@@ -54,28 +54,22 @@ def test_a_worker_is_started_once_and_answers(pool: Any) -> None:
     assert os.getpgid(pid) == os.getsid(pid) == pid
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"type":"dance"}',
-        b'{"type":"load","handle":1}',
-        b"not json",
-        b"",
-        b'{"type":"ping","more":1}',
-        b"[]",
-        b"\xff\xfe",
-    ],
-)
-def test_a_message_that_is_not_understood_is_an_error_and_the_worker_lives(pool: Any, raw: bytes) -> None:
+def test_a_message_that_is_not_understood_is_an_error_and_the_worker_lives(pool: Any) -> None:
     worker = pool.candidates()
-    worker._id = new_id()
-    write_frame(worker._requests, worker._id + raw)
-    reply = worker._wait(5)
+    odd = b'{"type":"dance"}', b'{"type":"load","handle":1}', b'{"type":"ping","more":1}'
+    for raw in (*odd, b"not json", b"", b"[]", b"\xff\xfe"):
+        worker._id = new_id()
+        write_frame(worker._requests, worker._id + raw)
+        reply = worker._wait(5)
+        assert isinstance(reply, messages.Failure)
+        assert reply.kind == "protocol"
+    reply = worker.request(messages.Verify(handle="nobody", keys=()), 5)
     assert isinstance(reply, messages.Failure)
-    assert reply.kind == "protocol"
+    assert reply.kind == "KeyError"
     assert isinstance(worker.request(messages.Ping(), 5), messages.Pong)
 
 
+@pytest.mark.alone
 def test_a_death_is_noticed_at_once_and_the_spare_takes_over(pool: Any) -> None:
     first, spare = pool.candidates(), pool._spare
     spare.wait_ready()
@@ -132,6 +126,7 @@ for moves in (1, 0):
 """
 
 
+@pytest.mark.alone
 def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> None:
     """A machine that others keep busy takes long for many problems; a hang stays at one."""
     command = (sys.executable, "-c", SLOW)
@@ -256,24 +251,26 @@ with Bench(devices("cpu", 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2)
 """
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "exit"])
-def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any, how: str) -> None:
-    parent = start_python(PARENT.replace("HOW", repr(how)), tmp_path)
-    pids = [int(p) for p in parent.stdout.readline().split()]
-    assert len(pids) == 3
-    if how == "exit":
-        parent.wait(10)
-    else:
-        assert all(alive(p) for p in pids)
+@pytest.mark.alone
+def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any) -> None:
+    ways = ("SIGKILL", "SIGTERM", "SIGINT", "exit")
+    parents = [start_python(PARENT.replace("HOW", repr(how)), tmp_path / how) for how in ways]
+    workers = [[int(p) for p in parent.stdout.readline().split()] for parent in parents]
+    assert [len(pids) for pids in workers] == [3] * 4
+    assert all(alive(p) for pids in workers[:3] for p in pids)
+    for how, parent in zip(ways[:3], parents, strict=False):
         parent.send_signal(getattr(signal, how))
+    parents[3].wait(10)
     deadline = time.monotonic() + 2
-    while any(alive(p) for p in pids) and time.monotonic() < deadline:
+    while any(alive(p) for pids in workers for p in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not any(alive(p) for p in pids)
-    parent.wait(10)
-    parent.stdout.close()
+    assert [how for how, pids in zip(ways, workers, strict=True) if any(alive(p) for p in pids)] == []
+    for parent in parents:
+        parent.wait(10)
+        parent.stdout.close()
 
 
+@pytest.mark.alone
 def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
     tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any
 ) -> None:
@@ -303,30 +300,23 @@ def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
     parent.stdout.close()
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        (
-            '    return [call.x, "y"]',
-            "TypeError: the reference returns list instead of a dict from output names to arrays",
-        ),
-        (
-            '    return {"y": call.x[1:]}',
-            "ValueError: the reference returns 'y' of shape (15, 256), but (16, 256) is declared",
-        ),
-        ('    return {"y": call.xs}', "has no attribute 'xs' (operator.py:"),
-    ],
-)
-def test_a_fault_of_a_reference_is_told_with_its_line(
-    line: str, told: str, make_bench: Any, make_bed: Any, operator_folder: Path
-) -> None:
-    source = (operator_folder / "operator.py").read_text()
-    head, found, rest = source.partition("def reference(xp, call):\n")
+def test_a_fault_of_a_reference_is_told_with_its_line(make_bench: Any, make_bed: Any, operator_folder: Path) -> None:
+    path = operator_folder / "operator.py"
+    head, found, rest = path.read_text().partition("def reference(xp, call):\n")
     assert found
-    (operator_folder / "operator.py").write_text(f"{head}{found}{line}\n{rest}")
-    with make_bench() as bench, pytest.raises(AotTuneError) as caught:
-        make_bed(bench).prepare()
-    assert told in caught.value.why
+    for line, told in {
+        '    return [call.x, "y"]': "TypeError: the reference returns list instead of a dict from output names",
+        '    return {"y": call.x[1:]}': "returns 'y' of shape (15, 256), but (16, 256) is declared",
+        '    return {"y": call.xs}': "has no attribute 'xs' (operator.py:",
+        '    return {"z": call.x}': "returns no 'y'",
+    }.items():
+        path.write_text(f"{head}{found}{line}\n{rest}")
+        with (
+            make_bench() as bench,
+            pytest.raises(AotTuneError, match="'axpb': no reference for problem 'R=16 D=256'") as caught,
+        ):
+            make_bed(bench).prepare()
+        assert told in caught.value.why
 
 
 def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any) -> None:

@@ -24,7 +24,7 @@ def test_what_goes_wrong_costs_itself_alone(bed: Bed) -> None:
 
 def test_what_is_far_behind_is_timed_again_and_has_its_least_time(bed: Bed) -> None:
     """As when another program had the cores: one such time would be learned from."""
-    good, disturbed = bed.survey("good", "disturbed_at_first", R=33, D=129)
+    good, disturbed = bed.survey("good", "disturbed_at_first", R=35, D=129)
     assert good.ns is not None
     assert disturbed.ns is not None
     assert disturbed.ns < 8 * good.ns, (disturbed.screen, good.screen)

@@ -42,13 +42,12 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_odd_environments_change_nothing(plain: Project, tmp_path: Path, name: str) -> None:
+def test_odd_environments_change_nothing(plain: Project, tmp_path: Path) -> None:
     """Nothing is compiled or measured again, and the library is the same to the byte."""
     plain.compiler.clear()
     build = str(tmp_path / "build")
-    plain.configure(build=build, **{name: ODD[name]})
-    said = plain.build(build, **{name: ODD[name]})
+    plain.configure(build=build, **ODD)
+    said = plain.build(build, **ODD)
     assert " 0 measurements made" in said
     assert plain.compiler.candidates() == 0
     assert (tmp_path / "build" / "variants.a").read_bytes() == (plain.folder / "build" / "variants.a").read_bytes()
@@ -90,7 +89,6 @@ def test_a_home_that_cannot_be_written_to_is_a_warning(tmp_path: Path) -> None:
     ("locale", "name"),
     [
         ("C", "π"),
-        ("C.UTF-8", "π"),
         ("C", "quote ' and (more)/" + "x" * 120 + "/" + "y" * 120),  # of what is ASCII the locale changes nothing
     ],
 )

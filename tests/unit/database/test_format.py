@@ -40,7 +40,7 @@ def small() -> OperatorDatabase:
 
 
 @given(databases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_text_and_back(database: OperatorDatabase) -> None:
     text = encode(database)
     again = decode(text)
@@ -49,7 +49,7 @@ def test_text_and_back(database: OperatorDatabase) -> None:
 
 
 @given(databases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_records_without_digests_are_read(database: OperatorDatabase) -> None:
     assert decode(older_text(database)) == canonical_database(database)
     assert decode(older_text(database, 3), oldest=3) == canonical_database(database)
@@ -62,7 +62,7 @@ def test_a_line_that_an_older_record_lost_is_missed(small: OperatorDatabase) -> 
 
 
 @given(databases(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_order_of_anything_never_changes_a_byte(database: OperatorDatabase, rng: random.Random) -> None:
     def mixed(items: tuple) -> tuple:  # type: ignore[type-arg]
         return tuple(rng.sample(items, len(items)))

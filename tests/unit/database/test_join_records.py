@@ -29,19 +29,19 @@ def holds_laws(one: OperatorDatabase, two: OperatorDatabase, three: OperatorData
 
 
 @given(related())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_joining_is_associative_commutative_and_idempotent(records: list[OperatorDatabase]) -> None:
     holds_laws(*records)
 
 
 @given(related(REAL))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_so_is_joining_parts_of_a_committed_record(records: list[OperatorDatabase]) -> None:
     holds_laws(*records)
 
 
 @given(related())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorDatabase]) -> None:
     base, ours, theirs = records
     merged = join_from(base, ours, theirs)
@@ -53,7 +53,7 @@ def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorData
 
 
 @given(databases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_parts_make_the_whole(whole: OperatorDatabase) -> None:
     parts = [
         msgspec.structs.replace(whole, problems=(), survey=whole.survey[n::2], measurements=whole.measurements[n::2])

@@ -88,21 +88,26 @@ HEALTHY = {
 Change = Callable[..., None]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nvml")
+
+
 @pytest.fixture
-def change(tmp_path: Path) -> Change:
+def change(folder: Path) -> Change:
     def write(**values: int | None) -> None:
         known = {k: v for k, v in {**HEALTHY, **values}.items() if v is not None}
-        (tmp_path / "state").write_text("".join(f"{k} {v}\n" for k, v in known.items()))
+        (folder / "state").write_text("".join(f"{k} {v}\n" for k, v in known.items()))
 
     write()
     return write
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> str:
-    source, path = tmp_path / "nvml.cpp", tmp_path / "libnvidia-ml-stub.so"
+@pytest.fixture(scope="module")
+def library(folder: Path) -> str:
+    source, path = folder / "nvml.cpp", folder / "libnvidia-ml-stub.so"
     source.write_text(STUB)
-    state = f'-DSTATE="{tmp_path / "state"}"'
+    state = f'-DSTATE="{folder / "state"}"'
     subprocess.run(["g++", "-shared", "-fPIC", state, "-o", path, source], check=True, timeout=60)
     return str(path)
 

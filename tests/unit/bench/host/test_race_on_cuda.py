@@ -23,12 +23,6 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return objects_in(tmp_path_factory.mktemp("objects"))
 
 
-@pytest.fixture
-def bed(tmp_path: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
-    with make_bed(tmp_path, objects) as found:
-        yield found
-
-
 @pytest.fixture(scope="module")
 def kept_bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
     """For tests in which no worker dies."""
@@ -76,18 +70,21 @@ class Monitor:
         self.waits += 1
 
 
-def test_spoiled_samples_are_taken_again_but_not_for_ever(bed: Bed) -> None:
-    bed.bench.context.monitor = monitor = Monitor(slow=1)
+def test_spoiled_samples_are_taken_again_but_not_for_ever(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed, monitor = kept_bed, Monitor(slow=1)
+    monkeypatch.setattr(bed.bench.context, "monitor", monitor)
     measured = bed.screen("good")
     assert measured.status == "ok", measured.reason
     assert measured.screen
     assert monitor.waits == 1
     assert [s.sm_mhz for s in measured.conditions] == [3, 4]
-    bed.bench.context.monitor = monitor = Monitor(slow=1000)
+    monitor = Monitor(slow=1000)
+    monkeypatch.setattr(bed.bench.context, "monitor", monitor)
     measured = bed.screen("good")
     assert measured.screen
     assert monitor.waits == 2
-    bed.bench.context.monitor = monitor = Monitor(slow=1000)
+    monitor = Monitor(slow=1000)
+    monkeypatch.setattr(bed.bench.context, "monitor", monitor)
     raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
     assert all(m.status == "ok" and m.final for m in raced)
     assert monitor.waits == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,31 @@ from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import DTYPES, Baseline, problem
-from aot_tune.spec.load_operators import load_operator
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 ROWS = {"softmax": "torch.softmax", "rms_norm": "torch.rms_norm", "layer_norm": "torch.layer_norm"}
 ROWS["silu_mul"] = "torch.silu_mul"
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-@pytest.mark.parametrize("operator", ROWS)
-def test_torch_is_right_in_each_dtype(state_of: Callable[..., ProblemState], operator: str, dtype: str) -> None:
+@pytest.fixture
+def state_of(tmp_path: Path) -> Callable[..., ProblemState]:
+    def make(operator: str, dtype: str, *baselines: Baseline, present: Sequence[str] = ()) -> ProblemState:
+        op = load_operator(bundled_templates() / operator)
+        check, policy = Check(problem=problem(R=5, D=768, present=present, dtypes={"T": dtype})), Policy()
+        truth = tmp_path / f"{operator} {dtype}"
+        write_truth(op, check, truth, policy.seed)
+        return ProblemState(replace(op, baselines=baselines or op.baselines), check, truth, policy, 1 << 20)
+
+    return make
+
+
+def test_torch_is_right_in_each_dtype(state_of: Callable[..., ProblemState]) -> None:
     pytest.importorskip("torch")
-    prepared = prepare_baseline(state_of(operator, dtype), ROWS[operator])
-    assert (0 < prepared.error <= 1, prepared.note) == (True, "")
-    assert prepared.sample(1, 0) > 0
+    for operator, baseline in ROWS.items():
+        for dtype in ("f32", "bf16", "f16"):
+            prepared = prepare_baseline(state_of(operator, dtype), baseline)
+            assert (0 < prepared.error <= 1, prepared.note) == (True, ""), (operator, dtype)
+            assert prepared.sample(1, 0) > 0
 
 
 def test_tensors_are_of_the_dtype_and_in_the_problem_s_memory(state_of: Callable[..., ProblemState]) -> None:

@@ -69,9 +69,8 @@ def split(a: Any, b: Any, parts: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path, dtype: str) -> None:
-    expected, a, b = product(tmp_path, problem(M=4096, N=4096, K=64, dtypes={"T": dtype}))
+def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path) -> None:
+    expected, a, b = product(tmp_path, problem(M=4096, N=4096, K=64, dtypes={"T": "bf16"}))
     got = split(a, b, 4).to(torch_dtype(expected.tensor))
     assert got.numel() == 1 << 24
     assert float(expected.worst(got)) < 0.9
