@@ -204,16 +204,6 @@ def test_options(project: Project) -> None:
             refused(project, project.configure(status=1, **{name: value}), words)
 
 
-def test_unknown_operator(project: Project) -> None:
-    said = project.configure("--operator", "twise", status=1)
-    refused(project, said, ["'twise'", "did you mean 'twice'"])
-
-
-def test_template_root_that_is_not_there(project: Project) -> None:
-    said = project.configure("--templates", project.folder / "nowhere", status=1)
-    refused(project, said, ["nowhere", "TEMPLATES"])
-
-
 def test_names_that_cannot_be_identifiers(project: Project) -> None:
     for flag, value in (("--name", "a b"), ("--prefix", "1st"), ("--prefix", "int"), ("--module", "a-b")):
         refused(project, project.configure(flag, value, status=1), [repr(value)])
@@ -312,18 +302,6 @@ def test_cmake_target_name(project: Project) -> None:
     lists = project.folder / "CMakeLists.txt"
     lists.write_text(lists.read_text().replace("aot_tune_add_library(tiny", "aot_tune_add_library(ti-ny"))
     assert "not an identifier" in " ".join(project.cmake(status=1).split())
-
-
-def test_an_operator_with_nothing_to_tune_here_has_its_generic_variant_verified_on_odd_problems(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
-    project.change("(problem(N=20000), problem(N=60000))", '{"cuda": (problem(N=20000),)}')
-    project.configure()
-    project.build()
-    (variant,) = project.winners()
-    assert variant[0].startswith("generic_")
-    project.change('"2 * " ~', '"3 * " ~', "generic.cpp.j2")
-    said = project.build(status=1)
-    assert "operator 'twice': its generic kernel fails on" in said
 
 
 def test_configure_tells_all_mistakes_of_all_declarations(project: Project) -> None:

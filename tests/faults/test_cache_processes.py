@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.cache.entry import load_entry
 from aot_tune.support.storage import CorruptError
 
@@ -147,12 +146,3 @@ def test_readers_never_see_half_an_entry(tmp_path: Path, start_python, make_rend
     finally:
         process.kill()
         process.communicate()
-
-
-def test_a_second_build_runs_no_compiler(tmp_path: Path, counting_compiler, make_rendered) -> None:
-    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
-    rendereds = [make_rendered(n) for n in range(6)] + [make_rendered(9, "int x = SYMBOL;\n")]
-    for _ in range(2):
-        compile_all(ObjectCache(tmp_path / "c", chain), rendereds, 2)
-    assert counting_compiler[1]() == 7
-    assert target_by_name("cpu-x86-64") == chain.baselines()[0]

@@ -44,13 +44,6 @@ def test_a_failure_anywhere_keeps_a_candidate_out_everywhere(status: Status) -> 
     assert failure.again == f"aot-tune try scale {name} --target cpu-x86-64-v3 --problem 'M=64 N=8'"
 
 
-def test_baselines_have_no_cost_since_they_cannot_be_linked() -> None:
-    found = evidence(GENERIC)
-    found.add(measured(GENERIC, OPERATOR.workload[0], (200.0,)))
-    found.add(measured("baseline:numpy", OPERATOR.workload[0], (100.0,)))
-    assert found.costs() == {OPERATOR.workload[0].id: {GENERIC.candidate.id: 200.0}}
-
-
 def test_finalists_within_the_noise_of_the_best_count_as_the_best() -> None:
     found = evidence(FAST, SMALL, GENERIC)
     where = OPERATOR.workload[0]
@@ -178,16 +171,6 @@ def test_a_race_under_a_clock_that_drifts_is_decided_round_by_round() -> None:
     assert found.measurements[where.id][FAST.candidate.id].final == pytest.approx([100.0 * p for p in paces])
     found.add(late)  # not of the same rounds
     assert found.row(where.id)[GENERIC.candidate.id].final == (1.0, 2.0, 3.0)
-
-
-def test_a_runner_disturbed_in_a_round_does_not_make_the_others_look_faster() -> None:
-    found, where = evidence(FAST, SMALL, GENERIC), OPERATOR.workload[0]
-    found.add(measured(FAST, where, (), final=(100.0,) * 7))
-    found.add(measured(SMALL, where, (), final=(104.0,) * 7))
-    found.add(measured(GENERIC, where, (), final=(130.0, 900.0, 130.0, 900.0, 130.0, 900.0, 900.0)))
-    row = found.row(where.id)
-    assert row[FAST.candidate.id].final == (100.0,) * 7
-    assert row[SMALL.candidate.id].final == (104.0,) * 7
 
 
 def test_tie_band() -> None:

@@ -3,76 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pipelines import FAST, GENERIC, OPERATOR, evidence
 
-from aot_tune.pipeline.compiler_load import CompilerLoad
 from aot_tune.pipeline.pending import PendingWork, task_of
-from aot_tune.pipeline.scheduling import time_to_link
-from aot_tune.pipeline.scheduling.time_to_link import seconds_after
-from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress
 
 ONE, _ = OPERATOR.workload
-
-
-def session_with(
-    monkeypatch: pytest.MonkeyPatch,
-    load: CompilerLoad,
-    known: float | None,
-    module: str = "",
-    targets: int = 1,
-    devices: Sequence[str] = ("cpu",),
-    tuned: str = "cpu",
-    links: bool = True,
-) -> Session:
-    monkeypatch.setattr(time_to_link, "link_memory", lambda _: None)
-    monkeypatch.setattr(time_to_link, "link_seconds", lambda _: known)
-    plan = SimpleNamespace(families=["cpu"], module=module)
-    operators = {"fast": SimpleNamespace(operator=OPERATOR)}
-    given = SimpleNamespace(
-        load=load,
-        links=links,
-        plan=plan,
-        operators=operators,
-        targets=[SimpleNamespace(family=tuned)] * targets,
-        devices=[SimpleNamespace(family=f) for f in devices],
-    )
-    return cast(Session, given)
-
-
-def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick, slow = CompilerLoad(2, each=0.2), CompilerLoad(2, each=0.8)
-    guesses = [seconds_after(session_with(monkeypatch, load, None)) for load in (quick, slow)]
-    assert guesses[0] < guesses[1] < 4 * guesses[0]
-    assert seconds_after(session_with(monkeypatch, quick, None, module="ops")) > guesses[0]
-    assert seconds_after(session_with(monkeypatch, quick, None, targets=50)) > guesses[0] + 1  # more to verify
-    assert seconds_after(session_with(monkeypatch, quick, None, devices=("cpu", "cuda"))) > guesses[0] + 4  # torch
-    assert seconds_after(session_with(monkeypatch, slow, 7.0)) == 7.0
-    assert seconds_after(session_with(monkeypatch, slow, 7.0, links=False)) == 0.0
-
-
-def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = CompilerLoad(2)
-    load.add(cpu=4.0, walls=[1.0] * 8)
-    assert (load.granted, load.each) == (0.5, 0.5)
-    assert seconds_after(session_with(monkeypatch, load, 7.0)) == 14.0
-    load.add(cpu=0.1, walls=[])  # all from the cache
-    load.add(cpu=0.1, walls=[4.0])  # too short to tell
-    assert load.granted == 0.5
-    load.add(cpu=0.5, walls=[1.0])  # one alone, beside the same programs
-    assert load.granted == 0.5
-    load.add(cpu=0.5, walls=[0.5])  # a short moment of quiet
-    assert 0.5 < load.granted < 0.75
-    for _ in range(10):
-        load.add(cpu=8.0, walls=[2.0] * 4)
-    assert load.granted == pytest.approx(1.0, abs=0.01)
-    assert load.each == 0.5
 
 
 def pending() -> PendingWork:

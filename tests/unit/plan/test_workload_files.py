@@ -211,18 +211,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), [("", "it is empty"), ("\n\n", "it is empty"), (json.dumps(HEADER), "of no call")]
-)
-def test_a_file_without_a_problem(text: str, why: str, tmp_path: Path) -> None:
-    path = tmp_path / "w.jsonl"
-    path.write_text(text)
-    with pytest.raises(SpecError, match=r"w\.jsonl:1: the workload's file has no problem") as caught:
-        read(path)
-    assert why in caught.value.why
-    assert caught.value.fix
-
-
 def gpu_checked(found: ReadWorkload, memory: int) -> None:
     operators = [found.plan.stated_for(OPERATORS[n], ["cpu", "cuda"]) for n in found.plan.operators]
     gpu = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=memory, driver="1")
@@ -237,15 +225,6 @@ def test_more_than_the_memory_of_the_device_is_told_with_its_line(tmp_path: Path
         gpu_checked(read(path), 7 << 30)
     assert str(caught.value).startswith(f"{path}:2: operator 'softmax': problem 'R=1048576 D=1024' needs 8.0 GiB")
     assert caught.value.why == "GPU has 7.0 GiB"
-
-
-def test_a_declared_problem_is_named_by_itself() -> None:
-    one = dataclasses.replace(OPERATORS["softmax"], workload=(problem(R=1 << 30, D=1 << 10),))
-    gpu = device_of(name="GPU", uuid="", capability=90, sm_count=1, l2_bytes=1, memory_bytes=8 << 30, driver="1")
-    target = [target_by_name("cuda-sm_90")]
-    with pytest.raises(BuildError, match=r"^operator 'softmax': problem 'R=1073741824 D=1024' needs 8192"):
-        check_memory([one], "*", target, [gpu], {})
-    check_memory([one], "gemm/*", target, [gpu], {})  # it is not measured
 
 
 def test_problems_that_no_kernel_for_some_devices_takes_are_told(tmp_path: Path) -> None:

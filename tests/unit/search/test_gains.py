@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-import pytest
-
 from aot_tune.search import Durations, Gains, Task, most_promising
 
 SMALL, LARGE = Task("gemm", "M=1", 1 << 10), Task("gemm", "M=4096", 1 << 26)
@@ -20,20 +18,6 @@ def known(*tasks: Task, seconds: float = 0.1) -> Durations:
     return durations
 
 
-def test_a_problem_that_was_screened_tells_its_own_time_and_others_go_by_their_size() -> None:
-    durations = Durations()
-    before = durations.screen(LARGE)
-    assert durations.screen(SMALL) < before
-    for _ in range(20):
-        durations.screened(Task("gemm", "M=2048", 1 << 26), 2.0, 5.0)
-    assert durations.screen(LARGE) > 1.5  # it is as large, of the same operator
-    assert durations.screen(Task("softmax", "R=9", 1 << 26)) == pytest.approx(before)
-    assert durations.prepare(Task("softmax", "R=9", 1 << 26)) > 2.0  # references of all operators are made alike
-    durations.screened(LARGE, 0.3, 1.0)
-    assert durations.screen(LARGE) == pytest.approx(0.3)
-    assert durations.prepare(LARGE) == 0.0
-
-
 def test_an_operator_and_a_problem_that_nothing_is_known_of_come_first() -> None:
     gains = Gains(known(SMALL, OTHER, LARGE))
     assert gains.of_screen(OTHER) == gains.of_screen(SMALL)
@@ -43,25 +27,6 @@ def test_an_operator_and_a_problem_that_nothing_is_known_of_come_first() -> None
     gains.tried(OTHER, None, 100.0)
     gains.tried(LARGE, None, 100.0)
     assert gains.of_screen(Task("gemm", "M=2", SMALL.size)) > gains.of_screen(SMALL)
-
-
-def test_a_problem_is_worth_the_less_the_longer_it_takes() -> None:
-    durations = known(SMALL, seconds=0.1)
-    durations.screened(LARGE, 10.0, 0.0)
-    gains = Gains(durations)
-    for task in (SMALL, LARGE):
-        gains.tried(task, None, 100.0)
-    assert gains.of_screen(SMALL) == pytest.approx(100 * gains.of_screen(LARGE))
-
-
-def test_where_tries_still_brought_something_there_are_more() -> None:
-    gains = Gains(known(SMALL, OTHER))
-    for task, second in ((SMALL, 50.0), (OTHER, 100.0)):
-        gains.tried(task, None, 100.0)
-        for number in range(8):
-            gains.tried(Task(task.operator, f"p{number}", 1), None, 100.0)
-            gains.tried(Task(task.operator, f"p{number}", 1), 100.0, second)
-    assert gains.of_screen(SMALL) > 4 * gains.of_screen(OTHER)
 
 
 def test_a_failed_try_counts_but_leaves_the_operator_untouched() -> None:

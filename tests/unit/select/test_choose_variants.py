@@ -59,12 +59,6 @@ def test_what_a_problem_counts_decides_whether_a_variant_pays_off() -> None:
     ) == {"x", "y"}
 
 
-def test_the_heavier_problem_says_which_variant_is_first() -> None:
-    costs: Costs = {"a": {"x": 1.0, "y": 2.0}, "b": {"x": 2.0, "y": 1.0}}
-    for weights, first in (({"a": 2.0}, "x"), ({"b": 2.0}, "y")):
-        assert choose_variants(costs, limit=0.01, weights=weights)[0] == first
-
-
 def test_two_splits_are_found_where_one_alone_gains_nothing() -> None:
     costs: Costs = {}
     facts = {}
@@ -81,11 +75,6 @@ def test_byte_budget_limits_what_is_kept() -> None:
     costs, facts = by_size([1, 256], 64)
     sizes = {"small": 60, "large": 60}
     assert len(select(costs, facts, always, sizes=sizes, limits=ChoiceLimits(bytes=100)).kept) == 1
-
-
-def test_nothing_measured_keeps_nothing() -> None:
-    found = select({}, {}, always)
-    assert (found.kept, found.nodes, found.regret, found.held_out) == ((), (), {}, {})
 
 
 def test_held_out_regret_is_that_of_a_tree_which_has_not_seen_the_problem() -> None:
@@ -129,17 +118,6 @@ def test_a_learned_tree_ends_for_every_call_in_a_full_ranking(costs: Costs) -> N
     nodes = learn(costs, facts, kept)
     for m in (0, 1, 37, 5000, 1 << 40):
         assert sorted(rank(nodes, {"M": m})) == sorted(kept)
-
-
-def test_what_assumes_less_is_kept_beside_what_is_chosen_and_tried_after_it() -> None:
-    facts = {f"M={m}": {"M": m} for m in (1, 2, 64, 128)}
-    costs = {p: {"fast": 1.0, "wide": 3.0, "plain": 5.0} for p in ("M=1", "M=2")}
-    costs |= {p: {"fast": 3.0, "wide": 1.0, "plain": 5.0} for p in ("M=64", "M=128")}
-    plainer = {"fast": "plain", "wide": "plain", "plain": "never"}
-    found = select(costs, facts, lambda _, __: True, plainer=plainer)
-    assert found.kept == ("fast", "wide", "plain")
-    assert {n.ranked for n in found.nodes if n.ranked} >= {("fast", "wide", "plain"), ("wide", "fast", "plain")}
-    assert select(costs, facts, lambda _, __: True, plainer={"fast": "not measured"}).kept == ("fast", "wide")
 
 
 def test_of_what_counts_as_equal_the_faster_one_is_kept() -> None:

@@ -6,12 +6,9 @@ import dataclasses
 import random
 
 import numpy as np
-import pytest
 
 from aot_tune.select import ChoiceLimits, Costs, Selection, Survey, ranked, select, terms_of
 from aot_tune.select.decide import is_held_out
-from aot_tune.select.learn_times import Times, learn_times
-from aot_tune.select.terms import columns_of
 from aot_tune.spec import Facts, Problem, Tiling, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -86,11 +83,6 @@ def test_a_tuned_problem_gets_what_was_measured_whatever_is_expected() -> None:
         assert found.regret == {name: 0.0}
 
 
-def test_a_survey_of_few_shapes_decides_nothing() -> None:
-    assert decided(survey_of(drawn(40, 1))).expected == ()
-    assert decided(survey_of(drawn(60, 1))).expected != ()
-
-
 def test_a_fifth_is_held_out_and_judged() -> None:
     problems = drawn(300, 1)
     survey = survey_of(problems)
@@ -135,15 +127,6 @@ def test_an_algorithm_for_one_problem_serves_that_alone() -> None:
     assert "algorithm" not in behind.kept
 
 
-def test_no_more_are_kept_of_a_kind_than_may_be() -> None:
-    survey = survey_of(drawn(200, 1))
-    few = decided(survey, limits=ChoiceLimits(regret=0.0, worst=0.0, variants=1))
-    assert len(few.kept) == 1
-    assert len(few.curves[()]) == 1
-    both = decided(survey, limits=ChoiceLimits(regret=0.0, worst=0.0, variants=2))
-    assert both.curves[()][1] < both.curves[()][0] == pytest.approx(few.curves[()][0])
-
-
 def test_kinds_have_variants_of_their_own() -> None:
     def kind_of(facts: Facts) -> tuple[tuple[str, int], ...]:
         return (("present.bias", facts["present.bias"]),)
@@ -157,23 +140,3 @@ def test_kinds_have_variants_of_their_own() -> None:
     found = decided(both, kind_of=kind_of)
     assert {(e.candidate, e.kind[0][1]) for e in found.expected} >= {("small", 0), ("large", 1)}
     assert ranked(found, "", GEMM.facts(problem(M=9, N=512, K=512, present=("bias",))), always)[0] == "large"
-
-
-def test_the_order_of_calls_and_variants_changes_no_bit_of_a_model() -> None:
-    problems = drawn(150, 3)
-    measured = {v: times_on(v, problems) for v in ("small", "middle", "large")}
-    order = np.random.default_rng(0).permutation(150)
-    other = {
-        v: Times([t.problems[i] for i in order], t.columns[order], t.logs[order], t.weights[order], t.form)
-        for v, t in reversed(measured.items())
-    }
-    assert learn_times(measured) == learn_times(other)
-
-
-def times_on(name: str, problems: list[Problem]) -> Times:
-    """Noisy times of a variant."""
-    noise, terms = random.Random(0), terms_of(GEMM, TILES[name], PROCESSORS)
-    logs = np.array([round(4096 * np.log2(time_of(name, p.dims, noise))) for p in problems])
-    weights = np.arange(len(problems)) % 60 + 2
-    columns = columns_of(terms, [GEMM.facts(p) for p in problems])
-    return Times([p.id for p in problems], columns, logs, weights, terms.form)

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from cublaslt_stand_in import build_stub
 
-from aot_tune.support.errors import SpecError
 from aot_tune.vendor import cublaslt
-from aot_tune.vendor.cublaslt import Product, serves
 
 KEYS = {"ALGO", "TILE", "STAGES", "SPLITK", "REDUCTION", "SWIZZLE", "CUSTOM", "INNER", "CLUSTER", "VERSION"}
 BIG = {"m": 256, "n": 4096, "k": 4096}
@@ -114,13 +112,6 @@ def test_what_the_librarys_own_list_names_comes_first(tmp_path: Path) -> None:
         assert all(places.index((named, tile)) < places.index((other, tile)) for tile in (5, 15, 20, 23))
 
 
-def test_limits_are_kept_and_answers_are_always_the_same(tmp_path: Path, stub: Path) -> None:
-    first = ask(tmp_path, stub, "--limit", "12", "--checks", "200", **BIG)
-    assert len(first["configs"]) == 12
-    assert first["checked"] <= 300
-    assert ask(tmp_path, stub, "--limit", "12", "--checks", "200", **BIG) == first
-
-
 def test_without_a_library_or_with_bad_input_it_says_so(tmp_path: Path, stub: Path) -> None:
     where = ("--library", str(stub / "libcublasLt.so.13"))
     answer, errors = run(tmp_path, [BIG], "--library", str(tmp_path / "none.so"), libraries=None)
@@ -131,12 +122,3 @@ def test_without_a_library_or_with_bad_input_it_says_so(tmp_path: Path, stub: Pa
         answer, errors = run(tmp_path, [wrong], *where, libraries=stub)
         assert answer is None
         assert errors.startswith("error: ")
-
-
-def test_epilogues_that_mean_the_same() -> None:
-    assert serves("none", residual=True)
-    assert serves("gelu_tanh", residual=False)
-    assert not serves("gelu_tanh", residual=True)
-    assert not serves("gelu", residual=False)
-    with pytest.raises(SpecError, match="epilogue"):
-        Product(m=1, n=1, k=1, activation="relu", residual=True)

@@ -11,7 +11,6 @@ import pytest
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.reference_results import logical_inputs
-from aot_tune.database import operator_digest
 from aot_tune.spec import (
     Attribute,
     Kernel,
@@ -71,12 +70,6 @@ def test_a_function_sees_what_was_drawn_before() -> None:
     assert (found["seq_lens"] >= found["query_lens"]).all()
     assert (found["seq_lens"] > found["query_lens"]).any()
     assert sorted(found["block_table"].ravel().tolist()) == list(range(40))
-
-
-def test_values_are_those_of_the_seed() -> None:
-    one, same, other = (inputs(paged(), seed) for seed in (1, 1, 2))
-    assert all(np.array_equal(one[n], same[n]) for n in one)
-    assert not np.array_equal(one["block_table"], other["block_table"])
 
 
 def test_a_call_has_dims_scalars_attributes_shape_and_arrays() -> None:
@@ -154,16 +147,6 @@ def test_functions_are_refused_where_they_are_declared() -> None:
         drawn(lambda rng: rng)  # type: ignore[arg-type, misc]
     with pytest.raises(SpecError, match="'block_table' has stride 0 on an axis, and a function draws its values"):
         paged(workload=(problem(B=4, P=40, Q=8, strides={"block_table": (0, 1)}),))
-
-
-def _other(rng: np.random.Generator, call: Any) -> Any:
-    return block_table(rng, call)
-
-
-def test_a_functions_source_is_part_of_the_operators_digest() -> None:
-    plain = operator_digest(paged())
-    assert operator_digest(paged()) == plain
-    assert operator_digest(paged(_other)) != plain
 
 
 def test_what_a_function_may_have_seen_stays_where_it_is() -> None:

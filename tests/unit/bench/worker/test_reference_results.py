@@ -116,17 +116,6 @@ def test_a_rectified_product_may_be_off_by_its_error_where_it_is_zero(tmp_path: 
     assert error(operator, truths, "out", exact) > 1e3
 
 
-def test_outputs_of_a_reference_are_in_the_declared_shape_and_read_only(tmp_path: Path) -> None:
-    operator, _, truths = truth(tmp_path, "rms_norm", R=3, D=8, present=["weight", "residual", "residual_out"])
-    assert set(truths) == {"out", "residual_out"}
-    for found, values in truths.values():
-        assert values.shape == (3, 8)
-        assert values.dtype == np.float64
-        assert not (tmp_path / "truth" / found.file).stat().st_mode & 0o222
-    assert not (tmp_path / "truth.partial").exists()
-    assert operator.name == "rms_norm"
-
-
 values = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 

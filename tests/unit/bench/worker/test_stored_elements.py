@@ -39,13 +39,6 @@ def test_floats_are_rounded_to_the_nearest_bf16() -> None:
     np.testing.assert_array_equal(stored_as(BF16, given[:9].astype(np.float64)), bf16_bits(given[:9]))
 
 
-@pytest.mark.parametrize("name", ["bf16", "f16", "f32"])
-def test_limits_are_torch_s(name: str) -> None:
-    torch = pytest.importorskip("torch")
-    info = torch.finfo(getattr(torch, dtype(name).torch))
-    assert limits_of(dtype(name)) == (info.eps, info.tiny, info.max)
-
-
 @pytest.mark.parametrize("name", ["bf16", "f16"])
 def test_inputs_are_drawn_in_their_dtype(name: str) -> None:
     softmax, on = load_operator(bundled_templates() / "softmax"), problem(R=3, D=70, dtypes={"T": name})

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from aot_tune.cli.main import main
 from aot_tune.compile import target_by_name
-from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, code_flags, fits
+from aot_tune.compile.cuda.gpu_targets import TARGETS, best_targets, fits
 from aot_tune.compile.cuda.nvcc import NvccToolchain
 from aot_tune.compile.cuda.toolkit import find_cutlass, find_nvcc
 from aot_tune.support.errors import ToolchainError
@@ -166,18 +164,6 @@ def test_something_else_than_nvcc(tmp_path: Path, answer: str) -> None:
     assert "nvcc" in caught.value.fix
 
 
-def test_a_failing_compiler_is_a_status(tmp_path: Path) -> None:
-    (tmp_path / "o").mkdir()
-    nvcc = toolkit(tmp_path / "t")
-    outcome = chain({"NVCC": str(nvcc)}).compile("", target_by_name("cuda-sm_80"), tmp_path / "o/object.o", 9)
-    assert outcome.status == "compile-failed"
-    assert "only answers" in outcome.log
-    nvcc.write_text(nvcc.read_text().replace("exit 1", "exit 0"))
-    outcome = chain({"NVCC": str(nvcc)}).compile("", target_by_name("cuda-sm_80"), tmp_path / "o/object.o", 9)
-    assert (outcome.status, outcome.lasting) == ("compile-failed", False)
-    assert "made no whole object" in outcome.log
-
-
 def test_cutlass_folders(tmp_path: Path) -> None:
     include = tmp_path / "site/cutlass_library/source/include"
     for folder in (include, tmp_path / "checkout/include"):
@@ -212,11 +198,6 @@ def test_the_best_targets_of_a_device(level: int) -> None:
     assert [t.name for t in best_targets([level, level])] == LEVELS[level]
 
 
-def test_two_models_have_the_targets_of_both_best_last() -> None:
-    assert [t.name for t in best_targets([90, 86])] == ["cuda-sm_86", "cuda-sm_90", "cuda-sm_90a"]
-    assert best_targets([]) == ()
-
-
 def test_what_runs_where() -> None:
     runs = {t.name: [n for n in LEVELS if t.runs_on(n)] for t in TARGETS}
     assert runs["cuda-ptx_80"] == [n for n in LEVELS if n >= 80]
@@ -227,20 +208,6 @@ def test_what_runs_where() -> None:
     assert runs["cuda-sm_100a"] == [100]
     assert runs["cuda-sm_120"] == [120, 121]
     assert target_by_name("cpu-x86-64-v2").runs_on(4)
-
-
-def test_facts_and_flags() -> None:
-    for target in TARGETS:
-        assert set(target.facts) == {"capability", "shared_bytes", "wgmma", "arch_specific"}
-        assert target.family == "cuda"
-        assert target.facts["arch_specific"] == target.name.endswith("a")
-    assert [t.name for t in TARGETS if t.facts["wgmma"]] == ["cuda-sm_90a"]
-    shared = {t.name: t.facts["shared_bytes"] for t in TARGETS}
-    assert shared["cuda-sm_80"] == 166912
-    assert shared["cuda-sm_90a"] == shared["cuda-sm_100"] == 232448
-    assert shared["cuda-sm_89"] == shared["cuda-sm_120a"] == shared["cuda-ptx_80"] == 101376
-    assert code_flags(BASELINE)[1] == "arch=compute_80,code=[sm_80,compute_80]"
-    assert code_flags(target_by_name("cuda-sm_120a"))[1] == "arch=compute_120a,code=sm_120a"
 
 
 @pytest.mark.parametrize(
@@ -283,17 +250,3 @@ def test_names_of_other_tools_are_met_with_ours(name: str, near: str) -> None:
     assert repr(name) in caught.value.what
     assert f"'{near}'" in caught.value.fix
     assert "semicolons" in caught.value.why
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-def test_a_build_tells_which_compiler_it_uses_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nvcc = shutil.which("nvcc")
-    arguments = ["configure", "--name", "ops", "--prefix", "p", "--header", "p.h", "--directory", str(tmp_path)]
-    arguments += ["--operator", "softmax", "--templates", "bundled", "--option", "AOT_TUNE_MODE=generic"]
-    assert main([*arguments, "--option", "AOT_TUNE_TARGETS=cuda-sm_90a;cpu"]) == 0
-    (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("aot_tune: compiler nvcc ")]
-    assert f": {nvcc}" in line
-    assert line.endswith(", the first on PATH") or "names it" in line
-    assert str(nvcc) not in (tmp_path / "plan.json").read_text()  # else a path of isolation would build all again
-    assert main([*arguments, "--option", "AOT_TUNE_TARGETS=cpu"]) == 0
-    assert "compiler nvcc" not in capsys.readouterr().out

@@ -6,15 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from pipelines import FAST, GENERIC, LOADED, evidence, measured, pool_of, session_of
+from pipelines import pool_of, session_of
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.measuring.measure import Measurer
-from aot_tune.pipeline.prune.by_similar_problem import Resemblances
-from aot_tune.pipeline.scheduling.screen_queue import Priority, queued_problems, screen_queued
 from aot_tune.pipeline.scheduling.tune import nothing_is_known
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
@@ -121,33 +119,6 @@ def test_a_second_interrupt_does_not_wait_for_what_a_device_is_busy_with(
         pool.each([(1, fails), (0, screens)])
     assert ended == [True]
     assert no_thread_left()
-
-
-def test_a_device_that_has_nothing_left_to_do_takes_what_others_have_not_begun() -> None:
-    """One long job costs no other device its time, whether the rest belongs to none yet or to the busy one."""
-    done, begun, rest = dict[int, list[int]](), threading.Event(), threading.Event()
-
-    def job(number: int, of: int, long: bool) -> Any:
-        def run(measurer: Measurer) -> None:
-            if long:
-                begun.set()
-            assert (rest if long else begun).wait(10)
-            done.setdefault(number, []).append(id(measurer))
-            if sum(map(len, done.values())) == of:
-                rest.set()
-
-        return run
-
-    with pool_of(2) as pool:
-        pool.each((n, job(n, 6, long=n == 0)) for n in range(7))
-        busy, other = done[0][0], done[1][0]
-        assert busy != other
-        assert all(ids == [other] for n, ids in done.items() if n)
-        begun.clear()
-        rest.clear()
-        pool.each((n, job(n, 7 + 6, long=n == 1)) for n in (1, 2, 3, 4, 5, 6, 0))
-        assert done[1] == [other, other]
-        assert all(ids[-1] == busy for n, ids in done.items() if n != 1)
 
 
 @pytest.mark.parametrize(
@@ -270,19 +241,3 @@ def test_workers_that_fail_elsewhere_too_end_all(why: str, devices: int) -> None
     with pytest.raises(WorkerError, match="hold"), pool_of(len(session.devices), session) as pool:
         pool.each((n, job(n)) for n in range(6))
     assert len({m for _, m in tried}) == len(tried) == devices
-
-
-def test_a_worker_that_fails_leaves_screens_to_others() -> None:
-    """Those that it has made are not made again."""
-    place = queued_problems([(LOADED, evidence(FAST, GENERIC))])[0]
-    place.others = [FAST, GENERIC]
-
-    class Failing:
-        def screen(self, _loaded: object, found: Any, problem: Any, entries: list[Any]) -> None:
-            assert entries == [FAST, GENERIC]
-            found.add(measured(FAST, problem, (1.0,)))
-            raise WorkerError("lost")
-
-    with pytest.raises(WorkerError, match="lost"):
-        screen_queued(place, Resemblances(place.evidence), Priority.OTHERS, lambda _: False, cast(Measurer, Failing()))
-    assert [*place.rivals, *place.others] == [GENERIC]

@@ -109,15 +109,3 @@ def test_what_fails_beside_others_is_run_again_alone(verify: Callable[..., Any])
     assert [(n, m.status) for n, m in done.found] == [(n, "oom" if n == 7 else "ok") for n in range(60)]
     assert [n for n in range(60) if tried.count(n) != 1] == [3, 5, 7]
     assert [alone[n] for n in (3, 7)] == [(0, [False, True, True])] * 2  # the first bench, when the others had left
-
-
-def test_a_fault_ends_the_others(verify: Callable[..., Any]) -> None:
-    def one(bench: Bench, _number: int) -> Measurement:
-        if bench is Bench.made[0]:
-            raise KeyboardInterrupt
-        assert bench.interrupted.wait(30)
-        raise WorkerError("its worker was killed")
-
-    with pytest.raises(KeyboardInterrupt):
-        verify(one)
-    assert all(b.left for b in Bench.made)

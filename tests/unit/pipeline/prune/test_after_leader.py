@@ -82,13 +82,6 @@ def test_code_without_assumptions_waits_for_the_code_with_them() -> None:
     assert waiting(evidence, plain) == []
 
 
-def test_what_may_still_be_beaten_is_not_followed_yet() -> None:
-    evidence, special, plain = entries()
-    measured(evidence, special)
-    assert to_compile(evidence, plain, {"N=16"}) == to_compile(evidence, plain, {"N=64"}) == []
-    assert to_compile(evidence, plain, {"another"}) == to_compile(evidence, plain) != []
-
-
 def test_what_is_kept_has_the_code_without_assumptions_beside_it() -> None:
     evidence, special, plain = entries()
     assert least_assuming(evidence) == {s.candidate.id: p.candidate.id for s, p in zip(special, plain, strict=True)}

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from overlapping import OPERATOR, TARGET, N, entry
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.prune.by_similar_problem import NEAR, NEAR_IN_A_RECORD, Resemblances
 from aot_tune.pipeline.records.lookup import Known
-from aot_tune.pipeline.scheduling.screen_queue import ScreenQueue
-from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import AddTensor, Attribute, Epilogue, Problem, Tensor, problem
 from aot_tune.spec.epilogue import Activate
 
@@ -44,7 +39,6 @@ RESEMBLING = dataclasses.replace(
     workload={"cuda": (FUSED_F16, PLAIN_F16, FUSED, PLAIN, LARGE_F16, LARGE)},
     kernels=KERNELS,
 )
-LOADED = cast(LoadedOperator, SimpleNamespace(operator=RESEMBLING, folder=Path()))
 OWN = {"slow_bf16_1": 100.0, "slow_bf16_2": 114.0, "slow_bf16_3": 116.0}
 TOLD = OWN | {"vendor_bf16_1": 300.0, "vendor_bf16_2": 350.0}
 """On one problem; of the library's third call nothing is known there."""
@@ -127,32 +121,6 @@ def test_nothing_is_passed_over_of_which_nothing_is_known(told: Told) -> None:
     assert told.passed(LARGE_F16, F16) == set()
     assert told.passed(PLAIN, [*TOLD, "generic_bf16_0"]) == set()
     assert told.evidence.passed_over == set()
-
-
-def test_what_was_passed_over_for_a_candidate_that_fails_then_is_tried(told: Told) -> None:
-    """The best of bf16 is wrong in f16, which shows as late as on the last problem."""
-    told.times(LARGE, TOLD)
-    told.compiled()
-    queue, asked = ScreenQueue([(LOADED, told.evidence)]), list[tuple[Problem, str]]()
-
-    def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry]) -> None:
-        for symbol in (e.rendered.symbol for e in tried):
-            asked.append((where, symbol))
-            wrong = (where, symbol) == (LARGE_F16, "slow_f16_1")
-            told.times(where, {symbol: 90.0}, "wrong-result" if wrong else "ok")
-
-    member = SimpleNamespace(screen=screen, spare=lambda *_: None)
-    pool = cast(Any, SimpleNamespace(each=lambda jobs, *_: [job(member) for _, job in jobs]))
-    queue.add(told.entries[s] for s in F16[:3])
-    queue._places = [p for p in queue._places if p.problem in (PLAIN_F16, LARGE_F16)]
-    queue.screen(pool, lambda _: False)
-    both = ("slow_f16_1", "slow_f16_2")
-    assert sorted(asked, key=str) == sorted([(p, s) for p in (PLAIN_F16, LARGE_F16) for s in both], key=str)
-    assert queue
-    asked.clear()
-    queue.screen(pool, lambda _: False)
-    assert sorted(s for _, s in asked) == ["slow_f16_3", "slow_f16_3"]
-    assert not queue
 
 
 def test_a_record_lacks_what_was_passed_over(told: Told) -> None:

@@ -42,17 +42,6 @@ def test_what_runs_when_the_budget_ends_is_stopped_again_and_again(no_thread_lef
     assert no_thread_left()
 
 
-def test_a_budget_that_is_extended_ends_later() -> None:
-    stopped: list[float] = []
-    budget = Budget(0.2)
-    begun = time.monotonic()
-    with ended_with(budget, lambda: stopped.append(time.monotonic() - begun)):
-        budget.extend(0.4)
-        while not stopped:
-            time.sleep(0.01)
-    assert stopped[0] >= 0.6
-
-
 class Held(Bench):
     """A bench that has workers, and nothing else."""
 
@@ -111,14 +100,6 @@ def test_what_failed_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = measurer(monkeypatch, bench, seconds=10.0)
     one.screen(LOADED, found, ONE, [FAST])
     assert found.failed(FAST.candidate.id)
-
-
-def test_a_time_that_came_with_the_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found = StillBench(), evidence(FAST, GENERIC)
-    one, pending = measurer(monkeypatch, bench, seconds=1.0)
-    one.screen(LOADED, found, ONE, [FAST, GENERIC])
-    assert list(found.measurements[ONE.id]) == [FAST.candidate.id]
-    assert pending.durations.screening["scale"].count == 1
 
 
 @pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])

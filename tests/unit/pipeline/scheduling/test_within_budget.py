@@ -194,17 +194,6 @@ def test_with_enough_time_everything_is_measured_and_raced_once(monkeypatch: pyt
     assert not world.pending.anything
 
 
-def test_generic_variants_are_verified_first_and_on_their_smallest_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = World(1000.0).tune(monkeypatch).log
-    assert [line for line in log if line.startswith("screen")][:2] == [
-        "screen a_generic_0 N=10",
-        "screen b_generic_0 N=10",
-    ]
-    others = [i for i, line in enumerate(log) if "_generic_" in line and line.startswith("screen")][2:]
-    assert len(others) == 3
-    assert min(others) > log.index("finish")
-
-
 @pytest.mark.parametrize("seconds", [9.0, 15.0, 25.0, 40.0])
 def test_nothing_begins_that_what_was_seen_says_ends_too_late(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(seconds).tune(monkeypatch)
@@ -235,12 +224,6 @@ def test_the_heaviest_problem_is_begun_first(heavy: str, monkeypatch: pytest.Mon
     assert tried(world.log).index(heavy) <= tried(plain.log).index(heavy)
     cut = len(tried(plain.log)) // 2
     assert tried(world.log)[:cut].count(heavy) >= tried(plain.log)[:cut].count(heavy)
-
-
-def test_equal_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"a": (10, 1000, 10**7), "b": (10, 10**6)}
-    same = {name: {f"N={n}": 7.0 for n in found} for name, found in sizes.items()}
-    assert World(40.0, weights=same).tune(monkeypatch).log == World(40.0).tune(monkeypatch).log
 
 
 def test_problems_without_any_time_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,24 +118,6 @@ def test_a_rotation_that_is_read_faster_than_memory_is_not_cold(
     assert engine.asked == asked + 1  # of one memory there is no need to know twice
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no such kernel\nmore"), torch.OutOfMemoryError("out")])
-def test_a_probe_that_fails_says_so_and_is_not_tried_again(error: Exception) -> None:
-    engine = Reader(1.0, error=error)
-    probes = Probes(engine, POLICY)
-    for _ in range(3):
-        assert probes.rotation(copies(4, L2), L2) == ""
-    assert engine.asked == 1
-    assert (
-        probes.said
-        == f"the read probe of the GPU does not work here: {type(error).__name__}: {str(error)[:3]}"
-        + (str(error).partition("\n")[0][3:])
-    )
-    for _ in range(3):
-        assert probes.clock_mhz() == 0.0
-    assert engine.asked == 2
-    assert "clock probe" in probes.said
-
-
 def test_a_fault_of_the_device_is_not_hidden() -> None:
     probes = Probes(Reader(1.0, error=FaultError(700, "")), POLICY)
     with pytest.raises(FaultError):

@@ -133,12 +133,6 @@ def test_times_of_calls_that_leave_nothing_in_the_graph_are_none(bed: Bed, build
         assert (reply.status, reply.reason) == ("suspicious", "launches nothing on the stream that it is given")
 
 
-def test_who_asks_for_no_workspace_is_given_none(bed: Bed, build: Any) -> None:
-    key = bed.name(SMALL)
-    bed.load(build("if (workspace) return 9;", workspace="0"))
-    assert bed.ask(messages.Verify(handle="one", keys=(key,))).status == "ok"
-
-
 def test_errors_of_functions_are_failures_and_the_worker_lives_on(bed: Bed, build: Any) -> None:
     key = bed.name(SMALL)
     bed.load(build(REFUSES))
@@ -183,17 +177,6 @@ def test_small_integers_must_be_right_to_the_last_bit(bed: Bed, build: Any, dtyp
         assert wrong.status == ("wrong-result" if integers else "ok"), wrong
     assert "1 of 481 elements are wrong" in wrong.reason
     assert wrong.reason.endswith("small integers)")
-
-
-def test_integers_whose_sums_are_not_exact_are_refused(bed: Bed) -> None:
-    path = bed.folder / "operator.py"
-    text = path.read_text().replace('name="axpb",', 'name="axpb",\n    exact=IntegerSums(1, thinned="x"),')
-    text = text.replace("import Attribute, ", "import Attribute, IntegerSums, ")
-    for factor, why in (("200 * call.x", "has sums of up to 1"), ("0.125 * call.x", "has fractions")):
-        path.write_text(text.replace("2 * call.x", factor))
-        bed.session._operators.clear()
-        with pytest.raises(ValueError, match=f"'y' {why}"):
-            bed.name(problem(R=13, D=37, dtypes={"T": "bf16"}), integers=True)
 
 
 def test_special_values_and_many_problems_at_once(bed: Bed, build: Any) -> None:
@@ -247,21 +230,6 @@ def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed
     assert all(s.storages["w"].data_ptr() % 512 == 0 for s in sets)
     assert len(state.cold()) == len(sets)
     assert state.exact().storages["w"].data_ptr() % 128 == 64
-
-
-def test_outputs_that_are_declared_cold_rotate_too(bed: Bed, build: Any) -> None:
-    path = bed.folder / "operator.py"
-    text = path.read_text()
-    assert "output=True" in text
-    path.write_text(text.replace("output=True", "output=True, cold=True"))
-    key = bed.name(problem(R=1, D=4096))
-    sets = bed.session._state(key).rotation()
-    size = sum(int(storage.numel()) for storage in sets[0].cold())
-    assert len({s.storages["y"].data_ptr() for s in sets}) == len(sets) == -(-4 * (1 << 16) // size) > 1
-    assert len({s.storages["x"].data_ptr() for s in sets}) == 1
-    bed.load(build(GOOD))
-    timed = bed.ask(messages.Screen(handle="one", key=key))
-    assert timed.status == "ok", timed.reason
 
 
 @pytest.mark.parametrize("failures", [1, 2])
