@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import shutil
 import subprocess
@@ -22,9 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One source for four targets."""
+    """One source for two targets."""
     top = tmp_path_factory.mktemp("objects")
-    targets = ("cuda-ptx_80", "cuda-sm_80", "cuda-sm_90a", "cuda-sm_120a")
+    targets = ("cuda-sm_80", "cuda-sm_90a")
     return {t: compiled(source(f"f_{t[-3:].strip('_')}"), t, top / t)[0] for t in targets}
 
 
@@ -63,17 +62,12 @@ def test_only_the_baseline_holds_ptx(tmp_path: Path) -> None:
         assert len(architectures(path)) == 1
 
 
-@pytest.mark.parametrize("target", ["cuda-sm_80", "cuda-ptx_80"])
-def test_equal_sources_give_equal_objects_anywhere_and_at_any_time(
-    tmp_path: Path, objects: dict[str, Path], target: str
-) -> None:
-    want = hashlib.sha256(objects[target].read_bytes()).hexdigest()
-    for folder in ("again", "deep/er $x π, y"):
-        path, _ = compiled(source(f"f_{target[-3:].strip('_')}"), target, tmp_path / folder)
-        data = path.read_bytes()
-        assert hashlib.sha256(data).hexdigest() == want
-        assert str(tmp_path).encode() not in data
-        assert b"tmpxft" not in data
+def test_equal_sources_give_equal_objects_anywhere_and_at_any_time(tmp_path: Path, objects: dict[str, Path]) -> None:
+    path, _ = compiled(source("f_80"), "cuda-sm_80", tmp_path / "deep/er $x π, y")
+    data = path.read_bytes()
+    assert data == objects["cuda-sm_80"].read_bytes()
+    assert str(tmp_path).encode() not in data
+    assert b"tmpxft" not in data
 
 
 def defined(path: Path, *options: str) -> set[str]:

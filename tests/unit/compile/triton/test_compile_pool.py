@@ -122,16 +122,16 @@ def test_variables_that_a_module_sets_are_for_its_own_functions(
 ) -> None:
     """Else code would depend on which kernels a worker had compiled before."""
     made = []
-    for function in ("odd.py:product", "settings.py:exact", "odd.py:product", "settings.py:exact", "odd.py:product"):
+    for function in ("odd.py:product", "settings.py:exact", "odd.py:product"):
         asked = compile_request(search, tmp_path, function)
         asked = msgspec.structs.replace(asked, recipe=msgspec.structs.replace(asked.recipe, constexprs={"BLOCK": 64}))
         reply, _ = pool.compile(setup_of(search), asked, 120)
         assert reply.image is not None, reply.error
         made.append((reply.image.registers, reply.image.size))
-        fails = msgspec.structs.replace(asked.recipe, function="triton_functions/settings_fails.py:f")
-        reply, _ = pool.compile(setup_of(search), msgspec.structs.replace(asked, recipe=fails), 120)
-        assert "no device" in reply.error
-    assert made[0] == made[2] == made[4] != made[1] == made[3]
+    fails = msgspec.structs.replace(asked.recipe, function="triton_functions/settings_fails.py:f")
+    reply, _ = pool.compile(setup_of(search), msgspec.structs.replace(asked, recipe=fails), 120)
+    assert "no device" in reply.error
+    assert made[0] == made[2] != made[1]
 
 
 @EACH_TRITON
