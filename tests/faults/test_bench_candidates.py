@@ -166,7 +166,7 @@ def test_a_candidate_that_is_unsteady_only_while_it_is_timed_is_found(steady_bed
 def test_a_candidate_that_goes_wrong_later_is_found_after_timing(bed: Any) -> None:
     measured = bed.screen("later", tune_checks=False)
     assert measured.status == "wrong-result"
-    assert re.search(r"y\[0, 0\]: got .*after \d{3,} timed calls", measured.reason), measured.reason
+    assert re.search(r"y\[0, 0\]: got .*after \d+ timed calls", measured.reason), measured.reason
 
 
 @pytest.mark.alone
