@@ -99,14 +99,6 @@ def test_a_reference_that_takes_too_much_memory_says_what_to_do(worn_bed: Bed) -
     assert worn_bed.screen("good").status == "ok"
 
 
-def test_surveyed_candidates_are_timed_and_compared(worn_bed: Bed) -> None:
-    names = ("good", "half", "segfault", "good")
-    found = worn_bed.survey(*names, R=33, D=129)
-    assert [m.status for m in found] == ["ok", "wrong-result", "crashed", "ok"], [m.reason for m in found]
-    assert found[0].ns is not None
-    assert worn_bed.survey("good", R=7, D=7)[0].status == "ok"
-
-
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("library")
@@ -117,9 +109,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_libraries_stay_loaded_once_a_worker_died_as_one_went_and_bad_ones_are_told(
-    bed: Bed, library: Path
-) -> None:
+def test_libraries_stay_loaded_once_a_worker_died_as_one_went_and_bad_ones_are_told(bed: Bed, library: Path) -> None:
     """Else each variant of a library would cost a worker, which takes seconds to start on a GPU."""
     for variant in ("one", "two", "three", "four"):
         found = verify_linked(

@@ -253,8 +253,7 @@ def test_no_sum_of_small_integers_is_rounded_and_the_last_term_counts(
         assert used.all()  # no term of a sum is 0 in all elements of the output
 
 
-@pytest.mark.parametrize("name", ["gemm", "batched_gemm"])
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize(("name", "dtype"), [("gemm", "f32"), ("gemm", "bf16"), ("batched_gemm", "f16")])
 def test_every_bundled_product_has_one_check_on_integers_that_is_long_and_odd(name: str, dtype: str) -> None:
     op = load_operator(bundled_templates() / name)
     for kernel in op.kernels:
