@@ -54,7 +54,7 @@ def orders(terms: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("dims", [(64, 64, 64), (1, 4096, 1024), (3, 5, 7), (1, 1, 1), (2, 8, 4096)])
+@pytest.mark.parametrize("dims", [(64, 64, 64), (3, 5, 7), (1, 1, 1), (2, 8, 4096)])
 def test_products_summed_in_any_order_pass_and_spoiled_ones_do_not(tmp_path: Path, dims: tuple[int, int, int]) -> None:
     m, n, k = dims
     operator, check, truths = truth(tmp_path, "gemm", M=m, N=n, K=k)

@@ -76,7 +76,7 @@ def test_what_rounds_to_the_dtype_passes_and_what_is_further_off_does_not(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["bf16", "f16"])
-@pytest.mark.parametrize("operator", ["softmax", "rms_norm", "layer_norm", "silu_mul"])
+@pytest.mark.parametrize("operator", ["softmax", "layer_norm"])
 def test_tolerances_are_those_on_a_gpu(tmp_path: Path, operator: str, name: str) -> None:
     torch = pytest.importorskip("torch")
     from aot_tune.bench.worker.cuda.truth import read_limits, write_limits
