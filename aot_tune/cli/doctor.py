@@ -16,6 +16,7 @@ from aot_tune.compile.cuda.visible_gpus import DeviceQuery, check_ready, install
 from aot_tune.plan.options import OPTIONS, misspelt
 from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.errors import AotTuneError, CacheError
+from aot_tune.support.memory_limits import memory_text
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def examine() -> Examination:
         sandbox=features(),
         jobs=jobs.count,
         jobs_reason=jobs.reason,
+        memory=memory_text(),
         cache=cache,
         options=tuple(option_lines(os.environ)),
         problems=sum(one is not None and one.stops for one in troubles),

@@ -100,6 +100,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: dict[str, int]
     jobs: int
     jobs_reason: str
+    memory: str
     cache: CacheFound
     options: tuple[str, ...]
     problems: int
@@ -123,6 +124,7 @@ def examination_lines(found: Examination, *, verbose: bool) -> Iterator[str]:
         yield f"device     {device.name}"
         yield from (f"             {key} {value}" for key, value in (device.identity.items() if verbose else ()))
     yield f"sandbox    {_sandbox(found.sandbox, verbose)}"
+    yield f"memory     {found.memory}"
     yield f"compiles   {found.jobs_reason}"
     yield from cache_lines(found.cache)
     yield from (f"options    {line}" for line in found.options)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile.author_options import link_words, option_flags, real_include
+from aot_tune.compile.cpu_levels import cpu_level
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
 from aot_tune.compile.local_symbols import binutils, localize, public_functions
@@ -38,7 +39,7 @@ from aot_tune.support.kernel_features import has_tiles
 from aot_tune.support.run_program import Finished, key_environment, run
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["TOOLCHAIN", "CxxToolchain", "cpu_level"]
+__all__ = ["TOOLCHAIN", "CxxToolchain"]
 
 FLAGS = (
     "-std=c++17",
@@ -60,13 +61,6 @@ FLAGS = (
 _LISTING = 4 << 20
 """The most bytes of a list of included files that is kept. In large libraries there are thousands of files."""
 
-_LEVELS = (
-    (2, "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
-    (3, "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
-    (4, "avx512f avx512bw avx512cd avx512dq avx512vl"),
-    (5, "avx512_bf16"),
-    (TILES_LEVEL, "amx_tile amx_bf16 amx_int8"),
-)
 _BF16 = ("-mavx512bf16",)
 _MORE = {"bf16": _BF16, "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")}
 """Flags for what is above x86-64-v4, in addition to its own."""
@@ -90,24 +84,6 @@ _TARGETS = (
     _target("-v4-bf16", 5, 64, 32, bf16_dot=1),
     _target("-v4-amx", TILES_LEVEL, 64, 32, bf16_dot=1, tiles=1),
 )
-
-
-def cpu_level(cpuinfo: str) -> int:
-    """The level of the highest target whose features all processors in /proc/cpuinfo's text have.
-
-    It is 1 to 4 for the x86-64 levels, 5 for v4 with AVX512-BF16, and 6 with AMX in addition. 0 on another
-    architecture.
-    """
-    rows = [set(line.partition(":")[2].split()) for line in cpuinfo.splitlines() if line.startswith("flags")]
-    if not rows or "lm" not in rows[0]:
-        return 0
-    flags = set.intersection(*rows)
-    level = 1
-    for number, words in _LEVELS:
-        if not flags.issuperset(words.split()):
-            break
-        level = number
-    return level
 
 
 class CxxToolchain(Toolchain):

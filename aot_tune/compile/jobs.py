@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.support.control_groups import control_groups, core_limits, number_in
+from aot_tune.support.control_groups import control_groups, core_limits
 from aot_tune.support.errors import OptionError
+from aot_tune.support.memory_limits import free_memory
 
 __all__ = ["MEMORY_PER_COMPILE", "Jobs", "Room", "parallel_compiles"]
 
@@ -82,38 +83,10 @@ def parallel_compiles(environ: Mapping[str, str], *, root: Path = Path("/"), mem
             if not text.isdecimal() or int(text) < 1:
                 raise OptionError(f"{name}={text!r} is not a positive integer", fix=f"set {name} to 1 or more")
             return Jobs(count=int(text), reason=f"{text} compilers at a time ({name})", memory=memory)
-    groups = control_groups(root)
-    cores = min([len(os.sched_getaffinity(0)), *core_limits(groups)])
-    free = min([*_free_memory(root), *_memory_limits(groups)], default=cores * memory)
+    cores = min([len(os.sched_getaffinity(0)), *core_limits(control_groups(root))])
+    known = free_memory(root)
+    free = cores * memory if known is None else known
     count = max(1, min(cores, free // memory))
     each = f", {memory / 2**30:.1f} GiB each" if count < cores else ""
     reason = f"{count} compilers at a time ({cores} cores, {free / 2**30:.1f} GiB free{each}; AOT_TUNE_JOBS changes it)"
     return Jobs(count=count, reason=reason, memory=memory, free=free)
-
-
-def _memory_limits(groups: list[Path]) -> list[int]:
-    limits = []
-    for group in groups:
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            most = number_in(group / limit)
-            if most is not None and most < 1 << 60:
-                taken = max(0, (number_in(group / used) or 0) - _file_cache(group))
-                limits.append(max(0, most - taken))
-    return limits
-
-
-def _file_cache(group: Path) -> int:
-    """Bytes of cached files. They count as used, but are freed when memory is needed."""
-    try:
-        rows = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
-        return int(rows.get("total_inactive_file") or rows.get("inactive_file") or 0)
-    except (OSError, ValueError):
-        return 0
-
-
-def _free_memory(root: Path) -> list[int]:
-    try:
-        rows = (root / "proc/meminfo").read_text().splitlines()
-    except OSError:
-        return []
-    return [int(r.split()[1]) * 1024 for r in rows if r.startswith("MemAvailable:")]

@@ -22,6 +22,7 @@ from aot_tune.database.match_records import (
     match_measurements,
     missing_problems,
     nearest_databases,
+    told_ties,
 )
 from aot_tune.database.measurement_store import MeasurementStore, OperatorStore
 from aot_tune.database.merge_records import measured_before, merge, update, without
@@ -55,6 +56,7 @@ __all__ = [
     "problem_key",
     "rounded",
     "save_database",
+    "told_ties",
     "update",
     "without",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
+from aot_tune.compile.cpu_levels import cpu_level
 from aot_tune.database.database_records import OperatorDatabase
 from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem
@@ -20,7 +22,12 @@ __all__ = [
     "match_measurements",
     "missing_problems",
     "nearest_databases",
+    "told_ties",
 ]
+
+_CACHE = re.compile(r"L\d+d?=(\d+)([KMG])")
+_KIB = {"K": 1, "M": 1 << 10, "G": 1 << 20}
+_NUMBERS = {2: "two", 3: "three"}
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,14 +110,51 @@ def is_of(device: Device, pattern: str) -> bool:
 
 
 def nearest_databases(databases: Sequence[OperatorDatabase], operator: str, device: Device) -> list[OperatorDatabase]:
-    """Databases of an operator, the best fit first: this very device, the same name, the same family, then by slug.
+    """Databases of an operator, nearest first: this very device, the same name, the same architecture, the rest.
 
-    Other families are left out.
+    Among equals the nearer count of SMs or cores comes first, on CPUs then the nearer size of the caches, then the
+    slug. An architecture is a GPU's capability, or a CPU's level of instructions. A name counts only with the same
+    architecture, because a CPU's name can be as vague as "AMD EPYC". Other families are left out.
     """
     fitting = [d for d in databases if d.operator == operator and d.device.family == device.family]
-    return sorted(
-        fitting, key=lambda d: (d.device.digest != device.digest, d.device.name != device.name, d.device.slug)
+    return sorted(fitting, key=lambda d: (_distance(device, d.device), d.device.slug))
+
+
+def told_ties(databases: Sequence[OperatorDatabase], operators: Iterable[str], device: Device) -> list[str]:
+    """Lines about records of other devices of which none is nearer to this device, if one of them is where to begin."""
+    tied: dict[tuple[str, ...], None] = {}
+    for operator in operators:
+        near = nearest_databases(databases, operator, device)
+        slugs = [d.device.slug for d in near if _distance(device, d.device) == _distance(device, near[0].device)]
+        if len(slugs) > 1:
+            tied[tuple(slugs)] = None
+    return [
+        f"{_NUMBERS.get(len(slugs), len(slugs))} records are equally near: {', '.join(slugs[:-1])} and {slugs[-1]}; "
+        f"{slugs[0]} is taken; AOT_TUNE_DEVICE names another"
+        for slugs in tied
+    ]
+
+
+def _distance(device: Device, other: Device) -> tuple[int, ...]:
+    """How unlike two devices of a family are, in order of weight."""
+    if other.digest == device.digest:
+        return ()  # nothing is nearer
+    ours, theirs = _shape(device), _shape(other)
+    return (
+        ours[0] != theirs[0],
+        other.name != device.name,
+        *(abs(a - b) for a, b in zip(ours[1:], theirs[1:], strict=True)),
     )
+
+
+def _shape(device: Device) -> tuple[int, int, int]:
+    """A device's architecture, its SMs or cores, and the KiB of a CPU's caches for data."""
+    facts = device.identity
+    if device.family == "cpu":
+        flags = f"flags: lm pni {facts.get('flags', '')}"  # an identity does not hold these two
+        caches = _CACHE.findall(str(facts.get("caches", "")))
+        return cpu_level(flags), int(facts.get("cores", 0)), sum(int(n) * _KIB[unit] for n, unit in caches)
+    return int(facts.get("capability", 0)), int(facts.get("sm_count", 0)), 0
 
 
 def _whole_refusal(database: OperatorDatabase, device: str, policy: str, contract: str) -> str:

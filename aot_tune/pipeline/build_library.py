@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from aot_tune.database import deciding, told_ties
 from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
@@ -95,10 +96,9 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
         _without_failed(session)
     if plan.options.mode in ("generic", "compile"):
         evidence = {name: [] for name in session.operators}
-    elif plan.options.replays:
-        evidence = replay_all(session)
     else:
-        evidence = tune_plan(session)
+        _tell_ties(session)
+        evidence = replay_all(session) if plan.options.replays else tune_plan(session)
     tuned = session.progress.now() if session.tuned is None else session.tuned
     generics: dict[str, list[Entry]] = {}
     chosen: dict[str, list[Chosen]] = {}
@@ -123,9 +123,16 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     if plan.options.mode in ("auto", "tune"):
         shipped = {name: found for name, found in evidence.items() if name in session.operators}
         recorded = save_records(session, shipped)
-        if not session.failures:  # the next build tries again what failed
+        if not (session.failures or session.too_large):  # the next build tries again what failed
             repeats.keep(directory, (checks, *files), shipped, recorded)
     return report
+
+
+def _tell_ties(session: Session) -> None:
+    """Say which record a build begins with, or replays, if another one is as near to a device."""
+    records = deciding(session.databases, session.options.device)
+    for line in dict.fromkeys(line for d in session.devices for line in told_ties(records, session.operators, d)):
+        session.progress.line(line)
 
 
 def _without_failed(session: Session) -> None:

@@ -124,6 +124,7 @@ class Evidence:
     fresh: dict[str, set[str]] = field(default_factory=dict)
     passed_over: set[tuple[str, str]] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
+    too_large: set[str] = field(default_factory=set)
     surveyed: SurveyedTimes = field(default_factory=SurveyedTimes)
     began: dict[str, str] = field(default_factory=dict)
     note: str = ""
@@ -149,6 +150,12 @@ class Evidence:
             f"not tuned for {self.target.name}, the generic variant serves: AOT_TUNE_FILTER names no kernel there"
         )
 
+    def leave_problem_out(self, problem: str) -> None:
+        """Measure nothing more on a problem, and forget what is known of it: there is no memory for it here."""
+        self.too_large.add(problem)
+        self.measurements.pop(problem, None)
+        self.race_done(problem)
+
     def remark(self, note: str) -> None:
         """Set the remark for the report, unless there is one already."""
         self.note = self.note or note
@@ -173,7 +180,8 @@ class Evidence:
     @property
     def workload(self) -> tuple[Problem, ...]:
         """The problems worth tuning on the target."""
-        return () if self.left_out else self.operator.workload_for(self.target.family)
+        known = () if self.left_out else self.operator.workload_for(self.target.family)
+        return tuple(p for p in known if p.id not in self.too_large) if self.too_large else known
 
     @property
     def weights(self) -> dict[str, float]:

@@ -29,7 +29,7 @@ from aot_tune.compile import (
 )
 from aot_tune.compile.batches import Task
 from aot_tune.compile.jobs import Jobs
-from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, load_databases
+from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, deciding, load_databases
 from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds, idle_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -68,7 +68,8 @@ class Session:
     """A build's working state. Close it to prune and release the caches.
 
     `budget` is for the whole build, `turn` for the target that is tuned now. `tuned` is when the last target was done,
-    by the clock of `progress`; None if nothing was measured. `older` is the target for older CPUs, if any. `links` is
+    by the clock of `progress`; None if nothing was measured. `too_large` says which problems are left out for lack of
+    memory. `older` is the target for older CPUs, if any. `links` is
     False if the build makes records only. `executor` has other machines, if the build uses any.
     """
 
@@ -104,6 +105,7 @@ class Session:
         self._kept = 0.0
         self.checks = Checks()
         self.failures = Failures(progress.line)
+        self.too_large: dict[str, None] = {}
         self.tuned: float | None = None
         self.threads = plan.options.threads or usable_cores()
         here = devices if executor is None else executor.devices
@@ -154,6 +156,12 @@ class Session:
     def leave_out(self, device: Device) -> None:
         """Measure nothing more on a device."""
         self.devices = [d for d in self.devices if d is not device]
+
+    def leave_problem_out(self, why: str) -> None:
+        """Say once which problem is not measured for lack of memory. The report says it too."""
+        if why not in self.too_large:
+            self.too_large[why] = None
+            self.progress.line(f"NOTE {why}")
 
     def leave_failed_out(self) -> None:
         """Build the library without the operators that failed."""
@@ -207,6 +215,10 @@ class Session:
         """Whether there is a committed record of this very device and policy. Then `auto` uses its measurements."""
         policy = self.policy_of(device.family).digest
         return any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in self.databases)
+
+    def _known(self, device: Device) -> list[OperatorDatabase]:
+        """The records that say where a device's search begins. AOT_TUNE_DEVICE may name those of other devices."""
+        return self.databases if self.is_recorded(device) else deciding(self.databases, self.options.device)
 
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
         """The kernels, without generic ones, that have a toolchain for a target's family.
@@ -275,7 +287,9 @@ class Session:
             limit = effort_limit(self.options.effort, guesses)
             device = self.device_for(target)
             policy = self.policy_of(target.family).digest
-            elsewhere = [] if device is None else winners_elsewhere(self.databases, operator, kernel, device, policy)
+            elsewhere = (
+                [] if device is None else winners_elsewhere(self._known(device), operator, kernel, device, policy)
+            )
             self._strategies[key] = make_strategy(space, kernel.order, limit, transfer=elsewhere)
         return self._strategies[key]
 

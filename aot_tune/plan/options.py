@@ -80,8 +80,8 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_SURVEY",
         "",
         "how many shapes of each kind of calls to survey: the best candidates are timed on them, so that calls outside "
-        "the workload get the right variant too. 0 is none. Empty is 0 for the effort `quick`, 200 within 90 s for "
-        "`default`, else 800",
+        "the workload get the right variant too. 0 is none. Empty is 0 for the effort `quick`, else 800. For "
+        "`default` it is 200 within 90 s, on a CPU what fits into 20 s ([dispatch.md](../dispatch.md))",
     ),
     Option(
         "AOT_TUNE_MAX_REGRET",

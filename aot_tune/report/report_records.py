@@ -13,6 +13,7 @@ __all__ = [
     "CandidateRow",
     "DispatchMap",
     "DroppedCandidate",
+    "MemoryPeak",
     "OperatorReport",
     "ProblemRow",
     "RaceRunner",
@@ -265,12 +266,20 @@ class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
 
 
+class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """The most bytes that one process of a kind has held during a build."""
+
+    what: str
+    bytes: int
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole build. `notes` are lines that nobody should miss.
 
     `policy` names the measurement policies. `measuring` describes each in lines, of which the first names it.
     `workload` has a line for each workload file. `spent` says where the time of a build went, if it measured. It is
-    empty otherwise, so that a build that measures nothing gives the same report every time.
+    empty otherwise, so that a build that measures nothing gives the same report every time. So is `memory`, which has
+    the control group as a whole if it is limited, and the kinds of processes, the largest first.
     """
 
     library: str
@@ -284,4 +293,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     measuring: tuple[tuple[str, ...], ...] = ()
     workload: tuple[str, ...] = ()
     spent: tuple[TimeSpent, ...] = ()
+    memory: tuple[MemoryPeak, ...] = ()
     schema: int = SCHEMA

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from aot_tune.report.code_resources import format_resources
-from aot_tune.report.report_records import OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.report_records import MemoryPeak, OperatorReport, ProblemRow, Report, VariantRow
 from aot_tune.report.report_words import (
     curve_lines,
     format_time,
@@ -20,6 +20,7 @@ from aot_tune.report.report_words import (
     tried_text,
     use_text,
 )
+from aot_tune.support.memory_limits import size_text
 
 __all__ = ["columns", "format_report"]
 
@@ -43,11 +44,17 @@ def format_report(report: Report, *, failures: int = 5, candidates: bool = False
     tuned = any(one.tried for one in report.operators)  # else nothing was timed
     for name, *words in (report.measuring or ((report.policy,),)) if tuned else ():
         lines += [f"policy    {name}", *(line for text in words for line in _wrapped(text))]
+    lines += [f"memory    at most {_held(report.memory)}"] if report.memory else []
     lines += [f"NOTE      {note}" for note in report.notes]
     for one in report.operators:
         lines += ["", *_operator(one, failures)]
         lines += ["  " + line for line in _candidates(one)] if candidates and one.candidates else []
     return "\n".join(lines) + "\n"
+
+
+def _held(peaks: Sequence[MemoryPeak]) -> str:
+    """How much each kind of process held."""
+    return ", ".join(f"{size_text(peak.bytes)} in {peak.what}" for peak in peaks)
 
 
 def _operator(one: OperatorReport, failures: int) -> list[str]:

@@ -75,21 +75,26 @@ def select(
             those of the workload. It is tried after those that were chosen, and before the generic variant.
         alike: problem that was not measured to the problem most like it. What is fast on that one counts as fast here,
             if it serves. `facts` has the facts of both.
-        survey: times on drawn shapes. They also decide which variants are kept and how other calls are decided.
+        survey: times on drawn shapes. They also decide which variants are kept and how other calls are decided. If
+            there are too few for expected times, the tree learns from them too.
         kind_of: facts of a call with their values. Calls of one kind, with equal values, have their own variants.
         bound: with a survey, candidates for single problems, such as a vendor's algorithms. They serve only problems on
             which they are ahead of all that is kept, and count towards no limit.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
-    survey = of_enough_shapes(survey, kind_of)
+    survey, few = of_enough_shapes(survey, kind_of), survey
+    taught: Costs = {}
     if survey is not None:
         rows = {p: _filled(row, survey.costs.get(p, {})) for p, row in rows.items()}
         survey = replace(survey, costs={p: row for p, row in sorted(survey.costs.items()) if row and p not in rows})
+    elif few is not None:
+        facts = {**few.facts, **facts}
+        taught = {p: _about(row) for p, row in sorted(few.costs.items()) if row and p not in rows}
     surveyed = survey.costs if survey is not None else {}
     limits = limits or (SURVEYED if surveyed else ChoiceLimits())
     known = {**facts, **(survey.facts if survey is not None else {})}
     bound = bound if surveyed else frozenset()
-    free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed}.items()}
+    free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed, **taught}.items()}
     by_kinds = surveyed or limits.variants is not None or limits.bytes is not None
     by_kind = _by_kind(free, lambda p: kind_of(known[p]) if by_kinds else ())
     given = sorted(survey.given | survey.vendor) if survey is not None else []
@@ -125,12 +130,12 @@ def select(
             served=served,
         )
     likely = _Likely(alike or {}, facts, serves)
-    nodes = learn(likely.beside(rows), facts, kept)
+    nodes = learn(likely.beside({**rows, **taught}), facts, kept)
     return Selection(
         kept=_with(beside, kept),
         nodes=tuple(msgspec.structs.replace(n, ranked=_with(beside, n.ranked)) for n in nodes),
         regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
-        held_out=_held_out(rows, facts, kept, serves, likely),
+        held_out=_held_out({**rows, **taught}, facts, kept, serves, likely),
         exact=exact,
         curves=curves,
         order=order,
@@ -189,6 +194,12 @@ def _filled(row: Mapping[str, float], surveyed: Mapping[str, float]) -> dict[str
     """
     least = (1 + _NOT_RACED) * min(row.values())
     return {**{c: max(t, least) for c, t in surveyed.items()}, **row}
+
+
+def _about(row: Mapping[str, float]) -> dict[str, float]:
+    """A shape's times. Those that are no farther from the best than a few samples can tell count as the best."""
+    best = min(row.values())
+    return {c: best if t <= (1 + _NOT_RACED) * best else t for c, t in row.items()}
 
 
 def _by_kind(rows: Costs, kind_of: Callable[[str], Kind]) -> dict[Kind, Costs]:

@@ -142,9 +142,10 @@ def bind_fragments(op: OperatorFields, problem: Problem, xp: Any, call: SimpleNa
     `xp` is the namespace of the arrays. An operator without formulas is left as it is.
     """
     choices = {a.name: a.choices for a in op.attributes}
+    arguments = SimpleNamespace(**vars(call))  # not `call`: it would own itself, and outlive its last user
 
     def apply(name: str, value: Any, /, **indices: Any) -> Any:
-        return evaluate(program_of(op, name), xp, call, value, choices, problem.dims, indices or None)
+        return evaluate(program_of(op, name), xp, arguments, value, choices, problem.dims, indices or None)
 
     if op.fragments:
         call.fragment = apply

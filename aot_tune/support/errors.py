@@ -17,6 +17,7 @@ __all__ = [
     "OptionError",
     "RenderError",
     "SpecError",
+    "TooLargeError",
     "ToolchainError",
     "WorkerError",
     "did_you_mean",
@@ -61,6 +62,10 @@ class CacheError(AotTuneError):
 
 class WorkerError(AotTuneError):
     """A benchmark worker cannot be started."""
+
+
+class TooLargeError(AotTuneError):
+    """A problem needs more memory than is allowed here. It is left out, and the build goes on."""
 
 
 class DatabaseError(AotTuneError):

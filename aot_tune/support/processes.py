@@ -22,6 +22,7 @@ __all__ = [
     "data_bytes",
     "mark_of",
     "parents",
+    "peak_bytes",
     "reap_children",
     "resident_bytes",
     "stat_of",
@@ -122,6 +123,15 @@ def resident_bytes(pid: int | str = "self") -> int:
         OSError: when there is no such process.
     """
     return _memory(pid, 1)
+
+
+def peak_bytes(pid: int) -> int:
+    """The most resident memory that a process has had, in bytes; 0 if the system does not tell, or it has ended."""
+    try:
+        rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(r.split()[1]) * 1024 for r in rows if r.startswith("VmHWM:")), 0)
 
 
 def data_bytes() -> int:

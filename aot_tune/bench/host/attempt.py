@@ -34,9 +34,10 @@ class Run:
     """A measurement in the making.
 
     `sure`: only this object can have killed its worker. `spared`: an earlier worker died, and that was not sure.
+    `starved`: an earlier worker was killed for memory that others held.
     """
 
-    sure = spared = False
+    sure = spared = starved = False
 
     def __init__(self, context: BenchContext, prepared: Prepared, candidate: str, digest: str, phases: Phases) -> None:
         self.context, self.prepared, self.candidate, self.digest = context, prepared, candidate, digest
@@ -44,7 +45,7 @@ class Run:
 
     def to_blame(self, death: DiedError) -> bool:
         """Whether its object is to blame: it is sure, or it was a timeout, which is not worth another try."""
-        return self.sure or death.certain or death.status == "timeout"
+        return not death.starved and (self.sure or death.certain or death.status == "timeout")
 
     def ended(self, status: Status, reason: str = "", **fields: object) -> Measurement:
         """A measurement with this status."""

@@ -15,7 +15,7 @@ from aot_tune.bench.host.attempt import Phases, Run
 from aot_tune.bench.host.bench_context import BenchContext
 from aot_tune.bench.host.findings import Findings, Odd
 from aot_tune.bench.host.pool import Pool
-from aot_tune.bench.host.preparation import Preparation
+from aot_tune.bench.host.preparation import Preparation, check_need
 from aot_tune.bench.host.race import Race
 from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.host.survey_problem import survey_problem
@@ -25,7 +25,6 @@ from aot_tune.bench.protocol.measurement_records import Check, Device, Measureme
 from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.support.digests import canonical_digest
-from aot_tune.support.errors import WorkerError
 
 __all__ = ["Bench"]
 
@@ -65,7 +64,7 @@ class Bench:
     ) -> None:
         self.context = BenchContext(device, policy, scratch.resolve(), threads, log, findings)
         self._waits = waits
-        self._preparation = Preparation(device, policy, self.context.pool.refer)
+        self._preparation = Preparation(device, policy, self.context.pool.refer, self.context.pool.relieve)
         self._own = Findings(self.context.findings.folder / scratch.resolve().name, "alone-")
         self._fitted: dict[tuple[Findings, str], list[Prepared]] = {}
 
@@ -115,6 +114,7 @@ class Bench:
 
         Raises:
             WorkerError: when no worker can be started.
+            TooLargeError: when the host lacks the memory for it.
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
         check = Check(problem=on) if isinstance(on, Problem) else on
@@ -178,7 +178,10 @@ class Bench:
 
         Raises:
             WorkerError: when no worker can be started.
+            TooLargeError: when the host lacks the memory for the problem.
         """
+        if self.context.family.on_host:
+            check_need(operator, problem, self.policy)
         folder = str(operator_folder.resolve())
         self.context.operators[operator.name] = operator
         key = f"survey {canonical_digest([folder, problem.id, dict(problem.dtypes)])}"
@@ -205,7 +208,12 @@ class Bench:
             except DiedError as death:
                 if run.to_blame(death):
                     return run.ended(death.status, death.reason)
-                run.spared = True
+                if death.starved:
+                    if run.starved:
+                        raise self.context.cannot_hold(prepared, death) from None
+                    self.context.pool.relieve()
+                run.starved |= death.starved
+                run.spared |= not death.starved
 
     def _refusal(self, digest: str) -> messages.Failure | None:
         """What to say of an object that is not run again."""
@@ -267,11 +275,7 @@ class Bench:
                 return worker
             except DiedError as death:
                 if last:
-                    raise WorkerError(
-                        f"no worker can hold problem '{run.prepared.problem.id}'",
-                        why=death.reason + (self.context.device.unit and f", on {self.context.device.unit}"),
-                        fix="free memory, or leave the problem out of the workload",
-                    ) from None
+                    raise self.context.cannot_hold(run.prepared, death) from None
         raise AssertionError
 
     def _odd(self, prepared: Prepared, digest: str, requires: Sequence[Expr]) -> Odd | None:

@@ -15,7 +15,7 @@ from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Measurement, Policy, Prepared
 from aot_tune.spec import Operator
-from aot_tune.support.errors import WorkerError
+from aot_tune.support.errors import AotTuneError, TooLargeError, WorkerError
 
 __all__ = ["BenchContext"]
 
@@ -101,6 +101,14 @@ class BenchContext:
         if isinstance(reply, messages.Failure):  # a candidate is at fault only if an earlier one leaked
             worker.kill()
             raise DiedError(reply.status, reply.reason)
+
+    def cannot_hold(self, prepared: Prepared, death: DiedError) -> AotTuneError:
+        """The error for a problem whose buffers no worker can hold. On the host, that problem is left out."""
+        what, fix = f"no worker can hold problem '{prepared.problem.id}'", "free memory, or leave the problem out"
+        if self.family.on_host and death.status == "oom":
+            return TooLargeError(f"{what} of operator {prepared.operator!r}, it is left out: {death.reason}", fix=fix)
+        where = self.device.unit and f", on {self.device.unit}"
+        return WorkerError(what, why=death.reason + where, fix=f"{fix} of the workload")
 
 
 def _expect_done(reply: messages.Reply) -> None:

@@ -182,7 +182,16 @@ class Pool:
         except DiedError as death:
             if death.certain or death.status == "timeout":
                 raise
+            if death.status == "oom":
+                self.relieve()
         return self.request(self.frameworks(), request, seconds)
+
+    def relieve(self) -> None:
+        """Free what the host's workers keep of earlier problems: new ones take the place of those that hold any."""
+        for worker in self.workers() if self._on_host else ():
+            if worker.known:
+                worker.kill()
+                self._clear(worker)
 
     def settle(self) -> None:
         """Before times are taken on the host's cores: wait for a warm spare, and until no other worker runs."""

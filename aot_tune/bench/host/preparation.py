@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from aot_tune.bench.devices.cpu import last_cache_bytes
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
@@ -16,21 +18,70 @@ from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Dev
 from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.drawn_values import OF_VALUES
-from aot_tune.support.errors import AotTuneError, WorkerError
+from aot_tune.support.errors import AotTuneError, TooLargeError, WorkerError
+from aot_tune.support.memory_limits import allowed_memory, kept_memory, size_text
 
-__all__ = ["Preparation"]
+__all__ = ["Preparation", "check_need", "has_room"]
 
 Refer = Callable[[messages.Reference, float], messages.Reply]
+
+_PROCESSES = 384 << 20
+"""What a build's own process and workers without a problem hold together."""
+
+
+def _needed_memory(operator: Operator, problem: Problem, policy: Policy) -> int:
+    """About how many bytes a build needs to measure a problem on the host.
+
+    Either the worker for references holds the inputs, also in float64, and the outputs three times in float64. Or both
+    workers hold buffers: inputs to copy from, a copy of all tensors for each placement, and copies that rotate.
+    """
+    present = [t for t in operator.tensors if operator.is_present(problem, t)]
+    counts = [(t, math.prod(operator.shape(problem, t))) for t in present]
+    read = sum(n for t, n in counts if not t.output)
+    written = sum(n for t, n in counts if t.written)
+    stored = operator.tensor_bytes(problem)
+    references = stored + 8 * read + 24 * written
+    rotating = min(policy.cold_factor * last_cache_bytes(), (policy.copies - 1) * stored)
+    buffers = (4 + 2) * stored + 2 * int(rotating) + 8 * written
+    return _PROCESSES + max(references, buffers)
+
+
+def has_room(operator: Operator, problem: Problem, policy: Policy, beside: int = 0) -> bool:
+    """Whether the memory that is allowed here is enough for a problem, and for so many bytes beside it."""
+    return _needed_memory(operator, problem, policy) + beside <= allowed_memory()
+
+
+def check_need(operator: Operator, problem: Problem, policy: Policy) -> None:
+    """Check that the host has the memory that a problem needs.
+
+    Raises:
+        TooLargeError: with both.
+    """
+    if not has_room(operator, problem, policy):
+        needed, allowed = _needed_memory(operator, problem, policy), allowed_memory()
+        raise _left_out(
+            operator, problem, f"it needs about {size_text(needed)}, but only {size_text(allowed)} are allowed"
+        )
+
+
+def _left_out(operator: Operator, problem: Problem, why: str) -> TooLargeError:
+    return TooLargeError(
+        f"problem '{problem.id}' of operator {operator.name!r} is left out: {why}",
+        fix="give the build more memory, or leave the problem out of the workload",
+    )
 
 
 class Preparation:
     """Computes the references that findings lack. `refer` asks the worker for one, within so many seconds.
 
-    `seconds` is how long this took so far, with the time spent waiting for other benches.
+    `relieve` frees what workers keep. `seconds` is how long this took so far, with the time spent waiting for other
+    benches.
     """
 
-    def __init__(self, device: Device, policy: Policy, refer: Refer) -> None:
-        self._device, self._policy, self._refer = device, policy, refer
+    def __init__(
+        self, device: Device, policy: Policy, refer: Refer, relieve: Callable[[], None] = lambda: None
+    ) -> None:
+        self._device, self._policy, self._refer, self._relieve = device, policy, refer, relieve
         self._sources: dict[str, str] = {}
         self.seconds = 0.0
 
@@ -38,7 +89,7 @@ class Preparation:
         """The reference of one problem, or check.
 
         Raises:
-            WorkerError, AotTuneError: as `Bench.prepare` does.
+            WorkerError, TooLargeError, AotTuneError: as `Bench.prepare` does.
         """
         key, begin = findings.prefix + self._key(operator_folder, operator, check), time.monotonic()
         files = findings.folder / key
@@ -53,12 +104,30 @@ class Preparation:
         """The references of several checks. Those that no other bench is computing come first.
 
         Raises:
-            WorkerError, AotTuneError: as `Bench.prepare` does.
+            WorkerError, AotTuneError: as `Bench.prepare` does. No check is left out.
         """
-        for check in checks:
-            if not findings.references.making(findings.prefix + self._key(operator_folder, operator, check)):
-                self.of(findings, operator_folder, operator, check)
-        return [self.of(findings, operator_folder, operator, check) for check in checks]
+        try:
+            for check in checks:
+                if not findings.references.making(findings.prefix + self._key(operator_folder, operator, check)):
+                    self.of(findings, operator_folder, operator, check)
+            return [self.of(findings, operator_folder, operator, check) for check in checks]
+        except TooLargeError as error:
+            raise AotTuneError(error.what.replace("is left out", "is not checked"), fix=error.fix) from error
+
+    @property
+    def _on_host(self) -> bool:
+        return family(self._device.family).on_host
+
+    def _make_room(self, operator: Operator, problem: Problem) -> None:
+        """Free what workers keep if a problem needs the memory.
+
+        Raises:
+            TooLargeError: when it needs more than is allowed.
+        """
+        if self._on_host:
+            check_need(operator, problem, self._policy)
+            if not has_room(operator, problem, self._policy, beside=2 * kept_memory()):
+                self._relieve()
 
     def _key(self, operator_folder: Path, operator: Operator, check: Check) -> str:
         folder = str(operator_folder)
@@ -68,6 +137,7 @@ class Preparation:
 
     def _made(self, key: str, files: Path, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
         request = messages.Reference(operator_folder=str(operator_folder), check=check, folder=str(files))
+        self._make_room(operator, check.problem)
         try:
             reply = self._refer(request, self._policy.deadlines.prepare)
         except DiedError as death:
@@ -78,7 +148,7 @@ class Preparation:
                     why=death.reason.removeprefix(WORKER_FAULT),
                     fix=unit and "leave it out of CUDA_VISIBLE_DEVICES: what was measured so far is kept",
                 ) from death
-            reply = messages.Failure(kind=death.status, reason=death.reason)
+            reply = messages.Failure(kind=death.status, reason=death.reason, status=death.status)
         if not isinstance(reply, messages.Done):
             status, why = failure_of(reply)
             if os.strerror(errno.ENOSPC) in why:
@@ -87,6 +157,8 @@ class Preparation:
                     f"{operator.name!r} takes {_size(operator, check.problem)} bytes there",
                     fix="free disk space, or set TMPDIR to a folder on another disk",
                 )
+            if status == "oom" and self._on_host:
+                raise _left_out(operator, check.problem, f"its reference takes more memory than there is ({why})")
             rest = ", or leave such calls out by `legal`"
             less = "; have it compute some rows at a time, or leave the problem out of the workload"
             raise AotTuneError(

@@ -118,6 +118,8 @@ class Race:
                 worker = self._worker(runner)
             except DiedError as death:
                 deaths += runner.status == "ok" and runner.spared == spared  # else it died while the runner was loaded
+                if deaths == 2 and self._context.family.on_host and death.status == "oom":
+                    raise self._context.cannot_hold(self._prepared, death) from None
                 if deaths == 2:
                     for other in self._standing():
                         other.out("no-result", f"no worker can hold the problem: {death.reason}")
@@ -136,7 +138,17 @@ class Race:
         return None
 
     def _blame(self, runner: Runner, worker: Worker, death: DiedError) -> None:
-        """Put out a runner whose worker died. If something else may have killed it, try the others instead."""
+        """Put out a runner whose worker died. If something else may have killed it, try the others instead.
+
+        Raises:
+            TooLargeError: when workers were killed again for memory that it did not take.
+        """
+        if death.starved:
+            if runner.spared == _SPARED:
+                raise self._context.cannot_hold(self._prepared, death)
+            runner.spared, self._loaded_in = runner.spared + 1, None
+            self._pool.relieve()
+            return
         if not self._may_be_blameless(runner, worker, death):
             self._strike(runner, death)
             return

@@ -91,7 +91,8 @@ def _survey(
             measured = _time(context, run, surveyed.worker, entrant, first=not surveyed.stands, best=surveyed.best)
             surveyed.stands = surveyed.stands or measured.status == "ok"
         except DiedError as death:
-            context.findings.strike(entrant.code, death)
+            if not death.starved:
+                context.findings.strike(entrant.code, death)
             surveyed.worker, surveyed.stands = None, False
             measured = run.ended(death.status, death.reason)
     surveyed.found[number] = measured

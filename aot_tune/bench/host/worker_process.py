@@ -25,6 +25,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, St
 from aot_tune.bench.protocol.worker_setup import Setup
 from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
+from aot_tune.support.memory_limits import kills_for_memory, note_peak
 
 __all__ = ["DiedError", "Holdings", "Output", "Worker", "shown"]
 
@@ -37,12 +38,13 @@ _LOOK = 0.25
 class DiedError(Exception):
     """A worker died, or was killed, before it answered. Or it answered and ended.
 
-    `certain` says that the request did it, not something that an earlier request left running.
+    `certain` says that the request did it, not something that an earlier request left running. `starved` says that the
+    kernel killed it because memory ran out, although the request had taken little.
     """
 
-    def __init__(self, status: Status, reason: str, certain: bool = False) -> None:
+    def __init__(self, status: Status, reason: str, certain: bool = False, starved: bool = False) -> None:
         super().__init__(reason)
-        self.status, self.reason, self.certain = status, reason, certain
+        self.status, self.reason, self.certain, self.starved = status, reason, certain, starved
 
 
 def shown(text: str) -> str:
@@ -187,6 +189,7 @@ class Worker(Holdings):
                 os.close(descriptor)
         self.pid, self.state = self._process.pid, "STARTING"
         self._usage = Usage(self.pid, self.folder, self.policy.memory_bytes)
+        self._kills = kills_for_memory()
         processes.WORKERS.add(self.pid)
         self._pidfd = os.pidfd_open(self.pid)
         self._selector = selectors.DefaultSelector()
@@ -334,7 +337,10 @@ class Worker(Holdings):
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             if -code == signal.SIGKILL or "bad_alloc" in said or near_limit:
-                return DiedError("oom", f"killed by {name}{place} at {peak >> 20} MiB resident{self._said()}")
+                little = self._resident > 0 and peak - self._resident < self.policy.memory_bytes // 4
+                starved = -code == signal.SIGKILL and little and kills_for_memory() > self._kills
+                reason = f"killed by {name}{place} at {peak >> 20} MiB resident{self._said()}"
+                return DiedError("oom", reason, starved=starved)
             return DiedError("crashed", f"{name}{place}{self._said()}")
         if "MemoryError" in said or near_limit:
             return DiedError("oom", f"ended with status {code}{place} at {peak >> 20} MiB resident{self._said()}")
@@ -375,6 +381,7 @@ class Worker(Holdings):
 
         Returns its exit code, as Popen gives it, and its peak memory.
         """
+        held = processes.peak_bytes(self.pid)
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
         code, peak = 0, 0
@@ -383,6 +390,10 @@ class Worker(Holdings):
             code, peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         except ChildProcessError:
             pass  # somebody else reaped it
+        # Linux counts what the parent held at the spawn into a child's peak. A lower peak says nothing of the child.
+        inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        known = peak if peak > inherited else max(held, self._resident)
+        note_peak("a worker for references" if self.role == "framework" else "a worker for candidates", known)
         self._process.returncode = code
         processes.WORKERS.discard(self.pid)
         with contextlib.suppress(ChildProcessError):  # members of its group that it left behind
@@ -394,6 +405,4 @@ class Worker(Holdings):
         for descriptor in (self._requests, self._replies, self._printed, self._pidfd):
             os.close(descriptor)
         self.state = "DEAD"
-        # Linux counts what the parent held at the spawn into a child's peak. A lower peak says nothing of the child.
-        inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return code, peak if peak > inherited else self._resident
+        return code, known

@@ -18,11 +18,12 @@ If a check is on small integers (`spec.generators.IntegerSums`), every sum is ex
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import call_of, fill, layout
-from aot_tune.bench.worker.rounded_arrays import RoundedArray, round_fraction
+from aot_tune.bench.worker.rounded_arrays import RoundedArray, SequentialSums
 from aot_tune.bench.worker.stored_elements import array_dtype, cut_off, least_errors, stored_as, values_of
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 from aot_tune.spec.fragment_programs import bind_fragments
@@ -39,9 +40,7 @@ from aot_tune.spec.generators import largest_integer
 __all__ = [
     "EXACT",
     "SAMPLE",
-    "SEQUENTIAL",
     "Bounds",
-    "SequentialSums",
     "Truth",
     "bounds_of_integers",
     "is_truth",
@@ -58,9 +57,8 @@ __all__ = [
 
 SAMPLE = 4096
 """How many errors are a fair sample."""
-SEQUENTIAL = 512
-"""How many elements of a product are summed one term after the other."""
 _DRAWS = 24
+_BLOCK = 1 << 18
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,50 +91,6 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     bounds: Bounds
     undefined: bool = False
-
-
-class SequentialSums:
-    """numpy with sums that add one element after the other. `used` is set once `sum` or `mean` was called.
-
-    `matmul` is numpy's. But enough of its elements are summed one term after the other to know the largest error.
-    """
-
-    def __init__(self) -> None:
-        self.used = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
-
-    def sum(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-        """The sum along one axis, or of all elements."""
-        if axis is None or not isinstance(axis, int) or x.shape[axis] == 0:
-            return np.sum(x, axis=axis, keepdims=keepdims)
-        self.used = True
-        total = np.take(np.add.accumulate(x, axis=axis, dtype=x.dtype), [-1], axis=axis)
-        return total if keepdims else np.squeeze(total, axis=axis)
-
-    @staticmethod
-    def matmul(a: Any, b: Any) -> Any:
-        """The product of two matrices."""
-        if isinstance(a, RoundedArray) or isinstance(b, RoundedArray):  # a sum is rounded once, at its end
-            rounded = a if isinstance(a, RoundedArray) else b
-            product = SequentialSums.matmul(np.asarray(a), np.asarray(b))
-            return RoundedArray.of(round_fraction(product, rounded.bits), rounded.bits)
-        product = np.matmul(a, b)
-        if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or a.shape[1] == 0:
-            return product
-        rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
-        columns = np.unique(np.linspace(0, product.shape[1] - 1, num=SEQUENTIAL // rows.size, dtype=np.int64))
-        right = np.ascontiguousarray(b.T[columns])
-        for row in rows:
-            product[row, columns] = np.add.accumulate(right * a[row], axis=1)[:, -1]
-        return product
-
-    def mean(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-        """The mean along one axis, or of all elements."""
-        if axis is None or not isinstance(axis, int):
-            return np.mean(x, axis=axis, keepdims=keepdims)
-        return self.sum(x, axis=axis, keepdims=keepdims) / x.dtype.type(x.shape[axis])
 
 
 def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
@@ -174,48 +128,69 @@ def refuse_inexact(operator: Operator, check: Check, tensor: Tensor, largest: fl
         )
 
 
+class _Results(NamedTuple):
+    """Results of one draw, by output: true values, and errors unless the check is exact.
+
+    `undefined` are the outputs whose definition does not say where NaN and infinities are.
+    """
+
+    exact: dict[str, NDArray[Any]]
+    errors: dict[str, NDArray[Any]]
+    undefined: set[str]
+
+
 def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> None:
     """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all."""
     operator = operator.concrete(check.problem.dtypes)
-    inputs = logical_inputs(operator, check, seed)
-    present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
     with np.errstate(all="ignore"):
-        exact = run_reference(operator, check, inputs, np, wide=True)
-        near = [] if check.integers else _near(operator, check, inputs)
-        cast = bool(check.special) and _casts_nonfinite(operator, check, inputs)
-        errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present if near}
-        truths = {t.name: [exact[t.name]] for t in present}
-        if check.integers:
-            _check_sums(operator, check, inputs, exact)
-        for extra in range(1, _extra_draws(exact, check)):
-            drawn = logical_inputs(operator, check, seed + extra)
-            more = run_reference(operator, check, drawn, np, wide=True)
-            again = _near(operator, check, drawn)
-            for tensor in present:
-                truths[tensor.name].append(more[tensor.name])
-                found = _errors(more[tensor.name], [a[tensor.name] for a in again])
-                errors[tensor.name] = np.concatenate((errors[tensor.name].ravel(), found.ravel()))
+        draws = [_results(operator, check, seed)]
+        draws += [_results(operator, check, seed + n) for n in range(1, _draws(draws[0].exact, check))]
     partial = new_partial(folder)
     index: dict[str, Any] = {}
-    for tensor in present:
-        value = exact[tensor.name]
+    for tensor in (t for t in operator.outputs if operator.is_present(check.problem, t)):
+        value = draws[0].exact[tensor.name]
         bounds = bounds_of_integers(operator, tensor)
-        if near and tensor.dtype.code in FLOATING:
-            values = np.concatenate([v.ravel() for v in truths[tensor.name]])
-            bounds = _bounds(np.abs(values), errors[tensor.name].ravel(), tensor, operator.factor(tensor))
-        undefined = bool(check.special) and (
-            any(_differ(value, n[tensor.name]) for n in near)
-            or (tensor.dtype.code not in FLOATING and (cast or not np.isfinite(value).all()))
-        )
+        if draws[0].errors and tensor.dtype.code in FLOATING:
+            values, errors = [d.exact[tensor.name] for d in draws], [d.errors[tensor.name] for d in draws]
+            bounds = _bounds(values, errors, tensor, operator.factor(tensor))
         dtype: TruthDType = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
         name = f"{tensor.name}.{dtype}"
-        (partial / name).write_bytes(value.tobytes())  # unlike `tofile`, this reports a full disk
+        (partial / name).write_bytes(value.data)  # unlike `tofile`, this reports a full disk
+        undefined = tensor.name in draws[0].undefined
         truth = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
         index[tensor.name] = msgspec.to_builtins(truth)
     (partial / "truth.json").write_text(json.dumps(index, sort_keys=True))
     for file in partial.iterdir():
         file.chmod(0o444)
     publish(partial, folder)
+
+
+def _results(operator: Operator, check: Check, seed: int) -> _Results:
+    """Draw inputs and compute. One rounded result is held at a time, since large problems fill the memory."""
+    inputs = logical_inputs(operator, check, seed)
+    exact = run_reference(operator, check, inputs, np, wide=True)
+    errors: dict[str, NDArray[Any]] = {}
+    undefined: set[str] = set()
+    if check.integers:
+        _check_sums(operator, check, inputs, exact)
+        return _Results(exact, errors, undefined)
+    if check.special:
+        cast = _casts_nonfinite(operator, check, inputs)
+        whole = [t.name for t in operator.outputs if t.name in exact and t.dtype.code not in FLOATING]
+        undefined.update(n for n in whole if cast or not np.isfinite(exact[n]).all())
+    for near in _near(operator, check, inputs):
+        if check.special:
+            undefined.update(n for n, value in near.items() if _differ(exact[n], value))
+        for name in list(near):
+            error = _error(near.pop(name), exact[name])
+            errors[name] = np.fmax(errors[name], error, out=errors[name]) if name in errors else error
+    return _Results(exact, errors, undefined)
+
+
+def _error(value: NDArray[Any], exact: NDArray[Any]) -> NDArray[Any]:
+    """The absolute error of results. It takes the place of `value`."""
+    found: NDArray[Any] = np.abs(np.subtract(value, exact, out=value), out=value)
+    return found
 
 
 def new_partial(folder: Path) -> Path:
@@ -253,19 +228,18 @@ def _values(folder: Path, truth: Truth) -> NDArray[Any]:
     return np.memmap(folder / truth.file, dtype=truth.dtype, mode="r", shape=truth.shape)
 
 
-def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
+def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> Iterator[dict[str, NDArray[Any]]]:
     """Results that are rounded as kernels round them: one, or two if the order of sums matters.
 
     The order does not matter if inputs have fewer bits than a sum, because kernels keep more than one partial sum.
     """
     arrays = rounded_inputs(operator, check, inputs)
-    found = []
     if not any(t.name in inputs and t.dtype.code in FLOATING and t.dtype.bits < 32 for t in operator.inputs):
         sequential = SequentialSums()
-        found.append(run_reference(operator, check, arrays, sequential, wide=False))
+        yield run_reference(operator, check, arrays, sequential, wide=False)
         if not sequential.used:
-            return found
-    return [*found, run_reference(operator, check, arrays, np, wide=False)]
+            return
+    yield run_reference(operator, check, arrays, np, wide=False)
 
 
 def rounded_inputs(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -278,7 +252,7 @@ def _computed_in(array: NDArray[Any], bits: int) -> NDArray[Any]:
     """An input as the yardstick computes with it: floats of 32 bits or more, rounded to so many bits of fraction."""
     if array.dtype.kind != "f":
         return array
-    wide = array.astype(np.promote_types(array.dtype, np.float32))
+    wide = array.astype(np.promote_types(array.dtype, np.float32), copy=False)
     return RoundedArray.of(wide, bits) if bits < np.finfo(wide.dtype).nmant else wide
 
 
@@ -358,16 +332,9 @@ def _check_sums(
         refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))
 
 
-def _extra_draws(exact: Mapping[str, NDArray[Any]], check: Check) -> int:
+def _draws(exact: Mapping[str, NDArray[Any]], check: Check) -> int:
     least = min((v.size for v in exact.values()), default=SAMPLE)
     return 1 if check.special or check.integers or least == 0 else min(_DRAWS, -(-SAMPLE // least))
-
-
-def _errors(exact: NDArray[Any], near: list[NDArray[Any]]) -> NDArray[Any]:
-    worst: NDArray[Any] = np.abs(near[0] - exact)
-    for other in near[1:]:
-        np.fmax(worst, np.abs(other - exact), out=worst)
-    return worst
 
 
 def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:
@@ -376,21 +343,40 @@ def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:
     return EXACT if step is None else Bounds(absolute=float(step.most), relative=0.0, share=step.share)
 
 
-def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, tolerance: float) -> Bounds:
-    finite = np.isfinite(values) & np.isfinite(errors)
-    values, errors = values[finite], errors[finite]
+def _bounds(values: Sequence[NDArray[Any]], errors: Sequence[NDArray[Any]], tensor: Tensor, tolerance: float) -> Bounds:
+    """See the module. It looks at a block at a time: copies of whole outputs would fill the memory."""
     unit, tiny = least_errors(tensor.dtype)
-    if not values.size:
+    step = max(1, sum(v.size for v in values) >> 16)
+    count, squares, samples = 0, 0.0, []
+    for value, _ in _blocks(values, errors):
+        samples.append(value[-count % step :: step].copy())
+        count, squares = count + value.size, squares + float(np.sum(np.square(value)))
+    if not count:
         return Bounds(absolute=tolerance * tiny, relative=tolerance * unit, factor=tolerance)
-    typical = float(np.sqrt(np.mean(np.square(values))))
-    sample = values[:: max(1, values.size >> 16)]
+    typical = math.sqrt(squares / count)
+    sample = np.concatenate(samples)
     middle = float(np.median(sample[sample > tiny])) if (sample > tiny).any() else 0.0
-    large = values >= max(middle, tiny)
-    relative = max(float(np.max(errors[large] / values[large])) if large.any() else 0.0, unit)
-    rest = float(np.max(errors - relative * values))
+    least = max(middle, tiny)
+    shares = (np.divide(e, v, out=np.zeros_like(e), where=v >= least) for v, e in _blocks(values, errors))
+    relative = max(unit, *(float(np.max(share)) for share in shares))
+    rest = max(float(np.max(e - relative * v)) for v, e in _blocks(values, errors))
     floor = 0.5 * unit * min(typical, 4 * middle)
     absolute = tolerance * max(rest, floor, tiny)
     return Bounds(absolute=absolute, relative=tolerance * relative, factor=tolerance)
+
+
+def _blocks(
+    values: Sequence[NDArray[Any]], errors: Sequence[NDArray[Any]]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Magnitudes and errors side by side, without those that are not finite. No block is empty."""
+    for value, error in zip((v.ravel() for v in values), (e.ravel() for e in errors), strict=True):
+        for begin in range(0, value.size, _BLOCK):
+            one, other = np.abs(value[begin : begin + _BLOCK]), error[begin : begin + _BLOCK]
+            finite = np.isfinite(one) & np.isfinite(other)
+            if not finite.all():
+                one, other = one[finite], other[finite]
+            if one.size:
+                yield one, other
 
 
 def _differ(exact: NDArray[Any], near: NDArray[Any]) -> bool:

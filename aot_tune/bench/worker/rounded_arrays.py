@@ -1,4 +1,4 @@
-"""numpy arrays whose operations round their results, like kernels that keep results in a narrow dtype.
+"""numpy that rounds and adds as kernels may: results are rounded to a narrow dtype, or sums are in order.
 
 Values stay in float32 or float64, and only lose bits of their fraction. So a sum of squares beyond the range of float16
 is not infinite, since kernels keep sums in float32.
@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EXACT_FUNCTIONS", "RoundedArray", "round_fraction"]
+__all__ = ["EXACT_FUNCTIONS", "SEQUENTIAL", "RoundedArray", "SequentialSums", "round_fraction"]
+
+SEQUENTIAL = 512
+"""How many elements of a product are summed one term after the other."""
 
 EXACT_FUNCTIONS = frozenset(
     """abs absolute amax amin argmax argmin argsort atleast_1d atleast_2d broadcast_arrays broadcast_to cat ceil clamp
@@ -85,3 +88,47 @@ def _rounded(value: Any, bits: int, exact: bool) -> Any:
         return value
     array = np.asarray(value)
     return RoundedArray.of(array if exact else round_fraction(array, bits), bits)
+
+
+class SequentialSums:
+    """numpy with sums that add one element after the other. `used` is set once `sum` or `mean` was called.
+
+    `matmul` is numpy's. But enough of its elements are summed one term after the other to know the largest error.
+    """
+
+    def __init__(self) -> None:
+        self.used = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def sum(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        """The sum along one axis, or of all elements."""
+        if axis is None or not isinstance(axis, int) or x.shape[axis] == 0:
+            return np.sum(x, axis=axis, keepdims=keepdims)
+        self.used = True
+        total = np.take(np.add.accumulate(x, axis=axis, dtype=x.dtype), [-1], axis=axis)
+        return total if keepdims else np.squeeze(total, axis=axis)
+
+    @staticmethod
+    def matmul(a: Any, b: Any) -> Any:
+        """The product of two matrices."""
+        if isinstance(a, RoundedArray) or isinstance(b, RoundedArray):  # a sum is rounded once, at its end
+            rounded = a if isinstance(a, RoundedArray) else b
+            product = SequentialSums.matmul(np.asarray(a), np.asarray(b))
+            return RoundedArray.of(round_fraction(product, rounded.bits), rounded.bits)
+        product = np.matmul(a, b)
+        if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or a.shape[1] == 0:
+            return product
+        rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
+        columns = np.unique(np.linspace(0, product.shape[1] - 1, num=SEQUENTIAL // rows.size, dtype=np.int64))
+        right = np.ascontiguousarray(b.T[columns])
+        for row in rows:
+            product[row, columns] = np.add.accumulate(right * a[row], axis=1)[:, -1]
+        return product
+
+    def mean(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        """The mean along one axis, or of all elements."""
+        if axis is None or not isinstance(axis, int):
+            return np.mean(x, axis=axis, keepdims=keepdims)
+        return self.sum(x, axis=axis, keepdims=keepdims) / x.dtype.type(x.shape[axis])

@@ -26,6 +26,10 @@ __all__ = ["Emit", "WorkerSession", "progress", "session_of"]
 Emit = Callable[[messages.Reply], None]
 
 
+_COPIES = 4
+"""About how many copies of a problem's tensors its buffers take."""
+
+
 class _Held(Protocol):
     """One problem in one worker; `bytes` is what its buffers take."""
 
@@ -126,6 +130,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
     def _operator(self, folder: str) -> Operator:
         if folder not in self._operators:
             self._operators[folder] = load_operator(Path(folder))
+            _quiet_collector()  # an operator stays: later collections need not look at it
         return self._operators[folder]
 
     def _state(self, key: str) -> State:
@@ -157,17 +162,28 @@ class WorkerSession(ABC, Generic[State, Ready]):
     def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
         self._warm([request.key])
         self._state(request.key).rotation()
+        self._collect()
         return messages.Done()
 
     def _warm(self, keys: Sequence[str]) -> None:
         """Make all buffers of some problems. Release those of other problems that were used longest ago."""
+        new = [self._named[k] for k in keys if not self._state(k).bytes]
+        self._make_room(
+            keys, _COPIES * sum(self._operator(w.operator_folder).tensor_bytes(w.check.problem) for w in new)
+        )
         for key in keys:
             self._fill(self._state(key))
-        self._make_room(keys)
 
-    def _make_room(self, keys: Sequence[str]) -> None:
-        """If there are too many buffers, release those that were used longest ago. Those of `keys` are kept."""
-        held = sum(s.bytes for s in self._states.values())
+    def _collect(self) -> None:
+        """Free what is in cycles. This is between problems: nothing is timed."""
+        gc.collect()
+
+    def _make_room(self, keys: Sequence[str], coming: int = 0) -> None:
+        """If there are too many buffers, release those that were used longest ago. Those of `keys` are kept.
+
+        `coming` are the bytes that are about to be made.
+        """
+        held = coming + sum(s.bytes for s in self._states.values())
         used = {*keys, *(k for _, k in self._ready)}
         for key, state in list(self._states.items()):
             if held <= self._most:
@@ -178,6 +194,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
 
     def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
         self._write_reference(self._operator(request.operator_folder), request)
+        self._collect()
         return messages.Done()
 
     def _load(self, request: messages.Load, _emit: Emit) -> messages.Reply:

@@ -39,7 +39,8 @@ def values_of(dtype: DType, stored: NDArray[Any]) -> NDArray[Any]:
         return stored
     if dtype.saturates:
         return eight_bits(dtype).values(stored)
-    found: NDArray[Any] = (stored.astype(np.uint32) << _SHIFT).view(np.float32)
+    wide = stored.astype(np.uint32)
+    found: NDArray[Any] = np.left_shift(wide, _SHIFT, out=wide).view(np.float32)
     return found
 
 

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import msgspec
 
 from aot_tune.support.errors import ToolchainError
-from aot_tune.support.processes import resident_bytes, stat_of
+from aot_tune.support.memory_limits import note_peak
+from aot_tune.support.processes import peak_bytes, resident_bytes, stat_of
 from aot_tune.support.run_program import adopt, disown, group_seconds
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.client import ADDRESS_SPACE, child_environment
@@ -164,11 +165,9 @@ class _CompilerProcess:
 
     def peak(self) -> int:
         """The most memory that it held, in bytes."""
-        try:
-            rows = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        except OSError:
-            return 0
-        return max((int(r.split()[1]) * 1024 for r in rows if r.startswith("VmHWM:")), default=0)
+        peak = peak_bytes(self._process.pid)
+        note_peak("a compiler of Triton functions", peak)
+        return peak
 
 
 class CompilerPool:

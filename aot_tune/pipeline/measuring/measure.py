@@ -19,7 +19,7 @@ from aot_tune.pipeline.pending import task_of
 from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.report import format_time
 from aot_tune.spec import Problem
-from aot_tune.support.errors import AotTuneError, ToolchainError
+from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
 __all__ = ["Measurer", "finalists", "left_undone"]
 
@@ -180,6 +180,9 @@ class Measurer:
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
         waiting = list(entries)
         while waiting:
+            if problem.id in evidence.too_large:
+                self.spare(loaded, problem, len(waiting))
+                return
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
             if best is not None and self._is_hopeless(evidence, problem, entry, best):
                 evidence.pass_over(problem, [entry.candidate.id])
@@ -188,7 +191,10 @@ class Measurer:
             watched = self._watch()
             measurement = None
             with failures.of(name):
-                measurement = None if self.over else self._within(partial(self._screen, one, entry, best))
+                measurement = self._within(evidence, problem, partial(self._screen, one, entry, best))
+            if measurement is None and problem.id in evidence.too_large:
+                waiting.append(entry)
+                continue
             if measurement is None or (self.over and not _counts(measurement)):
                 return
             evidence.add_screen(as_recorded(measurement))
@@ -258,7 +264,7 @@ class Measurer:
         watched = self._watch()
         raced = None
         with self._session.failures.of(loaded.operator.name):
-            raced = None if self.over else self._within(partial(self._race, self._one(loaded, problem), entrants))
+            raced = self._within(evidence, problem, partial(self._race, self._one(loaded, problem), entrants))
         if raced is None:
             return
         if self.over and any(m.status != "ok" for m in raced):
@@ -294,14 +300,17 @@ class Measurer:
         """Whether the budget or the build has ended. Then whatever still ran was killed."""
         return self.ended or not self._session.turn.allows(1e-9)
 
-    def _within(self, do: Callable[[], T]) -> T | None:
-        """The result of `do`; None if it failed because the end of the budget killed what it needs."""
+    def _within(self, evidence: Evidence, problem: Problem, do: Callable[[], T]) -> T | None:
+        """The result of `do`; None after the end of the budget, or if there is no memory for the problem."""
         try:
-            return do()
-        except AotTuneError:
-            if self.over:
-                return None
-            raise
+            return None if self.over else do()
+        except AotTuneError as error:
+            if not self.over and not isinstance(error, TooLargeError):
+                raise
+            if not self.over:
+                evidence.leave_problem_out(problem.id)
+                self._session.leave_problem_out(error.what)
+            return None
 
     def _spend(self, operator: str, measurement: Measurement, took: _Took) -> None:
         """Add a screen's seconds to its phases."""

@@ -13,6 +13,7 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import checks_for
+from aot_tune.bench.host.preparation import has_room
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
@@ -251,12 +252,14 @@ def served_by(session: Session, operator: Operator, entry: Entry, devices: str) 
     """Problems of the workload that a variant serves. There is always one.
 
     If the workload has none in the variant's dtypes, its problems are used in these dtypes. If nothing is worth tuning
-    on `devices` of that family, the author's checks are used, or else odd problems.
+    on `devices` of that family, or the host has no memory for any of it, the author's checks are used, or else odd
+    problems.
     """
+    policy, on_host = session.policy_of(devices), family(devices).on_host
     workload = (
-        operator.workload_for(devices)
+        [p for p in operator.workload_for(devices) if not on_host or has_room(operator, p, policy)]
         or operator.checks
-        or [c.problem for c in checks_for(operator, (), session.policy_of(devices), on_host=family(devices).on_host)]
+        or [c.problem for c in checks_for(operator, (), policy, on_host=on_host)]
     )
     served = [p for p in workload if all_of(entry.requires, operator.facts(p))]
     return served or [msgspec.structs.replace(p, dtypes=dict(entry.candidate.dtypes)) for p in workload]

@@ -18,7 +18,7 @@ from aot_tune.pipeline.records.lookup import toolchains_alike
 from aot_tune.pipeline.records.recorded_candidates import render_again
 from aot_tune.pipeline.scheduling.transfer import Models, like_winners, winners
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.render import candidate_for
+from aot_tune.render import Candidate, candidate_for
 from aot_tune.select import Costs
 from aot_tune.spec import Operator, Problem, Target
 from aot_tune.support.errors import AotTuneError, SpecError
@@ -175,12 +175,13 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
     for database, name in _in_turn(near, target):
         rows, behind = recorded_rows(database, name, workload)
         rows = {p: row for p, row in rows.items() if p not in first}
+        candidates = {c.id: c.candidate for c in database.candidates}
         if name == target.name:
-            models = _recorded(session, evidence, database, rows)
+            models = _recorded(session, evidence, candidates, rows)
         else:
-            candidates = {c.id: c.candidate for c in database.candidates}
             models = like_winners(session, operator, target, rows, candidates, near=_NEAR_ELSEWHERE, each=0)
-        made = _rendered(session, operator, models, gone)
+        plain = models.keys() - candidates.keys() if name == target.name else set[str]()
+        made = _rendered(session, operator, models, gone, plain)
         for entry in made:
             entries.setdefault(entry.candidate.id, entry).may_serve_too(entry.only)
         for problem, row in rows.items():
@@ -214,14 +215,14 @@ def _in_turn(near: Sequence[OperatorDatabase], target: Target) -> Iterator[tuple
     yield from ((d, name) for d in near if target.on_host for name in reversed(d.targets) if name != target.name)
 
 
-def _recorded(session: Session, evidence: Evidence, database: OperatorDatabase, rows: Costs) -> Models:
+def _recorded(session: Session, evidence: Evidence, candidates: Mapping[str, Candidate], rows: Costs) -> Models:
     """A record's winners and runners-up, with the problems that each won, and what lets a vendor's library choose.
 
     For a Triton function, they are also the code without assumptions, which is kept for other calls.
     """
     operator, target = evidence.operator, evidence.target
     kernels = {k.name: k for k in session.kernels_for(operator, target) if session.is_named(operator, k)}
-    own = {c.id: c.candidate for c in database.candidates if c.candidate.kernel in kernels}
+    own = {c: one for c, one in candidates.items() if one.kernel in kernels}
     problems = {p.id: p for p in evidence.workload}
     found: Models = {}
     for name, won in winners({p: known for p, row in rows.items() if (known := _among(row, own))}, _NEAR, each=_EACH):
@@ -243,8 +244,13 @@ def _among(row: Mapping[str, float], own: Container[str]) -> dict[str, float]:
     return {c: t for c, t in row.items() if c in own}
 
 
-def _rendered(session: Session, operator: Operator, models: Models, gone: dict[str, str]) -> list[Entry]:
-    """Entries of candidates that this tree can still make. `gone` gets the others, with why."""
+def _rendered(
+    session: Session, operator: Operator, models: Models, gone: dict[str, str], follow: Container[str]
+) -> list[Entry]:
+    """Entries of candidates that this tree can still make. `gone` gets the others, with why.
+
+    Those in `follow` are no winners, and are tried only if what they follow is.
+    """
     found: list[Entry] = []
     for name, (candidate, problems) in models.items():
         try:
@@ -254,5 +260,5 @@ def _rendered(session: Session, operator: Operator, models: Models, gone: dict[s
         except AotTuneError as error:
             gone[name] = error.what
             continue
-        found.append(Entry.of(operator, rendered, only=frozenset(problems), named=True))
+        found.append(Entry.of(operator, rendered, only=frozenset(problems), named=name not in follow))
     return found

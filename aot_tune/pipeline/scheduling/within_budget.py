@@ -206,8 +206,8 @@ class BudgetTuning:
         picked = finalists(place.evidence, place.problem)[0].candidate.id
         self._measurer.race(place.loaded, place.evidence, place.problem)
         place.raced += 1
-        raced = place.evidence.measurements[place.problem.id][picked]
-        if raced.final is not None and raced.ns is not None:
+        raced = place.evidence.measurements.get(place.problem.id, {}).get(picked)
+        if raced is not None and raced.final is not None and raced.ns is not None:
             self._gains.raced(raced.ns, min(place.best() or raced.ns, raced.ns))
         self._costs.pop(place.task.operator, None)
 

@@ -52,14 +52,14 @@ def curves_of(one: Chosen) -> tuple[RegretCurve, ...]:
 
 
 def points_of(one: Chosen) -> tuple[SurveyPoint, ...]:
-    """The surveyed shapes. Held-out ones have the regret by which dispatch was judged."""
+    """The surveyed shapes. Those by which dispatch was judged have the regret of a decision that does not know them."""
     evidence, selection = one.evidence, one.selection
     operator, costs = evidence.operator, evidence.surveyed.costs(evidence.failed)
     tuned = {p.id for p in evidence.workload if p.id in one.costs}  # a survey times these too
     problems = {name: evidence.surveyed.problems[name] for name in sorted(costs) if name not in tuned}
     facts = {name: operator.facts(problem) for name, problem in problems.items()}
     picks = _picked(one, facts)
-    judged = selection.judged.regret if selection.judged is not None else {}
+    judged = selection.judged.regret if selection.judged is not None else selection.held_out
     found = []
     for name, problem in problems.items():
         row, pick = costs[name], picks[name]
@@ -75,7 +75,7 @@ def points_of(one: Chosen) -> tuple[SurveyPoint, ...]:
                 ns=row[best],
                 picked=_name(evidence, pick),
                 regret=None if regret is None else round(regret, 5),
-                held_out=is_held_out(name),
+                held_out=selection.judged is not None and is_held_out(name),
             )
         )
     return tuple(found)

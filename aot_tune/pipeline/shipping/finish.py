@@ -30,13 +30,14 @@ from aot_tune.pipeline.shipping.resource_rows import BestShare, Rooflines, resou
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
 from aot_tune.render import assumes_less, combination
-from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
+from aot_tune.report import DroppedCandidate, MemoryPeak, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
 from aot_tune.spec.config_guards import worthwhile_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
+from aot_tune.support.memory_limits import group_peak, peaks
 
 __all__ = ["choose", "disturbed", "finish", "least_assuming", "seen_calls", "without_epilogue"]
 
@@ -69,7 +70,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     bare = without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
-    survey = of_enough_shapes(_survey_of(evidence), partial(kind_of, operator))
+    survey = _survey_of(evidence)
     selection = select(
         costs,
         facts,
@@ -79,7 +80,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         plainer=least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
         survey=survey,
-        limits=_limits(session, surveyed=survey is not None),
+        limits=_limits(session, surveyed=of_enough_shapes(survey, partial(kind_of, operator)) is not None),
         kind_of=partial(kind_of, operator),
         bound=frozenset(c for c, e in evidence.entries.items() if evidence.is_bound(e)),
         weights=evidence.weights,
@@ -214,6 +215,7 @@ def finish(
         workload=tuple(session.plan.workload.told()),
         operators=tuple(reports),
         spent=session.spent.rows(),
+        memory=_peaks() if session.spent.rows() else (),
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
@@ -225,10 +227,17 @@ def finish(
     return report, (path, *map(Path, filter(None, msgspec.structs.astuple(generated))))
 
 
+def _peaks() -> tuple[MemoryPeak, ...]:
+    """The most memory of all together, where a control group tells, and of one process of each kind."""
+    whole = {"the control group as a whole": peak} if (peak := group_peak()) else {}
+    return tuple(MemoryPeak(what=what, bytes=size) for what, size in (whole | peaks()).items())
+
+
 def _remarks(session: Session) -> list[str]:
     """Remarks on the whole library."""
     backends = session.options.exclude_backends
     left_out = [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
+    left_out += session.too_large
     return left_out + [text for text in map(caution_of, session.plan.families) if text]
 
 

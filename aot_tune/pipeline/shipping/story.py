@@ -62,7 +62,7 @@ def tell(one: Chosen, generics: Sequence[Entry], known: Mapping[str, Device]) ->
         mean_regret=statistics.fmean(regrets) if regrets else 0.0,
         weighted_regret=weighted_mean(selection.regret, weights) if weights else None,
         held_out_regret=statistics.fmean(held_out) if held_out else None,
-        not_held_out=len(regrets) - len(held_out),
+        not_held_out=len(selection.regret.keys() - selection.held_out.keys()),
         note=evidence.note,
         survey=_survey(one),
         candidates=candidate_rows(evidence, rooflines),

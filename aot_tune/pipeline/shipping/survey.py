@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.database import OperatorStore, as_recorded, operator_digest, rounded
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -17,9 +18,10 @@ from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.records.lookup import recall_survey
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shipping.survey_plan import planned
 from aot_tune.pipeline.shipping.surveyed_parts import Part, parts_of, turns
 from aot_tune.spec import Problem
-from aot_tune.support.errors import AotTuneError, ToolchainError
+from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
 __all__ = ["survey_all"]
 
@@ -27,6 +29,10 @@ _SHAPES = {"quick": 0, "default": 200, "thorough": 800, "exhaustive": 800}
 """How many shapes of each kind of calls, by effort."""
 _SECONDS = {"default": 90.0}
 """The longest time of a survey on one model of devices, by effort. Other efforts have no limit."""
+_ON_HOST = 20.0
+"""The same on a CPU, where it is planned, so that nothing is begun that does not fit."""
+_DISTURBED = 2.0
+"""If others use the cores, a planned survey may take so many times as long. Then it ends with the shapes it has."""
 _SHARE, _AT_LEAST = 0.5, 30.0
 """By default, a survey takes at most this share of the time measured before, but may always take these seconds."""
 _OF_BUDGET = 0.15
@@ -36,7 +42,8 @@ _OF_BUDGET = 0.15
 def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], measured: float) -> None:
     """Survey what was tuned on the devices that are here. `measured` is the time that tuning took, in seconds.
 
-    If the time runs out, the survey ends with the shapes that it has, about as many of each kind.
+    On a CPU, it is planned to fit its time. If the time runs out nevertheless, the survey ends with the shapes that it
+    has, about as many of each kind.
     """
     count = session.options.survey if session.options.survey is not None else _SHAPES[session.options.effort]
     if count == 0:
@@ -50,8 +57,12 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
                 recall_survey(session, devices[0], one)
                 by_device.setdefault(devices[0].digest, (devices, []))[1].extend(parts_of(one, count))
     for devices, parts in by_device.values():
-        if any(p.left for p in parts):
-            _Surveying(session, [p for p in parts if p.left], _seconds(session, measured)).on(devices)
+        on_host, seconds = family(devices[0].family).on_host, _seconds(session, measured)
+        bounded = on_host and seconds < math.inf
+        wanted = planned(parts, min(seconds, _ON_HOST)) if bounded else parts
+        most = min(seconds, _DISTURBED * _ON_HOST) if bounded else seconds
+        if any(p.left for p in wanted):
+            _Surveying(session, [p for p in wanted if p.left], most).on(devices)
 
 
 def _seconds(session: Session, measured: float) -> float:
@@ -83,7 +94,7 @@ class _Surveying:
                 part.settle()
             pool.each(self._jobs(turns(self._parts, scouted=False)))
         done, seconds = len(self._done), session.progress.now() - self._begun
-        rest = f" of {self._total} shapes, all that there was time for" if done < self._total else " shapes"
+        rest = f" of {self._total} planned shapes, all that there was time for" if done < self._total else " shapes"
         where = f", on {len(devices)} devices" if len(devices) > 1 else ""
         session.progress.line(f"survey: {done}{rest}, in {seconds:.0f} s{where}")
 
@@ -132,6 +143,8 @@ def _timed(
                 continue
         try:
             return bench.get().survey(loaded.folder, loaded.operator, problem, entrants)
+        except TooLargeError:
+            return []  # nobody asked for this shape
         except AotTuneError:
             if session.budget.left > 0:
                 raise

@@ -31,7 +31,7 @@ class Part:
     with those of a vendor's library, `first`. If it does not serve a shape, they are compared with those of `generics`,
     unless these would take too long. All units are timed on `scouted` problems, and only `chosen` candidates on the
     others. `share` is the weight of the kind's problems relative to the heaviest kind. `paces` are the most ns that
-    generic variants take for a FLOP or byte.
+    candidates take for a FLOP or byte. `tuned` are the ids of the kind's tuned problems.
     """
 
     evidence: Evidence
@@ -45,6 +45,7 @@ class Part:
     paces: Mapping[str, float]
     scouted: Sequence[Problem]
     chosen: list[str] = field(default_factory=list)
+    tuned: frozenset[str] = frozenset()
 
     @property
     def left(self) -> bool:
@@ -63,10 +64,13 @@ class Part:
         able = [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
         if able and any(able[0] is e for e in self.first):
             return able
-        patient = [
-            e for e in self.generics if self.paces.get(e.candidate.id, 0.0) * _size(evidence, problem) < _PATIENCE
-        ]
+        most = _PATIENCE / evidence.operator.amount(problem)
+        patient = [e for e in self.generics if self.paces.get(e.candidate.id, 0.0) < most]
         return [*(e for e in patient if evidence.worth_a_try(e, problem)), *able]
+
+    def only(self, problems: Sequence[Problem]) -> None:
+        """Survey no other shapes than these, each with all that is chosen."""
+        self.problems, self.scouted = problems, ()
 
     def settle(self, most: int = PRESELECTED) -> None:
         """Choose the candidates to go on with, by times on tuned problems and surveyed shapes. Drop the others' times.
@@ -95,7 +99,7 @@ def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
         own.setdefault(kind_of(operator, operator.facts(one)), []).append(one)
     weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in own.items()}
     generics = [e for e in evidence.entries.values() if e.candidate.generic and e.code]
-    paces = {e.candidate.id: _pace(evidence, e) for e in generics}
+    paces = _paces(evidence)
     for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
         rows = _rows(evidence, kind)
         problems = _mixed([p for p in own.get(kind, ()) if p.id in rows], drawn)
@@ -106,9 +110,9 @@ def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
         scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
         chosen = _known(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
         if len(units) > 1:
-            yield Part(
-                evidence, kind, problems, first, generics, units, known, share, paces, () if chosen else scouted, chosen
-            )
+            scouted = [] if chosen else scouted
+            tuned = frozenset(rows)
+            yield Part(evidence, kind, problems, first, generics, units, known, share, paces, scouted, chosen, tuned)
 
 
 def turns(parts: Sequence[Part], *, scouted: bool) -> list[tuple[Part, Problem]]:
@@ -123,20 +127,13 @@ def turns(parts: Sequence[Part], *, scouted: bool) -> list[tuple[Part, Problem]]
     return [(part, one) for _, _, part, one in sorted(found, key=lambda f: f[:2])]
 
 
-def _pace(evidence: Evidence, entry: Entry) -> float:
-    """ns for a FLOP or byte on the tuned problem where it is slowest; 0 if it was timed on none."""
-    known, found = {p.id: p for p in evidence.workload}, [0.0]
+def _paces(evidence: Evidence) -> dict[str, float]:
+    """By candidate, ns for a FLOP or byte on the tuned problem where it is slowest."""
+    known, found = {p.id: evidence.operator.amount(p) for p in evidence.workload}, dict[str, float]()
     for problem, row in evidence.times().items():
-        if problem in known and entry.candidate.id in row:
-            found.append(row[entry.candidate.id] / _size(evidence, known[problem]))
-    return max(found)
-
-
-def _size(evidence: Evidence, problem: Problem) -> float:
-    """The number of FLOPs or of bytes, whichever is larger."""
-    operator = evidence.operator
-    flops = operator.flops.evaluate(operator.facts(problem)) if operator.flops is not None else 0
-    return float(max(flops, operator.compulsory_bytes(problem), 1))
+        for candidate, ns in row.items() if problem in known else ():
+            found[candidate] = max(found.get(candidate, 0.0), ns / known[problem])
+    return found
 
 
 def _rows(evidence: Evidence, kind: Kind) -> Costs:

@@ -9,6 +9,7 @@ import pytest
 from databases import DEVICE, POLICY, a_database, databases
 from hypothesis import given, settings
 
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.database import (
     OperatorDatabase,
     match_measurements,
@@ -16,6 +17,7 @@ from aot_tune.database import (
     merge,
     missing_problems,
     nearest_databases,
+    told_ties,
     update,
 )
 from aot_tune.database.database_records import canonical_database
@@ -143,6 +145,53 @@ def test_the_nearest_device_comes_first() -> None:
     strange = msgspec.structs.replace(database, operator="softmax", candidates=(), measurements=())
     found = nearest_databases([gpu, other, same_name, strange, database], "gemm", this)
     assert found == [database, same_name, other]
+
+
+_V3 = "abm avx avx2 bmi1 bmi2 cx16 f16c fma lahf_lm movbe popcnt sse4_1 sse4_2 ssse3 xsave"
+_V4 = f"{_V3} avx512bw avx512cd avx512dq avx512f avx512vl"
+
+
+def of(slug: str, name: str = "", *, family: str = "cuda", **identity: str | int) -> OperatorDatabase:
+    """The record of a device."""
+    device = Device(family=family, name=name or slug, slug=slug, identity={**identity, "name": name or slug})
+    return msgspec.structs.replace(a_database(), device=device)
+
+
+def test_of_other_gpus_the_same_name_comes_first_then_the_nearest_sm_count_of_the_same_capability() -> None:
+    this = of("this", "H100", capability=90, sm_count=132, driver="580")
+    named = of("z-named", "H100", capability=90, sm_count=114, driver="580")
+    near, far = (of(s, capability=90, sm_count=n) for s, n in (("near", 140), ("far", 78)))
+    other = of("another-capability", capability=100, sm_count=132)
+    for listed in ([other, far, near, named, this], [near, this, other, named, far]):
+        assert nearest_databases(listed, "gemm", this.device) == [this, named, near, far, other]
+
+
+def test_of_other_cpus_the_same_level_comes_first_then_the_nearest_cores_then_caches() -> None:
+    def cpu(
+        slug: str, flags: str, cores: int, caches: str = "L1d=48K L1i=32K L3=32M", name: str = ""
+    ) -> OperatorDatabase:
+        return of(slug, name, family="cpu", flags=flags, cores=cores, caches=caches)
+
+    this = cpu("this", _V4, 8, name="AMD EPYC")
+    wanted = [
+        cpu("z-same-name", _V4, 64, name="AMD EPYC"),
+        cpu("y-eight", _V4, 8, "L1d=48K L1i=64K L3=32M"),
+        cpu("x-larger-cache", _V4, 8, "L1d=48K L1i=32K L3=64M"),
+        cpu("w-nine", _V4, 9),
+        cpu("v-vague-name", _V3, 8, name="AMD EPYC"),
+    ]
+    assert nearest_databases(wanted[::-1], "gemm", this.device) == wanted
+
+
+def test_equally_near_records_are_told_and_the_first_slug_is_taken() -> None:
+    this = of("this", capability=90, sm_count=132)
+    tied = [of("b", capability=90, sm_count=130), of("a", capability=90, sm_count=134)]
+    assert told_ties(tied, ["gemm"], this.device) == [
+        "two records are equally near: a and b; a is taken; AOT_TUNE_DEVICE names another"
+    ]
+    assert nearest_databases(tied, "gemm", this.device)[0].device.slug == "a"
+    assert told_ties([*tied, of("c", capability=90, sm_count=132)], ["gemm"], this.device) == []
+    assert told_ties([*tied, this], ["gemm"], this.device) == []
 
 
 def with_device(database: OperatorDatabase, device: str) -> OperatorDatabase:

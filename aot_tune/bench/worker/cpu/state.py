@@ -210,6 +210,7 @@ class ProblemState:
             made.close()
         for region in self._pristine.values():
             region.close()
+        self._truth = None
         self._rotation.clear()
         self._sets.clear()
         self._pristine.clear()

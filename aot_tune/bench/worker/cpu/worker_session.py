@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -32,14 +31,10 @@ from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResul
 from aot_tune.bench.worker.verdicts import Verdict
 from aot_tune.spec import Operator
 from aot_tune.support.kernel_features import allow_tiles
+from aot_tune.support.memory_limits import allowed_memory, kept_memory
 from aot_tune.support.processes import resident_bytes
 
 __all__ = ["CpuSession", "make_session"]
-
-_KEPT_BYTES = 3 << 30
-"""How many bytes of buffers that are not in use are kept at most. A quarter of the machine's memory is another
-limit."""
-
 
 _LEAST_NS = 300.0
 """Differences between calls that count as noise, because they include Python's own work."""
@@ -99,8 +94,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
     """See `WorkerSession`."""
 
     def __init__(self, policy: Policy, role: Role, last_cache: int) -> None:
-        most = min(_KEPT_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
-        super().__init__(policy, role, policy.memory_bytes, most)
+        super().__init__(policy, role, min(policy.memory_bytes, allowed_memory() // 2), kept_memory())
         self._last_cache = last_cache
         self._results = SurveyedResults()
 

@@ -31,7 +31,6 @@ from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
     SAMPLE,
-    SEQUENTIAL,
     Bounds,
     bounds_of_integers,
     new_partial,
@@ -39,6 +38,7 @@ from aot_tune.bench.worker.reference_results import (
     publish,
     refuse_inexact,
 )
+from aot_tune.bench.worker.rounded_arrays import SEQUENTIAL
 from aot_tune.bench.worker.stored_elements import least_errors, stored_as
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 

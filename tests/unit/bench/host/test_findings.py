@@ -101,6 +101,9 @@ class Workers:
     def workers(self) -> list[Any]:
         return []
 
+    def relieve(self) -> None:
+        pass
+
     def settle(self) -> None:
         pass
 

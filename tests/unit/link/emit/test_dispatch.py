@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from places import ROOT, SHARED
 
-from aot_tune.compile.cxx import cpu_level as from_cpuinfo
+from aot_tune.compile.cpu_levels import cpu_level as from_cpuinfo
 from aot_tune.link import OperatorTable, TargetTable
 from aot_tune.link.emit.decision import fact_printer
 from aot_tune.spec import Facts, all_of, problem

@@ -1,0 +1,198 @@
+"""Builds with little memory: what does not fit is left out and named, and nobody else pays for it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import run
+from project import Project
+
+from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.reference_results import write_truth
+from aot_tune.spec import Activate, AddTensor, Attribute, Epilogue, Kernel, Operator, Tensor, dims, problem
+from aot_tune.support.control_groups import control_groups
+from aot_tune.support.errors import TooLargeError
+from aot_tune.support.memory_limits import allowed_memory, free_memory, kept_memory
+from aot_tune.support.processes import resident_bytes
+
+GIB = 1 << 30
+N, M = dims("N M")
+
+
+@contextlib.contextmanager
+def control_group(most: int) -> Iterator[Path | None]:
+    """A control group of this machine that allows so many bytes; None where nobody may make one."""
+    for group in control_groups(Path("/")):
+        made = group / f"aot_tune_test_{os.getpid()}"
+        with contextlib.suppress(OSError):
+            made.mkdir()
+            limit = next((made / n for n in ("memory.max", "memory.limit_in_bytes") if (made / n).exists()), None)
+            try:
+                if limit is not None:
+                    limit.write_text(str(most))
+                    yield made
+                    return
+            finally:
+                made.rmdir()
+    yield None
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[Callable[..., str]]:
+    """Runs a command in a control group of 1.5 GiB."""
+    with control_group(3 * GIB // 2) as group:
+        if group is None:
+            pytest.skip("no right to make a control group with a limit of memory")
+        enter = ["sh", "-c", f'echo $$ >"{group}/cgroup.procs" && exec "$@"', "sh"]
+        yield lambda argv, **given: run([*enter, *argv], **given)
+
+
+GREEDY, TOO_LARGE = 7_000_003, 200_000_000
+"""Of these problems one has a reference that takes more memory than its tensors tell, and one large tensors."""
+
+
+@pytest.mark.slow
+def test_a_build_leaves_out_what_does_not_fit_and_measures_the_rest(
+    limited: Callable[..., str], tmp_path: Path
+) -> None:
+    """All problems together would not fit. The kernel kills nobody but the worker for the greedy reference."""
+    project = Project.make(tmp_path / "project")
+    large = tuple(range(12_000_000, 12_000_005))
+    problems = ", ".join(f"problem(N={n})" for n in (20_000, *large, GREEDY, TOO_LARGE))
+    project.change("problem(N=20000), problem(N=60000)", problems)
+    project.change("(1, 4, 16, 64, 256)", "(1, 2)")
+    project.change(
+        '{"y": 2 * call.x}', f'{{"y": 2 * call.x + (xp.ones(1 << 30).sum() * 0 if call.x.size == {GREEDY} else 0)}}'
+    )
+    project.configure()
+    said = limited(project.command("build", "--directory", project.folder / "build"), env=project.environment())
+    noted = re.findall(r"NOTE (problem 'N=.*)", said)
+    out = "problem 'N={}' of operator 'twice' is left out: "
+    needs = re.escape(out.format(TOO_LARGE)) + r"it needs about 10\.\d GiB, but only 1\.5 GiB are allowed"
+    assert any(re.match(needs, line) for line in noted)
+    assert any(line.startswith(f"{out.format(GREEDY)}its reference takes more memory") for line in noted)
+    report = json.loads((project.folder / "build" / "report.json").read_bytes())
+    assert len([note for note in report["notes"] if "is left out" in note]) == 2
+    (twice,) = report["operators"]
+    assert {row["problem"] for row in twice["problems"]} == {f"N={n}" for n in (20_000, *large)}
+    assert twice["statuses"] == {"ok": twice["tried"]}
+    held = {one["what"]: one["bytes"] for one in report["memory"]}
+    assert 0 < held["a worker for candidates"] < GIB < held["the control group as a whole"] <= 3 * GIB // 2
+    assert re.search(r"^memory    at most 1\.\d GiB in ", said, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_doctor_tells_what_is_allowed(limited: Callable[..., str], tmp_path: Path) -> None:
+    said = limited(Project.make(tmp_path / "project").command("doctor"), status=None)
+    assert re.search(r"^memory     1\.5 GiB allowed by a control group; the machine has .* GiB free$", said, re.M)
+
+
+MADE_UP = {
+    "none": ({}, 64, 60),
+    "own": ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.max": f"{4 * GIB}\n"}, 4, 4),
+    "of a parent, throttled": (
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "sys/fs/cgroup/a/memory.high": f"{8 * GIB}\n",
+            "sys/fs/cgroup/a/memory.current": f"{3 * GIB}\n",
+            "sys/fs/cgroup/a/b/memory.max": "max\n",
+        },
+        8,
+        5,
+    ),
+    "version 1": (
+        {
+            "proc/self/cgroup": "3:memory:/job\n0::/\n",
+            "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{16 * GIB}\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{(1 << 63) - 4096}\n",
+        },
+        16,
+        16,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MADE_UP)
+def test_the_least_limit_counts(tmp_path: Path, case: str) -> None:
+    files, allowed, free = MADE_UP[case]
+    meminfo = f"MemTotal: {64 << 20} kB\nMemAvailable: {60 << 20} kB\n"
+    for name, text in {"proc/meminfo": meminfo, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert (allowed_memory(tmp_path), free_memory(tmp_path)) == (allowed * GIB, free * GIB)
+    assert kept_memory(tmp_path) == min(2 * GIB, allowed * GIB // 8)
+
+
+def test_inputs_do_not_outlive_their_reference(tmp_path: Path) -> None:
+    """Workers do without Python's collector: what a problem held is gone when its results are written."""
+    seen: list[weakref.ref[Any]] = []
+
+    def reference(_xp: Any, call: Any) -> dict[str, Any]:
+        seen.extend(map(weakref.ref, (call.x, call.bias)))
+        return {"y": call.epilogue(call.x)}
+
+    operator = Operator(
+        name="own",
+        dims=("N", "M"),
+        tensors=(Tensor("x", (N, M)), Tensor("bias", (M,)), Tensor("y", (N, M), output=True)),
+        attributes=(Attribute("activation", ("relu", "none")),),
+        epilogue=Epilogue("y", (AddTensor("bias", (1,)), Activate("activation"))),
+        reference=reference,
+        flops=N * M,
+        workload=(problem(N=64, M=64),),
+        kernels=(Kernel("generic", "own/generic.cpp.j2", generic=True),),
+    )
+    gc.disable()
+    try:
+        write_truth(operator, Check(problem=operator.workload[0]), tmp_path / "truth", 1)
+        assert len(seen) >= 4
+        assert not any(one() is not None for one in seen)
+    finally:
+        gc.enable()
+
+
+def test_a_worker_collects_what_references_leave_in_cycles(bed: Any, operator_folder: Path) -> None:
+    """As an author's reference may: it keeps its call in the call."""
+    file = operator_folder / "operator.py"
+    file.write_text(
+        file.read_text().replace("    y = 2 * call.x + 1\n", "    call.own = call\n    y = 2 * call.x + 1\n")
+    )
+    held = []
+    for rows in range(2048, 2054):
+        bed.prepare(R=rows, D=2048)
+        held.append(resident_bytes(bed.bench.pool.frameworks().pid))
+    assert max(held[1:]) - held[0] < rows * 2048 * 4
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_candidate_is_not_blamed_for_memory_that_others_hold(
+    bed: Any, monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    """Workers give back what they keep, and it is tried again. After that, the problem is left out."""
+    pool, killed = bed.bench.pool, list[int]()
+    request = pool.request
+
+    def starve(worker: Any, message: Any, seconds: float) -> Any:
+        if isinstance(message, messages.Verify) and len(killed) < deaths:
+            killed.append(worker.pid)
+            worker.kill()
+            raise DiedError("oom", "killed by SIGKILL in verify at 90 MiB resident", starved=True)
+        return request(worker, message, seconds)
+
+    monkeypatch.setattr(pool, "request", starve)
+    if deaths == 2:
+        with pytest.raises(TooLargeError, match="no worker can hold problem 'R=16 D=256' of operator 'axpb'"):
+            bed.screen("good")
+    assert bed.screen("good").status == "ok"
+    assert len(set(killed)) == deaths
