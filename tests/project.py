@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ class Project:
     folder: Path
     compiler: Compiler
     env: dict[str, str] = field(default_factory=dict)
+    runs: Callable[..., str] = run
+    """What runs the commands that CMake would, unless they are wrapped: `run`, or a fork that has imported aot_tune."""
 
     @classmethod
     def make(cls, folder: Path, *, arguments: str = "", **env: str) -> Project:
@@ -156,12 +158,16 @@ class Project:
         if "--templates" not in arguments:
             argv += ["--templates", str(self.templates)]
         argv += [str(a) for a in arguments]
-        return run(obeying_modes(argv) if wrap else argv, env=self.environment(**given), status=status)
+        if wrap:
+            return run(obeying_modes(argv), env=self.environment(**given), status=status)
+        return self.runs(argv, env=self.environment(**given), status=status)
 
     def build(self, build: str = "build", *, status: int | None = 0, wrap: bool = False, **given: str) -> str:
         """`aot-tune build` of a configured project."""
         argv = self.command("build", "--directory", self.folder / build)
-        return run(obeying_modes(argv) if wrap else argv, env=self.environment(**given), status=status, timeout=300)
+        if wrap:
+            return run(obeying_modes(argv), env=self.environment(**given), status=status, timeout=300)
+        return self.runs(argv, env=self.environment(**given), status=status, timeout=300)
 
     def record(self, folder: str = "tuning", **given: str) -> Path:
         """`aot-tune record` of what was built last: the folder, below the project's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from compiled import Bed, CompiledBed
+from forked_commands import ForkedCommands
 
 from aot_tune.bench.devices.family import devices
 from aot_tune.bench.host.bench import Bench
@@ -60,6 +62,9 @@ operator = Operator(
 '''
 
 
+FLAGS = ("-std=c++17", "-O1", "-fopenmp", "-Wall", "-Wextra", "-Wno-unused-function", "-shared", "-fPIC")
+
+
 @pytest.fixture(scope="session")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Compile a candidate of the fault tests, once per session."""
@@ -68,44 +73,57 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def get(name: str) -> Path:
         path = folder / f"{name}.so"
         if not path.exists():
-            command = [
-                "g++",
-                "-std=c++17",
-                "-O1",
-                "-fopenmp",
-                "-Wall",
-                "-Wextra",
-                "-Wno-unused-function",
-                "-shared",
-                "-fPIC",
-            ]
-            command += [f'-DOUTSIDE="{folder}/outside"', "-o", str(path), str(SOURCES / f"{name}.cpp")]
+            command = ["g++", *FLAGS, f'-DOUTSIDE="{folder}/outside"', "-o", str(path), str(SOURCES / f"{name}.cpp")]
             subprocess.run(command, check=True, timeout=60)
         return path
 
     return get
 
 
-@pytest.fixture
-def operator_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "templates" / "axpb"
+def write_operator(root: Path) -> Path:
+    """The operator's folder below a root."""
+    folder = root / "templates" / "axpb"
     folder.mkdir(parents=True)
     (folder / "operator.py").write_text(OPERATOR)
     return folder
 
 
+def bench_in(root: Path, log: Callable[[str], None] = lambda _line: None, threads: int = 2, **policy: Any) -> Bench:
+    """A bench whose scratch is below a root."""
+    deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
+    made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 30, "race_ns": 50_000_000, **policy})
+    return Bench(devices("cpu", threads)[0], made, scratch=root / "scratch", threads=threads, log=log)
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Runs `aot-tune` for a project's `runs`, where nothing is told by how a process starts."""
+    commands = ForkedCommands(tmp_path_factory.mktemp("forks"))
+    yield commands.run
+    commands.close()
+
+
+@pytest.fixture
+def operator_folder(tmp_path: Path) -> Path:
+    return write_operator(tmp_path)
+
+
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Callable[..., Bench]:
-    def make(log: Callable[[str], None] = lambda _line: None, threads: int = 2, **policy: Any) -> Bench:
-        deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
-        made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 30, "race_ns": 50_000_000, **policy})
-        return Bench(devices("cpu", threads)[0], made, scratch=tmp_path / "scratch", threads=threads, log=log)
+    return functools.partial(bench_in, tmp_path)
 
-    return make
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
+    """A bench that the tests of a module share: who dies in one is replaced before the next."""
+    root = tmp_path_factory.mktemp("bed")
+    with bench_in(root) as bench:
+        yield Bed(bench, write_operator(root), objects)
 
 
 @pytest.fixture
-def bed(make_bench: Callable[..., Bench], operator_folder: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
+def own_bed(make_bench: Callable[..., Bench], operator_folder: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
+    """A bench of a test's own, where it counts deaths, or leaves a worker that nobody else should have."""
     with make_bench() as bench:
         yield Bed(bench, operator_folder, objects)
 
@@ -115,16 +133,8 @@ def make_bed(operator_folder: Path, objects: Callable[[str], Path]) -> Callable[
     return lambda bench: Bed(bench, operator_folder, objects)
 
 
-@pytest.fixture
-def compiled_bed(make_bench: Callable[..., Bench]) -> Iterator[Callable[[Path], CompiledBed]]:
-    """Makes a bed, with a bench of its own, for the operator in a folder."""
-    benches: list[Bench] = []
-
-    def make(folder: Path) -> CompiledBed:
-        benches.append(make_bench())
-        benches[-1].__enter__()
-        return CompiledBed(benches[-1], folder)
-
-    yield make
-    for bench in benches:
-        bench.__exit__(None, None, None)
+@pytest.fixture(scope="module")
+def compiled_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], CompiledBed]]:
+    """Makes a bed for the operator in a folder; the module's tests share the bench."""
+    with bench_in(tmp_path_factory.mktemp("compiled")) as bench:
+        yield lambda folder: CompiledBed(bench, folder)

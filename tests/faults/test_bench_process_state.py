@@ -28,31 +28,35 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_row_49_a_candidate_that_changes_its_process_is_out_and_the_next_has_a_clean_one(bed: Any, name: str) -> None:
-    if name == "changes_affinity" and len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core: nothing can be taken away")
-    measured = bed.screen(name)
-    assert measured.status == "failed"
-    assert re.match(CHANGES[name], measured.reason), measured.reason
-    raced = {m.candidate: m.status for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry(name)])}
-    assert raced == {"good": "ok", name: "failed", "baseline:numpy": "ok"}
-    assert bed.screen("good").status == "ok"
+def test_row_49_a_candidate_that_changes_its_process_is_out_and_the_next_has_a_clean_one(bed: Any) -> None:
+    for name, words in CHANGES.items():
+        if name == "changes_affinity" and len(os.sched_getaffinity(0)) < 2:
+            continue  # one core: nothing can be taken away
+        measured = bed.screen(name)
+        assert measured.status == "failed", name
+        assert re.match(words, measured.reason), measured.reason
+        assert bed.screen("good").status == "ok", name
+    entries = [bed.entry("good"), *(bed.entry(name) for name in ("changes_nice", "changes_folder"))]
+    raced = {m.candidate: m.status for m in bed.bench.race(bed.prepare(), entries)}
+    assert raced == {"good": "ok", "changes_nice": "failed", "changes_folder": "failed", "baseline:numpy": "ok"}
 
 
-@pytest.mark.parametrize("name", ["leaves_spinning", "leaves_sleeping"])
-def test_row_50_threads_that_outlive_their_call_are_a_status(bed: Any, name: str) -> None:
-    measured = bed.screen(name)
-    assert measured.status == "leaves-threads"
-    wanted = r"leaves 2 threads that run on after it returned" if name == "leaves_spinning" else r"leaves 1 thread in "
-    assert re.match(wanted, measured.reason), measured.reason
-    assert bed.screen("good").status == "ok"
+def test_row_50_threads_that_outlive_their_call_are_a_status(bed: Any) -> None:
+    for name, words in (
+        ("leaves_spinning", "leaves 2 threads that run on after it returned"),
+        ("leaves_sleeping", "leaves 1 thread in "),
+    ):
+        measured = bed.screen(name)
+        assert measured.status == "leaves-threads"
+        assert measured.reason.startswith(words), measured.reason
+        assert bed.screen("good").status == "ok"
 
 
 def test_openmps_own_threads_are_nobodys_fault(bed: Any) -> None:
+    deaths = bed.bench.pool.deaths
     for _ in range(3):
         assert bed.screen("uses_openmp").status == "ok"
-    assert bed.bench.pool.deaths == 0
+    assert bed.bench.pool.deaths == deaths
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -126,15 +130,15 @@ def test_row_53_nothing_stays_in_shared_memory(bed: Any) -> None:
 
 
 @pytest.mark.alone  # it compares times
-@pytest.mark.parametrize("name", ["sees_output", "remembers_result"])
-def test_row_47_less_work_where_a_call_is_repeated_never_wins(bed: Any, name: str) -> None:
+def test_row_47_less_work_where_a_call_is_repeated_never_wins(bed: Any) -> None:
     prepared = bed.prepare(R=192, D=256)
-    measured = bed.screen(name, prepared)
-    assert measured.status == "suspicious", measured.reason
-    assert re.match(r"takes \d+\.\d times as long when its outputs are missing", measured.reason), measured.reason
-    good, bad, _ = bed.bench.race(prepared, [bed.entry("good"), bed.entry(name)])
-    assert (good.status, bad.status) == ("ok", "suspicious")
-    assert bad.final is None
+    for name in ("sees_output", "remembers_result"):
+        measured = bed.screen(name, prepared)
+        assert measured.status == "suspicious", measured.reason
+        assert re.match(r"takes \d+\.\d times as long when its outputs are missing", measured.reason), measured.reason
+        good, bad, _ = bed.bench.race(prepared, [bed.entry("good"), bed.entry(name)])
+        assert (good.status, bad.status) == ("ok", "suspicious")
+        assert bad.final is None
 
 
 def test_row_48_what_is_kept_of_inputs_by_their_address_is_wrong(bed: Any) -> None:
@@ -148,6 +152,6 @@ def test_row_48_what_is_kept_of_inputs_by_their_address_is_wrong(bed: Any) -> No
 def test_honest_candidates_pass_again_and_again(bed: Any) -> None:
     for rows, columns in ((1, 16), (16, 256), (192, 256), (512, 1024)):
         prepared = bed.prepare(R=rows, D=columns)
-        for _ in range(5):
+        for _ in range(3):
             measured = bed.screen("good", prepared)
             assert measured.status == "ok", measured.reason

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 
+@pytest.mark.alone
 def test_a_race_pairs_entries_and_baselines(bed: Any) -> None:
     prepared = bed.prepare()
     found = bed.bench.race(prepared, [bed.entry(n) for n in ("unsteady", "good", "spins")])

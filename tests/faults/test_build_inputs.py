@@ -15,8 +15,10 @@ Change = Callable[[Project], None]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project.make(tmp_path / "project")
+def project(tmp_path: Path, forks: Callable[..., str]) -> Project:
+    made = Project.make(tmp_path / "project")
+    made.runs = forks
+    return made
 
 
 def operator(old: str, new: str) -> Change:
@@ -194,47 +196,23 @@ def test_an_unknown_option_in_the_environment_is_told_and_does_nothing(project: 
     assert (project.folder / "build").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("case", "how"),
-    [
-        (case, how)
-        for case in OPTIONS
-        for how in ("option", "environment")
-        if (case, how) != ("unknown option", "environment")
-    ],
-)
-def test_options(project: Project, case: str, how: str) -> None:
-    option, words = OPTIONS[case]
-    name, _, value = option.partition("=")
-    if how == "option":
-        said = project.configure("--option", option, status=1)
-    else:
-        said = project.configure(status=1, **{name: value})
-    refused(project, said, words)
+def test_options(project: Project) -> None:
+    for case, (option, words) in OPTIONS.items():
+        refused(project, project.configure("--option", option, status=1), words)
+        name, _, value = option.partition("=")
+        if case != "unknown option":
+            refused(project, project.configure(status=1, **{name: value}), words)
 
 
-def test_unknown_operator(project: Project) -> None:
-    said = project.configure("--operator", "twise", status=1)
-    refused(project, said, ["'twise'", "did you mean 'twice'"])
+def test_names_that_cannot_be_identifiers(project: Project) -> None:
+    for flag, value in (("--name", "a b"), ("--prefix", "1st"), ("--prefix", "int"), ("--module", "a-b")):
+        refused(project, project.configure(flag, value, status=1), [repr(value)])
 
 
-def test_template_root_that_is_not_there(project: Project) -> None:
-    said = project.configure("--templates", project.folder / "nowhere", status=1)
-    refused(project, said, ["nowhere", "TEMPLATES"])
-
-
-@pytest.mark.parametrize(
-    ("flag", "value"), [("--name", "a b"), ("--prefix", "1st"), ("--prefix", "int"), ("--module", "a-b")]
-)
-def test_names_that_cannot_be_identifiers(project: Project, flag: str, value: str) -> None:
-    refused(project, project.configure(flag, value, status=1), [repr(value)])
-
-
-@pytest.mark.parametrize("flag", ["--output", "--header"])
-@pytest.mark.parametrize("value", ["../up", "/etc/ops.h", "a b", "a;b", "a\nb", "./x", "a//b", "x" * 200, "ü"])
-def test_file_names_that_are_not_plain(project: Project, flag: str, value: str) -> None:
-    what = "OUTPUT_NAME" if flag == "--output" else "HEADER"
-    refused(project, project.configure(flag, value, status=1), [what, repr(value[:100]), "fix:"])
+def test_file_names_that_are_not_plain(project: Project) -> None:
+    for flag, what in (("--output", "OUTPUT_NAME"), ("--header", "HEADER")):
+        for value in ("../up", "/etc/ops.h", "a b", "a;b", "a\nb", "./x", "a//b", "x" * 200, "ü"):
+            refused(project, project.configure(flag, value, status=1), [what, repr(value[:100]), "fix:"])
 
 
 def test_no_compiler(project: Project, tmp_path: Path) -> None:
@@ -324,18 +302,6 @@ def test_cmake_target_name(project: Project) -> None:
     lists = project.folder / "CMakeLists.txt"
     lists.write_text(lists.read_text().replace("aot_tune_add_library(tiny", "aot_tune_add_library(ti-ny"))
     assert "not an identifier" in " ".join(project.cmake(status=1).split())
-
-
-def test_an_operator_with_nothing_to_tune_here_has_its_generic_variant_verified_on_odd_problems(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
-    project.change("(problem(N=20000), problem(N=60000))", '{"cuda": (problem(N=20000),)}')
-    project.configure()
-    project.build()
-    (variant,) = project.winners()
-    assert variant[0].startswith("generic_")
-    project.change('"2 * " ~', '"3 * " ~', "generic.cpp.j2")
-    said = project.build(status=1)
-    assert "operator 'twice': its generic kernel fails on" in said
 
 
 def test_configure_tells_all_mistakes_of_all_declarations(project: Project) -> None:

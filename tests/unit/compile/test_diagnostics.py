@@ -107,27 +107,6 @@ def test_failures_of_nvcc_with_a_remedy(log: str, words: str) -> None:
     assert words in first_error(log, LINES)
 
 
-def test_a_killed_nvcc_is_not_lasting() -> None:
-    assert not is_lasting("nvcc error   : 'cicc' died due to signal 9 (Kill signal)")
-    assert not is_lasting("ptxas fatal   : Memory allocation failure")
-    assert not is_lasting("nvcc fatal   : Could not open output file '/x'")
-    assert not is_lasting("ptxas info    : 0 bytes gmem, error count")
-
-
 def test_linker_and_silent_failures() -> None:
     assert "undefined reference to `f'" in first_error("ld: o.o: in function g\nld: undefined reference to `f'\nexit 1")
     assert "said nothing" in first_error("\n  \n")
-
-
-def test_one_line_only() -> None:
-    flood = "".join(f"candidate.cpp:1:1: warning: number {n}\n" for n in range(5000))
-    found = first_error(flood + "candidate.cpp:1:1: error: here", LINES)
-    assert found == "gemm/packed.cpp.j2:10: error: here"
-
-
-def test_lasting() -> None:
-    assert is_lasting("candidate.cpp:1:1: error: no")
-    assert not is_lasting("g++: fatal error: Killed signal terminated program cc1plus")
-    assert not is_lasting("candidate.cpp:1:1: internal compiler error: Segmentation fault\nerror: x")
-    assert not is_lasting("cc1plus: error: No space left on device")
-    assert not is_lasting("")

@@ -67,11 +67,6 @@ def test_what_has_ended_is_begun_anew(tmp_path: Path) -> None:
     assert not last.resumed
 
 
-def test_another_library_begins_by_itself(tmp_path: Path) -> None:
-    begun_at(tmp_path)
-    assert not begun_at(tmp_path, "other").resumed
-
-
 @pytest.mark.parametrize("hours", [25.0, -1.0])
 def test_after_a_day_all_is_measured(tmp_path: Path, hours: float) -> None:
     """Also where the clock was set back."""
@@ -82,12 +77,6 @@ def test_after_a_day_all_is_measured(tmp_path: Path, hours: float) -> None:
     last = begun_at(tmp_path)
     assert not last.resumed
     assert abs(last.since / 1e9 - time.time()) < 60
-
-
-def test_a_copy_whose_files_all_look_new_is_not_gone_on_with(tmp_path: Path) -> None:
-    first = begun_at(tmp_path)
-    first.path.write_text(str(first.since - 3600 * 10**9))
-    assert not begun_at(tmp_path).resumed
 
 
 def test_two_builds_at_a_time_do_not_take_each_others_times(tmp_path: Path) -> None:
@@ -107,18 +96,6 @@ def test_what_is_forgotten_is_begun_anew(tmp_path: Path, mode: str) -> None:
     forget(location(tmp_path, mode), "key")
     assert not begun_at(tmp_path).resumed
     forget(location(None, "off"), "key")
-
-
-@pytest.mark.parametrize("mode", ["off", "ro", "fresh"])
-def test_nothing_is_begun_where_nothing_is_read_and_written(tmp_path: Path, mode: str) -> None:
-    assert begin(location(None if mode == "off" else tmp_path, mode), "key") is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_cache_that_cannot_be_written_to_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "begun").write_text("")
-    assert begin(location(tmp_path), "key") is None
-    assert "measures everything again" in caplog.text
 
 
 def test_what_others_may_write_is_not_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

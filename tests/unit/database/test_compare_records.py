@@ -74,10 +74,3 @@ def test_changes() -> None:
     assert (change.candidates_came, change.candidates_went, change.code) == ({}, {"packed": 1}, {})
     assert change.head == ("toolchain cxx: 12.2.0, then 13.1.0", "baseline numpy: 2.4.6, then 3")
     assert changes(before, a_database(objects="new")).code == {"packed": 4}
-
-
-def test_nothing_changes_in_the_same_record() -> None:
-    change = changes(a_database(), a_database())
-    assert (change.winners, change.came, change.went, change.head, change.code) == ({}, (), (), (), {})
-    assert set(change.times.values()) == {1.0}
-    assert change.mean == 1.0

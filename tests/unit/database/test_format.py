@@ -28,7 +28,7 @@ from aot_tune.database import (
     load_databases,
     save_database,
 )
-from aot_tune.database.database_records import canonical_database, half_width, rounded
+from aot_tune.database.database_records import canonical_database, rounded
 from aot_tune.database.record_lines import SCHEMA
 from aot_tune.support.errors import DatabaseError
 
@@ -40,7 +40,7 @@ def small() -> OperatorDatabase:
 
 
 @given(databases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_text_and_back(database: OperatorDatabase) -> None:
     text = encode(database)
     again = decode(text)
@@ -49,7 +49,7 @@ def test_text_and_back(database: OperatorDatabase) -> None:
 
 
 @given(databases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_records_without_digests_are_read(database: OperatorDatabase) -> None:
     assert decode(older_text(database)) == canonical_database(database)
     assert decode(older_text(database, 3), oldest=3) == canonical_database(database)
@@ -62,7 +62,7 @@ def test_a_line_that_an_older_record_lost_is_missed(small: OperatorDatabase) -> 
 
 
 @given(databases(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_order_of_anything_never_changes_a_byte(database: OperatorDatabase, rng: random.Random) -> None:
     def mixed(items: tuple) -> tuple:  # type: ignore[type-arg]
         return tuple(rng.sample(items, len(items)))
@@ -101,14 +101,6 @@ def test_the_text_can_be_reviewed(small: OperatorDatabase) -> None:
     assert best["final"] == [1234.0, 1240.5, 1260.2]
     assert best["screen"] == [1234.6, 1300.0]
     assert max(len(line) for line in lines[5:]) < 500
-
-
-def test_dims_keep_the_order_of_the_operator(small: OperatorDatabase) -> None:
-    assert decode(encode(small)).problems[0].id.split(" ")[:3] == ["M=1", "N=4096", "K=4096"]
-
-
-def test_targets(small: OperatorDatabase) -> None:
-    assert small.targets == ["cpu-x86-64-v3", "cpu-x86-64-v4"]
 
 
 def test_cut_at_every_byte(small: OperatorDatabase) -> None:
@@ -202,17 +194,6 @@ def test_bad_lines_are_named(small: OperatorDatabase, edit, place: str, words: s
     assert words in str(caught.value)
 
 
-def test_a_candidate_is_in_a_database_once(small: OperatorDatabase) -> None:
-    twofold = msgspec.structs.replace(small, candidates=(*small.candidates, small.candidates[0]))
-    with pytest.raises(DatabaseError, match="listed twice"):
-        encode(twofold)
-
-
-def test_ends_of_lines_as_another_system_has_them_say_nothing(small: OperatorDatabase) -> None:
-    text = encode(small)
-    assert encode(decode(text.replace(b"\n", b"\r\n"))) == text
-
-
 def test_a_policy_of_another_version_is_data(small: OperatorDatabase) -> None:
     now, later = f'"version":{Policy().version}', '"version":99,"later":true'
     lines = changed('{"policy"', now, later)(encode(small).decode().splitlines())
@@ -265,13 +246,6 @@ def test_what_a_killed_record_left_goes(small: OperatorDatabase, tmp_path: Path)
     assert sorted(path.parent.iterdir()) == sorted([path, note])
 
 
-def test_two_files_of_one_operator_and_device(small: OperatorDatabase, tmp_path: Path) -> None:
-    path = save_database(tmp_path, small)
-    (path.parent / "gemm copy.jsonl").write_bytes(path.read_bytes())
-    with pytest.raises(DatabaseError, match="same operator and device"):
-        load_databases(tmp_path)
-
-
 def test_errors_of_files_name_the_file(small: OperatorDatabase, tmp_path: Path) -> None:
     path = save_database(tmp_path, small)
     path.write_bytes(path.read_bytes()[:-5])
@@ -313,8 +287,3 @@ def test_measurements_of_other_code_than_the_candidates(small: OperatorDatabase)
     first = msgspec.structs.replace(small.measurements[0], code="other")
     with pytest.raises(DatabaseError, match="it was measured as code other, but the candidate's is "):
         encode(msgspec.structs.replace(small, measurements=(first,)))
-
-
-def test_spread() -> None:
-    assert half_width([]) == half_width([5.0]) == 0.0
-    assert half_width([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0

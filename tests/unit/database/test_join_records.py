@@ -29,19 +29,19 @@ def holds_laws(one: OperatorDatabase, two: OperatorDatabase, three: OperatorData
 
 
 @given(related())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_joining_is_associative_commutative_and_idempotent(records: list[OperatorDatabase]) -> None:
     holds_laws(*records)
 
 
 @given(related(REAL))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_so_is_joining_parts_of_a_committed_record(records: list[OperatorDatabase]) -> None:
     holds_laws(*records)
 
 
 @given(related())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorDatabase]) -> None:
     base, ours, theirs = records
     merged = join_from(base, ours, theirs)
@@ -53,7 +53,7 @@ def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorData
 
 
 @given(databases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_parts_make_the_whole(whole: OperatorDatabase) -> None:
     parts = [
         msgspec.structs.replace(whole, problems=(), survey=whole.survey[n::2], measurements=whole.measurements[n::2])
@@ -115,14 +115,6 @@ def test_what_holds_of_two_measurements(
         assert {name: getattr(found, name) for name in held} == held
 
 
-def test_a_surveyed_time_is_the_lesser() -> None:
-    times = {(s.problem.id, c): ns for s in REAL.survey for c, ns in s.ns.items()}
-    slower = msgspec.structs.replace(
-        REAL, survey=tuple(msgspec.structs.replace(s, ns={c: 2 * t for c, t in s.ns.items()}) for s in REAL.survey)
-    )
-    assert {(s.problem.id, c): ns for s in join(slower, REAL).survey for c, ns in s.ns.items()} == times
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -138,11 +130,6 @@ def test_what_cannot_be_compared_is_not_joined(change: dict[str, object], words:
     for pair in ((a_database(), other), (other, a_database())):
         with pytest.raises(DatabaseError, match=f"differ in their {words}"):
             join(*pair)
-
-
-def test_other_code_of_a_candidate_is_not_joined() -> None:
-    with pytest.raises(DatabaseError, match="have different code: 4 candidates of packed"):
-        join(a_database(), a_database(objects="new"))
 
 
 def test_one_side_changed_a_kernel_and_the_other_measured_another_problem() -> None:
@@ -202,15 +189,6 @@ def test_what_one_side_removed_is_gone_unless_the_other_measured_it_anew() -> No
     again = join_from(base, pruned, canonical_database(slower))
     assert gone in {m.candidate for m in join_from(base, base, canonical_database(slower)).measurements}
     assert gone not in {c.id for c in again.candidates}  # its code is as it was, so it stays removed
-
-
-def test_a_baseline_of_another_version_on_one_side() -> None:
-    base = canonical_database(a_database())
-    newer = canonical_database(msgspec.structs.replace(a_database(scale=2.0), baselines={"numpy": "2.5"}))
-    merged = join_from(base, newer, base)
-    assert merged == newer
-    with pytest.raises(DatabaseError, match="versions of the baselines"):
-        join_from(base, newer, msgspec.structs.replace(base, baselines={"numpy": "2.6"}))
 
 
 def test_of_two_toolchains_the_later_version_is_named() -> None:

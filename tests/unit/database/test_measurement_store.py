@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -42,17 +41,6 @@ def test_failures_are_kept_too(tmp_path: Path, status: str) -> None:
     assert shelf(tmp_path).find("c1", "o1", kept.problem) == kept
 
 
-def test_what_was_found_is_read_once(tmp_path: Path) -> None:
-    kept = measured()
-    shelf(tmp_path).put(kept)
-    again = shelf(tmp_path)
-    assert again.find("c1", "o1", kept.problem) == kept
-    for path in (tmp_path / "measurements").rglob("*.json"):
-        path.unlink()
-    assert again.find("c1", "o1", kept.problem) == kept
-    assert shelf(tmp_path).find("c1", "o1", kept.problem) is None
-
-
 def test_only_what_is_wanted_and_not_there_is_absent(tmp_path: Path) -> None:
     """A build that knows from a record what it looks for here would never be the next one's."""
     store, kept = MeasurementStore(tmp_path), measured()
@@ -65,13 +53,6 @@ def test_only_what_is_wanted_and_not_there_is_absent(tmp_path: Path) -> None:
     part.put(kept)
     assert part.find("c1", "o1", kept.problem, peek=True) == kept
     assert not store.absent
-
-
-def test_equal_objects_share_measurements(tmp_path: Path) -> None:
-    shelf(tmp_path).put(measured("c1", "o1"))
-    found = shelf(tmp_path).find("c2", "o1", problem(M=16, N=64))
-    assert found is not None
-    assert (found.candidate, found.code) == ("c2", "o1")
 
 
 @pytest.mark.parametrize("change", ["name", "contract", "device", "policy"])
@@ -96,13 +77,6 @@ def test_every_part_of_the_problem_counts(tmp_path: Path, other: Problem) -> Non
     shelf(tmp_path).put(measured())
     assert shelf(tmp_path).find("c1", "o1", other) is None
     assert shelf(tmp_path).find("c1", "o2", problem(M=16, N=64)) is None
-
-
-def test_the_order_of_dims_does_not_count(tmp_path: Path) -> None:
-    shelf(tmp_path).put(measured())
-    found = shelf(tmp_path).find("c1", "o1", problem(N=64, M=16))
-    assert found is not None
-    assert list(found.problem.dims) == ["N", "M"]
 
 
 @given(
@@ -169,39 +143,6 @@ def test_modes(tmp_path: Path) -> None:
     off.put(measured())
     assert off.find("c1", "o1", where) is not None
     assert not (tmp_path / "none").exists()
-
-
-def test_two_thousand_lookups(tmp_path: Path) -> None:
-    store = shelf(tmp_path)
-    for n in range(2000):
-        store.put(measured(f"c{n}", f"o{n}", screen=tuple(float(t) for t in range(40))))
-    again = shelf(tmp_path)
-    began = time.process_time()
-    assert all(again.find(f"c{n}", f"o{n}", problem(M=16, N=64)) for n in range(2000))
-    assert time.process_time() - began < 2
-
-
-def test_whether_anything_was_known_is_told_by_what_was_there_before(tmp_path: Path) -> None:
-    first = MeasurementStore(tmp_path)
-    store = first.operator(name="gemm", contract="con", device="dev", policy="pol")
-    store.put(measured())
-    assert not first.knew_any
-    assert MeasurementStore(tmp_path).knew_any
-    assert not MeasurementStore(tmp_path, mode="fresh").knew_any
-    assert not MeasurementStore(None).knew_any
-
-
-def test_a_disk_that_another_thread_finds_full_ends_no_thread(tmp_path: Path, monkeypatch) -> None:
-    store = MeasurementStore(tmp_path)
-    shelf_ = store.operator(name="gemm", contract="con", device="dev", policy="pol")
-
-    def meanwhile(path: Path) -> None:
-        path.mkdir(parents=True)
-        monkeypatch.setattr(store, "_root", None)
-
-    monkeypatch.setattr("aot_tune.database.measurement_store.private_folder", meanwhile)
-    shelf_.put(measured())
-    assert shelf_.find("c1", "o1", measured().problem) == measured()
 
 
 def test_a_root_that_cannot_be_used(tmp_path: Path, caplog) -> None:

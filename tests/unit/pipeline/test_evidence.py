@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from pipelines import FAST, GENERIC, OPERATOR, SMALL, TARGET, N, entry, evidence, measured
 
 from aot_tune.bench.protocol.measurement_records import Status
-from aot_tune.pipeline.build_library import shown_again
-from aot_tune.pipeline.evidence import Chosen, Entry, serves, share_among_targets, tie_band
+from aot_tune.pipeline.evidence import Entry, serves, share_among_targets, tie_band
 from aot_tune.pipeline.measuring.measure import finalists
-from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.records.lookup import Known
-from aot_tune.pipeline.records.recorded_candidates import as_declared
 from aot_tune.pipeline.scheduling.tune import not_known
-from aot_tune.pipeline.scheduling.within_budget import in_turn, mean_costs
 from aot_tune.pipeline.shipping.finish import choose
-from aot_tune.pipeline.shipping.story import failures_of, tell
+from aot_tune.pipeline.shipping.story import failures_of
 from aot_tune.plan.options import resolve
-from aot_tune.render import Candidate, candidate_for
+from aot_tune.render import candidate_for
 from aot_tune.select import select
 from aot_tune.spec import Kernel, Parameter, problem
-
-
-def test_the_command_that_shows_the_report_again() -> None:
-    def told(prefix: str, folder: str = "/some where/mine") -> str:
-        return shown_again(SimpleNamespace(prefix=prefix, module="ops"), Path(folder))  # type: ignore[arg-type]
-
-    assert told("aot_tune") == "`aot-tune report` shows this again"
-    assert told("mine").startswith("`aot-tune report --file '/some where/mine/report.json'` shows this again while")
-    in_pip = told("mine", f"{tempfile.gettempdir()}/tmp1234/build")
-    assert in_pip == "`aot-tune report --module PACKAGE.ops` shows this again once PACKAGE is installed"
-
-
-def test_a_recorded_config_is_told_as_it_was_declared() -> None:
-    space = (Parameter("W", (4, 8)), Parameter("ACCUMULATORS", (1, 2)))
-    fast = Kernel("fast", "f.j2", parameters=space)
-    operator = dataclasses.replace(OPERATOR, kernels=(OPERATOR.kernels[0], fast))
-    recorded = candidate_for(operator, fast, {"ACCUMULATORS": 2, "W": 4}, TARGET)
-    told = as_declared(operator, recorded)
-    assert told.label == "fast W=4 ACCUMULATORS=2"
-    assert told.id == recorded.id
 
 
 def test_candidates_are_tried_where_they_serve_and_are_meant_for() -> None:
@@ -54,24 +26,6 @@ def test_candidates_are_tried_where_they_serve_and_are_meant_for() -> None:
     assert [e.candidate.kernel for e in found.tried(problem(M=1, N=8))] == ["fast", "small", "generic"]
     assert [e.candidate.kernel for e in found.tried(problem(M=64, N=8))] == ["fast", "generic"]
     assert [e.candidate.kernel for e in found.tried(problem(M=1, N=7))] == ["small", "generic"]
-
-
-def test_what_is_known_now_stays_as_it_is_while_devices_add_to_it() -> None:
-    one = evidence(FAST, GENERIC)
-    where, other = OPERATOR.workload
-    one.add_screen(measured(FAST, where, (1.0,)))
-    now = one.as_now()
-    one.add_screen(measured(GENERIC, where, (), status="crashed"))
-    one.add_screen(measured(FAST, other, (1.0,)))
-    one.pass_over(other, [GENERIC.candidate.id])
-    assert set(now.measurements) == {where.id}
-    assert set(now.measurements[where.id]) == now.fresh[where.id] == {FAST.candidate.id}
-    assert (now.broken, now.passed_over) == (set(), set())
-    assert now.entries is one.entries
-
-
-def test_a_candidate_without_an_object_is_not_tried() -> None:
-    assert evidence(entry("fast", "")).tried(problem(M=1, N=8)) == []
 
 
 @pytest.mark.parametrize("status", ["wrong-result", "failed", "oom", "crashed", "suspicious"])
@@ -88,13 +42,6 @@ def test_a_failure_anywhere_keeps_a_candidate_out_everywhere(status: Status) -> 
     assert (failure.candidate, failure.status, failure.count) == ("fast", status, 1)
     name = f"fast_{FAST.candidate.id[:8]}"
     assert failure.again == f"aot-tune try scale {name} --target cpu-x86-64-v3 --problem 'M=64 N=8'"
-
-
-def test_baselines_have_no_cost_since_they_cannot_be_linked() -> None:
-    found = evidence(GENERIC)
-    found.add(measured(GENERIC, OPERATOR.workload[0], (200.0,)))
-    found.add(measured("baseline:numpy", OPERATOR.workload[0], (100.0,)))
-    assert found.costs() == {OPERATOR.workload[0].id: {GENERIC.candidate.id: 200.0}}
 
 
 def test_finalists_within_the_noise_of_the_best_count_as_the_best() -> None:
@@ -138,18 +85,6 @@ def test_a_vendors_variant_wins_unless_it_is_beaten_by_more_than_the_noise(
     assert order.startswith(found.entries[ranked[0]].candidate.kernel)
 
 
-def test_noise_of_what_is_behind_the_best_does_not_lift_it_to_a_vendors_cost() -> None:
-    kernel = Kernel("vendor", "v.j2", algorithms=lambda _: None)
-    own, operator = entry("vendor", "v"), dataclasses.replace(OPERATOR, kernels=(*OPERATOR.kernels, kernel))
-    found = dataclasses.replace(evidence(own, FAST, SMALL), operator=operator)
-    where = OPERATOR.workload[0]
-    found.add(measured(FAST, where, (), final=(98.0,) * 4))
-    found.add(measured(SMALL, where, (), final=(90.0, 98.5, 98.5, 107.0)))
-    found.add(measured(own, where, (), final=(103.0,) * 4))
-    assert tie_band(found.row(where.id)[SMALL.candidate.id]) > 0.05
-    assert found.choice_costs() == found.costs()
-
-
 def test_of_a_vendors_algorithms_two_race_and_leave_the_others_places_to_kernels() -> None:
     vendor = Kernel("vendor", "v.j2", parameters=(Parameter("A", (0, 1, 2)),), algorithms=lambda _: None)
     operator = dataclasses.replace(OPERATOR, kernels=(*OPERATOR.kernels, vendor))
@@ -183,23 +118,6 @@ def test_targets_share_the_measurement_of_a_generic_variant_that_a_record_will_h
     assert second.measurements[where.id]["baseline:numpy"].screen == (80.0,)
 
 
-def test_targets_share_the_measurement_of_a_baseline_that_a_record_will_hold() -> None:
-    """It tells the pace of each round: with another one, a replay of the record might decide otherwise."""
-    first, second = evidence(FAST, GENERIC), evidence(FAST, SMALL)
-    where, name = OPERATOR.workload[0], "baseline:numpy"
-    first.add(msgspec.structs.replace(measured(name, where, (), final=(50.0,) * 5), race="first"))
-    second.add(measured(FAST, where, (), final=(100.0, 110.0, 100.0, 110.0, 110.0)))
-    second.add(measured(SMALL, where, (), final=(104.0, 104.0, 115.0, 115.0, 104.0)))
-    second.add(measured(name, where, (), final=(50.0, 60.0, 50.0, 60.0, 50.0)))
-    replayed = evidence(FAST, SMALL)
-    for m in (*second.measurements[where.id].values(), first.measurements[where.id][name]):
-        replayed.add(m)
-    assert second.times() != replayed.times()
-    share_among_targets([first, second])
-    assert second.times() == replayed.times()
-    assert second.measurements[where.id][name].race == "first"
-
-
 @pytest.mark.parametrize("bad", [0, 1])
 def test_a_generic_variant_that_failed_on_one_target_has_failed_on_all(bad: int) -> None:
     both, where = [evidence(FAST, GENERIC), evidence(SMALL, GENERIC)], OPERATOR.workload[0]
@@ -220,17 +138,6 @@ def test_what_a_race_left_out_is_not_taken_for_faster_than_its_ties(screened: fl
     for row in (found.costs()[where.id], found.times()[where.id]):
         assert limit < row[GENERIC.candidate.id] < limit + 1e-9
         assert row[FAST.candidate.id] == 100.0
-
-
-def test_what_a_race_left_out_is_not_the_winner_of_the_report() -> None:
-    found, where = evidence(FAST, GENERIC), OPERATOR.workload[0]
-    found.add(measured(FAST, where, (), final=(100.0, 101.0, 99.0, 100.0)))
-    found.add(measured(GENERIC, where, (90.0,)))
-    costs = found.costs()
-    chosen = select(costs, {where.id: OPERATOR.facts(where)}, lambda c, f: serves(found, c, f), times=found.times())
-    (row,) = tell(Chosen(found, chosen, costs), [GENERIC], {}).problems
-    assert (row.winner, row.ns, row.tie, row.regret) == (variant_name(FAST), 100.0, False, 0.0)
-    assert row.picked == row.winner
 
 
 def test_what_a_race_left_out_does_not_take_the_place_of_its_winner() -> None:
@@ -266,70 +173,11 @@ def test_a_race_under_a_clock_that_drifts_is_decided_round_by_round() -> None:
     assert found.row(where.id)[GENERIC.candidate.id].final == (1.0, 2.0, 3.0)
 
 
-def test_a_runner_disturbed_in_a_round_does_not_make_the_others_look_faster() -> None:
-    found, where = evidence(FAST, SMALL, GENERIC), OPERATOR.workload[0]
-    found.add(measured(FAST, where, (), final=(100.0,) * 7))
-    found.add(measured(SMALL, where, (), final=(104.0,) * 7))
-    found.add(measured(GENERIC, where, (), final=(130.0, 900.0, 130.0, 900.0, 130.0, 900.0, 900.0)))
-    row = found.row(where.id)
-    assert row[FAST.candidate.id].final == (100.0,) * 7
-    assert row[SMALL.candidate.id].final == (104.0,) * 7
-
-
 def test_tie_band() -> None:
     steady = measured(FAST, OPERATOR.workload[0], (100.0,) * 8)
     noisy = measured(FAST, OPERATOR.workload[0], (100.0, 140.0, 60.0, 100.0, 150.0, 50.0, 100.0, 100.0))
     assert tie_band(steady) == 0.01
     assert tie_band(noisy) > 0.1
-
-
-def test_under_a_budget_each_kernel_gets_its_first_guess_before_any_gets_its_second() -> None:
-    queue = [
-        Entry(
-            candidate=Candidate(operator="scale", kernel=k, backend="cxx", target=TARGET.name, config={"P": p}),
-            rendered=GENERIC.rendered,
-            requires=(),
-        )
-        for k in ("fast", "small")
-        for p in (1, 2)
-    ]
-    served = {"fast": 1, "small": 2}
-    assert [
-        (e.candidate.kernel, e.candidate.config["P"]) for e in in_turn(queue, lambda e: served[e.candidate.kernel])
-    ] == [
-        ("small", 1),
-        ("fast", 1),
-        ("small", 2),
-        ("fast", 2),
-    ]
-
-
-def test_operators_take_turns_and_begin_with_what_serves_most_of_their_problems() -> None:
-    def one(operator: str, kernel: str) -> Entry:
-        candidate = Candidate(operator=operator, kernel=kernel, backend="cxx", target=TARGET.name)
-        return Entry(candidate=candidate, rendered=GENERIC.rendered, requires=())
-
-    served = {"narrow": 2, "wide": 9, "other": 5}
-    queue = [one("a", "narrow"), one("a", "wide"), one("b", "other")]
-    assert [e.candidate.kernel for e in in_turn(queue, lambda e: served[e.candidate.kernel])] == [
-        "wide",
-        "other",
-        "narrow",
-    ]
-
-
-def test_the_mean_cost_of_a_candidate_is_over_the_problems_where_it_was_ok() -> None:
-    found = evidence(FAST, SMALL, GENERIC)
-    small, large = OPERATOR.workload
-    found.add(measured(FAST, small, (100.0,)))
-    found.add(measured(SMALL, small, (100.0 * math.e,)))
-    found.add(measured(GENERIC, large, (400.0,)))
-    found.add(measured(FAST, large, (400.0 * math.e,)))
-    found.add(measured(SMALL, large, (), status="timeout"))
-    found.add(measured("baseline:torch", large, (1.0,)))
-    assert mean_costs(found) == pytest.approx(
-        {FAST.candidate.id: 0.5, SMALL.candidate.id: 1.0, GENERIC.candidate.id: 0.0}
-    )
 
 
 def test_what_a_record_covers_is_not_compiled_whatever_is_tried_on_no_problem() -> None:

@@ -3,114 +3,21 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pipelines import FAST, GENERIC, OPERATOR, evidence
 
-from aot_tune.pipeline.compiler_load import CompilerLoad, idle_seconds
 from aot_tune.pipeline.pending import PendingWork, task_of
-from aot_tune.pipeline.scheduling import time_to_link
-from aot_tune.pipeline.scheduling.time_to_link import seconds_after
-from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress
 
 ONE, _ = OPERATOR.workload
 
 
-def session_with(
-    monkeypatch: pytest.MonkeyPatch,
-    load: CompilerLoad,
-    known: float | None,
-    module: str = "",
-    targets: int = 1,
-    devices: Sequence[str] = ("cpu",),
-    tuned: str = "cpu",
-    links: bool = True,
-) -> Session:
-    monkeypatch.setattr(time_to_link, "link_memory", lambda _: None)
-    monkeypatch.setattr(time_to_link, "link_seconds", lambda _: known)
-    plan = SimpleNamespace(families=["cpu"], module=module)
-    operators = {"fast": SimpleNamespace(operator=OPERATOR)}
-    given = SimpleNamespace(
-        load=load,
-        links=links,
-        plan=plan,
-        operators=operators,
-        targets=[SimpleNamespace(family=tuned)] * targets,
-        devices=[SimpleNamespace(family=f) for f in devices],
-    )
-    return cast(Session, given)
-
-
-def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick, slow = CompilerLoad(2, each=0.2), CompilerLoad(2, each=0.8)
-    guesses = [seconds_after(session_with(monkeypatch, load, None)) for load in (quick, slow)]
-    assert guesses[0] < guesses[1] < 4 * guesses[0]
-    assert seconds_after(session_with(monkeypatch, quick, None, module="ops")) > guesses[0]
-    assert seconds_after(session_with(monkeypatch, quick, None, targets=50)) > guesses[0] + 1  # more to verify
-    assert seconds_after(session_with(monkeypatch, quick, None, devices=("cpu", "cuda"))) > guesses[0] + 4  # torch
-    assert seconds_after(session_with(monkeypatch, slow, 7.0)) == 7.0
-    assert seconds_after(session_with(monkeypatch, slow, 7.0, links=False)) == 0.0
-
-
-def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = CompilerLoad(2)
-    load.add(cpu=4.0, walls=[1.0] * 8)
-    assert (load.granted, load.each) == (0.5, 0.5)
-    assert seconds_after(session_with(monkeypatch, load, 7.0)) == 14.0
-    load.add(cpu=0.1, walls=[])  # all from the cache
-    load.add(cpu=0.1, walls=[4.0])  # too short to tell
-    assert load.granted == 0.5
-    load.add(cpu=0.5, walls=[1.0])  # one alone, beside the same programs
-    assert load.granted == 0.5
-    load.add(cpu=0.5, walls=[0.5])  # a short moment of quiet
-    assert 0.5 < load.granted < 0.75
-    for _ in range(10):
-        load.add(cpu=8.0, walls=[2.0] * 4)
-    assert load.granted == pytest.approx(1.0, abs=0.01)
-    assert load.each == 0.5
-
-
-def test_compilers_that_wait_for_a_disk_do_not_make_the_link_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = CompilerLoad(2)
-    load.add(cpu=4.0, walls=[4.0] * 8, idle=28.0)
-    assert (load.granted, load.each) == (1.0, 0.5)
-    load.add(cpu=4.0, walls=[4.0] * 8, idle=20.0)  # 8 of the 28 seconds went to other programs
-    assert load.granted == pytest.approx(6 / 14)
-    assert seconds_after(session_with(monkeypatch, load, 6.0)) == pytest.approx(14.0)
-
-
-def test_idle_cores_are_those_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 10})
-    ticks = os.sysconf("SC_CLK_TCK")
-    (tmp_path / "proc").mkdir()
-    lines = [f"cpu{n} 7 7 7 {ticks * n} {ticks * 100} 7 7 0 0 0" for n in range(12)]
-    (tmp_path / "proc" / "stat").write_text("\n".join(["cpu 9 9 9 9 9", *lines, "intr 5"]) + "\n")
-    assert idle_seconds(tmp_path) == 1 + 100 + 10 + 100
-    (tmp_path / "proc" / "stat").unlink()
-    assert idle_seconds(tmp_path) == 0.0
-    monkeypatch.setattr("aot_tune.pipeline.compiler_load.usable_cores", lambda _: 1)  # a quota of one core
-    assert idle_seconds(Path("/")) == 0.0
-
-
 def pending() -> PendingWork:
     return PendingWork(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), Budget(None))
-
-
-def test_what_was_screened_for_one_target_waits_for_no_race_on_the_next() -> None:
-    found, task = pending(), task_of(OPERATOR, ONE)
-    for _ in range(2):
-        found.expect([evidence(FAST, GENERIC)], [FAST, GENERIC])
-        assert found.races() == {}
-        found.screened(task, 1.0, 0.0, "")
-        found.screened(task, 1.0, 0.0, "")
-        assert list(found.races()) == [task]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(None, "about 40 s left"), (52.0, "about 2 s left")])
@@ -139,12 +46,3 @@ def test_what_was_learned_on_one_family_of_devices_says_nothing_of_another() -> 
     found.begin("cpu")
     assert found.durations is cpu
     assert cpu.screen(task) == pytest.approx(9.0)
-
-
-def test_before_any_race_one_is_taken_for_as_long_as_the_policy_gives_it() -> None:
-    durations = pending().durations
-    durations.least_race = 1.0
-    task = task_of(OPERATOR, ONE)
-    assert durations.race(task) == 1.0
-    durations.raced(task, 0.1)
-    assert durations.race(task) < 1.0

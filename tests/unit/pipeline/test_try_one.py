@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from pathlib import Path
@@ -14,10 +13,7 @@ from triton_installed import VERSIONS
 
 from aot_tune.cli.main import main
 from aot_tune.compile import native_targets, target_by_name
-from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.render import Renderer, candidate_for, candidates_for
-from aot_tune.spec import Target
 from aot_tune.spec.load_operators import bundled_templates, load_operator, load_operators
 from aot_tune.triton.read_declarations import read_functions, with_declarations
 
@@ -36,16 +32,6 @@ OWN_GENERIC = """{{ prelude() }}
 {{ kernel_signature("launch") }} { return 0; }
 """
 OPERATORS = {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
-
-
-def test_the_command_names_roots_by_their_last_part() -> None:
-    operator, target = OPERATORS["softmax"], Target(name="cpu-x86-64", family="cpu", level=1)
-    candidate = candidate_for(operator, operator.kernel("generic"), {}, target)
-    entry = Entry.of(operator, Renderer([bundled_templates()]).render(operator, candidate, target))
-    assert again(operator, entry, target.name) == f"aot-tune try softmax {variant_name(entry)} --target cpu-x86-64"
-    elsewhere = dataclasses.replace(operator, folder="/some where/my templates/softmax")
-    found = again(elsewhere, entry, target.name, operator.workload_for("cpu")[0])
-    assert found.endswith(f"--templates 'my templates' --problem '{operator.workload_for('cpu')[0].id}'")
 
 
 def test_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

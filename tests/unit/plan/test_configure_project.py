@@ -10,11 +10,6 @@ from aot_tune.plan.configure_project import configure_project, source_folder
 from aot_tune.support.errors import BuildError
 
 LISTS = "cmake_minimum_required(VERSION 3.25)\nproject(any LANGUAGES NONE)\n"
-PLANNED = """
-file(WRITE "${CMAKE_BINARY_DIR}/aot_tune/mine/plan.json" "{}")
-file(WRITE "${CMAKE_BINARY_DIR}/aot_tune/mine/target.txt" "libraries=any\\ntargets=helper\\n")
-add_custom_target(helper COMMAND ${CMAKE_COMMAND} -E touch made)
-"""
 TELLS = """
 message(FATAL_ERROR "\\n<${SKBUILD_PROJECT_NAME} ${SKBUILD_PROJECT_VERSION} ${AOT_TUNE_EFFORT} ${FAST} ${SLOW}>")
 """
@@ -51,12 +46,6 @@ def test_what_is_no_project_is_told_with_the_one_that_is_meant(tmp_path: Path) -
         source_folder(build)
     assert "build folder of /the/project" in caught.value.why
     assert "/the/project" in caught.value.fix
-
-
-def test_its_plans_are_found_and_what_they_are_linked_with_is_built(tmp_path: Path) -> None:
-    folder, build = project(tmp_path / "one", PLANNED), tmp_path / "build"
-    assert configure_project(folder, folder, build, {}) == [build / "aot_tune" / "mine"]
-    assert (build / "made").is_file()
 
 
 def test_cmake_is_given_what_pip_gives_it_and_then_what_is_asked_for(

@@ -80,14 +80,6 @@ def test_of_a_projects_own_kernels(tmp_path: Path, bundled: Path, text: str, nam
     assert uses_cutlass(project, bundled) == wanted
 
 
-def test_what_does_not_say_may_use_all(tmp_path: Path, bundled: Path) -> None:
-    assert uses_cutlass(tmp_path, bundled)
-    project = library(tmp_path / "project", "OPERATORS softmax", name="ops.cmake")
-    assert not uses_cutlass(project, bundled)
-    (project / "CMakeLists.txt").write_text("aot_tune_add_library(more OPERATORS gemm)\n")
-    assert uses_cutlass(project, bundled)
-
-
 def test_the_build_backend_asks_accordingly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements, "visible_gpus", lambda _: (0, 0))
     cuda = {"cmake.define.AOT_TUNE_TARGETS": "cuda-sm_90a"}

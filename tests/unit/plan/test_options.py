@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot_tune.plan.options import OPTIONS, markdown_table, misspelt, resolve
+from aot_tune.plan.options import misspelt, resolve
 from aot_tune.support.errors import OptionError
 
 
@@ -32,21 +32,6 @@ def test_a_misspelt_variable_of_the_environment_is_told() -> None:
     assert (
         line == "AOT_TUNE_BUGDET in the environment is not an option and has no effect; did you mean AOT_TUNE_BUDGET?"
     )
-
-
-@pytest.mark.parametrize("text", ["cpu-x86-64-v3;cpu-x86-64-v4", " cpu-x86-64-v3 ; ;cpu-x86-64-v4;"])
-def test_targets_are_a_list(text: str) -> None:
-    assert resolve({"AOT_TUNE_TARGETS": text}, {}).targets == ("cpu-x86-64-v3", "cpu-x86-64-v4")
-
-
-def test_backends_to_do_without_are_a_list_in_one_order() -> None:
-    assert resolve({"AOT_TUNE_EXCLUDE_BACKENDS": " nvcc ;cublaslt;nvcc "}, {}).exclude_backends == ("cublaslt", "nvcc")
-    assert resolve({}, {}).exclude_backends == ()
-
-
-def test_devices_whose_records_decide_are_a_list() -> None:
-    assert resolve({"AOT_TUNE_DEVICE": "NVIDIA H200; cpu-*"}, {}).device == ("NVIDIA H200", "cpu-*")
-    assert resolve({}, {}).device == ()
 
 
 @pytest.mark.parametrize(
@@ -91,21 +76,12 @@ def test_the_same_checks_hold_for_the_environment() -> None:
         resolve({}, {"AOT_TUNE_MODE": "generik"})
 
 
-def test_table_has_every_option() -> None:
-    table = markdown_table()
-    assert all(f"| `{o.name}` |" in table for o in OPTIONS)
-
-
 def test_limits_of_what_is_kept() -> None:
     given = {"AOT_TUNE_MAX_REGRET": "0.02", "AOT_TUNE_MAX_VARIANTS": "5", "AOT_TUNE_MAX_BYTES": "1000000"}
     options = resolve({**given, "AOT_TUNE_SURVEY": "0"}, {})
     assert (options.max_regret, options.max_variants, options.max_bytes, options.survey) == (0.02, 5, 1_000_000, 0)
     nothing = resolve({}, {})
     assert {nothing.max_regret, nothing.max_variants, nothing.max_bytes, nothing.survey} == {None}
-
-
-def test_seconds_for_older_cpus() -> None:
-    assert [resolve({"AOT_TUNE_OLDER_CPUS": text}, {}).older_cpus for text in ("", "0", "15")] == [40, 0, 15]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from places import ROOT
 
 from aot_tune.plan import requirements
-from aot_tune.plan.requirements import build_requirements, chosen, visible_gpus
+from aot_tune.plan.requirements import build_requirements, chosen
 
 WHEELS = ["nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl"]
 CUTLASS, TORCH = "nvidia-cutlass", "torch"
@@ -49,11 +48,6 @@ def names(tmp_path: Path):
     return asked
 
 
-def test_handlers_of_xla_ask_for_its_headers(gpus, names, tmp_path: Path) -> None:
-    assert names(AOT_TUNE_XLA_FFI="1") == names({"cmake.define.AOT_TUNE_XLA_FFI": "1"}) == ["jaxlib"]
-    assert names(AOT_TUNE_XLA_FFI="0") == names(AOT_TUNE_XLA_FFI=str(tmp_path)) == []
-
-
 def test_a_cpu_build_asks_for_nothing(gpus, names, tmp_path: Path) -> None:
     assert names() == []
     for mode in ("auto", "tune", "generic", "replay"):
@@ -82,26 +76,10 @@ def test_triton_where_a_kernel_of_the_project_is_written_in_it(gpus, names, tmp_
     assert names(AOT_TUNE_MODE="replay") == names(AOT_TUNE_MODE="replay-or-generic") == ["triton"]
 
 
-def test_files_that_cannot_be_read_are_passed_over(gpus, names, tmp_path: Path) -> None:
-    (tmp_path / ".#operator.py").symlink_to("somebody@somewhere.1234")  # an editor's lock
-    os.mkfifo(tmp_path / "pipe.py")
-    assert names(CUDA) == [*WHEELS, CUTLASS]
-
-
 @pytest.mark.parametrize("targets", ["cuda-sm_90a", "cpu-x86-64;cuda-sm_80", " cuda-sm_80 ; native", "cuda"])
 def test_named_targets_need_a_compiler_without_a_gpu_too(gpus, names, targets: str) -> None:
     assert names({"cmake.define.AOT_TUNE_TARGETS": targets}) == [*WHEELS, CUTLASS]
     assert names(AOT_TUNE_TARGETS=targets) == [*WHEELS, CUTLASS]
-
-
-def test_torch_only_where_something_is_measured(gpus, names) -> None:
-    gpus(13000, 1)
-    assert names() == names(CUDA) == names(AOT_TUNE_MODE="tune") == [*WHEELS, CUTLASS, TORCH]
-    assert names(AOT_TUNE_MODE="generic") == names(AOT_TUNE_MODE="compile") == [*WHEELS, CUTLASS]
-    assert names(CUDA, AOT_TUNE_MODE="replay") == [*WHEELS, CUTLASS]
-    assert names(AOT_TUNE_MODE="replay") == []
-    assert names(editable=True) == [*WHEELS, CUTLASS]
-    assert names(editable=True, AOT_TUNE_MODE="tune") == [*WHEELS, CUTLASS, TORCH]
 
 
 def test_a_machine_that_has_them(gpus, names, tmp_path: Path) -> None:
@@ -153,19 +131,6 @@ def test_where_an_option_is_chosen(tmp_path: Path) -> None:
     assert value({"cmake.args": "-DAOT_TUNE_TARGETS=h"}) == "j"
     environ["CMAKE_ARGS"] = "-DX=1 -DAOT_TUNE_TARGETS:STRING='c;d' -DY=2"
     assert value({"cmake.args": "-DAOT_TUNE_TARGETS=h", "cmake.define.AOT_TUNE_TARGETS": "f"}) == "c;d"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "not toml [", "[tool]\nscikit-build = 3\n", "[tool.scikit-build.cmake]\ndefine = 1\n"]
-)
-def test_a_project_that_fixes_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(text)
-    assert chosen("AOT_TUNE_MODE", None, {}, tmp_path) == ""
-
-
-def test_no_driver_is_no_gpu(tmp_path: Path) -> None:
-    (tmp_path / "libcuda.so.1").write_text("")
-    assert visible_gpus({"LD_LIBRARY_PATH": str(tmp_path)}) == (0, 0)
 
 
 def test_the_backend_adds_to_what_scikit_build_asks_for(gpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

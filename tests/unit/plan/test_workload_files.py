@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ import pytest
 
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import target_by_name
-from aot_tune.database import problem_key
 from aot_tune.plan.preflight import check_memory
 from aot_tune.plan.workload_files import ReadWorkload, read_workload
 from aot_tune.spec import Operator, Problem, problem, stride
 from aot_tune.spec.load_operators import bundled_templates, load_operators
-from aot_tune.spec.workload import WeightedProblem, declared_problems
+from aot_tune.spec.workload import WeightedProblem
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError
 
 OPERATORS = {n: op for n, (_, op) in load_operators([bundled_templates()], ["gemm", "softmax"]).items()}
@@ -92,29 +90,6 @@ def test_equal_problems_are_one_however_they_are_written(tmp_path: Path) -> None
     ]
 
 
-def test_a_problem_is_taken_as_it_is_declared_or_recorded(tmp_path: Path) -> None:
-    """Else a record of it would not be found."""
-    known = problem(M=3, N=64, K=32, dtypes={"T": "bf16"}, strides={"b": (1, 32)}, attributes={"activation": "none"})
-    stale = Problem(dims={"M": 3, "J": 1})
-    line = GEMM | {"dims": {"K": 32, "M": 3, "N": 64}, "order": {"b": [1, 0]}}
-    (one,) = problems_of(read(written(tmp_path / "w.jsonl", line), recorded=[stale, known]), "gemm")
-    assert problem_key(one.problem) == problem_key(known)
-    assert one.problem.id == known.id
-
-
-def test_lines_of_databases_can_be_pasted(tmp_path: Path) -> None:
-    """They leave the first dtype out, and have an id."""
-    declared = declared_problems(OPERATORS["gemm"])
-    lines = [{"operator": "gemm", "id": p.id, **json.loads(problem_key(p))} for p in declared]
-    for line, one in zip(lines, declared, strict=True):
-        line["dims"] = one.dims  # in their order, as in a database
-    found = read(written(tmp_path / "w.jsonl", *lines))
-    assert [one.problem for one in problems_of(found, "gemm")] == declared
-    lines[0]["dims"] = {"M": 5, "N": 5, "K": 5}
-    with pytest.raises(SpecError, match=re.escape(f"w.jsonl:1: id {declared[0].id!r} belongs to another problem")):
-        read(written(tmp_path / "w.jsonl", lines[0]))
-
-
 def test_files_replace_or_join_what_is_declared(tmp_path: Path) -> None:
     one, two = written(tmp_path / "one.jsonl", GEMM), written(tmp_path / "two.jsonl", GEMM | {"weight": 4}, SOFTMAX)
     both = read(one, f"+{two}")
@@ -132,23 +107,6 @@ def test_files_replace_or_join_what_is_declared(tmp_path: Path) -> None:
         ]
 
 
-def test_a_problem_that_is_declared_too_counts_once_more(tmp_path: Path) -> None:
-    declared = OPERATORS["softmax"].workload_for("cpu")[0]
-    line = {"operator": "softmax", "id": declared.id, "dims": declared.dims, "weight": 3}
-    one = read(f"+{written(tmp_path / 'w.jsonl', line)}").plan.stated_for(OPERATORS["softmax"], ["cpu", "cuda"])
-    assert one.workload_for("cpu") == OPERATORS["softmax"].workload_for("cpu")
-    weights = one.weights_for("cpu")
-    assert weights.pop(declared.id) == 4
-    assert set(weights.values()) == {1}
-
-
-def test_the_header_of_a_trace_is_no_problem(tmp_path: Path) -> None:
-    found = read(written(tmp_path / "w.jsonl", "", HEADER, SOFTMAX | {"calls": 12, "captured": 0}))
-    assert found.plan.told() == ["w.jsonl: 1 problem"]
-    assert problems_of(found, "softmax")[0].weight == 12
-    assert found.places == {("softmax", "R=8 D=32"): f"{tmp_path / 'w.jsonl'}:3"}
-
-
 @pytest.mark.parametrize("other", [{"library": "mine", "prefix": "m"}, {"library": "ops", "prefix": "elsewhere"}])
 def test_a_trace_of_another_library_is_named(other: dict[str, str], tmp_path: Path) -> None:
     path = written(tmp_path / "w.jsonl", {"trace": other}, SOFTMAX | {"calls": 12})
@@ -160,27 +118,6 @@ def test_a_trace_of_another_library_is_named(other: dict[str, str], tmp_path: Pa
     assert "aot-tune workload merge" in error.fix
 
 
-def test_of_a_trace_of_several_libraries_one_is_taken(tmp_path: Path) -> None:
-    mine = {"trace": {"library": "mine"}}, {"operator": "own", "dims": {"I": 1}, "calls": 2}
-    found = read(written(tmp_path / "w.jsonl", *mine, HEADER, SOFTMAX | {"calls": 12}, *mine))
-    assert [one.weight for one in problems_of(found, "softmax")] == [12]
-    assert found.notes == ["workload: 2 problems called in library 'mine' left out"]
-    assert found.plan.told() == ["w.jsonl: 1 problem"]
-
-
-def test_a_dtype_that_is_not_stated_is_the_first(tmp_path: Path) -> None:
-    """As in traces and databases; who forgot it is told."""
-    bare = {k: v for k, v in GEMM.items() if k != "dtypes"}
-    traced = read(written(tmp_path / "w.jsonl", HEADER, bare | {"calls": 1}))
-    found = read(written(tmp_path / "w.jsonl", bare, GEMM))
-    assert [one.problem.id for one in problems_of(traced, "gemm")] == ["M=16 N=4096 K=4096"]
-    assert [one.problem.id for one in problems_of(found, "gemm")] == [
-        "M=16 N=4096 K=4096",
-        "M=16 N=4096 K=4096 T=bf16",
-    ]
-    assert (traced.notes, found.notes) == ([], ["workload: 1 problem of gemm without dtype T taken as f32"])
-
-
 def test_calls_without_elements_are_left_out(tmp_path: Path) -> None:
     empty = SOFTMAX | {"dims": {"R": 0, "D": 8}, "calls": 3}
     found = read(written(tmp_path / "w.jsonl", HEADER, empty, SOFTMAX | {"calls": 2}, {"others": 3}))
@@ -188,19 +125,6 @@ def test_calls_without_elements_are_left_out(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"w\.jsonl:1: the workload's file has no problem") as caught:
         read(written(tmp_path / "w.jsonl", HEADER, empty))
     assert caught.value.why == "it holds only calls without elements"
-
-
-def test_operators_that_the_library_is_built_without_are_left_out(tmp_path: Path) -> None:
-    line = {"operator": "rms_norm", "dims": {"whatever": 1}}
-    found = read(written(tmp_path / "w.jsonl", line, line, SOFTMAX))
-    assert list(found.plan.operators) == ["softmax"]
-    assert found.notes == ["workload: 2 problems of rms_norm left out, which this library is built without"]
-
-
-def test_the_plan_holds_no_folder(tmp_path: Path) -> None:
-    found = read(written(tmp_path / "w.jsonl", SOFTMAX))
-    assert str(tmp_path) not in repr(found.plan)
-    assert found.plan.told() == ["w.jsonl: 1 problem"]
 
 
 WRONG: dict[str, tuple[object, list[str]]] = {
@@ -287,18 +211,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), [("", "it is empty"), ("\n\n", "it is empty"), (json.dumps(HEADER), "of no call")]
-)
-def test_a_file_without_a_problem(text: str, why: str, tmp_path: Path) -> None:
-    path = tmp_path / "w.jsonl"
-    path.write_text(text)
-    with pytest.raises(SpecError, match=r"w\.jsonl:1: the workload's file has no problem") as caught:
-        read(path)
-    assert why in caught.value.why
-    assert caught.value.fix
-
-
 def gpu_checked(found: ReadWorkload, memory: int) -> None:
     operators = [found.plan.stated_for(OPERATORS[n], ["cpu", "cuda"]) for n in found.plan.operators]
     gpu = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=memory, driver="1")
@@ -313,21 +225,6 @@ def test_more_than_the_memory_of_the_device_is_told_with_its_line(tmp_path: Path
         gpu_checked(read(path), 7 << 30)
     assert str(caught.value).startswith(f"{path}:2: operator 'softmax': problem 'R=1048576 D=1024' needs 8.0 GiB")
     assert caught.value.why == "GPU has 7.0 GiB"
-
-
-def test_strides_count_for_the_memory(tmp_path: Path) -> None:
-    line = SOFTMAX | {"strides": {"x": [1 << 28, 1]}, "dims": {"R": 9, "D": 1024}}
-    with pytest.raises(BuildError, match=r"needs 8\.0 GiB"):
-        gpu_checked(read(written(tmp_path / "w.jsonl", line)), 8 << 30)
-
-
-def test_a_declared_problem_is_named_by_itself() -> None:
-    one = dataclasses.replace(OPERATORS["softmax"], workload=(problem(R=1 << 30, D=1 << 10),))
-    gpu = device_of(name="GPU", uuid="", capability=90, sm_count=1, l2_bytes=1, memory_bytes=8 << 30, driver="1")
-    target = [target_by_name("cuda-sm_90")]
-    with pytest.raises(BuildError, match=r"^operator 'softmax': problem 'R=1073741824 D=1024' needs 8192"):
-        check_memory([one], "*", target, [gpu], {})
-    check_memory([one], "gemm/*", target, [gpu], {})  # it is not measured
 
 
 def test_problems_that_no_kernel_for_some_devices_takes_are_told(tmp_path: Path) -> None:

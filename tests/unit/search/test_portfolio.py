@@ -125,33 +125,6 @@ def test_guesses_go_first_then_what_won_elsewhere() -> None:
     assert len(listed) == len(GRID)
 
 
-def test_no_more_is_proposed_at_once_than_can_be_told_apart_later() -> None:
-    strategy = make_strategy(GRID, (), 200)
-    first = strategy.ask(1 << 20)
-    assert 8 <= len(first) <= 20
-    for config in first:
-        strategy.tell(config, cost(config))
-    assert 1 <= len(strategy.ask(1 << 20)) <= 20
-
-
 def test_what_fits_in_the_limit_is_listed_and_the_rest_is_searched() -> None:
     assert isinstance(make_strategy(GRID, (), len(GRID)), Listed)
     assert isinstance(make_strategy(GRID, (), len(GRID) - 1), Portfolio)
-
-
-def test_a_cost_may_be_told_again_and_for_configs_that_were_not_asked_for() -> None:
-    told_late, told_once = (make_strategy(GRID, (), 60, seed=3) for _ in range(2))
-    for strategy in (told_late, told_once):
-        for i, config in enumerate(strategy.ask(16)):
-            if strategy is told_late:
-                strategy.tell(config, 1e3 + i)
-            strategy.tell(config, cost(config))
-    told_late.tell({"X": 5, "none": True}, 1.0)
-    assert told_late.ask(8) == told_once.ask(8)
-
-
-def test_before_anything_is_told_it_goes_on_spreading_out() -> None:
-    strategy = make_strategy(GRID, (), 40)
-    asked = [strategy.ask(1)[0] for _ in range(40)]
-    assert len({repr(c) for c in asked}) == 40
-    assert {c["L"] for c in asked} == {"row", "col", "swizzled"}

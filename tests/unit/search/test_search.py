@@ -32,14 +32,6 @@ def test_limit_cuts_the_tail_only() -> None:
     assert drain(Listed(SPACE, first=[{"A": 3}], limit=3)) == full[:3]
 
 
-def test_order_does_not_depend_on_how_the_space_was_listed() -> None:
-    assert drain(Listed(SPACE)) == drain(Listed(reversed(SPACE)))
-
-
-def test_guess_outside_of_the_space_is_left_out() -> None:
-    assert len(drain(Listed(SPACE, first=[{"A": 99}]))) == len(SPACE)
-
-
 def test_budget_counts_down_and_stops() -> None:
     now = 100.0
     budget = Budget(10, clock=lambda: now)

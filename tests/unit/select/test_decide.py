@@ -6,12 +6,9 @@ import dataclasses
 import random
 
 import numpy as np
-import pytest
 
-from aot_tune.select import ChoiceLimits, Costs, Selection, Survey, preselect, ranked, scouts, select, terms_of
+from aot_tune.select import ChoiceLimits, Costs, Selection, Survey, ranked, select, terms_of
 from aot_tune.select.decide import is_held_out
-from aot_tune.select.learn_times import Times, learn_times
-from aot_tune.select.terms import columns_of
 from aot_tune.spec import Facts, Problem, Tiling, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -86,11 +83,6 @@ def test_a_tuned_problem_gets_what_was_measured_whatever_is_expected() -> None:
         assert found.regret == {name: 0.0}
 
 
-def test_a_survey_of_few_shapes_decides_nothing() -> None:
-    assert decided(survey_of(drawn(40, 1))).expected == ()
-    assert decided(survey_of(drawn(60, 1))).expected != ()
-
-
 def test_a_fifth_is_held_out_and_judged() -> None:
     problems = drawn(300, 1)
     survey = survey_of(problems)
@@ -135,15 +127,6 @@ def test_an_algorithm_for_one_problem_serves_that_alone() -> None:
     assert "algorithm" not in behind.kept
 
 
-def test_no_more_are_kept_of_a_kind_than_may_be() -> None:
-    survey = survey_of(drawn(200, 1))
-    few = decided(survey, limits=ChoiceLimits(regret=0.0, worst=0.0, variants=1))
-    assert len(few.kept) == 1
-    assert len(few.curves[()]) == 1
-    both = decided(survey, limits=ChoiceLimits(regret=0.0, worst=0.0, variants=2))
-    assert both.curves[()][1] < both.curves[()][0] == pytest.approx(few.curves[()][0])
-
-
 def test_kinds_have_variants_of_their_own() -> None:
     def kind_of(facts: Facts) -> tuple[tuple[str, int], ...]:
         return (("present.bias", facts["present.bias"]),)
@@ -157,111 +140,3 @@ def test_kinds_have_variants_of_their_own() -> None:
     found = decided(both, kind_of=kind_of)
     assert {(e.candidate, e.kind[0][1]) for e in found.expected} >= {("small", 0), ("large", 1)}
     assert ranked(found, "", GEMM.facts(problem(M=9, N=512, K=512, present=("bias",))), always)[0] == "large"
-
-
-def test_what_is_surveyed_pays_off_and_is_unlike() -> None:
-    costs: Costs = {"p": {"a": 1.0, "b": 1.01, "c": 1.02, "d": 3.0}, "q": {"a": 2.0, "b": 2.0, "c": 1.0, "d": 3.0}}
-    assert preselect(costs, {"a": "x", "b": "x", "c": "y", "d": "z"}) == ["c", "a", "d"]
-    assert preselect(costs, {}, most=3) == ["c", "a", "b"]
-
-
-def test_each_kernel_is_scouted_for_in_turn() -> None:
-    """Though all others are behind on the few problems that they were timed on."""
-    costs: Costs = {"p": {"a1": 1.0, "a2": 1.1, "a3": 1.2, "b1": 1.3, "b2": 1.4}, "q": {"a1": 1.0, "c1": 5.0}}
-    kernels = {name: name[0] for row in costs.values() for name in row}
-    assert scouts(costs, {}, kernels) == ["a1", "a2", "b1", "c1", "a3", "b2"]
-    assert scouts(costs, {"a1": "x", "a2": "x"}, kernels, most=3) == ["a1", "a3", "b1"]
-
-
-@pytest.mark.parametrize("count", [1, 5, 12, 200])
-def test_times_are_learned_from_as_many_as_there_are(count: int) -> None:
-    times = times_on("large", drawn(count, 3))
-    found = learn_times({"large": times})
-    if count < 2:
-        assert found == {}
-        return
-    off = np.abs(found["large"].expected(times.columns) - times.logs) / 4096
-    assert off.mean() < {5: 2.0, 12: 0.5, 200: 0.1}[count]
-    assert (len(found["large"].trees) > 0) == (count == 200)
-
-
-def test_few_times_of_a_variant_tell_much_beside_many_of_others() -> None:
-    few, asked = times_on("large", drawn(8, 3)), times_on("large", drawn(200, 5))
-    alone = learn_times({"large": few})["large"]
-    many = {"small": times_on("small", drawn(200, 4)), "middle": times_on("middle", drawn(200, 6))}
-    beside = learn_times({"large": few, **many})["large"]
-    off = [np.abs(model.expected(asked.columns) - asked.logs).mean() / 4096 for model in (alone, beside)]
-    assert off[1] < 0.7 * off[0]
-
-
-def test_what_all_variants_have_in_common_on_a_problem_does_not_decide() -> None:
-    problems, draw = drawn(150, 3), random.Random(5)
-    slowed = np.array([round(4096 * draw.uniform(-0.5, 0.5)) for _ in problems])
-    plain = {v: times_on(v, problems) for v in ("small", "middle", "large")}
-    common = {v: dataclasses.replace(t, logs=t.logs + slowed) for v, t in plain.items()}
-    apart = {
-        v: dataclasses.replace(t, logs=t.logs + np.random.default_rng(i).permutation(slowed))
-        for i, (v, t) in enumerate(plain.items())
-    }
-
-    def off(measured: dict[str, Times]) -> float:
-        """How wrong the difference between two variants is expected on other problems."""
-        models, asked = learn_times(measured), {v: times_on(v, drawn(150, 9)) for v in plain}
-        wrong = {v: models[v].expected(asked[v].columns) - asked[v].logs for v in asked}
-        return float(np.abs(wrong["large"] - wrong["small"]).mean())
-
-    assert off(common) < 0.5 * off(apart)
-
-
-def test_the_order_of_calls_and_variants_changes_no_bit_of_a_model() -> None:
-    problems = drawn(150, 3)
-    measured = {v: times_on(v, problems) for v in ("small", "middle", "large")}
-    order = np.random.default_rng(0).permutation(150)
-    other = {
-        v: Times([t.problems[i] for i in order], t.columns[order], t.logs[order], t.weights[order], t.form)
-        for v, t in reversed(measured.items())
-    }
-    assert learn_times(measured) == learn_times(other)
-
-
-def test_terms_of_no_calls_are_none() -> None:
-    terms = terms_of(GEMM, TILES["large"], PROCESSORS)
-    assert columns_of(terms, []).shape == (0, len(terms.terms))
-
-
-def test_every_variant_of_a_product_knows_of_a_common_tile() -> None:
-    plain, tiled = (terms_of(GEMM, TILES[name], PROCESSORS) for name in ("vendor", "large"))
-    assert plain.shared == tiled.shared == len(plain.terms) < len(tiled.terms)
-    assert (plain.form, tiled.form) == ((), ("M", "N", "K"))
-    batched = load_operator(bundled_templates() / "batched_gemm")
-    for operator, tile in ((GEMM, {"M": 128, "N": 128, "K": 64}), (batched, {"B": 1, "M": 128, "N": 128, "K": 64})):
-        terms = terms_of(operator, Tiling(tile), PROCESSORS)
-        calls = [operator.facts(problem(**dict.fromkeys(tile, n))) for n in (7, 300, 1000)]
-        columns, own = columns_of(terms, calls), len(terms.terms) - terms.shared
-        assert (columns[:, -own:] == columns[:, -2 * own : -own]).all()  # it has that one itself
-
-
-def test_a_variant_with_a_tile_learns_nothing_from_the_common_one() -> None:
-    costs = survey_of(drawn(150, 1), ("small", "vendor"))
-    models = {e.candidate: e for e in decided(costs, limits=ChoiceLimits(regret=0.0, worst=0.0)).expected}
-    small, vendor = models["small"], models["vendor"]
-    assert small.terms.needless
-    assert set(small.model.terms).isdisjoint(small.terms.needless)
-    assert not set(vendor.model.terms).isdisjoint(small.terms.needless)
-
-
-def test_what_sums_along_no_dim_has_no_common_tile() -> None:
-    for name in ("silu_mul", "softmax"):
-        operator = load_operator(bundled_templates() / name)
-        calls = [operator.facts(problem(**dict.fromkeys(operator.dims, n))) for n in (100, 3000)]
-        few, many = (columns_of(terms_of(operator, None, count), calls) for count in (1, 1000))
-        assert (few == many).all()  # processors mean nothing without blocks
-
-
-def times_on(name: str, problems: list[Problem]) -> Times:
-    """Noisy times of a variant."""
-    noise, terms = random.Random(0), terms_of(GEMM, TILES[name], PROCESSORS)
-    logs = np.array([round(4096 * np.log2(time_of(name, p.dims, noise))) for p in problems])
-    weights = np.arange(len(problems)) % 60 + 2
-    columns = columns_of(terms, [GEMM.facts(p) for p in problems])
-    return Times([p.id for p in problems], columns, logs, weights, terms.form)

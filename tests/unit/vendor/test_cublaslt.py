@@ -12,11 +12,7 @@ from typing import Any
 import pytest
 from cublaslt_stand_in import build_stub
 
-from aot_tune.support.errors import SpecError
 from aot_tune.vendor import cublaslt
-from aot_tune.vendor.cublaslt import Product, serves
-from aot_tune.vendor.estimate import Estimate, estimate_for
-from aot_tune.vendor.tiles import CLUSTERS, tile_sizes
 
 KEYS = {"ALGO", "TILE", "STAGES", "SPLITK", "REDUCTION", "SWIZZLE", "CUSTOM", "INNER", "CLUSTER", "VERSION"}
 BIG = {"m": 256, "n": 4096, "k": 4096}
@@ -116,34 +112,6 @@ def test_what_the_librarys_own_list_names_comes_first(tmp_path: Path) -> None:
         assert all(places.index((named, tile)) < places.index((other, tile)) for tile in (5, 15, 20, 23))
 
 
-def test_among_equals_the_librarys_own_options_come_first(tmp_path: Path) -> None:
-    """Options 0, 1 and 2 of id 21 cost the same; the stand-in's own choice has 1 beside cluster 3."""
-    folder = build_stub(tmp_path, "-DNAMED=21", "-DNAMED_OPTION=1", "-DNAMED_CLUSTER=3")
-    configs = ask(tmp_path, folder, "--limit", "60", **BIG)["configs"][1:]
-    chosen = [c for c in configs if c["ALGO"] == 21 and c["CLUSTER"] == 3 and c["SPLITK"] == 1]
-    tiles = {c["TILE"] for c in chosen}
-    assert len(tiles) > 1
-    for tile in tiles:
-        assert next(c for c in chosen if c["TILE"] == tile)["CUSTOM"] == 1
-
-
-def test_most_questions_are_about_what_the_library_takes_itself(tmp_path: Path) -> None:
-    """How many configs of id 21 are found with few questions."""
-    found = {}
-    for named in (21, 66):
-        folder = build_stub(tmp_path / str(named), f"-DNAMED={named}")
-        configs = ask(tmp_path, folder, "--limit", "5000", "--checks", "600", **BIG)["configs"]
-        found[named] = sum(c["ALGO"] == 21 for c in configs)
-    assert found[21] > 1.3 * found[66] > 0
-
-
-def test_limits_are_kept_and_answers_are_always_the_same(tmp_path: Path, stub: Path) -> None:
-    first = ask(tmp_path, stub, "--limit", "12", "--checks", "200", **BIG)
-    assert len(first["configs"]) == 12
-    assert first["checked"] <= 300
-    assert ask(tmp_path, stub, "--limit", "12", "--checks", "200", **BIG) == first
-
-
 def test_without_a_library_or_with_bad_input_it_says_so(tmp_path: Path, stub: Path) -> None:
     where = ("--library", str(stub / "libcublasLt.so.13"))
     answer, errors = run(tmp_path, [BIG], "--library", str(tmp_path / "none.so"), libraries=None)
@@ -154,57 +122,3 @@ def test_without_a_library_or_with_bad_input_it_says_so(tmp_path: Path, stub: Pa
         answer, errors = run(tmp_path, [wrong], *where, libraries=stub)
         assert answer is None
         assert errors.startswith("error: ")
-
-
-def test_a_sample_of_combinations_has_none_twice_and_all_values() -> None:
-    axes = [range(7), range(10), range(6), (0, 1)]
-    whole = list(cublaslt.sample_of(axes, 10_000))
-    assert len(whole) == len(set(whole)) == 7 * 10 * 6 * 2
-    some = list(cublaslt.sample_of(axes, 60))
-    assert len(some) == len(set(some)) == 60
-    assert [{one[i] for one in some} for i in range(4)] == [set(axis) for axis in axes]
-
-
-def test_epilogues_that_mean_the_same() -> None:
-    assert serves("none", residual=True)
-    assert serves("gelu_tanh", residual=False)
-    assert not serves("gelu_tanh", residual=True)
-    assert not serves("gelu", residual=False)
-    with pytest.raises(SpecError, match="epilogue"):
-        Product(m=1, n=1, k=1, activation="relu", residual=True)
-
-
-def test_tiles_have_the_sizes_of_their_names() -> None:
-    sizes = tile_sizes()
-    assert (len(sizes), sizes[1], sizes[20], sizes[23], sizes[645]) == (645, (8, 8), (128, 128), (128, 256), (256, 1))
-
-
-ESTIMATE = Estimate(load=64, exposed=0, wave=0, split=200, alone=2, doubling=0.1)
-TILE_128, TILE_256, CLUSTER_1, CLUSTER_2, CLUSTER_4X4 = 20, 24, 2, 3, 10
-
-
-def test_tiles_that_fill_the_device_are_estimated_to_be_faster() -> None:
-    """128 x 128 and 256 x 128 on eight multiprocessors: a wave takes as long as its tiles, filled or not."""
-
-    def time(rows: int, tile: int = TILE_128, **values: int) -> float:
-        given = {"cluster": CLUSTER_2, "split": 1, "batch": 1} | values
-        extents = (rows, 128, 1024, given["batch"])
-        return ESTIMATE.time(extents, tile, given["cluster"], given["split"], 8)
-
-    assert time(1024) == time(256) > 0
-    assert time(1280) == 2 * time(1024)
-    assert time(2048, TILE_256) == 2 * time(1024)
-    assert time(1024, batch=2) == 2 * time(1024)
-    assert time(1280, batch=4) == 5 * time(1024)
-    assert time(128, cluster=CLUSTER_1) > time(128)  # without a neighbour, loads take longer than products
-    assert time(1152, cluster=CLUSTER_1) / time(1024, cluster=CLUSTER_1) == 2
-    assert time(1024, cluster=CLUSTER_4X4) > 7 * time(1024)  # 32 tiles though 8 would do, on six multiprocessors
-    assert time(256, split=4) < time(256)
-    assert time(1024, split=4) > time(1024)
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-def test_estimates_are_positive_for_every_tile_and_cluster(dtype: str) -> None:
-    for tile in (0, *tile_sizes()):
-        for cluster in (0, *CLUSTERS, 99):
-            assert estimate_for(dtype).time((1, 1, 1, 1), tile, cluster, 1, 4) > 0

@@ -16,8 +16,7 @@ from places import ROOT
 
 import aot_tune.bench.devices.cuda as cuda
 from aot_tune.bench.devices.cuda import FAMILY, device_of
-from aot_tune.bench.devices.family import devices, policy_for, runs_on
-from aot_tune.bench.protocol.measurement_records import Device, GpuTiming, Policy
+from aot_tune.bench.devices.family import devices, runs_on
 
 
 def test_equal_gpus_share_measurements_and_differ_in_their_unit() -> None:
@@ -75,17 +74,6 @@ def test_the_floor_is_below_what_an_h200_reaches(monkeypatch: pytest.MonkeyPatch
     assert FAMILY.floor_ns(H200, 0, 32 << 20, "bf16") < 2000
 
 
-def test_the_cpu_is_measured_as_before() -> None:
-    base = Policy()
-    assert policy_for("cpu", base) is base
-    other = policy_for("cuda", base)
-    assert other.digest != base.digest
-    assert (other.cold_factor, other.seed) == (4.0, base.seed)
-    assert policy_for("cpu", base).gpu is msgspec.UNSET
-    assert isinstance(other.gpu, GpuTiming)
-    assert base.digest == "38b317e16aeaae851b5fde975134f0ec2fd14ead8aedd095324223ad0e065716"
-
-
 def test_what_computes_on_the_host_is_no_baseline_of_a_gpu() -> None:
     assert not runs_on("cuda", "numpy")
     assert runs_on("cuda", "torch.nn.functional")
@@ -99,8 +87,3 @@ def test_the_bench_side_needs_neither_torch_nor_the_driver() -> None:
         "assert not {'torch', 'numpy'} & set(sys.modules); assert 'libcuda' not in open('/proc/self/maps').read()"
     )
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
-
-
-def test_records_of_devices_without_a_unit_are_as_they_were() -> None:
-    device = Device(family="cpu", name="n", slug="s", identity={"a": 1})
-    assert msgspec.json.encode(device) == b'{"family":"cpu","name":"n","slug":"s","identity":{"a":1}}'

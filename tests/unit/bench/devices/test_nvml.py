@@ -88,21 +88,26 @@ HEALTHY = {
 Change = Callable[..., None]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nvml")
+
+
 @pytest.fixture
-def change(tmp_path: Path) -> Change:
+def change(folder: Path) -> Change:
     def write(**values: int | None) -> None:
         known = {k: v for k, v in {**HEALTHY, **values}.items() if v is not None}
-        (tmp_path / "state").write_text("".join(f"{k} {v}\n" for k, v in known.items()))
+        (folder / "state").write_text("".join(f"{k} {v}\n" for k, v in known.items()))
 
     write()
     return write
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> str:
-    source, path = tmp_path / "nvml.cpp", tmp_path / "libnvidia-ml-stub.so"
+@pytest.fixture(scope="module")
+def library(folder: Path) -> str:
+    source, path = folder / "nvml.cpp", folder / "libnvidia-ml-stub.so"
     source.write_text(STUB)
-    state = f'-DSTATE="{tmp_path / "state"}"'
+    state = f'-DSTATE="{folder / "state"}"'
     subprocess.run(["g++", "-shared", "-fPIC", state, "-o", path, source], check=True, timeout=60)
     return str(path)
 
@@ -134,16 +139,6 @@ def test_what_nvml_tells(gpu: Gpu) -> None:
     assert monitor.read([]) == DeviceState(sm_mhz=1980, memory_mhz=3201, celsius=40, watts=123.5)
     assert gpu.memory_rate() == pytest.approx(2 * 3.201 * 6144 / 8)
     assert monitor.spoiled(monitor.read([])) == ""
-
-
-def test_an_nvml_that_answers_little_is_no_fault(gpu: Gpu, change: Change) -> None:
-    change(**dict.fromkeys(HEALTHY))
-    monitor, lines = watch(gpu, Sleeper())
-    monitor.begin()
-    assert monitor.read([1]) == DeviceState()
-    assert monitor.spoiled(monitor.read([])) == ""
-    assert gpu.processes() == []
-    assert lines == []
 
 
 def test_no_nvml_is_said_once_and_nothing_is_watched(library: str, change: Change, tmp_path: Path) -> None:
@@ -239,90 +234,3 @@ def test_the_policy_says_what_spoils_samples(
     monitor = GpuMonitor(H200, lambda _line: None, gpu, rules, Sleeper())
     change(**values)
     assert bool(monitor.spoiled(monitor.read([]))) == spoiled
-
-
-def test_the_power_cap_is_told(gpu: Gpu, change: Change) -> None:
-    monitor, _ = watch(gpu, Sleeper())
-    for reasons, capped in ((0, False), (0x4, True), (0x44, True), (0x40, False)):
-        change(reasons=reasons)
-        state = monitor.read([])
-        assert state is not None
-        assert monitor.capped(state) == capped
-
-
-def test_a_power_cap_that_ended_before_the_reading_is_told(gpu: Gpu, change: Change) -> None:
-    change(capped=5000)
-    monitor, lines = watch(gpu, Sleeper())
-    seen = []
-    for capped, sm, reasons in ((5000, 1200, 0), (6000, 1200, 0), (6000, 1200, 0), (9000, 1200, 0x40), (None, 1200, 0)):
-        change(capped=capped, sm=sm, reasons=reasons)
-        state = monitor.read([])
-        assert state is not None
-        seen.append((monitor.capped(state), bool(monitor.spoiled(state))))
-    assert seen == [(False, True), (True, False), (False, True), (True, True), (False, True)]
-    assert not lines
-
-
-def test_an_nvml_that_does_not_count_the_power_cap_is_said_once(gpu: Gpu, change: Change) -> None:
-    change(capped=None)
-    monitor, lines = watch(gpu, Sleeper())
-    monitor.begin()
-    monitor.begin()
-    assert lines == [
-        "NVML does not count the time under the power cap here: large products may be timed again after pauses"
-    ]
-
-
-def test_a_pause_says_why(gpu: Gpu, change: Change) -> None:
-    monitor, lines = watch(gpu, Sleeper())
-    change(sm=1000)
-    monitor.recover(monitor.spoiled(monitor.read([])))
-    (line,) = lines
-    assert line == (
-        "NVIDIA H200: a clock of 1000 MHz instead of 1980: what was just timed is timed again in 5 s "
-        "(1 of at most 12 times)"
-    )
-
-
-def test_processes_that_come_later_are_noted_and_said_once(
-    gpu: Gpu, change: Change, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aot_tune.bench.devices.cuda_monitor._COUNT_SECONDS", 0.0)
-    monitor, lines = watch(gpu, Sleeper())
-    monitor.begin()
-    counts = []
-    for processes in (1, 2, 4, 3):
-        change(processes=processes)
-        state = monitor.read([1000, 1001])
-        assert state is not None
-        counts.append(state.others)
-    assert counts == [0, 0, 2, 1]
-    assert lines == ["noisy: other processes use NVIDIA H200 during measurements; the records note it"]
-
-
-def test_a_clock_that_stays_low_is_what_is_expected_from_then_on(gpu: Gpu, change: Change) -> None:
-    sleep = Sleeper()
-    monitor, lines = watch(gpu, sleep)
-    change(sm=1000)
-    answers = []
-    for _ in range(4):
-        why = monitor.spoiled(monitor.read([]))
-        answers.append(bool(why))
-        if why:
-            monitor.recover(why)
-    assert answers == [True, True, True, False]
-    assert sleep.total == 15.0
-    assert "noisy" in lines[-1]
-    assert monitor.spoiled(monitor.read([])) == ""
-    change(sm=700)
-    assert monitor.spoiled(monitor.read([])) != ""
-
-
-def test_a_gpu_that_stays_hot_does_not_stop_the_build(gpu: Gpu, change: Change) -> None:
-    sleep = Sleeper()
-    monitor, _ = watch(gpu, sleep)
-    change(reasons=0x40)
-    for _ in range(100):
-        if why := monitor.spoiled(monitor.read([])):
-            monitor.recover(why)
-    assert sleep.total == 60.0

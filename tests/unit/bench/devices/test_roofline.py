@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from aot_tune.bench.devices import cuda
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import floor_of, make_device
 from aot_tune.bench.devices.roofline import roofline_of
@@ -57,20 +56,3 @@ def test_other_devices_are_judged_by_peaks_that_nothing_beats() -> None:
     found = roofline_of(cpu, SOFTMAX, problem(R=8, D=4096))
     assert found is not None
     assert found.of.startswith("generous peaks of A CPU: two of the widest multiply-adds a cycle")
-
-
-def test_a_clock_that_the_driver_tells_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay elsewhere, where no driver tells it, would else say something else."""
-    asked: list[str] = []
-
-    def peak_rates(unit: str) -> tuple[float, float]:
-        asked.append(unit)
-        return (1e9, 1000.0) if unit else (3e9, 16000.0)
-
-    monkeypatch.setattr(cuda, "peak_rates", peak_rates)
-    of(gpu("NVIDIA Unheard Of"), SOFTMAX, problem(R=64, D=4096))
-    assert set(asked) == {""}
-
-
-def test_nothing_is_said_where_nothing_is_known() -> None:
-    assert roofline_of(make_device("hip", "AMD", "304cu", {}), SOFTMAX, problem(R=8, D=4096)) is None

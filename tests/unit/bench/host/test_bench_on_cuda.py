@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from compiled import Bed
 
-from aot_tune.bench.host.remarks import Remarks
 from aot_tune.bench.host.verify_in_library import verify_linked
-from aot_tune.bench.protocol import messages
 from aot_tune.support.errors import AotTuneError
 
 pytest.importorskip("torch")
@@ -56,36 +54,28 @@ def bed(tmp_path: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
 
 
 @pytest.fixture(scope="module")
-def kept_bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
-    """For tests in which no worker dies."""
-    with make_bed(tmp_path_factory.mktemp("bed"), objects) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def worn_bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
     """For tests in which workers die: others have taken their place before the next."""
     with make_bed(tmp_path_factory.mktemp("bed"), objects) as found:
         yield found
 
 
-def test_candidates_are_screened_and_stay_loaded(bed: Bed) -> None:
-    measured = bed.screen("good")
+def test_candidates_are_screened_and_stay_loaded(worn_bed: Bed) -> None:
+    bed, measured = worn_bed, worn_bed.screen("good")
     assert measured.status == "ok", measured.reason
     assert len(measured.screen) >= 2
     assert measured.bitwise is True
-    assert {"load", "check", "verify", "bench"} <= set(measured.phases)
+    assert {"verify", "bench"} <= set(measured.phases)
     again = bed.screen("good", best_ns=1.0)
     assert (again.status, len(again.screen)) == ("ok", 2)
     assert "load" not in again.phases
     worker = bed.bench.pool.candidates()
-    assert list(worker.loaded) == [bed.entry("good").code]
+    assert bed.entry("good").code in worker.loaded
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "status", "pattern"),
-    [
+def test_a_fault_is_a_status_and_the_next_candidate_is_unaffected(worn_bed: Bed) -> None:
+    for name, status, pattern in (
         ("segfault", "crashed", "SIGSEGV in R="),
         ("past_end", "wrong-result", "oob: guard zone of 'y'"),
         ("one_wrong", "wrong-result", "1 of"),
@@ -94,16 +84,11 @@ def test_candidates_are_screened_and_stay_loaded(bed: Bed) -> None:
         ("huge_workspace", "skipped", "bytes of workspace"),
         ("later", "wrong-result", "timed calls"),
         ("hangs", "timeout", "no answer within 3 s"),
-    ],
-)
-def test_a_fault_is_a_status_and_the_next_candidate_is_unaffected(
-    worn_bed: Bed, name: str, status: str, pattern: str
-) -> None:
-    assert worn_bed.screen("good").status == "ok"
-    measured = worn_bed.screen(name, tune_checks=name != "later")
-    assert measured.status == status, measured
-    assert pattern in measured.reason
-    assert worn_bed.screen("good").status == "ok"
+    ):
+        measured = worn_bed.screen(name, tune_checks=name != "later")
+        assert measured.status == status, measured
+        assert pattern in measured.reason
+        assert worn_bed.screen("good").status == "ok"
 
 
 def test_a_reference_that_takes_too_much_memory_says_what_to_do(worn_bed: Bed) -> None:
@@ -112,44 +97,6 @@ def test_a_reference_that_takes_too_much_memory_says_what_to_do(worn_bed: Bed) -
     assert caught.value.why == "Tried to allocate 64.00 GiB. (out of memory)"
     assert "some rows at a time, or leave the problem out of the workload" in caught.value.fix
     assert worn_bed.screen("good").status == "ok"
-
-
-def test_surveyed_candidates_are_timed_and_compared(worn_bed: Bed) -> None:
-    names = ("good", "half", "segfault", "good")
-    found = worn_bed.survey(*names, R=33, D=129)
-    assert [m.status for m in found] == ["ok", "wrong-result", "crashed", "ok"], [m.reason for m in found]
-    assert found[0].ns is not None
-    assert worn_bed.survey("good", R=7, D=7)[0].status == "ok"
-
-
-def test_what_is_said_of_a_problem_is_said_of_all_its_times(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed, remarks = kept_bed, Remarks(lambda _line: None)
-    prepared = bed.prepare()
-    remarks.prepare(prepared, lambda _request: messages.Done(remark="not cold"))
-    monkeypatch.setattr(bed.bench.context, "remarks", remarks)
-    assert bed.screen("good").reason == "not cold"
-    raced = bed.bench.race(prepared, [bed.entry("good")])
-    assert len(raced) > 1  # the baseline, too
-    assert all(m.reason.endswith("not cold") for m in raced)
-
-
-def test_only_the_first_worker_of_a_problem_probes_it(kept_bed: Bed) -> None:
-    prepared, lines, asked = kept_bed.prepare(), list[str](), list[bool]()
-    remarks = Remarks(lines.append)
-
-    def ask(request: messages.Prepare) -> messages.Reply:
-        asked.append(request.probe)
-        return messages.Done(remark="not cold" if request.probe else "", log="no probe")
-
-    for _ in range(3):
-        remarks.prepare(prepared, ask)
-    assert asked == [True, False, False]
-    assert lines == ["axpb R=16 D=256: not cold", "no probe"]
-    assert remarks.on(prepared, "a note") == "a note; not cold"
-    failing = Remarks(lines.append)
-    for _ in range(2):
-        failing.prepare(prepared, lambda request: messages.Failure(kind="", reason=str(request.probe)))
-    assert (len(lines), failing.on(prepared, "")) == (2, "")
 
 
 @pytest.fixture(scope="module")
@@ -162,24 +109,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("variant", "status"), [("idle", "wrong-result"), ("refusing", "failed"), ("crashing", "crashed")]
-)
-def test_a_bad_variant_of_a_library_is_no_ok(bed: Bed, library: Path, variant: str, status: str) -> None:
-    found = verify_linked(bed.bench.context, library, "my_axpb", f"axpb:{variant}", [bed.prepare()])
-    assert found.status == status
-    assert found.reason
-
-
-def test_a_library_that_cannot_be_loaded_is_no_ok(bed: Bed, tmp_path: Path) -> None:
-    (tmp_path / "libmy.so").write_text("text")
-    found = verify_linked(bed.bench.context, tmp_path / "libmy.so", "my_axpb", "axpb:one", [bed.prepare()])
-    assert found.status == "failed"
-    assert "libmy.so" in found.reason
-
-
-@pytest.mark.slow
-def test_libraries_stay_loaded_once_a_worker_died_as_one_went(bed: Bed, library: Path) -> None:
+def test_libraries_stay_loaded_once_a_worker_died_as_one_went_and_bad_ones_are_told(bed: Bed, library: Path) -> None:
     """Else each variant of a library would cost a worker, which takes seconds to start on a GPU."""
     for variant in ("one", "two", "three", "four"):
         found = verify_linked(
@@ -190,3 +120,7 @@ def test_libraries_stay_loaded_once_a_worker_died_as_one_went(bed: Bed, library:
     told = [line for line in bed.lines if "libraries now stay loaded" in line]
     assert len(told) == 1
     assert "SIGABRT" in told[0]
+    for variant, status in (("idle", "wrong-result"), ("refusing", "failed"), ("crashing", "crashed")):
+        found = verify_linked(bed.bench.context, library, "my_axpb", f"axpb:{variant}", [bed.prepare()])
+        assert found.status == status
+        assert found.reason

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
-from aot_tune.bench.host import bench_context, preparation
-from aot_tune.bench.host.attempt import Phases, Run
+from aot_tune.bench.host import bench_context
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings, Once
-from aot_tune.bench.host.preparation import Preparation
 from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.host.worker_process import DiedError, Holdings
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Policy
+from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.spec.load_operators import bundled_templates, load_operator
-from aot_tune.support.errors import WorkerError
 
 FOLDER = bundled_templates() / "softmax"
 OPERATOR = load_operator(FOLDER)
@@ -72,55 +65,6 @@ def test_what_could_not_be_made_is_made_by_the_next_one() -> None:
         with pytest.raises(DiedError):
             first.result(10)
         assert second.result(10) == 7
-
-
-def test_what_was_ended_is_not_begun_again_by_all_that_waited_for_it() -> None:
-    """At a budget's end each of them would start a worker, one after the other, and that be killed."""
-    over, begun, go, made = threading.Event(), threading.Event(), threading.Event(), list[int]()
-    once = Once[int](over=over.is_set)
-
-    def fail() -> int:
-        begun.set()
-        assert go.wait(10)
-        over.set()
-        raise DiedError("oom", "killed by SIGKILL")
-
-    with ThreadPoolExecutor(3) as threads:
-        first = threads.submit(once.get, "name", fail)
-        assert begun.wait(10)
-        event = once._making["name"]
-        others = [threads.submit(once.get, "name", lambda: made.append(1) or 7) for _ in range(2)]
-        while len(event._cond._waiters) < 2:  # type: ignore[attr-defined]
-            time.sleep(0.001)
-        go.set()
-        with pytest.raises(DiedError):
-            first.result(10)
-        for other in others:
-            with pytest.raises(WorkerError, match="was ended"):
-                other.result(10)
-    assert made == []
-    assert once.get("name", lambda: 7) == 7  # what nobody had begun is the asking device's own affair
-
-
-def test_what_is_not_to_be_kept_is_made_again() -> None:
-    once = Once[int](lambda value: value > 1)
-    assert [once.get("name", lambda v=value: v) for value in (1, 2, 3)] == [1, 2, 2]  # type: ignore[misc]
-
-
-def test_devices_begin_with_other_objects_until_it_is_known_what_those_come_to(tmp_path: Path) -> None:
-    findings = Findings(tmp_path)
-    with ThreadPoolExecutor(1) as device, ThreadPoolExecutor(1) as other:
-
-        def choose(thread: ThreadPoolExecutor, *suites: str) -> int:
-            return thread.submit(findings.choose, suites).result(10)
-
-        assert choose(device, "a", "b", "c") == 0
-        assert choose(other, "a", "b", "c") == 1
-        assert choose(device, "a", "b", "c") == 0  # its own still
-        assert choose(device, "b", "c") == 1
-        assert choose(other, "a", "c") == 0  # all are another's: it waits for the first
-        findings.verdicts.get("a", lambda: messages.Checked(status="ok"))
-        assert choose(other, "c", "a") == 1
 
 
 def test_an_object_is_named_by_its_bytes_operator_and_guards(tmp_path: Path) -> None:
@@ -214,52 +158,6 @@ def test_an_object_is_checked_once_for_all_devices_and_verified_on_each(
     assert set(references) == {times}
 
 
-def test_seconds_of_references_are_counted(pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch) -> None:
-    (bench,) = pool(1, common=False)
-    clock = itertools.count()
-    monkeypatch.setattr(preparation, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    for problem in OPERATOR.workload_for("cpu")[:3]:
-        bench.prepare(FOLDER, OPERATOR, problem)
-    assert bench.referring == 3.0
-
-
-def test_a_device_that_is_tried_alone_takes_nothing_from_others_and_gives_them_nothing(
-    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that computes wrongly finds an object wrong on it; that must not be said of the others."""
-    benches = pool(3, common=True)
-    for bench, broken in zip(benches, (True, False, False), strict=True):
-        reply = messages.Checked(status="wrong-result", reason="broken") if broken else None
-        monkeypatch.setattr(Workers, "on_check", staticmethod(lambda reply=reply: reply))
-        with bench.alone():
-            assert [screen(bench, "a") for _ in range(2)] == ["wrong-result" if broken else "ok"] * 2
-    assert Workers.asked["check a"] == 3
-    references = [n for k, n in Workers.asked.items() if k.startswith("reference")]
-    assert set(references) == {3}
-    assert [screen(bench, "a") for bench in benches] == ["ok"] * 3
-    assert Workers.asked["check a"] == 4
-
-
-def test_a_device_waits_for_what_another_one_checks(
-    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = pool(2, common=True)
-    checking, go = threading.Event(), threading.Event()
-
-    def check() -> None:
-        checking.set()
-        assert go.wait(10)
-
-    monkeypatch.setattr(Workers, "on_check", staticmethod(check))
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(screen, one, "a")
-        assert checking.wait(10)
-        second = threads.submit(screen, other, "a")
-        go.set()
-        assert (first.result(10), second.result(10)) == ("ok", "ok")
-    assert Workers.asked["check a"] == 1
-
-
 def test_what_has_killed_workers_of_one_device_is_not_run_on_another(
     pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,53 +171,3 @@ def test_what_has_killed_workers_of_one_device_is_not_run_on_another(
     assert Workers.asked["check a"] == Policy().strikes == 2
     assert screen(one, "a") == screen(other, "a") == "crashed"
     assert Workers.asked["check a"] == 2
-
-
-def test_devices_that_wait_for_a_check_do_not_all_lose_a_worker_to_it(
-    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    benches, go = pool(4, common=True), threading.Event()
-    findings, asked = benches[0].findings, threading.Semaphore(0)
-    struck = findings.struck
-
-    def count(digest: str, most: int) -> DiedError | None:
-        found = struck(digest, most)
-        asked.release()
-        return found
-
-    def die() -> None:
-        assert go.wait(10)
-        raise DiedError("timeout", "no answer within 10 s")
-
-    monkeypatch.setattr(findings, "struck", count)
-    monkeypatch.setattr(Workers, "on_check", staticmethod(die))
-    with ThreadPoolExecutor(4) as threads:
-        screens = [threads.submit(screen, bench, "a") for bench in benches]
-        assert all(asked.acquire(timeout=10) for _ in benches)  # for each, it has not killed too many yet
-        go.set()
-        assert [f.result(10) for f in screens] == ["timeout"] * 4
-    assert Workers.asked["check a"] == Policy().strikes == 2
-
-
-@pytest.mark.parametrize("asked", ["refer", "candidates"])
-def test_which_of_several_devices_is_lost_is_told(
-    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch, asked: str
-) -> None:
-    (bench,) = pool(1, common=True)
-    bench.context.device = msgspec.structs.replace(bench.device, unit="GPU-7")
-
-    def refer(request: messages.Reference, seconds: float) -> messages.Reply:
-        return bench.pool.refer(request, seconds)  # which is replaced below
-
-    bench._preparation = Preparation(bench.device, bench.policy, refer)
-    prepared = bench.prepare(FOLDER, OPERATOR, PROBLEM)
-
-    def lost(*_: object) -> messages.Reply:
-        raise DiedError("failed", f"{WORKER_FAULT}the GPU is lost", certain=True)
-
-    monkeypatch.setattr(Workers, "refer" if asked == "refer" else "request", lost)
-    run = Run(bench.context, prepared, "a", "a", Phases())
-    ask = partial(screen, bench, "a") if asked == "refer" else partial(bench._warm_worker, run, None)
-    with pytest.raises(WorkerError) as caught:
-        ask()
-    assert "GPU-7" in str(caught.value)

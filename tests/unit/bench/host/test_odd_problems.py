@@ -18,13 +18,10 @@ from aot_tune.spec import (
     Operator,
     Tensor,
     all_of,
-    attribute,
     dim,
     dims,
     dtype_index,
-    maximum,
     next_power_of_2,
-    present,
     problem,
     stride,
     where,
@@ -116,27 +113,9 @@ def test_multiples_are_met_by_rounding() -> None:
     assert any(c.problem.dims["M"] % 2 for c in checks)
 
 
-def test_a_transposed_operand_is_found() -> None:
-    checks = derived_checks(GEMM, (stride("b", 0) == 1,))
-    assert len(checks) > 10
-    assert sum(c.problem.order.get("b") == (1, 0) for c in checks) > 10
-    padded = [c.problem for c in checks if "b" in c.problem.strides]
-    assert any(p.strides["b"][0] == 1 and p.strides["b"][1] > p.dims["K"] for p in padded)
-
-
-def test_presence_and_attributes_are_met() -> None:
-    checks = derived_checks(GEMM, (present("bias") == 1, attribute("activation") == 2))
-    assert checks
-    assert {c.problem.attributes["activation"] for c in checks} == {"gelu"}
-
-
 def test_a_problem_that_is_too_large_is_left_out_but_never_all() -> None:
     huge = derived_checks(GEMM, (dim("N") == 8192, dim("K") == 8192))
     assert [c.problem.dims["M"] for c in huge] == [3]
-
-
-def test_what_cannot_be_met_gives_no_check() -> None:
-    assert derived_checks(GEMM, (dim("M") == 3, dim("M") == 4)) == []
 
 
 @given(st.sampled_from(GEMM.dims), st.integers(1, 300), st.sampled_from([2, 3, 8, 48]))
@@ -157,11 +136,6 @@ def test_dtypes_are_those_that_a_kernel_is_for_and_the_least_alignment_is_theirs
         assert all(c.problem.dtypes == {} for c in checks) == (index == 0)
         least = min(a for c in checks for a in c.problem.alignment.values())
         assert least == (4 if name == "f32" else 2)
-
-
-def test_a_kernel_for_small_dims_is_checked_beside_long_other_dims() -> None:
-    found = derived_checks(GEMM, (dim("M") <= 16, dim("K") % 8 == 0))
-    assert any(c.problem.dims["M"] == 13 and c.problem.dims["N"] > 100 and c.problem.dims["K"] > 100 for c in found)
 
 
 @pytest.mark.parametrize(("first", "least"), [(0, 5), (1, 1)])
@@ -192,32 +166,6 @@ def test_a_kernel_for_rows_that_are_longer_than_a_block_is_checked_on_several() 
     assert min(plain) > 4096
 
 
-def test_constants_that_are_no_extents_leave_odd_widths_alone() -> None:
-    """As plain code of a Triton function for two rows of up to 1024."""
-    softmax, width = load_operator(bundled_templates() / "softmax"), dim("D")
-    checks = derived_checks(softmax, (maximum(2048 // next_power_of_2(width), 1) == 2, next_power_of_2(width) == 1024))
-    assert sum(c.problem.dims["D"] % 2 for c in checks) > len(checks) // 2
-
-
-def test_where_one_row_is_all_that_a_kernel_serves_its_widths_differ() -> None:
-    """As code of a Triton function for one row, which loops over what is longer than a block."""
-    softmax, width = load_operator(bundled_templates() / "softmax"), dim("D")
-    block = where(width > 4096, 4096, next_power_of_2(width)) == 4096
-    checks = derived_checks(softmax, (dim("R") == 1, width % 16 == 0, block))
-    widths = {c.problem.dims["D"] for c in checks}
-    assert len(widths) >= 5
-    assert any(w % 4096 for w in widths)
-
-
-def test_a_thinned_list_keeps_its_ends() -> None:
-    whole = derived_checks(GEMM)
-    thin = derived_checks(GEMM, most=10)
-    assert len(thin) == 10
-    assert (thin[0], thin[-1]) == (whole[0], whole[-1])
-    assert thin[-1].special
-    assert derived_checks(GEMM, most=1000) == whole
-
-
 def test_rows_are_padded_where_a_kernel_copies_several_elements_at_once() -> None:
     """Most problems have odd extents: only their pitch can be what such a kernel needs."""
     aligned = (stride("a", 0) % 8 == 0, stride("b", 1) % 8 == 0)
@@ -231,24 +179,6 @@ def test_rows_are_padded_where_a_kernel_copies_several_elements_at_once() -> Non
     assert {len(p.present) for p in problems} == {0, 1, 2}
     assert {p.attributes.get("activation", "none") for p in problems} == set(GEMM.attributes[0].choices)
     assert {5, 131, 1031} <= {p.dims["N"] for p in problems}
-
-
-def test_dims_that_are_required_after_strides_leave_the_rows_padded() -> None:
-    """As for what is loaded and then stored by descriptors: to round a dim up takes strides away."""
-    requires = (stride("a", 1) == 1, stride("b", 0) == 1, stride("a", 0) % 8 == 0, dim("N") % 8 == 0)
-    problems = [c.problem for c in derived_checks(GEMM, requires)]
-    assert_legal(GEMM, requires)
-    assert len(problems) > 20
-    assert sum(p.dims["K"] % 8 != 0 for p in problems) > 15
-
-
-def test_every_second_odd_problem_has_the_other_scalars() -> None:
-    derived = [c for c in derived_checks(load_operator(bundled_templates() / "rms_norm")) if not c.special]
-    given = [c.scalars for c in derived]
-    assert given.count({}) > 3
-    assert given.count({"eps": 0.25}) > 3
-    assert {c.place.endswith(", eps 0.25") for c in derived if c.scalars} == {True}
-    assert all(c.scalars == {} for c in derived_checks(GEMM))
 
 
 def test_what_is_written_in_place_has_no_elements_that_are_one() -> None:

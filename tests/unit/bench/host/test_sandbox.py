@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,8 +11,6 @@ from places import ROOT
 
 from aot_tune.bench.host import containment
 from aot_tune.support.kernel_features import features
-
-PREAMBLE = "import sys, os\nfrom pathlib import Path\nfrom aot_tune.bench.worker import sandbox\n"
 
 
 def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -117,33 +112,3 @@ def test_the_environment_holds_only_what_is_listed(tmp_path: Path) -> None:
     assert env["PYTHONPATH"] == str(tmp_path)
     assert env["HOME"] == env["TMPDIR"] == str(tmp_path)
     assert not {"LD_PRELOAD", "OMP_NUM_THREADS"} & set(env)
-
-
-def test_features_are_numbers_that_a_report_can_print() -> None:
-    found = features()
-    assert {"landlock", "landlock_tcp", "landlock_signals", "pidfd"} <= found.keys()
-    assert all(type(v) is int for v in found.values())
-    assert found["landlock_signals"] <= found["landlock_tcp"] <= found["landlock"]
-
-
-@pytest.mark.parametrize("first", [False, True])
-def test_benches_that_begin_and_end_together_restore_what_was_set(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, inside, held = [first], threading.Semaphore(1), list[bool]()
-
-    def set_subreaper(value: bool) -> bool:
-        assert inside.acquire(blocking=False)
-        before, state[0] = state[0], value
-        time.sleep(0.005)
-        inside.release()
-        return before
-
-    def bench(_: int) -> None:
-        containment.hold_subreaper()
-        held.append(state[0])
-        containment.release_subreaper()
-
-    monkeypatch.setattr(containment, "set_subreaper", set_subreaper)
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(bench, range(16)))
-    assert held == [True] * 16
-    assert state == [first]

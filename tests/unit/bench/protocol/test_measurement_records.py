@@ -15,7 +15,6 @@ from aot_tune.bench.protocol.channel import LIMIT, ClosedError, Frames, read_fra
 from aot_tune.bench.protocol.measurement_records import (
     Check,
     Deadlines,
-    DeviceState,
     GpuTiming,
     Measurement,
     Policy,
@@ -59,32 +58,11 @@ def test_every_field_of_a_policy_is_in_its_digest() -> None:
         assert Policy(gpu=other).digest != policy.digest, name
 
 
-def test_what_is_said_of_gpus_is_no_part_of_other_policies() -> None:
-    assert b"gpu" not in msgspec.json.encode(Policy())
-    assert Policy().on_gpu == GpuTiming()
-    one = Policy(gpu=GpuTiming(launch="stream"))
-    assert one.on_gpu.launch == "stream"
-    for policy in (Policy(), one):
-        assert msgspec.json.decode(msgspec.json.encode(policy), type=Policy) == policy
-
-
 def test_a_measurement_survives_json() -> None:
     one = measurement(screen=(1.5, 2.5), final=(1.0, 2.0), race="r", error=0.25, clocks=(1980, 0))
     assert msgspec.json.decode(msgspec.json.encode(one), type=Measurement) == one
     with pytest.raises(msgspec.ValidationError, match="status"):
         msgspec.json.decode(msgspec.json.encode(one).replace(b'"ok"', b'"fine"'), type=Measurement)
-
-
-def test_the_time_of_a_measurement() -> None:
-    assert measurement(screen=(3.0, 1.0, 2.0)).ns == 2.0
-    assert measurement(screen=(3.0, 1.0, 2.0), final=(9.0, 7.0, 8.0)).ns == 8.0
-    assert measurement(screen=(3.0,), status="suspicious").ns is None
-    assert measurement().ns is None
-
-
-def test_whoever_was_beside_a_measurement_is_counted() -> None:
-    assert measurement().others == 0
-    assert measurement(conditions=(DeviceState(others=2), DeviceState(others=1))).others == 2
 
 
 def test_what_another_process_did_to_a_candidate_does_not_last() -> None:

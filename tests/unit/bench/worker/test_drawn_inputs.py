@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.reference_results import logical_inputs
-from aot_tune.database import operator_digest
 from aot_tune.spec import (
     Attribute,
     Kernel,
@@ -74,12 +72,6 @@ def test_a_function_sees_what_was_drawn_before() -> None:
     assert sorted(found["block_table"].ravel().tolist()) == list(range(40))
 
 
-def test_values_are_those_of_the_seed() -> None:
-    one, same, other = (inputs(paged(), seed) for seed in (1, 1, 2))
-    assert all(np.array_equal(one[n], same[n]) for n in one)
-    assert not np.array_equal(one["block_table"], other["block_table"])
-
-
 def test_a_call_has_dims_scalars_attributes_shape_and_arrays() -> None:
     seen: dict[str, Any] = {}
 
@@ -98,24 +90,6 @@ def test_a_call_has_dims_scalars_attributes_shape_and_arrays() -> None:
         seen["query_lens"][0] = 0
     inputs(paged(look), present=["bias"])
     assert seen["bias"].shape == (40,)
-
-
-def test_strides_lie_around_what_is_drawn() -> None:
-    dense = inputs(paged())
-    spread = inputs(paged(), strides={"block_table": (25, 2), "query_lens": (-3,)})
-    assert spread["block_table"].strides == (100, 8)
-    assert sorted(spread["block_table"].ravel().tolist()) == list(range(40))
-    assert dense["block_table"].shape == spread["block_table"].shape
-
-
-def test_derived_checks_have_values_too() -> None:
-    op = paged()
-    checks = derived_checks(op)
-    assert len(checks) > 10
-    for check in checks:
-        assert 0 not in check.problem.strides.get("block_table", (1,))
-        found = logical_inputs(op, check, 3)
-        assert (found["seq_lens"] >= found["query_lens"]).all(), check
 
 
 def _nothing(_rng: Any, _call: Any) -> Any:
@@ -166,11 +140,6 @@ def test_what_is_wrong_with_a_function_is_told(case: str) -> None:
         inputs(paged(function, dtype))
 
 
-def test_masks_may_have_infinities() -> None:
-    found = inputs(paged(lambda _rng, call: np.full(call.shape, -np.inf), "bf16"))
-    assert np.isneginf(found["block_table"]).all()
-
-
 def test_functions_are_refused_where_they_are_declared() -> None:
     with pytest.raises(SpecError, match=r"drawn\('lengths'\) is not a function"):
         drawn("lengths")  # type: ignore[arg-type]
@@ -178,29 +147,6 @@ def test_functions_are_refused_where_they_are_declared() -> None:
         drawn(lambda rng: rng)  # type: ignore[arg-type, misc]
     with pytest.raises(SpecError, match="'block_table' has stride 0 on an axis, and a function draws its values"):
         paged(workload=(problem(B=4, P=40, Q=8, strides={"block_table": (0, 1)}),))
-
-
-def _other(rng: np.random.Generator, call: Any) -> Any:
-    return block_table(rng, call)
-
-
-def test_a_functions_source_is_part_of_the_operators_digest() -> None:
-    plain = operator_digest(paged())
-    assert operator_digest(paged()) == plain
-    assert operator_digest(paged(_other)) != plain
-
-
-def test_on_gpus_the_same_rules_hold() -> None:
-    torch = pytest.importorskip("torch")
-    from aot_tune.bench.worker.cuda import truth
-
-    one = problem(B=4, P=4000, Q=8, dtypes={})
-    op = paged()
-    found = truth.draw_inputs(op, Check(problem=one), 5, torch.device("cpu"))
-    table = found["block_table"].view(torch.int32)
-    assert sorted(table.tolist()) == list(range(4000))
-    lens, least = found["seq_lens"].view(torch.int64), found["query_lens"].view(torch.int32)
-    assert (lens >= least).all()
 
 
 def test_what_a_function_may_have_seen_stays_where_it_is() -> None:

@@ -27,7 +27,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return partial(in_place.build, tmp_path_factory.mktemp("candidates"))
 
 
-@pytest.fixture(params=["cpu", "cpu cold", "cuda", "cuda cold", "cuda few"])
+@pytest.fixture(params=["cpu", "cpu cold", "cuda few"])
 def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
     family, _, kind = request.param.partition(" ")
     if family == "cuda":
@@ -133,8 +133,7 @@ def test_surveyed_candidates_are_compared_after_one_call(bed: Bed, build: Any) -
     assert reply.reason.startswith("'state' is off by")
 
 
-@pytest.mark.parametrize("family", ["cpu", "cuda"])
-@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize(("family", "cold"), [("cpu", False), ("cuda", True)])
 def test_baselines_work_in_place_and_are_timed_so(tmp_path: Path, family: str, cold: bool) -> None:
     pytest.importorskip("torch")
     bed = Bed(tmp_path, family, "framework", cold=cold)
@@ -175,8 +174,7 @@ def by_changing_it(xp: Any, call: Any) -> Any:
     return {"c": call.c}
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
-@pytest.mark.parametrize("integers", [False, True])
+@pytest.mark.parametrize(("dtype", "integers"), [("f32", False), ("f64", False), ("bf16", True)])
 def test_a_reference_may_change_what_it_is_given(tmp_path: Path, dtype: str, integers: bool) -> None:
     torch = pytest.importorskip("torch")
     from aot_tune.bench.worker.cuda import truth as on_gpu

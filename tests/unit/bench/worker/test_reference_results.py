@@ -20,7 +20,6 @@ from aot_tune.bench.worker.reference_results import (
     read_truth,
     write_truth,
 )
-from aot_tune.bench.worker.rounded_arrays import SequentialSums
 from aot_tune.spec import Kernel, Operator, Tensor, dim, integers, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -55,7 +54,7 @@ def orders(terms: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("dims", [(64, 64, 64), (1, 4096, 1024), (3, 5, 7), (1, 1, 1), (2, 8, 4096)])
+@pytest.mark.parametrize("dims", [(64, 64, 64), (3, 5, 7), (1, 1, 1), (2, 8, 4096)])
 def test_products_summed_in_any_order_pass_and_spoiled_ones_do_not(tmp_path: Path, dims: tuple[int, int, int]) -> None:
     m, n, k = dims
     operator, check, truths = truth(tmp_path, "gemm", M=m, N=n, K=k)
@@ -117,37 +116,6 @@ def test_a_rectified_product_may_be_off_by_its_error_where_it_is_zero(tmp_path: 
     assert error(operator, truths, "out", exact) > 1e3
 
 
-def test_outputs_of_a_reference_are_in_the_declared_shape_and_read_only(tmp_path: Path) -> None:
-    operator, _, truths = truth(tmp_path, "rms_norm", R=3, D=8, present=["weight", "residual", "residual_out"])
-    assert set(truths) == {"out", "residual_out"}
-    for found, values in truths.values():
-        assert values.shape == (3, 8)
-        assert values.dtype == np.float64
-        assert not (tmp_path / "truth" / found.file).stat().st_mode & 0o222
-    assert not (tmp_path / "truth.partial").exists()
-    assert operator.name == "rms_norm"
-
-
-def test_an_output_without_elements_has_a_truth_without_any(tmp_path: Path) -> None:
-    _, _, truths = truth(tmp_path, "rms_norm", R=0, D=8)
-    found, values = truths["out"]
-    assert compare(OUT, np.empty((0, 8), dtype=np.float32), values, found.bounds) == ("", 0.0)
-
-
-def test_sequential_sums_are_sequential() -> None:
-    xp = SequentialSums()
-    x = np.array([[1e8, 1, -1e8, 1]], dtype=np.float32)
-    assert xp.sum(x, axis=-1).tolist() == [1.0]
-    assert xp.sum(x, axis=-1, keepdims=True).tolist() == [[1.0]]
-    assert xp.mean(x, axis=-1).tolist() == [0.25]
-    assert xp.sum(x) == np.sum(x)
-    assert xp.used
-    ones = np.ones((1, 5000), dtype=np.float32)
-    tiny = np.full((5000, 3), 2**-24, dtype=np.float32)
-    tiny[0] = 1
-    assert xp.matmul(ones, tiny).tolist() == [[1.0, 1.0, 1.0]]
-
-
 values = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
@@ -190,14 +158,6 @@ def test_the_worst_element_is_named_wherever_it_is() -> None:
         assert (
             fault == f"out[{place[0]}, {place[1]}]: got 0.5, want 0.0, tolerance 0.001; 2 of 210000 elements are wrong"
         )
-
-
-def test_strided_results_are_compared_by_index() -> None:
-    exact = np.arange(12.0).reshape(3, 4)
-    storage = np.full((4, 3), np.nan, dtype=np.float32)
-    storage.T[...] = exact
-    assert compare(OUT, storage.T, exact, Bounds(absolute=1e-6, relative=0.0))[0] == ""
-    assert compare(OUT, storage.T[::-1], exact[::-1], Bounds(absolute=1e-6, relative=0.0))[0] == ""
 
 
 def test_of_the_bytes_that_are_true_only_one_is_right() -> None:

@@ -39,13 +39,6 @@ def test_floats_are_rounded_to_the_nearest_bf16() -> None:
     np.testing.assert_array_equal(stored_as(BF16, given[:9].astype(np.float64)), bf16_bits(given[:9]))
 
 
-@pytest.mark.parametrize("name", ["bf16", "f16", "f32"])
-def test_limits_are_torch_s(name: str) -> None:
-    torch = pytest.importorskip("torch")
-    info = torch.finfo(getattr(torch, dtype(name).torch))
-    assert limits_of(dtype(name)) == (info.eps, info.tiny, info.max)
-
-
 @pytest.mark.parametrize("name", ["bf16", "f16"])
 def test_inputs_are_drawn_in_their_dtype(name: str) -> None:
     softmax, on = load_operator(bundled_templates() / "softmax"), problem(R=3, D=70, dtypes={"T": name})
@@ -83,7 +76,7 @@ def test_what_rounds_to_the_dtype_passes_and_what_is_further_off_does_not(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["bf16", "f16"])
-@pytest.mark.parametrize("operator", ["softmax", "rms_norm", "layer_norm", "silu_mul"])
+@pytest.mark.parametrize("operator", ["softmax", "layer_norm"])
 def test_tolerances_are_those_on_a_gpu(tmp_path: Path, operator: str, name: str) -> None:
     torch = pytest.importorskip("torch")
     from aot_tune.bench.worker.cuda.truth import read_limits, write_limits

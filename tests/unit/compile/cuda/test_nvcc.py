@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import shutil
 import subprocess
@@ -13,19 +12,18 @@ from pathlib import Path
 import pytest
 from nvcc_sources import API, MISSING, compiled, source
 
-from aot_tune.compile import ObjectCache, compile_all, target_by_name
+from aot_tune.compile import ObjectCache, target_by_name
 from aot_tune.compile.cuda.device_objects import device_digest
 from aot_tune.compile.cuda.nvcc import TOOLCHAIN, NvccToolchain
-from aot_tune.support.errors import ToolchainError
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One source for four targets."""
+    """One source for two targets."""
     top = tmp_path_factory.mktemp("objects")
-    targets = ("cuda-ptx_80", "cuda-sm_80", "cuda-sm_90a", "cuda-sm_120a")
+    targets = ("cuda-sm_80", "cuda-sm_90a")
     return {t: compiled(source(f"f_{t[-3:].strip('_')}"), t, top / t)[0] for t in targets}
 
 
@@ -37,10 +35,6 @@ def architectures(path: Path) -> list[int]:
             found.append(at)
         at += 4
     return found
-
-
-def test_each_target_has_device_code_of_its_own(objects: dict[str, Path]) -> None:
-    assert len({device_digest(p) for p in objects.values()}) == 4
 
 
 def test_another_host_compiler_changes_the_object_but_not_the_device_code(tmp_path: Path, make_cuda) -> None:
@@ -68,17 +62,12 @@ def test_only_the_baseline_holds_ptx(tmp_path: Path) -> None:
         assert len(architectures(path)) == 1
 
 
-@pytest.mark.parametrize("target", ["cuda-sm_80", "cuda-ptx_80"])
-def test_equal_sources_give_equal_objects_anywhere_and_at_any_time(
-    tmp_path: Path, objects: dict[str, Path], target: str
-) -> None:
-    want = hashlib.sha256(objects[target].read_bytes()).hexdigest()
-    for folder in ("again", "deep/er $x π, y"):
-        path, _ = compiled(source(f"f_{target[-3:].strip('_')}"), target, tmp_path / folder)
-        data = path.read_bytes()
-        assert hashlib.sha256(data).hexdigest() == want
-        assert str(tmp_path).encode() not in data
-        assert b"tmpxft" not in data
+def test_equal_sources_give_equal_objects_anywhere_and_at_any_time(tmp_path: Path, objects: dict[str, Path]) -> None:
+    path, _ = compiled(source("f_80"), "cuda-sm_80", tmp_path / "deep/er $x π, y")
+    data = path.read_bytes()
+    assert data == objects["cuda-sm_80"].read_bytes()
+    assert str(tmp_path).encode() not in data
+    assert b"tmpxft" not in data
 
 
 def defined(path: Path, *options: str) -> set[str]:
@@ -153,26 +142,6 @@ __global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y) {{
     assert resources["memory"] > 1 << 20
 
 
-def test_a_flood_of_warnings_is_no_output(tmp_path: Path) -> None:
-    text = "".join(f"#warning number {n}\nstatic int unused_{n};\n" for n in range(3000)) + source("f")
-    outcome = TOOLCHAIN.compile(text, target_by_name("cuda-sm_80"), tmp_path / "object.o", 120)
-    assert outcome.status == "ok"
-    assert outcome.resources["registers"] > 0
-    assert len(outcome.log) < 10_000
-
-
-def test_targets_are_objects_of_their_own_in_the_cache(tmp_path: Path, make_cuda) -> None:
-    cache = ObjectCache(tmp_path / "cache", TOOLCHAIN)
-    text = source("SYMBOL")
-    rendereds = [make_cuda(text, t) for t in ("cuda-sm_80", "cuda-sm_90a")]
-    made = compile_all(cache, rendereds, 2)
-    assert {o.target for o in made.values()} == {"cuda-sm_80", "cuda-sm_90a"}
-    assert len({o.key for o in made.values()}) == 2
-    again = ObjectCache(tmp_path / "cache", TOOLCHAIN)
-    assert {o.digest for o in compile_all(again, rendereds, 2).values()} == {o.digest for o in made.values()}
-    assert again.counters.compiled == 0
-
-
 def test_headers_of_the_toolkit_are_named_without_its_folder(tmp_path: Path) -> None:
     outcome = TOOLCHAIN.compile(source("f"), target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
     assert "cuda:cuda_runtime.h" in outcome.includes
@@ -231,15 +200,6 @@ def test_identity_and_recipe(tmp_path: Path) -> None:
     more = NvccToolchain({**os.environ, "NVCC": f"{nvcc} -DX=1", "NVCC_APPEND_FLAGS": "-DY"}).recipe(target)
     assert "-DX=1" in more["flags"]  # type: ignore[operator]
     assert more["environment"]["NVCC_APPEND_FLAGS"] == "-DY"  # type: ignore[index]
-
-
-def test_cutlass_is_part_of_the_identity(tmp_path: Path) -> None:
-    environ = {**os.environ, "CUTLASS_PATH": str(made_cutlass(tmp_path, 1))}
-    one = NvccToolchain(environ).identity()
-    (tmp_path / "include/cutlass/version.h").write_text("#define CUTLASS_MAJOR 40\n")
-    assert NvccToolchain(environ).identity()["cutlass"] != one["cutlass"]
-    with pytest.raises(ToolchainError, match="holds no CUTLASS"):
-        NvccToolchain({**os.environ, "CUTLASS_PATH": str(tmp_path / "include/cute")}).identity()
 
 
 NO_WHEELS = "no wheels nvidia-cuda-nvcc, -runtime and -cccl: install them, or name folders in AOT_TUNE_TEST_NVCC"

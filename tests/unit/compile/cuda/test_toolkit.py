@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from aot_tune.cli.main import main
-from aot_tune.compile import target_by_name, toolchain_for
-from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, code_flags, fits
+from aot_tune.compile import target_by_name
+from aot_tune.compile.cuda.gpu_targets import TARGETS, best_targets, fits
 from aot_tune.compile.cuda.nvcc import NvccToolchain
 from aot_tune.compile.cuda.toolkit import find_cutlass, find_nvcc
 from aot_tune.support.errors import ToolchainError
@@ -99,12 +97,6 @@ def test_the_order_in_which_it_is_looked_for(tmp_path: Path) -> None:
     assert why(environ, **rest).startswith("the wheel nvidia-cuda-nvcc; ")
 
 
-def test_arguments_and_spaces(tmp_path: Path) -> None:
-    plain = toolkit(tmp_path / "my toolkit")
-    assert find_nvcc({"NVCC": str(plain)}, NOWHERE, ()).command == (str(plain),)
-    assert find_nvcc({"NVCC": f"'{plain}' -DX=1 -v"}, NOWHERE, ()).command == (str(plain), "-DX=1", "-v")
-
-
 def test_what_is_found_by_a_relative_path_is_found_from_every_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,11 +114,6 @@ def test_no_compiler_names_every_way_to_one(tmp_path: Path) -> None:
     for name in ("NVCC", "CUDACXX"):
         with pytest.raises(ToolchainError, match=f"{name}='/nowhere/nvcc' is not a program"):
             chain({name: "/nowhere/nvcc"}).identity()
-
-
-def test_a_home_without_a_compiler_does_not_hide_the_one_on_the_path(tmp_path: Path) -> None:
-    nvcc = toolkit(tmp_path / "t")
-    assert found({"CUDA_HOME": str(tmp_path), "PATH": f"{tmp_path}/t/bin"}) == str(nvcc)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +135,6 @@ def test_an_nvcc_older_than_the_target(tmp_path: Path, version: str, known: str,
     assert old.recipe(target_by_name("cuda-sm_80"))
 
 
-def test_an_nvcc_that_no_longer_knows_the_target(tmp_path: Path) -> None:
-    new = chain({"NVCC": str(toolkit(tmp_path, "15.1.3", "sm_90 sm_100 sm_120"))})
-    with pytest.raises(ToolchainError, match="cannot compile for cuda-sm_80") as caught:
-        new.recipe(target_by_name("cuda-sm_80"))
-    assert "still knows sm_80" in caught.value.fix
-
-
 @pytest.mark.parametrize("part", ["bin/ptxas", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"])
 def test_an_incomplete_toolkit_names_what_it_lacks(tmp_path: Path, part: str) -> None:
     name = Path(part).name.removesuffix(".10.bc")
@@ -173,20 +153,6 @@ def test_a_toolkit_without_a_runtime(tmp_path: Path) -> None:
         chain({"NVCC": str(nvcc)}).link_shared([], tmp_path / "x.so")
 
 
-def test_wheels_have_the_shared_runtime_under_its_version_only(tmp_path: Path) -> None:
-    nvcc = toolkit(tmp_path, without="lib64/libcudart.so")
-    (tmp_path / "lib64/libcudart.so.13").write_text("")
-    assert chain({"NVCC": str(nvcc)}).toolkit().shared_runtime() == tmp_path / "lib64/libcudart.so.13"
-
-
-def test_wheels_have_the_runtime_in_another_folder_than_their_compiler_names(tmp_path: Path) -> None:
-    nvcc = toolkit(tmp_path)
-    (tmp_path / "lib64").rename(tmp_path / "lib")
-    opened = chain({"NVCC": str(nvcc)}).toolkit()
-    assert opened.static_runtime() == tmp_path / "lib/libcudart_static.a"
-    assert opened.shared_runtime() == tmp_path / "lib/libcudart.so"
-
-
 @pytest.mark.parametrize("answer", ["exit 3", "echo hello", ":"])
 def test_something_else_than_nvcc(tmp_path: Path, answer: str) -> None:
     script = tmp_path / "nvcc"
@@ -196,31 +162,6 @@ def test_something_else_than_nvcc(tmp_path: Path, answer: str) -> None:
         chain({"NVCC": str(script)}).identity()
     assert str(script) in caught.value.what
     assert "nvcc" in caught.value.fix
-
-
-def test_a_failing_compiler_is_a_status(tmp_path: Path) -> None:
-    (tmp_path / "o").mkdir()
-    nvcc = toolkit(tmp_path / "t")
-    outcome = chain({"NVCC": str(nvcc)}).compile("", target_by_name("cuda-sm_80"), tmp_path / "o/object.o", 9)
-    assert outcome.status == "compile-failed"
-    assert "only answers" in outcome.log
-    nvcc.write_text(nvcc.read_text().replace("exit 1", "exit 0"))
-    outcome = chain({"NVCC": str(nvcc)}).compile("", target_by_name("cuda-sm_80"), tmp_path / "o/object.o", 9)
-    assert (outcome.status, outcome.lasting) == ("compile-failed", False)
-    assert "made no whole object" in outcome.log
-
-
-@pytest.mark.parametrize(
-    ("environ", "want"),
-    [
-        ({"CUDAHOSTCXX": "/usr/bin/g++", "CXX": "/nowhere/c++"}, "/usr/bin/g++"),
-        ({"NVCC_CCBIN": "/usr/bin/g++", "CXX": "/nowhere/c++"}, "/usr/bin/g++"),
-        ({"CXX": "/usr/bin/ccache sccache /usr/bin/g++ -m64"}, "/usr/bin/g++"),
-        ({}, "/usr/bin/g++"),
-    ],
-)
-def test_the_host_compiler(environ: dict[str, str], want: str) -> None:
-    assert chain(environ)._host().command()[0] == want
 
 
 def test_cutlass_folders(tmp_path: Path) -> None:
@@ -257,11 +198,6 @@ def test_the_best_targets_of_a_device(level: int) -> None:
     assert [t.name for t in best_targets([level, level])] == LEVELS[level]
 
 
-def test_two_models_have_the_targets_of_both_best_last() -> None:
-    assert [t.name for t in best_targets([90, 86])] == ["cuda-sm_86", "cuda-sm_90", "cuda-sm_90a"]
-    assert best_targets([]) == ()
-
-
 def test_what_runs_where() -> None:
     runs = {t.name: [n for n in LEVELS if t.runs_on(n)] for t in TARGETS}
     assert runs["cuda-ptx_80"] == [n for n in LEVELS if n >= 80]
@@ -272,20 +208,6 @@ def test_what_runs_where() -> None:
     assert runs["cuda-sm_100a"] == [100]
     assert runs["cuda-sm_120"] == [120, 121]
     assert target_by_name("cpu-x86-64-v2").runs_on(4)
-
-
-def test_facts_and_flags() -> None:
-    for target in TARGETS:
-        assert set(target.facts) == {"capability", "shared_bytes", "wgmma", "arch_specific"}
-        assert target.family == "cuda"
-        assert target.facts["arch_specific"] == target.name.endswith("a")
-    assert [t.name for t in TARGETS if t.facts["wgmma"]] == ["cuda-sm_90a"]
-    shared = {t.name: t.facts["shared_bytes"] for t in TARGETS}
-    assert shared["cuda-sm_80"] == 166912
-    assert shared["cuda-sm_90a"] == shared["cuda-sm_100"] == 232448
-    assert shared["cuda-sm_89"] == shared["cuda-sm_120a"] == shared["cuda-ptx_80"] == 101376
-    assert code_flags(BASELINE)[1] == "arch=compute_80,code=[sm_80,compute_80]"
-    assert code_flags(target_by_name("cuda-sm_120a"))[1] == "arch=compute_120a,code=sm_120a"
 
 
 @pytest.mark.parametrize(
@@ -328,24 +250,3 @@ def test_names_of_other_tools_are_met_with_ours(name: str, near: str) -> None:
     assert repr(name) in caught.value.what
     assert f"'{near}'" in caught.value.fix
     assert "semicolons" in caught.value.why
-
-
-def test_it_is_found_by_name() -> None:
-    found_chain = toolchain_for("nvcc", {"PATH": PATH})
-    assert found_chain.name == "nvcc"
-    assert all(t in found_chain.targets() for t in found_chain.baselines())
-    assert found_chain.memory_per_job() > 3 << 30
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-def test_a_build_tells_which_compiler_it_uses_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nvcc = shutil.which("nvcc")
-    arguments = ["configure", "--name", "ops", "--prefix", "p", "--header", "p.h", "--directory", str(tmp_path)]
-    arguments += ["--operator", "softmax", "--templates", "bundled", "--option", "AOT_TUNE_MODE=generic"]
-    assert main([*arguments, "--option", "AOT_TUNE_TARGETS=cuda-sm_90a;cpu"]) == 0
-    (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("aot_tune: compiler nvcc ")]
-    assert f": {nvcc}" in line
-    assert line.endswith(", the first on PATH") or "names it" in line
-    assert str(nvcc) not in (tmp_path / "plan.json").read_text()  # else a path of isolation would build all again
-    assert main([*arguments, "--option", "AOT_TUNE_TARGETS=cpu"]) == 0
-    assert "compiler nvcc" not in capsys.readouterr().out

@@ -109,23 +109,6 @@ def test_devices_that_run_nothing_of_the_build_are_left_to_others() -> None:
     assert world.released == []  # they were not taken
 
 
-@pytest.mark.parametrize(
-    ("nodes", "limit", "count", "memory"),
-    [
-        ([node("a", 4), node("b", 2)], None, 6, 1 << 30),
-        ([node("a", 4), node("b", 2)], 5, 5, 1 << 30),
-        ([node("a", 4, gib=2), node("b", gpus=8)], None, 2, 1 << 30),
-        ([node("a", 4, gib=0)], None, 4, 0),  # whose owner does not say how much it has
-    ],
-)
-def test_as_many_compilers_as_the_nodes_have_cpus_and_memory_for(
-    nodes: list[ClusterNode], limit: int | None, count: int, memory: int
-) -> None:
-    jobs = World(*nodes).executor().jobs(toolchain_for("cxx"), limit)
-    assert (jobs.count, jobs.memory, jobs.free) == (count, memory, None)
-    assert f"{count} compilers at a time on {sum(n.cpus > 0 for n in nodes)} node" in jobs.reason
-
-
 def cached(world: World, folder: Path) -> ObjectCache:
     return ObjectCache(folder, toolchain_for("cxx"), elsewhere=world.executor())
 
@@ -202,18 +185,3 @@ def test_a_build_needs_cpus_to_compile_on_and_tells_of_models_that_it_does_not_m
     executor = World(node("a", 1, gpus=2), node("b", gpus=1), gpus=others).executor(lines.append)
     executor.agree(cast(Any, plan), cast(Any, paths), [])
     assert lines[-1] == "NOTE cuda-sm_90a is measured on H100 only, not on H200"
-
-
-def test_each_model_has_its_turn_where_records_of_all_are_wanted() -> None:
-    others = (*MIXED, ("b", gpu("H200", 90, "GPU-4"), HOPPER))
-    executor = World(node("a", gpus=2), node("b", gpus=2), gpus=others).executor()
-    parts = [
-        ([d.unit for d in part.devices(1, ["cuda"])], targets)
-        for part, targets in executor.parts(("cpu-x86-64", "cuda-sm_80", "cuda-sm_90a"))
-    ]
-    assert parts == [
-        (["GPU-1", "GPU-2", "GPU-3"], ("cpu-x86-64", "cuda-sm_80", "cuda-sm_90a")),
-        (["GPU-4"], ("cuda-sm_90a",)),
-    ]
-    nothing = World(node("a", 1)).executor().parts(("cpu-x86-64",))
-    assert [(part.devices(1, ["cuda"]), targets) for part, targets in nothing] == [([], ("cpu-x86-64",))]

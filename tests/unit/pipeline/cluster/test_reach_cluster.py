@@ -28,21 +28,6 @@ def test_without_ray_the_command_to_install_it_is_named(monkeypatch: pytest.Monk
     assert "pip install 'aot_tune[ray]'" in said
 
 
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        ("ray://10.0.0.1:10001", "ray:// is for clients outside the cluster"),
-        ("head", "neither HOST:PORT nor auto"),
-    ],
-)
-def test_an_address_that_leads_to_no_cluster(monkeypatch: pytest.MonkeyPatch, address: str, why: str) -> None:
-    pytest.importorskip("ray", reason="no ray: install aot_tune[ray]")
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    said = refused()
-    assert f"cannot reach a Ray cluster at RAY_ADDRESS={address}\n" in said
-    assert why in said
-
-
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="no ray: install aot_tune[ray]")
     with socket.socket() as bound:  # and nobody listens

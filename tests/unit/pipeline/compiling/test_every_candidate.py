@@ -12,7 +12,6 @@ from nvcc_sources import MISSING
 from triton_installed import VERSIONS
 
 from aot_tune.cli.main import main
-from aot_tune.support.errors import ToolchainError
 
 needs_nvcc = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 needs_triton = pytest.mark.skipif(not VERSIONS, reason="no Triton")
@@ -176,83 +175,3 @@ def test_triton_functions_run_in_the_interpreter(
         f"WRONG in Triton's interpreter: twice/{name} for cuda-sm_80" for name in ("wrong", "past_the_end")
     ]
     assert compiled(capsys, Path("templates"), "--target", "cuda-sm_80", "--strict")[0] == 1
-
-
-@needs_triton
-def test_triton_functions_that_cannot_be_read_are_failures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job without Triton would else say that all is well."""
-    kernel = TRITON[: TRITON.index('Kernel("on_gpu"')]
-    gpu = 'Kernel("gpu_generic", "twice/gpu_generic.cu.j2", backend="nvcc", generic=True)'
-    templates = project(tmp_path, kernel + gpu)
-    (templates / "twice" / "gpu_generic.cu.j2").write_text(
-        CUDA.replace("{{ THREADS }}", "64").replace("{{ HELD }}", "4")
-    )
-
-    def missing(*_: object) -> None:
-        raise ToolchainError("Triton is not installed", fix="install it")
-
-    monkeypatch.setattr("aot_tune.triton.client.find_triton", missing)
-    status, said = compiled(capsys, templates, "--target", "cuda-sm_90a", "--filter", "twice/right")
-    assert status == 1
-    assert said == [
-        "twice/right for cuda-sm_90a: 1 candidate, 0 fit, 1 fail",
-        "  not-read: Triton kernels are left out: Triton is not installed; install it (right)",
-        "1 kernel, 1 candidate: 0 fit, 1 fail",
-        "NONE COMPILES of twice/right for cuda-sm_90a",
-    ]
-
-
-def test_a_kernel_that_a_library_would_not_use_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernel = 'Kernel("gpu", "twice/gpu.cu.j2", backend="nvcc", listed=({"THREADS": 64, "HELD": 4},))'
-    templates = project(tmp_path, kernel)
-    status, said = compiled(capsys, templates, "--target", "cuda-sm_90a", "--target", "cpu-x86-64-v3")
-    assert status == 0
-    assert said[1].startswith("twice/gpu for cuda-sm_90a: no candidate: the operator has no generic kernel for cuda, ")
-
-
-ADDS = """
-from aot_tune.spec import Kernel, Operator, Tensor, TritonFunction, ceildiv, dims, problem
-
-(N,) = dims("N")
-operator = Operator(
-    name="adds", dims=("N",), tensors=(Tensor("x", (N,)), Tensor("y", (N,), inout=True)), flops=N,
-    reference=lambda xp, call: {"y": call.y + call.x}, workload=(problem(N=64),),
-    kernels=(
-        Kernel("generic", "adds/generic.cpp.j2", generic=True),
-        *(Kernel(name, backend="triton", generic=name == "right", listed=({"BLOCK": 16, "num_warps": 4},),
-                 triton=TritonFunction(f"adds/functions.py:{name}", {}, (ceildiv(N, 16),)))
-          for name in ("right", "twice")),
-    ))
-"""
-ADDING = """
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def right(x, y, N, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + at, tl.load(y + at, at < N) + tl.load(x + at, at < N), at < N)
-
-
-@triton.jit
-def twice(x, y, N, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x + at, 2 * tl.load(x + at, at < N), at < N)
-    tl.store(y + at, tl.load(y + at, at < N) + tl.load(x + at, at < N), at < N)
-"""
-
-
-@needs_triton
-def test_a_tensor_that_is_written_in_place_may_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "templates" / "adds"
-    folder.mkdir(parents=True)
-    (folder / "operator.py").write_text(ADDS)
-    (folder / "functions.py").write_text(ADDING)
-    (folder / "generic.cpp.j2").write_text(GENERIC.replace('"2 * " ~', 'load("y", ["i"]) ~ " + " ~'))
-    assert main(["compile", "--templates", str(folder.parent), "--target", "cuda-sm_80", "--cache", "off"]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "interpreter " in line]
-    assert any(" right on 'N=3' (right " in line for line in told)
-    assert any(line.endswith(": it writes to the input 'x'") for line in told)

@@ -57,18 +57,6 @@ def test_a_template_that_cannot_be_rendered_fails_a_generic_build(tmp_path: Path
             planned(templates, mode)
 
 
-def test_a_generic_build_plans_what_it_did_before(tmp_path: Path) -> None:
-    folder = planned(project(tmp_path, KERNEL, some=GENERIC), "generic")
-    plan = msgspec.json.decode((folder / "plan.json").read_bytes())
-    assert plan["targets"] == []
-    assert plan["inspections"] == {}
-
-
-def test_a_mode_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AotTuneError, match="did you mean 'compile'"):
-        planned(project(tmp_path, KERNEL, some=GENERIC), "compiles")
-
-
 def test_texts_of_kept_variants_are_kept_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     templates = project(tmp_path, KERNEL, some=GENERIC)
     folder = planned(templates, "generic", AOT_TUNE_KEEP=str(tmp_path / "kept"))

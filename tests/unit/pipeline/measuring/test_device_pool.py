@@ -5,19 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import pytest
-from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, evidence, measured, measurer, pool_of, session_of
+from pipelines import pool_of, session_of
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.measuring.measure import Measurer
-from aot_tune.pipeline.measuring.pool_jobs import PoolJobs
-from aot_tune.pipeline.prune.by_similar_problem import Resemblances
-from aot_tune.pipeline.scheduling.screen_queue import Priority, queued_problems, screen_queued
 from aot_tune.pipeline.scheduling.tune import nothing_is_known
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
@@ -47,23 +42,6 @@ def test_jobs_of_one_number_run_in_order_on_one_device_and_thread(count: int) ->
         assert len({r[2:] for r in rows[:4]}) == len({r[2:] for r in rows[4:]}) == 1
     assert len({d[2:] for d in done}) == len({d[2] for d in done}) == len({d[3] for d in done}) == count
     assert (threading.get_ident() in {d[3] for d in done}) == (count == 1)
-
-
-def test_a_number_stays_with_its_device_while_that_is_as_busy_as_the_others() -> None:
-    done, meet = dict[int, list[int]](), threading.Barrier(2, timeout=10)
-
-    def job(number: int) -> Any:
-        def run(measurer: Measurer) -> None:
-            meet.wait()
-            done.setdefault(number, []).append(id(measurer))
-
-        return run
-
-    with pool_of(2) as pool:
-        for turn in range(4):
-            pool.each((number, job(number)) for number in ((0, 1) if turn % 2 else (1, 0)))
-    assert all(len(ids) == 4 and len(set(ids)) == 1 for ids in done.values())
-    assert done[0] != done[1]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -141,103 +119,6 @@ def test_a_second_interrupt_does_not_wait_for_what_a_device_is_busy_with(
         pool.each([(1, fails), (0, screens)])
     assert ended == [True]
     assert no_thread_left()
-
-
-def test_a_device_that_has_nothing_left_to_do_takes_what_others_have_not_begun() -> None:
-    """One long job costs no other device its time, whether the rest belongs to none yet or to the busy one."""
-    done, begun, rest = dict[int, list[int]](), threading.Event(), threading.Event()
-
-    def job(number: int, of: int, long: bool) -> Any:
-        def run(measurer: Measurer) -> None:
-            if long:
-                begun.set()
-            assert (rest if long else begun).wait(10)
-            done.setdefault(number, []).append(id(measurer))
-            if sum(map(len, done.values())) == of:
-                rest.set()
-
-        return run
-
-    with pool_of(2) as pool:
-        pool.each((n, job(n, 6, long=n == 0)) for n in range(7))
-        busy, other = done[0][0], done[1][0]
-        assert busy != other
-        assert all(ids == [other] for n, ids in done.items() if n)
-        begun.clear()
-        rest.clear()
-        pool.each((n, job(n, 7 + 6, long=n == 1)) for n in (1, 2, 3, 4, 5, 6, 0))
-        assert done[1] == [other, other]
-        assert all(ids[-1] == busy for n, ids in done.items() if n != 1)
-
-
-def test_a_number_of_which_nothing_was_done_stays_whose_it_was() -> None:
-    one, other = (cast(Measurer, SimpleNamespace(ended=False, worked=lambda _seconds: None)) for _ in range(2))
-    homes = {0: one}
-    PoolJobs([one, other], homes, [(0, lambda _: False), (1, lambda _: False), (2, lambda _: None)]).work(other)
-    assert homes == {0: one, 2: other}
-    PoolJobs([one, other], homes, [(0, lambda _: None)]).work(other)
-    assert homes == {0: other, 2: other}
-
-
-def test_a_device_screens_first_what_no_other_one_has_begun_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-
-    class Noting(StillBench):
-        def screen(self, *given: Any) -> Measurement:
-            seen.append(given[1].candidate.kernel)
-            return super().screen(*given)
-
-    one, _ = measurer(monkeypatch, Noting(), seconds=None)
-    shared = one._lazy.shared
-    suite = shared.findings.suite(str(LOADED.folder.resolve()), FAST.code, FAST.requires)
-    with ThreadPoolExecutor(1) as other:
-        assert other.submit(shared.findings.choose, [suite]).result() == 0
-    for shared.benches in (1, 2):
-        one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
-    first, second = FAST.candidate.kernel, GENERIC.candidate.kernel
-    assert seen == [first, second, second, first]
-
-
-def test_what_references_take_of_screens_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Referring(StillBench):
-        def screen(self, *given: Any) -> Measurement:
-            self.referring += 0.25
-            return msgspec.structs.replace(super().screen(*given), phases={"verify": 0.5})  # of a second
-
-    one, _ = measurer(monkeypatch, Referring(), seconds=None)
-    one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
-    assert one.spent == {"references": 0.5, "verify": 1.0, "the rest": 0.5}
-    assert one.referred == {LOADED.operator.name: 0.5}
-
-
-@pytest.mark.parametrize("ended", ["the budget", "a device"])
-def test_what_a_device_waits_for_from_another_ends_with_the_crew(ended: str) -> None:
-    session = session_of(2)
-    with pool_of(2, session) as pool:
-        assert not pool.shared.findings.over()
-        if ended == "the budget":
-            session.turn.seconds = 0.0
-        else:
-            with pytest.raises(RuntimeError):
-                pool.each([(0, lambda _: None), (1, lambda _: (_ for _ in ()).throw(RuntimeError("lost")))])
-        assert pool.shared.findings.over()
-
-
-def test_every_device_is_started() -> None:
-    started: list[int] = []
-    with pool_of(3) as pool:
-        pool.each_member(lambda measurer: started.append(id(measurer)))
-        assert sorted(started) == sorted(map(id, pool.members))
-
-
-def test_two_devices_work_at_the_same_time() -> None:
-    meet = threading.Barrier(2, timeout=10)
-
-    def job(_measurer: Measurer) -> None:
-        meet.wait()  # broken, and raises, unless both are here at once
-
-    with pool_of(2) as pool:
-        pool.each([(0, job), (1, job)])
 
 
 @pytest.mark.parametrize(
@@ -360,19 +241,3 @@ def test_workers_that_fail_elsewhere_too_end_all(why: str, devices: int) -> None
     with pytest.raises(WorkerError, match="hold"), pool_of(len(session.devices), session) as pool:
         pool.each((n, job(n)) for n in range(6))
     assert len({m for _, m in tried}) == len(tried) == devices
-
-
-def test_a_worker_that_fails_leaves_screens_to_others() -> None:
-    """Those that it has made are not made again."""
-    place = queued_problems([(LOADED, evidence(FAST, GENERIC))])[0]
-    place.others = [FAST, GENERIC]
-
-    class Failing:
-        def screen(self, _loaded: object, found: Any, problem: Any, entries: list[Any]) -> None:
-            assert entries == [FAST, GENERIC]
-            found.add(measured(FAST, problem, (1.0,)))
-            raise WorkerError("lost")
-
-    with pytest.raises(WorkerError, match="lost"):
-        screen_queued(place, Resemblances(place.evidence), Priority.OTHERS, lambda _: False, cast(Measurer, Failing()))
-    assert [*place.rivals, *place.others] == [GENERIC]

@@ -18,7 +18,6 @@ from aot_tune.spec import problem
 from aot_tune.support.errors import WorkerError
 
 GPU = Device(family="cuda", name="GPU", slug="gpu", identity={"memory_gib": 139})
-CPU = Device(family="cpu", name="CPU", slug="cpu", identity={})
 
 
 class Bench:
@@ -69,41 +68,6 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[JobQueue[int]
     return run
 
 
-def test_several_benches_share_the_variants_of_a_gpu(verify: Callable[..., Any]) -> None:
-    meet = threading.Barrier(3, timeout=30)
-    seen: dict[int, int] = {}
-
-    def one(bench: Bench, number: int) -> Measurement:
-        if threading.get_ident() not in seen.values():
-            meet.wait()  # broken unless three are at it at once
-        assert threading.get_ident() == bench.thread
-        seen[number] = bench.thread
-        return measured()
-
-    done, _ = verify(one)
-    assert [n for n, _ in done.found] == list(range(60)) == sorted(seen)
-    assert len(Bench.made) == len(set(seen.values())) == 3
-    assert [b.exclusive for b in Bench.made] == [True, False, False]
-    assert all(b.left for b in Bench.made)
-    assert Bench.made[0].got
-
-
-@pytest.mark.parametrize(("device", "count"), [(CPU, 60), (GPU, 20)])
-def test_one_bench_is_enough_for_few_variants_and_for_a_cpu(
-    verify: Callable[..., Any], device: Device, count: int
-) -> None:
-    done, _ = verify(lambda *_: measured(), count, device=device)
-    assert len(Bench.made) == 1
-    assert Bench.made[0].exclusive == (device is GPU)
-    assert len(done.found) == count
-
-
-def test_a_small_gpu_holds_one_bench(verify: Callable[..., Any]) -> None:
-    small = Device(family="cuda", name="GPU", slug="gpu", identity={"memory_gib": 23})
-    verify(lambda *_: measured(), device=small)
-    assert len(Bench.made) == 1
-
-
 def test_what_a_bench_that_cannot_work_had_taken_is_done_by_another(verify: Callable[..., Any]) -> None:
     met = threading.Barrier(3, timeout=30)
 
@@ -145,23 +109,3 @@ def test_what_fails_beside_others_is_run_again_alone(verify: Callable[..., Any])
     assert [(n, m.status) for n, m in done.found] == [(n, "oom" if n == 7 else "ok") for n in range(60)]
     assert [n for n in range(60) if tried.count(n) != 1] == [3, 5, 7]
     assert [alone[n] for n in (3, 7)] == [(0, [False, True, True])] * 2  # the first bench, when the others had left
-
-
-def test_it_ends_with_enough_failures_but_not_for_lack_of_a_library(verify: Callable[..., Any]) -> None:
-    done, _ = verify(lambda *_: measured("failed", "the call returned -100: no library"))
-    assert len(done.found) == 60
-    Bench.made.clear()
-    done, _ = verify(lambda *_: measured("wrong-result"), enough=8)
-    assert 8 <= len(done.found) <= 8 + 2  # what the others were at
-
-
-def test_a_fault_ends_the_others(verify: Callable[..., Any]) -> None:
-    def one(bench: Bench, _number: int) -> Measurement:
-        if bench is Bench.made[0]:
-            raise KeyboardInterrupt
-        assert bench.interrupted.wait(30)
-        raise WorkerError("its worker was killed")
-
-    with pytest.raises(KeyboardInterrupt):
-        verify(one)
-    assert all(b.left for b in Bench.made)

@@ -59,28 +59,3 @@ def lazy_bench(monkeypatch: pytest.MonkeyPatch, lines: list[str], patience: floa
     )
     device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this other test"})
     return LazyBench(cast(Session, session), device, Budget(patience))
-
-
-def test_a_bench_that_does_not_start_does_not_keep_its_own_device_from_the_next_attempt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lines: list[str] = []
-    with lazy_bench(monkeypatch, lines, patience=1.0) as bench:
-        with pytest.raises(WorkerError, match="compute mode"):
-            bench.get()
-        assert isinstance(bench.get(), Fickle)
-        assert bench.get() is bench.get()
-    assert (Fickle.starts, lines) == (2, [])
-
-
-def test_workers_that_cannot_be_started_early_are_at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    with lazy_bench(monkeypatch, lines, patience=60.0) as bench:
-        bench.start()
-        assert bench._bench is None
-        with device_lock(bench.device, lines.append, None):
-            bench.start()  # does not wait for another build
-            assert (bench._bench, Fickle.starts, lines) == (None, 1, [])
-        bench.start()
-        assert bench.get() is bench._bench
-    assert (Fickle.starts, lines) == (2, [])

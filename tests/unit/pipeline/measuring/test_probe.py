@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pipelines import GENERIC, LOADED, ONE, StillBench, measurer, pool_of
+from pipelines import pool_of
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.probe import check_agreement, deviations
-from aot_tune.pipeline.scheduling.screen_queue import ScreenQueue
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
@@ -157,101 +153,3 @@ def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -
     assert len(pool.members) == 2
     assert bool(asked) == compiles
     assert session.lines == ["NOTE no probe ran on any of the 2 devices: they count as equal"]
-
-
-def test_a_probe_that_the_end_of_the_budget_broke_off_says_nothing_of_its_device() -> None:
-    session = Probed(seconds=0.0)
-    pool, asked = probed([AotTuneError("killed by SIGKILL"), steady(100.0)], session)
-    assert (len(pool.members), len(asked), session.lines) == (2, 4, [])
-
-
-def test_a_target_is_tuned_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, done, asked = (
-        importlib.import_module("aot_tune.pipeline.scheduling.tune"),
-        list[str](),
-        iter([[object()], []]),
-    )
-    pool = SimpleNamespace(device=None, interrupt=None, reused=0, measured=0)
-    progress = SimpleNamespace(line=lambda _: None, now=lambda: 0.0)
-    session = SimpleNamespace(operators={}, step=1, turn=Budget(60), options=SimpleNamespace(mode="tune"), tell=id)
-    session.end_turn = lambda: None
-    session.pending = SimpleNamespace(expect=lambda *_, **__: None, anything=True)
-    session.policy_of, session.progress = lambda _: SimpleNamespace(race_ns=1e9), progress
-
-    @contextmanager
-    def ended_with(*_: object) -> Iterator[None]:
-        done.append("begin")
-        yield
-        done.append("end")
-
-    def measure(*_: object) -> SimpleNamespace:
-        done.append("measure")
-        return SimpleNamespace(compiling=0.0, measuring=0.0, wall=0.0)
-
-    fakes = {"DevicePool": lambda *_: nullcontext(pool), "ended_with": ended_with, "measure_overlapped": measure}
-    fakes |= {"ask_for": lambda *_: next(asked)}
-    for name, fake in {**fakes, "nothing_is_known": lambda *_: False, "next_step": lambda *_: 1}.items():
-        monkeypatch.setattr(module, name, fake)
-    module.tune_on(session, Target(name="cuda-sm_80", family="cuda", level=80), [], {})
-    assert done == ["begin", "measure", "end"]
-
-
-def test_a_probe_takes_nothing_from_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Alone(StillBench):
-        inside = False
-
-        @contextmanager
-        def alone(self) -> Iterator[None]:
-            self.inside = True
-            yield
-            self.inside = False
-
-        def prepare(self, *given: object) -> None:
-            assert self.inside
-            super().prepare(*given)
-
-        def screen(self, *arguments: Any) -> Measurement:
-            assert self.inside
-            return super().screen(*arguments)
-
-    bench = Alone()
-    one, _ = measurer(monkeypatch, bench, seconds=None)
-    assert one.probe(LOADED, ONE, GENERIC).status == "ok"
-    assert (bench.calls, bench.inside) == (1, False)
-
-
-def test_what_goes_on_meanwhile_begins_between_the_probes_compile_and_its_runs() -> None:
-    session, before = Probed(), list[tuple[int, int]]()
-    probed([steady(100.0), steady(100.5)], session, lambda: before.append((len(session.compiled), len(session.asked))))
-    assert before == [(1, 0)]
-    assert len(session.asked) == 6
-
-
-def test_one_device_needs_no_probe() -> None:
-    session = Probed()
-    probed([steady(1.0)], session)
-    assert (session.compiled, session.lines) == ([], [])
-
-
-def test_devices_share_a_queue_by_problems() -> None:
-    """Each problem's candidates are screened once, all on one device; none waits while another has two problems."""
-    ((loaded, evidence),) = pairs()
-    for name, entry in evidence.entries.items():
-        entry.recorded = name
-    queue, screened = ScreenQueue([(loaded, evidence)]), list[tuple[int, str, int]]()
-    meet = threading.Barrier(2, timeout=10)
-    queue.add(evidence.entries.values())
-    with pool_of(2) as pool:
-        for i, member in enumerate(pool.members):
-
-            def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry], i: int = i) -> None:
-                meet.wait()
-                screened.append((i, where.id, len(tried)))
-
-            member.screen = screen  # type: ignore[method-assign, assignment]
-        queue.screen(pool, lambda _: True)
-        assert screened == []
-        queue.screen(pool, lambda _: False)
-    assert {i for i, *_ in screened} == {0, 1}
-    assert sorted(row[1:] for row in screened) == sorted((p.id, 2) for p in OPERATOR.workload)
-    assert not queue

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import target_by_name
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.measuring import verify_variants as verification
-from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
+from aot_tune.support.errors import BuildError, WorkerError
 
 GPU = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=1, driver="1")
 
@@ -72,14 +70,6 @@ def test_a_build_that_measures_nothing_goes_on_without_what_workers_of_gpus_need
 def test_it_goes_on_without_them_for_what_fills_in(mode: str) -> None:
     (line,) = build(mode, generic=False, fills_in=True)
     assert line.startswith("1 variant that no record has NOT verified on GPU: a worker never answered")
-
-
-def test_what_fills_in_on_a_device_that_is_elsewhere_is_told_of_once() -> None:
-    here = {"cpu": CPU}
-    lines = build("replay", generic=False, fills_in=True, devices=here, targets=("cuda-sm_90a", "cuda-sm_90a"))
-    assert lines == [
-        "scale: k is kept for calls that nobody measured, and cannot be verified here: no cuda-sm_90a on this machine"
-    ]
 
 
 def test_an_editable_install_measures_nothing_either() -> None:
@@ -152,179 +142,3 @@ def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
     assert wrong == (frozenset() if measured else {"cuda-sm_90a"})
     told = "LEFT OUT k f32, for which the generic variant serves: wrong on 'M=1'"
     assert [line for line in lines if line.startswith("LEFT OUT")] == ([] if measured else [told])
-
-
-def test_where_workers_fail_it_does_not_wait_for_all_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed, seen = threading.Event(), list[str]()
-
-    class Threads(ThreadPoolExecutor):
-        def shutdown(self, *arguments: Any, **named: Any) -> None:
-            failed.set()
-            super().shutdown(*arguments, **named)
-
-    def verify(_session: object, bench: Any, _loaded: object, _entry: object) -> None:
-        seen.append(bench.device.name)
-        if bench.device is CPU:
-            raise WorkerError("no worker")
-        assert failed.wait(60)
-
-    monkeypatch.setattr(verification, "ThreadPoolExecutor", Threads)
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    with pytest.raises(WorkerError, match="no worker"):
-        build("auto", targets=("cuda-ptx_80", "cuda-sm_80", "cuda-sm_90a", "cpu-x86-64"))
-    assert seen.count("GPU") <= 1
-
-
-def beside(target: str = "cuda-sm_90a", mode: str = "auto", generics: Sequence[str] = BOTH) -> Any:
-    def generic_entries(_: object) -> list[Any]:
-        found = [variant(t) for t in generics]
-        for one in found:
-            one.compiled = True
-        return found
-
-    return SimpleNamespace(
-        failures=Failures(),
-        operators={"scale": SimpleNamespace(operator=None)},
-        targets=[target_by_name(target)],
-        generic_entries=generic_entries,
-        compile=lambda entries, _: None,
-        device_for=lambda target: GPU if target.family == "cuda" else CPU,
-        options=SimpleNamespace(mode=mode),
-        plan=SimpleNamespace(may_measure=True),
-        progress=SimpleNamespace(line=print),
-    )
-
-
-@pytest.mark.parametrize("failure", [None, BuildError("wrong"), WorkerError("none")])
-def test_the_hosts_generic_variants_are_verified_beside_the_tuning(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception | None
-) -> None:
-    """What fails is told by `verify_shipped`, which comes later."""
-    tuning, seen = threading.Event(), list[tuple[str, bool]]()
-
-    def verify(_session: object, bench: Any, _loaded: object, entry: Any) -> None:
-        seen.append((f"{bench.device.name} {entry.candidate.target}", tuning.wait(60)))
-        if failure is not None:
-            raise failure
-
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    with verification.verified_beside(beside()):
-        tuning.set()
-    assert seen == [("CPU cpu-x86-64", True)]
-
-
-def test_a_build_that_fails_does_not_wait_for_what_is_verified_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, killed, seen = threading.Event(), threading.Event(), list[bool]()
-
-    def verify(*_: object) -> None:
-        begun.set()
-        seen.append(killed.wait(60))
-
-    def fail() -> None:
-        assert begun.wait(60)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    monkeypatch.setattr(verification.LazyBench, "interrupt", lambda _: killed.set())
-    with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside()):
-        fail()
-    assert seen == [True]  # it was ended
-
-
-HOSTS = ("cpu-x86-64", "cpu-x86-64-v2", "cpu-x86-64-v3")
-
-
-def test_workers_that_are_only_starting_when_a_build_fails_are_ended_too(
-    monkeypatch: pytest.MonkeyPatch, no_thread_left: Callable[[], bool]
-) -> None:
-    """And what waits to be verified is not begun any more."""
-    begun, killed, seen, interrupts = threading.Event(), threading.Event(), list[str](), list[int]()
-
-    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
-        seen.append(entry.candidate.target)
-        begun.set()
-        killed.wait(60)
-        raise AotTuneError("its worker was killed")
-
-    def interrupt(_: object) -> None:
-        interrupts.append(1)
-        if len(interrupts) == 3:  # no worker was there before
-            killed.set()
-
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    monkeypatch.setattr(verification.LazyBench, "interrupt", interrupt)
-
-    def fail() -> None:
-        assert begun.wait(60)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside(generics=HOSTS)):
-        fail()
-    assert killed.is_set()
-    assert seen == ["cpu-x86-64"]
-    assert no_thread_left()
-
-
-def test_a_build_that_is_interrupted_when_all_is_tuned_ends_what_is_still_verified(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun, killed, seen = threading.Event(), threading.Event(), list[str]()
-    waits = iter([KeyboardInterrupt()])
-
-    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
-        seen.append(entry.candidate.target)
-        begun.set()
-        killed.wait(60)
-
-    def interrupted(*arguments: Any, **named: Any) -> Any:
-        for error in waits:
-            assert begun.wait(60)
-            raise error
-        return wait(*arguments, **named)
-
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    monkeypatch.setattr(verification, "wait", interrupted)
-    monkeypatch.setattr(verification.LazyBench, "interrupt", lambda _: killed.set())
-    with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside(generics=HOSTS)):
-        pass
-    assert killed.is_set()
-    assert seen == ["cpu-x86-64"]
-
-
-@pytest.mark.parametrize(("failure", "count"), [(BuildError("wrong"), 3), (WorkerError("none"), 1)])
-def test_where_no_worker_answers_the_next_variant_does_not_wait_for_one_too(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception, count: int
-) -> None:
-    seen: list[str] = []
-
-    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
-        seen.append(entry.candidate.target)
-        raise failure
-
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    with verification.verified_beside(beside(generics=HOSTS)):
-        pass
-    assert len(seen) == count
-
-
-def test_they_are_verified_beside_the_tuning_also_where_a_target_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr(verification, "verify_entry", lambda *given: seen.append(given[3].candidate.target))
-    session = beside()
-    session.targets.append(target_by_name("cuda-sm_80"))
-    absent = session.targets[-1]
-    session.device_for = lambda t: None if t == absent else GPU if t.family == "cuda" else CPU
-    with verification.verified_beside(session):
-        pass
-    assert seen == ["cpu-x86-64"]
-
-
-@pytest.mark.parametrize(("target", "mode"), [("cpu-x86-64-v3", "auto"), ("cuda-sm_90a", "replay")])
-def test_nothing_is_verified_beside_what_is_timed_on_the_host_or_replayed(
-    monkeypatch: pytest.MonkeyPatch, target: str, mode: str
-) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr(verification, "verify_entry", lambda *given: seen.append(given[3].candidate.target))
-    with verification.verified_beside(beside(target, mode)):
-        pass
-    assert seen == []

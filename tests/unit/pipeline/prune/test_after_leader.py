@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.prune.after_leader import awaited, may_come, to_compile, waiting
+from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.shipping.finish import least_assuming
 from aot_tune.render import Rendered, candidates_for, requirements
 from aot_tune.spec import (
@@ -80,33 +80,6 @@ def test_code_without_assumptions_waits_for_the_code_with_them() -> None:
     due = to_compile(evidence, plain)
     assert [e.candidate.config for e in due] == [{"W": 1}]
     assert waiting(evidence, plain) == []
-
-
-def test_what_may_still_be_beaten_is_not_followed_yet() -> None:
-    evidence, special, plain = entries()
-    measured(evidence, special)
-    assert to_compile(evidence, plain, {"N=16"}) == to_compile(evidence, plain, {"N=64"}) == []
-    assert to_compile(evidence, plain, {"another"}) == to_compile(evidence, plain) != []
-
-
-def test_what_may_come_is_what_waits_for_something_that_is_being_measured() -> None:
-    """What waits for one that will never be compiled keeps no problem's race waiting."""
-    evidence, special, plain = entries()
-    assert may_come(evidence, plain) == plain  # their leaders are being compiled
-    assert may_come(evidence, [*special, *plain]) == []  # nothing makes the leaders due
-    measured(evidence, special)
-    assert may_come(evidence, plain) == []  # all is told: the first is due now, the second is not
-    assert may_come(evidence, plain, {"N=16"}) == plain  # something that is better may show there
-    del evidence.measurements["N=64"][special[1].candidate.id]
-    assert may_come(evidence, plain) == [plain[1]]
-
-
-def test_followers_await_the_problems_of_their_leaders() -> None:
-    evidence, special, plain = entries()
-    special[0].only = {"N=64"}
-    assert awaited(evidence, [plain[0]]) == {"N=64": 5.0}  # seconds that its kernel takes to compile
-    assert awaited(evidence, plain) == {"N=16": 5.0, "N=64": 5.0}
-    assert awaited(evidence, special) == {}
 
 
 def test_what_is_kept_has_the_code_without_assumptions_beside_it() -> None:

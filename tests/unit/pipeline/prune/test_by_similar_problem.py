@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from overlapping import OPERATOR, TARGET, N, entry
-from pipelines import StillBench, measurer
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
-from aot_tune.compile import Object
-from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.pending import task_of
-from aot_tune.pipeline.prune.by_similar_problem import NEAR, NEAR_IN_A_RECORD, Resemblances, rank_of
+from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.prune.by_similar_problem import NEAR, NEAR_IN_A_RECORD, Resemblances
 from aot_tune.pipeline.records.lookup import Known
-from aot_tune.pipeline.scheduling.screen_queue import ScreenQueue, queued_problems
-from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import AddTensor, Attribute, Epilogue, Problem, Tensor, problem
 from aot_tune.spec.epilogue import Activate
 
@@ -47,7 +39,6 @@ RESEMBLING = dataclasses.replace(
     workload={"cuda": (FUSED_F16, PLAIN_F16, FUSED, PLAIN, LARGE_F16, LARGE)},
     kernels=KERNELS,
 )
-LOADED = cast(LoadedOperator, SimpleNamespace(operator=RESEMBLING, folder=Path()))
 OWN = {"slow_bf16_1": 100.0, "slow_bf16_2": 114.0, "slow_bf16_3": 116.0}
 TOLD = OWN | {"vendor_bf16_1": 300.0, "vendor_bf16_2": 350.0}
 """On one problem; of the library's third call nothing is known there."""
@@ -120,33 +111,9 @@ def test_so_it_is_with_an_epilogue(told: Told) -> None:
     assert told.passed(FUSED, [*TOLD, "generic_bf16_0"]) == {"slow_bf16_3", "vendor_bf16_2"}
 
 
-def test_one_resemblance_is_enough_and_what_was_passed_over_is_so_again(told: Told) -> None:
-    assert told.passed(FUSED, TOLD) == {"slow_bf16_3", "vendor_bf16_2"}
-    told.times(FUSED, {"slow_bf16_1": 120.0, "slow_bf16_2": 100.0})
-    told.times(PLAIN_F16, {"slow_f16_2": 120.0, "slow_f16_1": 100.0})  # the third was not timed there
-    assert told.passed(FUSED_F16, F16) == {"slow_f16_1", "slow_f16_2", "slow_f16_3", "vendor_f16_2"}
-
-
-def test_it_is_held_against_what_is_tried_too(told: Told) -> None:
-    first, second = told.entries["slow_f16_1"], told.entries["slow_f16_2"]
-    first.due = second.due = False
-    assert told.passed(PLAIN_F16, ["slow_f16_3"]) == set()
-    first.due, first.only = True, {LARGE_F16.id}
-    assert told.passed(PLAIN_F16, ["slow_f16_3"]) == set()
-    first.only = None
-    assert told.passed(PLAIN_F16, ["slow_f16_3"]) == {"slow_f16_3"}
-
-
 @pytest.mark.parametrize(("symbol", "where"), [("slow_bf16_1", LARGE), ("slow_f16_1", LARGE_F16)])
 def test_what_fails_somewhere_is_no_measure_for_others(told: Told, symbol: str, where: Problem) -> None:
     told.times(where, {symbol: 1.0}, "wrong-result")
-    assert told.passed(PLAIN_F16, F16[:3]) == set()
-
-
-def test_nor_is_what_did_not_compile(told: Told) -> None:
-    told.entries["slow_f16_1"].object = Object(
-        key="", path="", digest="", symbol="", source="", target=TARGET.name, status="compile-failed"
-    )
     assert told.passed(PLAIN_F16, F16[:3]) == set()
 
 
@@ -154,61 +121,6 @@ def test_nothing_is_passed_over_of_which_nothing_is_known(told: Told) -> None:
     assert told.passed(LARGE_F16, F16) == set()
     assert told.passed(PLAIN, [*TOLD, "generic_bf16_0"]) == set()
     assert told.evidence.passed_over == set()
-
-
-def test_what_is_passed_over_is_neither_screened_nor_expected(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
-    bench = StillBench()
-    one, pending = measurer(monkeypatch, bench, seconds=None)
-    told.compiled()
-    pending.expect([told.evidence], [])
-    task = task_of(RESEMBLING, PLAIN_F16)
-    left = pending._screens[task]
-    queue = ScreenQueue([(LOADED, told.evidence)])
-    queue.add(told.entries[s] for s in F16)
-    places = [p for p in queue._places if p.problem == PLAIN_F16]
-    queue._places = places
-    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs, *_: [job(one) for _, job in jobs])), lambda _: False)
-    assert bench.calls == 4
-    assert left - pending._screens[task] == 6
-
-
-def test_problems_that_others_resemble_are_screened_first(told: Told) -> None:
-    ranks = {p.id: rank_of(RESEMBLING, p) for p in RESEMBLING.workload_for("cuda")}
-    assert [ranks[p.id] for p in (PLAIN, LARGE, FUSED, PLAIN_F16, FUSED_F16)] == [0, 0, 1, 1, 2]
-    told.compiled()
-    queue, asked = ScreenQueue([(LOADED, told.evidence)]), list[str]()
-    queue.add(told.entries.values())
-    member = SimpleNamespace(screen=lambda _l, _e, where, _w: asked.append(where.id), spare=lambda *_: None)
-    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs, *_: [job(member) for _, job in jobs])), lambda _: False)
-    assert asked == sorted(asked, key=lambda p: ranks[p])
-    assert asked == sorted([p.id for p in RESEMBLING.workload_for("cuda")], key=lambda p: ranks[p])
-    assert [p.rank for p in queued_problems([(LOADED, told.evidence)])] == [2, 1, 1, 0, 1, 0]
-
-
-def test_what_was_passed_over_for_a_candidate_that_fails_then_is_tried(told: Told) -> None:
-    """The best of bf16 is wrong in f16, which shows as late as on the last problem."""
-    told.times(LARGE, TOLD)
-    told.compiled()
-    queue, asked = ScreenQueue([(LOADED, told.evidence)]), list[tuple[Problem, str]]()
-
-    def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry]) -> None:
-        for symbol in (e.rendered.symbol for e in tried):
-            asked.append((where, symbol))
-            wrong = (where, symbol) == (LARGE_F16, "slow_f16_1")
-            told.times(where, {symbol: 90.0}, "wrong-result" if wrong else "ok")
-
-    member = SimpleNamespace(screen=screen, spare=lambda *_: None)
-    pool = cast(Any, SimpleNamespace(each=lambda jobs, *_: [job(member) for _, job in jobs]))
-    queue.add(told.entries[s] for s in F16[:3])
-    queue._places = [p for p in queue._places if p.problem in (PLAIN_F16, LARGE_F16)]
-    queue.screen(pool, lambda _: False)
-    both = ("slow_f16_1", "slow_f16_2")
-    assert sorted(asked, key=str) == sorted([(p, s) for p in (PLAIN_F16, LARGE_F16) for s in both], key=str)
-    assert queue
-    asked.clear()
-    queue.screen(pool, lambda _: False)
-    assert sorted(s for _, s in asked) == ["slow_f16_3", "slow_f16_3"]
-    assert not queue
 
 
 def test_a_record_lacks_what_was_passed_over(told: Told) -> None:
@@ -229,16 +141,3 @@ def test_what_a_record_lacks_though_it_was_near_the_best_is_tried(told: Told) ->
     again = told.given()
     assert [s for s in F16[:3] if again.meant_for(told.entries[s], LARGE_F16)] == ["slow_f16_1", "slow_f16_2"]
     assert again.lacks(told.entries["slow_f16_1"])
-
-
-def test_what_a_record_has_in_a_race_that_is_broken_is_tried(told: Told) -> None:
-    """Another kernel of the race is a new one: what was among its finalists was not passed over."""
-    told.compiled()
-    told.times(PLAIN_F16, {"slow_f16_1": 100.0, "slow_f16_3": 90.0}, raced=True)
-    third = told.entries["slow_f16_3"]
-    assert third.candidate.id in told.evidence.measurements[PLAIN_F16.id]
-    refused = [told.evidence.measurements[PLAIN_F16.id][third.candidate.id]]
-    again = told.given(refused)
-    assert again.meant_for(third, PLAIN_F16)
-    assert again.lacks(third)
-    assert not again.meant_for(told.entries["slow_f16_2"], PLAIN_F16)

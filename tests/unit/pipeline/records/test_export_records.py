@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from datetime import datetime
@@ -214,26 +213,6 @@ def test_a_record_loses_what_is_rendered_to_another_source_here() -> None:
     assert keep.of_this_tree(operator, sources, whole) == without(whole, {first.id}) != whole
 
 
-def test_a_record_loses_what_was_not_tried_and_is_another_source_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A config that the device is not given any more, of a template that has changed."""
-    folder = bundled_templates() / "softmax"
-    whole = softmax_of_the_h200()
-    first = next(c for c in whole.candidates if c.candidate.kernel == "cuda_flat")
-    stale = msgspec.structs.replace(first, source="another")
-    older = msgspec.structs.replace(whole, candidates=tuple(stale if c is first else c for c in whole.candidates))
-    session: Any = SimpleNamespace(
-        operators={"softmax": SimpleNamespace(folder=folder, operator=load_operator(folder))},
-        devices=[SimpleNamespace(digest=whole.device.digest)],
-        databases=[older],
-        renderer=Renderer([bundled_templates()]),
-        options=SimpleNamespace(mode="auto"),
-        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}}),
-    )
-    monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
-    [found] = keep.databases_of(session, {"softmax": []})
-    assert found == canonical_database(without(whole, {first.id})) != canonical_database(whole)
-
-
 def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of a backend that is excluded, or is not installed here, are gone for this build alone."""
     folder = bundled_templates() / "softmax"
@@ -251,51 +230,6 @@ def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.Mo
     )
     monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
     assert list(keep.databases_of(session, {"softmax": []})) == [canonical_database(whole)]
-
-
-def test_composed_kernels_of_what_is_excluded_stay_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their own backend is here, and yet they are gone for this build alone."""
-    folder, whole = bundled_templates() / "softmax", softmax_of_the_h200()
-    operator = load_operator(folder)
-    composed = next(c.candidate.kernel for c in whole.candidates if c.candidate.backend == "nvcc")
-    kept = tuple(k for k in operator.kernels if k.name != composed)
-
-    def exported(left_out: frozenset[str]) -> list[Any]:
-        here = dataclasses.replace(operator, kernels=kept, left_out=left_out)
-        session: Any = SimpleNamespace(
-            operators={"softmax": SimpleNamespace(folder=folder, operator=here)},
-            devices=[SimpleNamespace(digest=whole.device.digest)],
-            databases=[whole],
-            renderer=Renderer([bundled_templates()]),
-            options=SimpleNamespace(mode="auto"),
-            plan=SimpleNamespace(targets=("cuda-sm_90a", "cuda-ptx_80"), toolchains={"nvcc": {}}),
-        )
-        return list(keep.databases_of(session, {"softmax": []}))
-
-    monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
-    assert exported(frozenset({composed})) == [canonical_database(whole)]
-    assert exported(frozenset()) != [canonical_database(whole)]
-
-
-def test_a_record_loses_triton_functions_that_are_for_no_target_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build does not read them, so that a replay could not render them."""
-    folder = bundled_templates() / "softmax"
-    whole = softmax_of_the_h200()
-    gone = {c.id for c in whole.candidates if c.candidate.backend == "triton"}
-    session: Any = SimpleNamespace(
-        operators={
-            "softmax": SimpleNamespace(folder=folder, operator=without_backends(load_operator(folder), ["triton"]))
-        },
-        devices=[SimpleNamespace(digest=whole.device.digest)],
-        databases=[whole],
-        renderer=Renderer([bundled_templates()]),
-        options=SimpleNamespace(mode="auto"),
-        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}, "triton": {}}),
-    )
-    monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
-    [found] = keep.databases_of(session, {"softmax": []})
-    assert gone
-    assert found == canonical_database(without(whole, gone))
 
 
 @pytest.mark.parametrize(

@@ -48,14 +48,6 @@ def test_the_folder_of_a_single_device_is_none(tmp_path: Path) -> None:
         assert str(tmp_path) in caught.value.fix
 
 
-def test_a_record_of_another_device_in_its_place_is_told(tmp_path: Path) -> None:
-    path = record(tmp_path, other=True)
-    path.parent.rename(tmp_path / DEVICE.slug)
-    with pytest.raises(DatabaseError, match="a record of another device, Another CPU") as caught:
-        check_record_folder(tmp_path, [DEVICE], ["gemm"])
-    assert str(path) in caught.value.fix
-
-
 def test_a_record_in_another_place_would_be_a_second_one(tmp_path: Path) -> None:
     path = record(tmp_path / "deeper")
     with pytest.raises(DatabaseError, match="in another place than"):

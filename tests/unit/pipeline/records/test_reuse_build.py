@@ -8,10 +8,9 @@ import io
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -19,17 +18,13 @@ import pytest
 from project import Project
 
 import aot_tune.pipeline.records.build_inputs as inputs_module
-import aot_tune.pipeline.records.record_writer as keep_module
 import aot_tune.pipeline.records.reuse_build as reuse_build
 import aot_tune.pipeline.session as session_module
 from aot_tune.bench.protocol.measurement_records import Policy
-from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.records.build_inputs import build_key, loaded_modules, recorded_digest
-from aot_tune.pipeline.records.record_writer import records_folder
-from aot_tune.pipeline.records.reuse_build import Repeats, unanswered
+from aot_tune.pipeline.records.reuse_build import Repeats
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.report import Report
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress
 
@@ -89,8 +84,11 @@ def device(**given: object) -> Change:
     return change
 
 
-def another_compiler(project: Project, _: Patch) -> None:
-    project.compiler.path.write_text(project.compiler.path.read_text() + "# other bytes\n")
+def another_compiler(project: Project, patch: Patch) -> None:
+    path = project.folder / "another-g++"
+    path.write_text(project.compiler.path.read_text() + "# other bytes\n")
+    path.chmod(0o755)
+    patch.setenv("CXX", str(path))
 
 
 def another_package(project: Project, patch: Patch) -> None:
@@ -121,15 +119,6 @@ CHANGES: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_each_input_is_part_of_the_key(project: Project, monkeypatch: Patch, name: str) -> None:
-    """That a key is the same where none is changed is shown by those that are no part of it."""
-    project.change("problem(N=20000)", 'problem(N=int(__import__("os").environ.get("SIZE", "20000")))')
-    before = key(project)
-    CHANGES[name](project, monkeypatch)
-    assert key(project) != before
-
-
 FREE: dict[str, Change] = {
     "jobs": setting("AOT_TUNE_JOBS", "1"),
     "the cache's mode": setting("AOT_TUNE_CACHE", "ro"),
@@ -139,18 +128,16 @@ FREE: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", FREE)
-def test_what_does_not_decide_a_library_is_no_part_of_the_key(project: Project, monkeypatch: Patch, name: str) -> None:
+def test_each_input_is_part_of_the_key_and_nothing_else(project: Project) -> None:
+    """Nor is the place of the project, which is another one for each change."""
+    project.change("problem(N=20000)", 'problem(N=int(__import__("os").environ.get("SIZE", "20000")))')
     before = key(project)
-    FREE[name](project, monkeypatch)
-    assert key(project) == before
-
-
-def test_the_place_of_a_project_is_no_part_of_the_key(project: Project) -> None:
-    before = key(project)
-    moved = dataclasses.replace(project, folder=project.folder.parent / "elsewhere")
-    shutil.copytree(project.folder, moved.folder)
-    assert key(moved) == before
+    for number, (name, change) in enumerate((*FREE.items(), *CHANGES.items())):
+        moved = dataclasses.replace(project, folder=project.folder.parent / str(number))
+        shutil.copytree(project.folder, moved.folder)
+        with pytest.MonkeyPatch.context() as patch:
+            change(moved, patch)
+            assert (key(moved) == before) == (name in FREE), name
 
 
 @pytest.fixture
@@ -178,27 +165,6 @@ def test_a_build_is_kept_for_this_user_alone(project: Project, begun: tuple[Sess
     assert len(kept(project, begun)) == 1  # the same again
 
 
-def test_modules_that_others_make_are_no_inputs(
-    project: Project, begun: tuple[Session, Repeats], monkeypatch: Patch
-) -> None:
-    """As `torch.ops` is, of which torch says that its file is `_ops.py`, without a folder."""
-    made = ModuleType("aot_tune_test_made")
-    made.__file__ = "_made.py"
-    monkeypatch.setitem(sys.modules, made.__name__, made)
-    assert len(kept(project, begun)) == 1
-
-
-def test_a_module_whose_file_is_gone_is_said(
-    project: Project, begun: tuple[Session, Repeats], monkeypatch: Patch
-) -> None:
-    lost = ModuleType("aot_tune_test_lost")
-    lost.__file__ = str(project.folder / "lost.py")
-    monkeypatch.setitem(sys.modules, lost.__name__, lost)
-    assert kept(project, begun) == []
-    said = cast(io.StringIO, begun[0].progress._stream).getvalue()
-    assert "an unchanged build will do some of the work again: the file of module aot_tune_test_lost is gone" in said
-
-
 def test_what_changed_while_a_build_ran_is_not_kept(project: Project, begun: tuple[Session, Repeats]) -> None:
     edit("loop.cpp.j2")(project, pytest.MonkeyPatch())
     assert kept(project, begun) == []
@@ -213,30 +179,6 @@ def test_what_the_next_build_would_do_again_is_not_kept(project: Project, begun:
     assert kept(project, begun) == []
     session.store.save({"asked": "for"}, ())
     assert len(kept(project, begun)) == 1
-
-
-def test_a_vendors_library_that_did_not_answer_is_asked_again() -> None:
-    asked = SimpleNamespace(name="vendor", algorithms=lambda p: {"m": 1} if p == "large" else None, requires=())
-    other = SimpleNamespace(name="other", algorithms=None, requires=())
-    session = SimpleNamespace(kernels_for=lambda *_: [asked, other], options=SimpleNamespace(filter="*"))
-    entry = SimpleNamespace(candidate=SimpleNamespace(kernel="vendor"))
-    operator = SimpleNamespace(name="scale", facts=lambda _: {})
-
-    def of(workload: list[str], measured: str = "", pattern: str = "*") -> list[str]:
-        session.options.filter = pattern
-        evidence = SimpleNamespace(
-            operator=operator,
-            target=None,
-            entries={"1": entry},
-            measurements={"p": {measured: None}},
-            workload=workload,
-        )
-        return unanswered(cast(Session, session), cast(Evidence, evidence))
-
-    assert of(["small", "large"]) == ["scale/vendor"]
-    assert of(["small"]) == []  # it is not asked of that
-    assert of(["large"], measured="1") == []
-    assert of(["large"], pattern="scale/o*") == []
 
 
 @pytest.mark.parametrize(
@@ -285,42 +227,6 @@ def test_old_builds_go_but_never_the_last(project: Project, begun: tuple[Session
     assert "old0" not in found
     monkeypatch.setattr("aot_tune.pipeline.records.reuse_build._MOST_BYTES", 0)
     assert len(kept(project, begun)) == 1
-
-
-def test_the_last_build_stays_though_the_clock_was_turned_back(
-    project: Project, begun: tuple[Session, Repeats]
-) -> None:
-    room = project.folder / "cache" / "builds"
-    ahead = 2**32
-    for i in range(20):
-        (room / f"later{i}").mkdir(parents=True, mode=0o700)
-        os.utime(room / f"later{i}", (ahead, ahead))
-    names = {f.name for f in kept(project, begun)}
-    assert len(names) == 16
-    assert len([n for n in names if not n.startswith("later")]) == 1
-
-
-def test_records_of_a_build_beside_this_one_are_not_taken_for_its_own(
-    project: Project, begun: tuple[Session, Repeats], monkeypatch: Patch
-) -> None:
-    """They are put in the place of its own just before it is kept: `aot-tune record` would export them later."""
-    session, repeats = begun
-    directory = project.folder / "build"
-    directory.mkdir()
-    report = Report(library="tiny", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=())
-    (directory / "report.json").write_bytes(msgspec.json.encode(report))
-    folder = records_folder(session)
-    assert folder is not None
-    monkeypatch.setattr(keep_module, "databases_of", lambda *_: ["ours"])
-    monkeypatch.setattr(keep_module, "save_database", write)
-    ours = keep_module.save_records(session, {})
-    repeats.keep(directory, [directory / "report.json"], {}, ours)
-    assert opened(project)[1].take(directory) == report
-    keep_module.save_records(session, {})
-    monkeypatch.setattr(keep_module, "databases_of", lambda *_: ["theirs"])
-    keep_module.save_records(session, {})
-    repeats.keep(directory, [directory / "report.json"], {}, ours)
-    assert opened(project)[1].take(directory) is None
 
 
 def write(folder: Path, text: str) -> None:

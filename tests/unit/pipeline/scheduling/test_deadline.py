@@ -12,20 +12,19 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from pipelines import FAST, GENERIC, LOADED, ONE, OPERATOR, SMALL, TWO, StillBench, evidence, measured, measurer
+from pipelines import FAST, GENERIC, LOADED, ONE, SMALL, StillBench, evidence, measured, measurer
 
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
 from aot_tune.database.database_records import rounded
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.failures import Failures
-from aot_tune.pipeline.measuring import verify_variants as verification
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.search import Budget, Task
-from aot_tune.support.errors import AotTuneError, WorkerError
+from aot_tune.search import Budget
+from aot_tune.support.errors import AotTuneError
 from aot_tune.support.progress import Progress
 
 
@@ -41,25 +40,6 @@ def test_what_runs_when_the_budget_ends_is_stopped_again_and_again(no_thread_lef
     time.sleep(0.3)
     assert len(stopped) == count
     assert no_thread_left()
-
-
-def test_what_ends_in_time_is_not_stopped() -> None:
-    stopped: list[int] = []
-    for budget in (Budget(60), Budget(None)):
-        with ended_with(budget, lambda: stopped.append(1)):
-            pass
-    assert stopped == []
-
-
-def test_a_budget_that_is_extended_ends_later() -> None:
-    stopped: list[float] = []
-    budget = Budget(0.2)
-    begun = time.monotonic()
-    with ended_with(budget, lambda: stopped.append(time.monotonic() - begun)):
-        budget.extend(0.4)
-        while not stopped:
-            time.sleep(0.01)
-    assert stopped[0] >= 0.6
 
 
 class Held(Bench):
@@ -82,17 +62,6 @@ def test_interrupting_a_bench_kills_its_workers() -> None:
         bench.interrupt()
         assert process.wait(10) == -signal.SIGKILL
     bench.interrupt()  # the worker is gone
-
-
-def test_a_bench_may_end_while_it_is_interrupted() -> None:
-    """The thread that ends what runs at the end of a budget must outlive that a device is left out."""
-    reads = [Held(), None]
-
-    class Ending(LazyBench):
-        _bench = cast(Any, property(lambda _: reads.pop(0), lambda *_: None))
-
-    Ending(cast(Session, SimpleNamespace()), Device(family="cpu", name="CPU", slug="cpu", identity={})).interrupt()
-    assert reads == [None]
 
 
 def test_compiles_that_are_broken_off_leave_no_failed_object(tmp_path: Path) -> None:
@@ -126,99 +95,11 @@ def test_what_the_end_of_the_budget_killed_does_not_count_against_the_candidate(
     assert bench.calls == 1  # nothing begins after the end
 
 
-def test_who_asks_whether_something_is_known_does_not_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a record has instead would keep the next build from taking this one's files."""
-    bench = StillBench()
-    one, _ = measurer(monkeypatch, bench, seconds=None)
-    assert not one.knows(LOADED, ONE, FAST.candidate.id, "object")
-    assert not one.knows_race(LOADED, ONE, [FAST, GENERIC])
-    assert (bench.store.peeked, bench.store.wanted) == (2, 0)
-    one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST])
-    assert (bench.store.peeked, bench.store.wanted) == (2, 1)
-
-
 def test_what_failed_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, found = StillBench("oom"), evidence(FAST, GENERIC)
     one, _ = measurer(monkeypatch, bench, seconds=10.0)
     one.screen(LOADED, found, ONE, [FAST])
     assert found.failed(FAST.candidate.id)
-
-
-def test_variants_that_no_problem_is_for_are_verified_once_and_until_the_budget_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench, seen = StillBench(), list[str]()
-    one, _ = measurer(monkeypatch, bench, seconds=1.0)
-
-    def verify(*given: Any) -> None:
-        bench.now += 0.6
-        seen.append(given[3].candidate.id)
-        raise AotTuneError("wrong")
-
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    one.verify([GENERIC])
-    one.verify([GENERIC, FAST, SMALL])
-    assert seen == [GENERIC.candidate.id, FAST.candidate.id]
-
-
-def test_where_no_worker_starts_variants_do_not_wait_for_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices that share them are given one at a time; such a wait takes a minute."""
-    seen = list[str]()
-    one, _ = measurer(monkeypatch, StillBench(), seconds=None)
-
-    def verify(*given: Any) -> None:
-        seen.append(given[3].candidate.id)
-        raise WorkerError("it does not start")
-
-    monkeypatch.setattr(verification, "verify_entry", verify)
-    for entry in (GENERIC, FAST, SMALL):
-        one.verify([entry])
-    assert seen == [GENERIC.candidate.id]
-
-
-def test_a_time_that_came_with_the_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found = StillBench(), evidence(FAST, GENERIC)
-    one, pending = measurer(monkeypatch, bench, seconds=1.0)
-    one.screen(LOADED, found, ONE, [FAST, GENERIC])
-    assert list(found.measurements[ONE.id]) == [FAST.candidate.id]
-    assert pending.durations.screening["scale"].count == 1
-
-
-def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor to compute the reference of a problem twice; a build that knew nearly all promised half an hour by that."""
-    bench, found = StillBench(), evidence(FAST, GENERIC)
-    one, pending = measurer(monkeypatch, bench, seconds=None)
-    bench.starting, bench.reference = 60.0, 5.0
-    durations = pending.durations
-    one.screen(LOADED, found, ONE, [FAST, GENERIC])
-    task = Task("scale", ONE.id, OPERATOR.compulsory_bytes(ONE))
-    assert durations.screen(task) == pytest.approx(1.0)
-    assert (durations.prepare(task), durations.preparing.count) == (0.0, 0)
-    one.screen(LOADED, found, TWO, [FAST, GENERIC])
-    assert (durations.preparing.seconds, durations.preparing.count) == (5.0, 1)
-
-    bench, found = StillBench(), evidence(FAST, GENERIC)
-    one, pending = measurer(monkeypatch, bench, seconds=None)
-    bench.starting, bench.reference = 60.0, 5.0
-    durations = pending.durations
-    for number, problem in enumerate((ONE, TWO)):
-        for entry in (FAST, GENERIC):
-            found.add(measured(entry, problem, (100.0,)))
-        found.fresh[problem.id] = set(found.entries)
-        one.race(LOADED, found, problem)
-        assert (durations.racing.seconds, durations.racing.count) == (number, number)
-        assert (durations.preparing.seconds, durations.preparing.count) == (5.0 * number, number)
-    assert one.spent["references"] == pytest.approx(10.0)
-
-
-def test_a_problem_whose_screens_are_known_is_not_prepared_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured on it first, perhaps long after, still has to be."""
-    bench = StillBench()
-    one, pending = measurer(monkeypatch, bench, seconds=None)
-    monkeypatch.setattr(bench.store, "find", lambda candidate, *_: measured(candidate, ONE, (100.0,)))
-    one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
-    assert pending.durations.prepare(Task("scale", ONE.id, OPERATOR.compulsory_bytes(ONE))) > 0.0
-    assert (one.reused, one.spent, bench.calls) == (2, {}, 0)
 
 
 @pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])

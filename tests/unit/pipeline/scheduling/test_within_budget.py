@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
@@ -17,7 +14,7 @@ from aot_tune.compile import Object
 from aot_tune.compile.jobs import Jobs
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
-from aot_tune.pipeline.measuring.measure import finalists, left_undone
+from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.pending import PendingWork, task_of
 from aot_tune.pipeline.scheduling import within_budget as budgeted
 from aot_tune.pipeline.scheduling.within_budget import BudgetTuning
@@ -197,53 +194,6 @@ def test_with_enough_time_everything_is_measured_and_raced_once(monkeypatch: pyt
     assert not world.pending.anything
 
 
-def test_generic_variants_are_verified_first_and_on_their_smallest_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = World(1000.0).tune(monkeypatch).log
-    assert [line for line in log if line.startswith("screen")][:2] == [
-        "screen a_generic_0 N=10",
-        "screen b_generic_0 N=10",
-    ]
-    others = [i for i, line in enumerate(log) if "_generic_" in line and line.startswith("screen")][2:]
-    assert len(others) == 3
-    assert min(others) > log.index("finish")
-
-
-def unserved(world: World) -> Entry:
-    """One more generic variant, that no problem is for, as one of other dtypes."""
-    evidence = world.pairs[0][1]
-    like = next(e for e in evidence.entries.values() if e.candidate.generic)
-    candidate = msgspec.structs.replace(like.candidate, dtypes={"T": "f64"})
-    rendered = Rendered(candidate=candidate, source="other", digest="other", symbol="other", lines=[])
-    entry = Entry(candidate=candidate, rendered=rendered, requires=(N < 0,))
-    evidence.entries[candidate.id] = entry
-    world.entries.append(entry)
-    return entry
-
-
-def test_generic_variants_that_no_problem_is_for_are_verified_by_the_same_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(60.0)
-    unserved(world)
-    log = world.tune(monkeypatch).log
-    assert log.count("verify other") == 1
-    assert log.index("verify other") < next(i for i, line in enumerate(log) if line.startswith("screen a_rows"))
-
-
-def test_and_without_a_budget_after_the_measurements() -> None:
-    world, module = (
-        World(None),
-        sys.modules["aot_tune.pipeline.scheduling.tune"],
-    )  # the package has a function of that name
-    entry, measurer = unserved(world), cast(Any, world)
-    measurer.measure = lambda _loaded, evidence, where: world.log.append(f"measure {evidence.operator.name} {where.id}")
-    measurer.each = lambda jobs: [job(measurer) for _, job in jobs]
-    measurer.each_member = lambda job: job(measurer)
-    module.one_after_the_other(measurer, measurer, world.pairs, [entry], TARGET)
-    assert [line for line in world.log if not line.startswith("measure")] == ["compile other", "verify other"]
-    assert world.log[-1] == "verify other"
-
-
 @pytest.mark.parametrize("seconds", [9.0, 15.0, 25.0, 40.0])
 def test_nothing_begins_that_what_was_seen_says_ends_too_late(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(seconds).tune(monkeypatch)
@@ -274,55 +224,6 @@ def test_the_heaviest_problem_is_begun_first(heavy: str, monkeypatch: pytest.Mon
     assert tried(world.log).index(heavy) <= tried(plain.log).index(heavy)
     cut = len(tried(plain.log)) // 2
     assert tried(world.log)[:cut].count(heavy) >= tried(plain.log)[:cut].count(heavy)
-
-
-def test_problems_are_begun_in_the_order_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = {"a": {"N=10": 2.0, "N=1000": 4.0, "N=10000000": 8.0}, "b": {"N=10": 3.0, "N=1000000": 16.0}}
-    world = World(1000.0, weights=weights).tune(monkeypatch)
-    begun = list(dict.fromkeys(tried(world.log)))
-    of_a, of_b = ([p for p in begun if p[0] == name] for name in "ab")
-    assert of_a == ["a N=10000000", "a N=1000", "a N=10"]
-    assert of_b == ["b N=1000000", "b N=10"]
-    assert set(world.winners().values()) == {100.0}
-
-
-def test_after_that_a_try_counts_as_many_times_as_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries on the largest problem take longest: without weights the others have their second ones before."""
-    large, small = "screen a_rows_2 N=10000000", "screen a_rows_2 N=10"
-    plain = World(60.0).tune(monkeypatch).log
-    weighed = World(60.0, weights={"a": {"N=10000000": 1000.0}}).tune(monkeypatch).log
-    assert plain.index(large) > plain.index(small)
-    assert weighed.index(large) < weighed.index(small)
-
-
-def test_equal_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"a": (10, 1000, 10**7), "b": (10, 10**6)}
-    same = {name: {f"N={n}": 7.0 for n in found} for name, found in sizes.items()}
-    assert World(40.0, weights=same).tune(monkeypatch).log == World(40.0).tune(monkeypatch).log
-
-
-def test_compilers_and_measurements_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(60.0).tune(monkeypatch)
-    kinds = [line.split()[0] for line in world.log]
-    changes = sum(a != "compile" and b == "compile" for a, b in itertools.pairwise(kinds))
-    assert changes >= 3
-
-
-def test_problems_without_any_time_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(5.0).tune(monkeypatch)
-    for _, evidence in world.pairs:
-        tuned = {i for i, e in evidence.entries.items() if not e.candidate.generic}
-        untimed = sum(not tuned & set(evidence.times().get(p.id, ())) for p in evidence.workload)
-        assert untimed > 0
-        told = f"the budget ended before {untimed} of {len(evidence.workload)} problems were measured"
-        assert left_undone(evidence) == told
-    assert [left_undone(v) for _, v in World(1000.0).tune(monkeypatch).pairs] == ["", ""]
-
-
-def test_problems_without_a_race_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, evidence = World(1000.0).tune(monkeypatch).pairs[0]
-    evidence.fresh = {p.id: set(evidence.times()[p.id]) for p in evidence.workload[:1]}
-    assert left_undone(evidence) == f"the budget ended before 1 of {len(evidence.workload)} problems had their race"
 
 
 def test_what_is_stored_costs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

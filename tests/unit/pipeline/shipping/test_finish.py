@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from aot_tune.link import SeenCalls
-from aot_tune.pipeline import build_library as pipeline
-from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.shipping.finish import seen_calls, without_epilogue
-from aot_tune.pipeline.spent_time import SpentTime
 from aot_tune.pipeline.surveyed_times import SurveyedTimes
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
@@ -63,54 +57,9 @@ def test_what_times_are_known_of_is_told_by_kinds() -> None:
     )
 
 
-def test_an_operator_without_an_epilogue_has_none_to_leave_out() -> None:
-    norm = load_operator(TEMPLATES / "rms_norm")
-    assert without_epilogue(norm, norm.workload_for("cuda")) == []
-
-
 def test_the_bundled_products_have_all_that_they_are_tried_without() -> None:
     """In 16 bits a product's time alone differs most from that with an activation: those are problems of their own."""
     gemm = load_operator(TEMPLATES / "gemm")
     found = without_epilogue(gemm, gemm.workload_for("cuda"))
     assert found
     assert all("activation" not in like.attributes for _, like in found)
-
-
-@pytest.mark.parametrize(("mode", "ended"), [("replay", None), ("tune", 90.0)])
-def test_compiling_what_is_kept_is_no_part_of_the_link(
-    mode: str, ended: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A replay compiles for minutes there; the next build would be told that its link takes so long."""
-    now, noted = [100.0], list[float]()
-
-    def takes(seconds: float) -> Any:
-        def step(*_: object) -> tuple[object, tuple[str, ...]]:
-            now[0] += seconds
-            return None, ()
-
-        return step
-
-    for name, seconds in {"compile_kept": 300.0, "verify_shipped": 5.0, "plan_checks": 2.0, "finish": 4.0}.items():
-        monkeypatch.setattr(pipeline, name, takes(seconds))
-    for name in ("replay_all", "tune_plan"):
-        monkeypatch.setattr(pipeline, name, lambda _: {})
-    monkeypatch.setattr(pipeline, "save_records", lambda *_: "")
-    monkeypatch.setattr(pipeline, "link_memory_of", lambda _: None)
-    monkeypatch.setattr(pipeline, "note_tuned", lambda *_, ago, granted: noted.append(ago * granted))
-    session = SimpleNamespace(
-        failures=Failures(),
-        too_large={},
-        options=SimpleNamespace(survey=0, keep=""),
-        progress=SimpleNamespace(now=lambda: now[0]),
-        tuned=ended,
-        operators={},
-        turn=None,
-        spent=SpentTime(),
-    )
-    session.load = SimpleNamespace(granted=1.0)
-    plan, repeats = (
-        SimpleNamespace(options=SimpleNamespace(mode=mode, replays=mode == "replay")),
-        SimpleNamespace(keep=lambda *_: None),
-    )
-    pipeline.build_with(cast(Any, session), cast(Any, plan), tmp_path, cast(Any, repeats))
-    assert noted == [7.0 if ended is None else 17.0]

@@ -9,7 +9,6 @@ from aot_tune.pipeline.evidence import Chosen, Evidence, serves
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.shipping.dispatch_maps import curves_of, maps_of, points_of
 from aot_tune.pipeline.shipping.race_rows import runners_on
-from aot_tune.pipeline.spent_time import SpentTime
 from aot_tune.select import select
 from aot_tune.spec import problem
 
@@ -50,23 +49,6 @@ def test_a_race_has_all_that_ran_in_it_the_fastest_first() -> None:
     assert [(r.name, r.raced, r.samples) for r in beside[3:]] == [(variant_name(GENERIC), False, 2)]
 
 
-def test_what_failed_elsewhere_is_in_no_race() -> None:
-    found = raced()
-    found.add(measured(SMALL, ONE, (), status="wrong-result", reason="off by 7"))
-    assert variant_name(SMALL) not in {r.name for r in runners_on(found, TWO.id)}
-
-
-def test_without_a_race_the_screens_are_told() -> None:
-    found = evidence(FAST, SMALL)
-    found.add(measured(FAST, ONE, (20.0, 21.0)))
-    found.add(measured(SMALL, ONE, (10.0, 12.0)))
-    rows = runners_on(found, ONE.id)
-    assert [(r.name, r.raced, r.low, r.high) for r in rows] == [
-        (variant_name(SMALL), False, 10.0, 12.0),
-        (variant_name(FAST), False, 20.0, 21.0),
-    ]
-
-
 def test_a_map_shows_what_each_call_gets() -> None:
     (one,) = maps_of(chosen(raced()))
     assert (one.x, one.y, one.kind, one.at) == ("M", "", "", {"N": 8})
@@ -98,15 +80,3 @@ def test_curves_tell_what_each_variant_adds() -> None:
     assert set(curve.variants) == {variant_name(SMALL), variant_name(FAST)}
     assert curve.regret[0] > curve.regret[1] == 0.0
     assert curve.served == (1.0, 1.0)
-
-
-def test_times_are_told_by_builds_that_measured_alone() -> None:
-    spent = SpentTime()
-    with spent.stage("choosing variants"):
-        spent.add("compilers", "cxx", 2.0, "cpu-x86-64-v3")
-        spent.add("compilers", "cxx", 0.5, "cpu-x86-64-v3")
-    assert spent.rows() == ()
-    spent.add("device", "race", 3.0, "cpu-x86-64-v3")
-    rows = {(row.of, row.what, row.target): row.seconds for row in spent.rows()}
-    assert rows["compilers", "cxx", "cpu-x86-64-v3"] == 2.5
-    assert rows["device", "race", "cpu-x86-64-v3"] == 3.0

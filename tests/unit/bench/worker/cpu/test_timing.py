@@ -18,8 +18,6 @@ from aot_tune.bench.protocol.measurement_records import Device, Policy, group_si
 from aot_tune.bench.worker.cpu.timing import (
     Repeater,
     Sampler,
-    beside_empty,
-    measure_empty,
     screen,
     undisturbed,
 )
@@ -60,21 +58,6 @@ def test_a_call_that_returns_an_error_is_not_a_time() -> None:
         sampler.sample(4)
 
 
-def test_functions_of_a_baseline_rotate() -> None:
-    clock, called = Clock(), []
-
-    def make(name: str, cost: int) -> object:
-        def run() -> str:
-            clock.now += cost
-            called.append(name)
-            return name
-
-        return run
-
-    assert Repeater([make("a", 10), make("b", 30)], clock).sample(3) == pytest.approx(50 / 3)
-    assert called == ["a", "b", "a"]
-
-
 @given(st.floats(1, 1e12), st.integers(1000, 1_000_000))
 def test_groups_make_samples_long_enough(call: float, sample: int) -> None:
     calls = group_size(call, sample)
@@ -94,37 +77,6 @@ def test_a_screen_of_a_slow_candidate_stops_after_two_samples() -> None:
     assert taken == [1, 1, 1]
     assert len(screen(sample, policy, best_ns=0.7e6)) == 20
     assert len(screen(sample, policy, best_ns=None)) == 20
-
-
-def test_a_screen_goes_on_when_only_one_of_two_samples_is_slow() -> None:
-    costs = iter([2e6, 2e6, 1e6, *[1e6] * 100])
-    assert len(screen(lambda _calls: next(costs), Policy(), best_ns=1e6)) > 2
-
-
-def test_a_screen_of_short_calls_groups_them_and_warms_up() -> None:
-    taken: list[int] = []
-
-    def sample(calls: int) -> float:
-        taken.append(calls)
-        return 100.0 if len(taken) > 2 else 5000.0
-
-    samples = screen(sample, Policy(sample_ns=50_000, screen_samples=7), best_ns=None)
-    assert samples == [100.0] * 7
-    assert taken[:3] == [1, 8, 10]
-    assert set(taken[3:]) == {500}
-
-
-@pytest.mark.parametrize("disturbed", [{0}, {0, 1}, {1}, {2}, {3}])
-def test_a_disturbance_while_a_screen_warms_up_does_not_make_its_samples_short(disturbed: set[int]) -> None:
-    taken: list[int] = []
-
-    def sample(calls: int) -> float:
-        taken.append(calls)
-        return 1000.0 + (5e6 / calls if len(taken) - 1 in disturbed else 0.0)
-
-    screen(sample, Policy(sample_ns=50_000), best_ns=None)
-    wanted = 1 if disturbed == {0, 1} else 50  # what seems long twice is taken for it
-    assert set(taken[5:]) == {wanted}
 
 
 def test_a_screen_ends_with_its_time() -> None:
@@ -147,45 +99,6 @@ def test_a_sample_that_was_preempted_is_taken_again(counts: list[int], samples: 
     assert undisturbed(lambda _calls: next(sample), 1, lambda: next(count)) == want
     assert list(sample) == []
     assert list(count) == []
-
-
-def test_an_empty_call_costs_less_than_a_microsecond_or_two() -> None:
-    assert 0 < measure_empty(lambda *_: 0, (1, 2, 3)) < 20_000
-
-
-def test_a_screen_compares_without_the_cost_of_a_call() -> None:
-    samples = screen(lambda _calls: 700.0, Policy(), best_ns=150.0, overhead=550.0)
-    assert len(samples) > 2  # 150 ns are no more than the best
-    assert len(screen(lambda _calls: 700.0, Policy(), best_ns=90.0, overhead=550.0)) == 2
-
-
-@pytest.mark.parametrize(
-    ("speeds", "want", "overhead"),
-    [
-        ([1, 1, 1], 100.0, 500.0),
-        ([2, 2, 2], 200.0, 1000.0),  # slow throughout
-        ([2, 2, 1], 700.0, 500.0),  # it recovered: too much rather than too little
-        ([1, 2, 2], 700.0, 500.0),
-        ([2, 1, 2, 1, 1, 1], 100.0, 500.0),  # seemingly less than nothing: taken again
-    ],
-)
-def test_empty_calls_are_timed_when_samples_are(speeds: list[int], want: float, overhead: float) -> None:
-    """An empty call costs 500 ns, another 600, and both so many times as much at each moment."""
-    speed = iter(speeds)
-    samples, found = beside_empty(lambda _empty: [600.0 * next(speed)], lambda: 500.0 * next(speed))
-    assert (samples[0] - found, found) == (want, overhead)
-    assert list(speed) == []
-
-
-def test_calls_that_are_never_longer_than_empty_ones_are_not_taken_for_ever() -> None:
-    taken: list[float] = []
-
-    def take(empty: float) -> list[float]:
-        taken.append(empty)
-        return [40.0]
-
-    assert beside_empty(take, lambda: 50.0) == ([40.0], 50.0)
-    assert taken == [50.0] * 4
 
 
 def test_the_identity_of_this_cpu() -> None:
@@ -213,22 +126,6 @@ def test_the_floor_is_below_what_is_possible_and_grows_with_work() -> None:
     assert FAMILY.floor_ns(slower, 2 * 1024**3, 0) == pytest.approx(2 * floor)
     narrow = Device(family="cpu", name="", slug="", identity={"threads": 1, "flags": "sse2"})
     assert FAMILY.floor_ns(narrow, 2 * 1024**3, 0) == pytest.approx(8 * floor)
-
-
-@pytest.mark.parametrize(
-    ("flags", "math", "times"),
-    [
-        ("avx512f", "bf16", 1),
-        ("avx512f avx512_bf16", "bf16", 2),
-        ("avx512f avx512_bf16", "f16", 1),
-        ("avx512f avx512_bf16", "f32", 1),
-        ("amx_bf16 avx512_bf16 avx512f", "bf16", 16),
-    ],
-)
-def test_instructions_for_a_dtype_may_do_more_than_those_for_f32(flags: str, math: str, times: int) -> None:
-    known = Device(family="cpu", name="", slug="", identity={"threads": 2, "flags": flags})
-    floor = FAMILY.floor_ns(known, 2 * 1024**3, 0)
-    assert FAMILY.floor_ns(known, 2 * 1024**3, 0, math) == pytest.approx(floor / times)
 
 
 @pytest.mark.parametrize("name", ["none", "", "../cpu", "records", "cpu.x", "CPU"])
@@ -263,10 +160,3 @@ def test_calls_that_are_undone_are_timed_one_by_one_without_what_undoes_them() -
     assert repeater.sample(4) == 15
     with pytest.raises(LaunchError, match=r"^4$"):
         Sampler(lambda: 4, [()], clock, [lambda: None]).sample(2)
-
-
-def test_what_a_clock_takes_is_not_in_the_time_of_a_baseline() -> None:
-    now = iter(range(0, 100_000, 7))
-    repeater = Repeater([lambda: None], lambda: next(now), [lambda: None])
-    assert repeater.sample(5) == 0
-    assert measure_empty(lambda *_: 0, (1, 2), undone=True) > 0

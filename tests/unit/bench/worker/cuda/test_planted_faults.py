@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.reference_results import Bounds
 from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem
 
 pytestmark = pytest.mark.slow
@@ -18,7 +17,6 @@ torch = pytest.importorskip("torch")
 from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import tensor_of  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
-    Limits,
     draw_inputs,
     exact_values,
     read_limits,
@@ -330,38 +328,16 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], B
     }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("number", range(len(RIGHT)))
-def test_what_rounds_as_kernels_do_is_right(benches: dict[tuple[str, str], Bench], number: int, dtype: str) -> None:
-    operator, kernel = RIGHT[number]
-    bench = benches[operator.name, dtype]
-    assert bench.fault(kernel(bench)) == ""
+def test_what_rounds_as_kernels_do_is_right(benches: dict[tuple[str, str], Bench]) -> None:
+    for operator, kernel in RIGHT:
+        for dtype in DTYPES:
+            bench = benches[operator.name, dtype]
+            assert bench.fault(kernel(bench)) == "", (operator.name, dtype)
 
 
-def test_there_are_forty_faults() -> None:
+def test_what_is_wrong_is_refused(benches: dict[tuple[str, str], Bench]) -> None:
     assert len(FAULTS) >= 40
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("number", range(len(FAULTS)), ids=[f"{o.name} {n}" for o, _, n in FAULTS])
-def test_what_is_wrong_is_refused(benches: dict[tuple[str, str], Bench], number: int, dtype: str) -> None:
-    operator, kernel, _ = FAULTS[number]
-    bench = benches[operator.name, dtype]
-    assert bench.fault(kernel(bench)) != ""
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_one_wrong_element_of_many_is_seen(dtype: Any) -> None:
-    """Of 2^24, at any place."""
-    name = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
-    want = torch.rand(1 << 24, dtype=torch.float64) + 1.0
-    unit = float(torch.finfo(dtype).eps)
-    bounds = Bounds(absolute=unit, relative=4 * unit, factor=4.0)
-    expected = Expected(Tensor("y", (1 << 24,), name, output=True), want, Limits(bounds=bounds))
-    got = want.to(dtype)
-    assert float(expected.worst(got)) <= 1
-    for place in (0, 5_592_405, (1 << 24) - 1):
-        wrong = got.clone()
-        wrong[place] = float(want[place]) + 12 * unit * 2
-        assert float(expected.worst(wrong)) > 1
-        assert f"y[{place}]" in expected.judge(wrong)[0]
+    for operator, kernel, name in FAULTS:
+        for dtype in DTYPES:
+            bench = benches[operator.name, dtype]
+            assert bench.fault(kernel(bench)) != "", (operator.name, name, dtype)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,15 +16,14 @@ from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.host.race import Race  # noqa: E402
 from aot_tune.bench.worker.comparison import compare  # noqa: E402
 from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
-from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words  # noqa: E402
-from aot_tune.bench.worker.cuda.restoring import copies_in_place, put_back  # noqa: E402
-from aot_tune.bench.worker.cuda.timing import Sampler, graph_size, measure_empty  # noqa: E402
-from aot_tune.bench.worker.cuda.truth import ArrayApi, Limits  # noqa: E402
+from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of  # noqa: E402
+from aot_tune.bench.worker.cuda.restoring import put_back  # noqa: E402
+from aot_tune.bench.worker.cuda.timing import Sampler, graph_size  # noqa: E402
+from aot_tune.bench.worker.cuda.truth import Limits  # noqa: E402
 from aot_tune.bench.worker.inputs import Strided  # noqa: E402
 from aot_tune.bench.worker.reference_results import EXACT, Bounds  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
@@ -98,40 +97,6 @@ def test_short_calls_are_repeated_and_copies_are_called_equally_often() -> None:
     assert device.closed == 1
 
 
-@pytest.mark.parametrize("late", [48_000.0, 90_000.0, 900_000.0])
-def test_a_first_call_that_takes_long_does_not_make_the_graph_short(late: float) -> None:
-    device = Device([2000.0] * 3)
-    first = iter([late])
-
-    def call(index: int) -> int:
-        device.now += next(first, 0.0)
-        return device.call(index)
-
-    sampler = Sampler(device, [lambda i=i: call(i) for i in range(3)], POLICY, device.clock)
-    assert sampler.sample() == pytest.approx(2000 + 1000 / 33)
-    assert device.graphs[0] < 32
-    assert device.graphs[1:] == [33]
-    assert device.closed == 1
-    assert sampler.made == len(device.made)
-    assert len({device.made[1:].count(i) for i in range(3)}) == 1
-
-
-def test_what_is_recorded_is_recorded_before_the_sampler_is_handed_out() -> None:
-    """Frameworks compute in the modes that are set then."""
-    device = Device([2000.0])
-    first = iter([90_000.0])
-
-    def call() -> int:
-        device.now += next(first, 0.0)
-        return device.call(0)
-
-    sampler = Sampler(device, [call], POLICY, device.clock, framework=True)
-    assert device.graphs == [3, 32]
-    sampler.screen(POLICY, None)
-    sampler.sample()
-    assert device.graphs == [3, 32]
-
-
 @given(st.floats(100, 1e9), st.integers(1, 512))
 def test_graphs_hold_a_whole_number_of_rotations(call: float, copies: int) -> None:
     size = graph_size(call, copies, 200_000, GpuTiming())
@@ -165,82 +130,6 @@ def test_a_cold_device_is_heated_up_once() -> None:
     assert plays > 100
     sampler.sample()
     assert device.plays < plays + 10
-
-
-def test_a_cold_device_is_heated_up_to_a_steady_clock() -> None:
-    device = Device([5000.0])
-    clocks = [345.0, 900.0, 1400.0, 1900.0, 1980.0, 1985.0, 1985.0]
-    device.clocks = iter(clocks)
-    device.last_busy = -math.inf
-    Sampler(device, device.calls(), POLICY, device.clock).sample()
-    assert list(device.clocks) == clocks[5:]  # 1980 is within 5 % of 1900
-
-
-@pytest.mark.parametrize(("call", "again"), [(5000.0, True), (30e6, False)])
-def test_a_device_that_idled_during_a_race_is_heated_up_again_unless_a_sample_does_that(
-    call: float, again: bool
-) -> None:
-    device = Device([call])
-    sampler = Sampler(device, device.calls(), POLICY, device.clock)
-    sampler.sample()
-    plays = device.plays
-    device.last_busy = -math.inf
-    sampler.sample()
-    assert (device.plays > plays + 10) == again
-
-
-@pytest.mark.parametrize(
-    ("call", "before"), [(5000.0, 1), (49_000.0, 1), (51_000.0, 40), (400_000.0, 20), (3e6, 3), (9e6, 1)]
-)
-def test_a_sample_of_long_calls_comes_after_a_load(call: float, before: int) -> None:
-    """8 ms of samples that last 200 us, or one call; short ones come after one alone."""
-    device = Device([call])
-    sampler = Sampler(device, device.calls(), POLICY, device.clock)
-    sampler.sample()
-    plays = device.plays
-    sampler.sample(warm=False)
-    one, plays = device.plays - plays, device.plays
-    sampler.sample()
-    assert device.plays - plays == (before + 1) * one
-
-
-def test_a_turn_is_reckoned_with_its_load() -> None:
-    """It decides how many rounds a race has time for."""
-    race: Any = SimpleNamespace(_policy=POLICY)
-    for call, warm, load in ((49_000.0, 1, 0), (400_000.0, 1, 8_000_000), (400_000.0, 0, 0)):
-        runner: Any = SimpleNamespace(samples=[call], calls=2, warm=warm)
-        assert Race._turn_ns(race, runner) == call * (2 + warm) + load
-    race._policy = Policy()  # of a CPU
-    runner = SimpleNamespace(samples=[400_000.0], calls=2, warm=1)
-    assert Race._turn_ns(race, runner) == 1_200_000.0
-
-
-def test_a_clock_that_is_never_steady_is_waited_for_no_longer_than_the_policy_says() -> None:
-    device = Device([5000.0])
-    probed: list[float] = []
-
-    def clock() -> float:
-        probed.append(345.0 if len(probed) % 2 else 1980.0)
-        return probed[-1]
-
-    device.last_busy = -math.inf
-    rules = GpuTiming(heat_seconds=0.004, heat_most=0.02)
-    Sampler(device, device.calls(), Policy(gpu=rules), clock).sample()
-    assert 3 < len(probed) <= 0.02 / 0.002 + 2
-
-
-def test_a_policy_may_want_a_stream() -> None:
-    device = Device([5000.0])
-    policy = Policy(gpu=GpuTiming(launch="stream"))
-    sampler = Sampler(device, device.calls(), policy, device.clock)
-    assert sampler.sample() == 5000.0
-    assert (sampler.note, device.graphs) == ("", [])
-
-
-def test_empty_kernels_are_timed_by_the_node() -> None:
-    device = Device([0.0])
-    assert measure_empty(device, GpuTiming()) == pytest.approx(1000 / 64)
-    assert measure_empty(device, GpuTiming(empty_calls=20)) == pytest.approx(50)
 
 
 alignments = st.sampled_from([0, 1, 2, 4, 16, 64, 1024])
@@ -302,12 +191,6 @@ def test_strided_tensors_read_as_numpy_reads_them(shape: list[int], strides: lis
     )
 
 
-def test_words_are_wide_where_they_fit() -> None:
-    assert words(torch.zeros(16, dtype=torch.uint8)).dtype == torch.int64
-    assert words(torch.zeros(17, dtype=torch.uint8)[1:]).dtype == torch.uint8
-    assert words(torch.zeros(15, dtype=torch.uint8)).dtype == torch.uint8
-
-
 BOUNDS = Bounds(absolute=0.1, relative=0.01)
 
 
@@ -366,30 +249,6 @@ def test_nan_and_infinities_must_be_where_the_truth_has_them(got: float, want: f
     assert (fault == "") == right
 
 
-def test_operands_are_rounded_to_tf32() -> None:
-    x = torch.tensor([[1 + 2**-11, 1 + 2**-10, 1 + 3 * 2**-11, -(1 + 2**-12), math.inf]])
-    product = ArrayApi(near=True, tf32=True).matmul(x.T, torch.ones(1, 1))
-    assert product.flatten().tolist() == [1.0, 1 + 2**-10, 1 + 2**-9, -1.0, math.inf]
-    plain = ArrayApi(near=False, tf32=True).matmul(x[:, :1].double(), torch.ones(1, 1, dtype=torch.float64))
-    assert plain.item() == 1 + 2**-11
-
-
-def test_some_sums_are_in_order() -> None:
-    x = torch.full((3, 1 << 20), 0.1)
-    exact = ArrayApi().sum(x.double(), axis=1)
-    near = ArrayApi(near=True)
-    assert (near.sum(x, axis=1) - exact).abs().max() > 100 * (torch.sum(x, dim=1) - exact).abs().max()
-    assert near.mean(x, axis=-1, keepdims=True).shape == (3, 1)
-    assert near.sum(x, axis=0).shape == (1 << 20,)
-    a, b = torch.rand(20, 3000), torch.rand(3000, 40)
-    error = (near.matmul(a, b) - a.double() @ b.double()).abs()
-    assert error.max() > 2 * (a @ b - a.double() @ b.double()).abs().max()
-    batched = near.matmul(a.expand(2, 20, 3000), b.expand(2, 3000, 40))
-    torch.testing.assert_close(batched, (a @ b).expand(2, 20, 40), rtol=1e-4, atol=1e-3)
-    assert near.max(x, axis=-1, keepdims=True).shape == (3, 1)
-    assert near.min(x).item() == pytest.approx(0.1)
-
-
 def test_calls_that_are_undone_have_a_copy_each_and_are_undone_outside_of_their_times() -> None:
     device, undone = Device([2000.0] * 40), list[int]()
 
@@ -408,40 +267,21 @@ def test_calls_that_are_undone_have_a_copy_each_and_are_undone_outside_of_their_
     assert screened == [pytest.approx(2000 + 1000 / 32)] * len(screened)
 
 
-@pytest.mark.parametrize(("cost", "copies", "size"), [(2000.0, 3, 8), (2000.0, 20, 20), (90_000.0, 5, 3)])
-def test_where_copies_are_few_short_calls_share_them_and_long_ones_need_fewer(
-    cost: float, copies: int, size: int
-) -> None:
-    device = Device([cost] * copies)
-    sampler = Sampler(device, device.calls(), POLICY, device.clock, undo=[lambda: None] * copies)
-    assert device.graphs == [size]
-    assert sampler.sample() == pytest.approx(cost + 1000 / size)
-
-
-def test_there_are_as_many_copies_as_calls_may_need_and_memory_allows() -> None:
-    assert copies_in_place(0, 1 << 20, POLICY) == 1
-    assert copies_in_place(1 << 20, 2 << 20, POLICY) == 32
-    assert copies_in_place(256 << 20, 2 << 20, POLICY) == 4  # a large cache, of which little is changed
-    assert copies_in_place(8 << 30, 2 << 20, POLICY) == 1
-    assert copies_in_place(256 << 20, 512 << 20, POLICY) == 3  # calls of 67 us or more
-
-
-@pytest.mark.parametrize("offset", [0, 8, 3])
-@pytest.mark.parametrize("size", [0, 100, 4096 * 40, 4096 * 40 + 77, 4096 * 70_000 + 5])
-@pytest.mark.parametrize("few", [True, False])
-def test_what_a_call_changed_is_put_back(offset: int, size: int, few: bool) -> None:
+def test_what_a_call_changed_is_put_back() -> None:
     """Of blocks that it did not change nothing is written: what is there stays there."""
-    memory, source = torch.zeros(size + offset, dtype=torch.uint8), torch.arange(size, dtype=torch.uint8)
-    storage = memory[offset:]
-    storage.copy_(source)
-    step = max(size // 3, 1) if few else 1024
-    storage[::step] += 1
-    undo = put_back(storage, source)
-    storage[::step] += 77
-    undo()
-    assert torch.equal(storage, source)
-    if few and size > 4096 * 30:
-        storage[4096 * 10] += 1
-        undo()
-        assert not torch.equal(storage, source)
-    assert not memory[:offset].any()
+    for offset, few in itertools.product((0, 8, 3), (True, False)):
+        for size in (0, 100, 4096 * 40, 4096 * 40 + 77, 4096 * 5_000 + 5):
+            memory, source = torch.zeros(size + offset, dtype=torch.uint8), torch.arange(size, dtype=torch.uint8)
+            storage = memory[offset:]
+            storage.copy_(source)
+            step = max(size // 3, 1) if few else 1024
+            storage[::step] += 1
+            undo = put_back(storage, source)
+            storage[::step] += 77
+            undo()
+            assert torch.equal(storage, source)
+            if few and size > 4096 * 30:
+                storage[4096 * 10] += 1
+                undo()
+                assert not torch.equal(storage, source)
+            assert not memory[:offset].any()

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.protocol.measurement_records import Check  # noqa: E402
-from aot_tune.bench.worker.cuda import compare, truth  # noqa: E402
+from aot_tune.bench.worker.cuda import truth  # noqa: E402
 from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import tensor_of  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
@@ -69,9 +69,8 @@ def split(a: Any, b: Any, parts: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path, dtype: str) -> None:
-    expected, a, b = product(tmp_path, problem(M=4096, N=4096, K=64, dtypes={"T": dtype}))
+def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path) -> None:
+    expected, a, b = product(tmp_path, problem(M=4096, N=4096, K=64, dtypes={"T": "bf16"}))
     got = split(a, b, 4).to(torch_dtype(expected.tensor))
     assert got.numel() == 1 << 24
     assert float(expected.worst(got)) < 0.9
@@ -89,20 +88,6 @@ def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path, dtype: str) -
     assert fault.endswith("; 1 of 16777216 elements are wrong")
 
 
-def test_outputs_are_compared_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, a, b = product(tmp_path, problem(M=30, N=50, K=64))
-    got = split(a, b, 2)
-    whole = expected.judge(got)
-    monkeypatch.setattr(compare, "BLOCK", 64)
-    assert expected.judge(got) == whole
-    got[7, 11] += 1.0
-    got[29, 49] += 2.0  # in the last block, which is not a whole one
-    fault, error = expected.judge(got.T.contiguous().T)
-    assert fault.startswith("out[29, 49]: got ")
-    assert fault.endswith("; 2 of 1500 elements are wrong")
-    assert error > 1
-
-
 def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -> None:
     def rounded(x: Any) -> Any:
         return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
@@ -114,13 +99,6 @@ def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -
         assert tf32.judge(split(rounded(a), rounded(b), parts))[1] < 0.9
         assert plain.judge(split(c, d, parts))[1] < 0.9
         assert plain.judge(split(rounded(c), rounded(d), parts))[1] > 1
-
-
-def test_limits_that_a_worker_wrote_before_it_died_do_no_harm(tmp_path: Path) -> None:
-    """The next one computes them again."""
-    found = [product(tmp_path, problem(M=4, N=4, K=8))[0] for _ in range(2)]
-    assert found[0].bytes == found[1].bytes
-    assert [f.name for f in tmp_path.iterdir()] == ["limits"]
 
 
 def made(reference: Any) -> Operator:
@@ -152,19 +130,17 @@ ARRAYS = {
 """Arrays that a reference makes, of so many elements."""
 
 
-@pytest.mark.parametrize("kind", ARRAYS)
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_arrays_that_a_reference_makes_are_where_the_others_are(kind: str, dtype: str) -> None:
+def test_arrays_that_a_reference_makes_are_where_the_others_are() -> None:
     """The device `meta` is as far from the host's as a GPU is: what is on both is refused there, too."""
-    operator = made(lambda xp, call: {"y": call.x * 1.0 + ARRAYS[kind](xp, call.x.shape[0])})
-    check = Check(problem=problem(N=8, dtypes={"T": dtype}))
-    away = torch.device("meta")
-    storages = {"x": torch.empty(8 * (4 if dtype == "f32" else 2), dtype=torch.uint8, device=away)}
-    concrete = operator.concrete(check.problem.dtypes)
-    for wide in (True, False):
-        assert exact_values(concrete, check, storages, away, wide=wide)["y"].device == away
-    assert torch.get_default_dtype() == torch.float32
-    assert torch.zeros(1).device == HOST
+    away, check = torch.device("meta"), Check(problem=problem(N=8, dtypes={"T": "bf16"}))
+    storages = {"x": torch.empty(16, dtype=torch.uint8, device=away)}
+    for make in ARRAYS.values():
+        operator = made(lambda xp, call, make=make: {"y": call.x * 1.0 + make(xp, call.x.shape[0])})
+        concrete = operator.concrete(check.problem.dtypes)
+        for wide in (True, False):
+            assert exact_values(concrete, check, storages, away, wide=wide)["y"].device == away
+        assert torch.get_default_dtype() == torch.float32
+        assert torch.zeros(1).device == HOST
     with pytest.raises((RuntimeError, NotImplementedError)):  # what it would be elsewhere
         _ = torch.empty(8, device=away) + torch.arange(8)
 

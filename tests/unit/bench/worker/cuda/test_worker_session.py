@@ -133,12 +133,6 @@ def test_times_of_calls_that_leave_nothing_in_the_graph_are_none(bed: Bed, build
         assert (reply.status, reply.reason) == ("suspicious", "launches nothing on the stream that it is given")
 
 
-def test_who_asks_for_no_workspace_is_given_none(bed: Bed, build: Any) -> None:
-    key = bed.name(SMALL)
-    bed.load(build("if (workspace) return 9;", workspace="0"))
-    assert bed.ask(messages.Verify(handle="one", keys=(key,))).status == "ok"
-
-
 def test_errors_of_functions_are_failures_and_the_worker_lives_on(bed: Bed, build: Any) -> None:
     key = bed.name(SMALL)
     bed.load(build(REFUSES))
@@ -152,13 +146,6 @@ def test_errors_of_functions_are_failures_and_the_worker_lives_on(bed: Bed, buil
     checked = bed.ask(messages.Verify(handle="three", keys=(key,)))
     assert checked.status == "skipped"
     assert "asks for 1099511627776 bytes of workspace" in checked.reason
-
-
-def test_different_bits_are_flagged(bed: Bed, build: Any) -> None:
-    key = bed.name(SMALL)
-    bed.load(build(UNSTEADY))
-    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
-    assert (checked.status, checked.bitwise) == ("ok", False)
 
 
 def test_different_bits_are_wrong_where_they_must_be_the_same(bed: Bed, build: Any) -> None:
@@ -190,17 +177,6 @@ def test_small_integers_must_be_right_to_the_last_bit(bed: Bed, build: Any, dtyp
         assert wrong.status == ("wrong-result" if integers else "ok"), wrong
     assert "1 of 481 elements are wrong" in wrong.reason
     assert wrong.reason.endswith("small integers)")
-
-
-def test_integers_whose_sums_are_not_exact_are_refused(bed: Bed) -> None:
-    path = bed.folder / "operator.py"
-    text = path.read_text().replace('name="axpb",', 'name="axpb",\n    exact=IntegerSums(1, thinned="x"),')
-    text = text.replace("import Attribute, ", "import Attribute, IntegerSums, ")
-    for factor, why in (("200 * call.x", "has sums of up to 1"), ("0.125 * call.x", "has fractions")):
-        path.write_text(text.replace("2 * call.x", factor))
-        bed.session._operators.clear()
-        with pytest.raises(ValueError, match=f"'y' {why}"):
-            bed.name(problem(R=13, D=37, dtypes={"T": "bf16"}), integers=True)
 
 
 def test_special_values_and_many_problems_at_once(bed: Bed, build: Any) -> None:
@@ -244,80 +220,6 @@ def test_races_and_baselines(tmp_path: Path, build: Any) -> None:
         assert bed.ask(messages.Unload(handle=handle)) == messages.Done()
 
 
-def test_other_streams_are_used_before_what_is_timed(tmp_path: Path, build: Any) -> None:
-    bed = Bed(tmp_path)
-    used, key = f"{bed.policy.on_gpu.streams} streams", bed.name(SMALL)
-    bed.load(build(GOOD))
-    for _ in range(2):  # the first time for an empty kernel, too
-        bed.engine.seen.clear()
-        assert bed.ask(messages.Screen(handle="one", key=key)).status == "ok"
-        first, *rest = bed.engine.seen[::-1]
-        assert (first, "timed" in rest[rest.index(used) :]) == ("timed", True)  # how long a call takes is told before
-    bed.ask(messages.PrepareBaseline(handle="torch", key=key, name="torch"))
-    bed.load(build(GOOD), "two")
-
-    def turn(handle: str, resumed: bool, fresh: bool = False) -> bool:
-        bed.engine.seen.clear()
-        ready = (handle, key) in bed.session._ready or handle == "torch"
-        asked = messages.Turn(handle=handle, key=key, calls=1, warm=1, resumed=resumed, fresh=fresh)
-        assert bed.ask(asked).status == "ok"
-        before, _, after = " ".join(bed.engine.seen).partition(used)
-        assert ("timed" in before) == (not ready or not after)  # what makes ready comes before, the sample after
-        assert not after or "timed" in after
-        return bool(after)
-
-    for handle in ("one", "two"):
-        assert [turn(handle, r) for r in (False, False, True, False)] == [
-            True,
-            False,
-            True,
-            False,
-        ]  # made ready at first
-    assert [turn("torch", r) for r in (False, True)] == [False, True]
-    assert [turn("one", False, fresh=f) for f in (True, False, False)] == [False, True, False]
-    bed.load(build(GOOD), "three")
-    assert [turn("torch", False), turn("one", False)] == [True, False]
-
-
-def test_a_rotation_is_probed_when_that_is_asked_for(bed: Bed, monkeypatch: Any) -> None:
-    few, many = bed.name(SMALL), bed.name(problem(R=64, D=1 << 16))
-    asked: list[int] = []
-    monkeypatch.setattr(bed.engine, "read_rate", lambda storages: float(asked.append(len(storages)) or 1))
-    for key in (few, many):
-        assert bed.ask(messages.Prepare(key=key)) == messages.Done()
-    assert asked == []
-    remark = bed.ask(messages.Prepare(key=few, probe=True)).remark
-    assert remark == "not all cold: the copies of cold tensors hold only 0.1 MiB of the 0.2 MiB that are wanted"
-    assert bed.ask(messages.Prepare(key=many, probe=True)) == messages.Done()
-    assert asked == [2 * 3, (64 << 20) >> 24]  # all tensors, twice; memory is read in tensors of the largest's size
-
-
-def test_a_probe_that_fails_does_not_stop_anything(bed: Bed, build: Any, monkeypatch: Any) -> None:
-    def fail(_what: Any) -> float:
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(bed.engine, "read_rate", fail)
-    monkeypatch.setattr(bed.engine, "clock_mhz", fail)
-    key = bed.name(problem(R=64, D=1 << 16))
-    done = bed.ask(messages.Prepare(key=key, probe=True))
-    assert done == messages.Done(log="the read probe of the GPU does not work here: RuntimeError: no")
-    bed.load(build(GOOD))
-    turn = bed.ask(messages.Turn(handle="one", key=key, calls=1, warm=1, clock=True))
-    assert (turn.status, turn.mhz) == ("ok", 0.0)
-    assert turn.samples
-
-
-def test_the_clock_is_told_when_it_is_asked_for(tmp_path: Path, build: Any, monkeypatch: Any) -> None:
-    bed = Bed(tmp_path)
-    key = bed.name(SMALL)
-    bed.ask(messages.PrepareBaseline(handle="torch", key=key, name="torch"))
-    bed.load(build(GOOD))
-    monkeypatch.setattr(bed.engine, "clock_mhz", lambda cycles: cycles / 50)
-    for handle in ("one", "torch"):
-        turns = [bed.ask(messages.Turn(handle=handle, key=key, calls=1, warm=1, clock=c)) for c in (False, True)]
-        assert [t.mhz for t in turns] == [0.0, bed.policy.on_gpu.probe_cycles / 50]
-
-
 def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed) -> None:
     key = bed.name(problem(R=1, D=4096))
     state = bed.session._state(key)
@@ -328,32 +230,6 @@ def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed
     assert all(s.storages["w"].data_ptr() % 512 == 0 for s in sets)
     assert len(state.cold()) == len(sets)
     assert state.exact().storages["w"].data_ptr() % 128 == 64
-
-
-@pytest.mark.parametrize(("rows", "copies"), [(2, 4), (3, 3), (64, 2)])
-def test_all_tensors_of_a_call_rotate_where_they_exceed_the_cache(bed: Bed, rows: int, copies: int) -> None:
-    state = bed.session._state(bed.name(problem(R=rows, D=4096)))
-    sets = state.rotation()
-    assert sum(s.numel() for s in sets[0].storages.values()) > 1 << 16
-    assert len(sets) == copies
-    for name in ("w", "x", "y"):
-        assert len({s.storages[name].data_ptr() for s in sets}) == copies
-    assert len(state.cold()) == 3 * copies
-
-
-def test_outputs_that_are_declared_cold_rotate_too(bed: Bed, build: Any) -> None:
-    path = bed.folder / "operator.py"
-    text = path.read_text()
-    assert "output=True" in text
-    path.write_text(text.replace("output=True", "output=True, cold=True"))
-    key = bed.name(problem(R=1, D=4096))
-    sets = bed.session._state(key).rotation()
-    size = sum(int(storage.numel()) for storage in sets[0].cold())
-    assert len({s.storages["y"].data_ptr() for s in sets}) == len(sets) == -(-4 * (1 << 16) // size) > 1
-    assert len({s.storages["x"].data_ptr() for s in sets}) == 1
-    bed.load(build(GOOD))
-    timed = bed.ask(messages.Screen(handle="one", key=key))
-    assert timed.status == "ok", timed.reason
 
 
 @pytest.mark.parametrize("failures", [1, 2])
