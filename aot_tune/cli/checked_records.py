@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.compile import generic_targets, target_by_name
-from aot_tune.database import OperatorDatabase, without
+from aot_tune.database import OperatorDatabase, operator_digest, without
 from aot_tune.database.record_trees import RecordTree, without_digests
 from aot_tune.database.tree_checks import (
     Finding,
     Render,
     check_coverage,
     check_record,
+    check_settled,
     gone,
     other_sources,
     without_problems,
@@ -29,6 +30,8 @@ from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 __all__ = ["checked", "no_more_given"]
 
+_SHAPES = 200
+"""How many shapes of each kind of calls a survey has by default."""
 _REASONS = {"kernel": "of kernels that are gone", "config": "are no configs of their kernels", "": "of other sources"}
 
 
@@ -50,6 +53,9 @@ def checked(
     for path, database in tree.items():
         yield from ((str(path), one) for one in check_record(database, operators))
     stated = _with_workload(operators, roots, workload, tree)
+    for path, database in tree.items():
+        if database.operator in stated and database.contract == operator_digest(stated[database.operator]):
+            yield from ((str(path), one) for one in check_settled(database, stated[database.operator], _SHAPES))
     yield from (("coverage", one) for one in check_coverage(list(tree.values()), stated))
     if rendered_with is None:
         return

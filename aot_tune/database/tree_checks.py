@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aot_tune.bench.devices.family import policy_for
-from aot_tune.bench.protocol.measurement_records import Policy
+from aot_tune.bench.devices.family import family, policy_for
+from aot_tune.bench.protocol.measurement_records import Policy, is_baseline
 from aot_tune.compile import families_of, target_by_name, toolchain_for
 from aot_tune.database.database_records import OperatorDatabase
-from aot_tune.database.identity import operator_digest
+from aot_tune.database.identity import operator_digest, problem_key
 from aot_tune.database.match_records import missing_problems
 from aot_tune.render import Candidate, resolved
 from aot_tune.spec import Kernel, Operator, Problem, Target
 from aot_tune.spec.config_guards import may_serve
+from aot_tune.spec.survey_shapes import survey_shapes
 from aot_tune.support.errors import RenderError, SpecError, ToolchainError, did_you_mean
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Render",
     "check_coverage",
     "check_record",
+    "check_settled",
     "gone",
     "in_space",
     "other_sources",
@@ -34,6 +36,7 @@ Render = Callable[[Operator, Candidate], str]
 """Gives the digest of a candidate's rendered source. Raises SpecError if it cannot be told."""
 
 _SHOWN = 2
+_COMPLETE = "builds on the device measure these anew: tune there with AOT_TUNE_SURVEY, and record"
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,28 @@ def check_coverage(databases: Sequence[OperatorDatabase], operators: Mapping[str
                         "which another record has",
                         wrong=False,
                     )
+
+
+def check_settled(database: OperatorDatabase, operator: Operator, shapes: int) -> Iterator[Finding]:
+    """What a build on the record's own device would measure anew: problems without a race, shapes without a survey.
+
+    Args:
+        shapes: how many of each kind of calls a survey has. On a CPU it has what fits into its time, so none is due.
+    """
+    settled = {problem_key(m.problem) for m in database.measurements if m.final and not is_baseline(m.candidate)}
+    beside = {problem_key(m.problem) for m in database.measurements if m.final and is_baseline(m.candidate)}
+    named = (t for name in database.targets if _has_own(database, name) and (t := _target(name)) is not None)
+    best = max(named, key=lambda t: (t.level, t.name), default=None)
+    wanted = [] if best is None else with_a_choice(operator, best)
+    raced = settled & beside if database.baselines else settled
+    if unraced := [p for p in wanted if problem_key(p) not in raced]:
+        yield Finding(f"it has no race on {_problems(unraced, wanted)}", _COMPLETE, wrong=False)
+    if not family(database.device.family).on_host:
+        drawn = survey_shapes(operator, database.device.family, shapes)
+        known = {problem_key(s.problem) for s in database.survey}
+        surveyed = [*wanted, *(p for own in drawn.values() for p in own)]
+        if unknown := [p for p in surveyed if problem_key(p) not in known]:
+            yield Finding(f"its survey lacks {_problems(unknown, surveyed, 'shapes')}", _COMPLETE, wrong=False)
 
 
 def with_a_choice(operator: Operator, target: Target) -> list[Problem]:
@@ -228,6 +253,6 @@ def _counted(kernels: Mapping[str, int]) -> str:
     return f"{sum(kernels.values())} candidates ({listed})"
 
 
-def _problems(missing: Sequence[Problem], wanted: Iterable[Problem]) -> str:
+def _problems(missing: Sequence[Problem], wanted: Iterable[Problem], what: str = "problems of the workload") -> str:
     shown = ", ".join(f"'{p.id}'" for p in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-    return f"{len(missing)} of {len(list(wanted))} problems of the workload: {shown}"
+    return f"{len(missing)} of {len(list(wanted))} {what}: {shown}"
