@@ -333,7 +333,7 @@ class Session:
         and the other entries get no object. `then` is called before it, in any thread. It returns work on the entry's
         object that is left for another thread. If `what` is empty, nothing is printed.
         """
-        waiting = [e for e in entries if e.object is None]
+        waiting = sorted((e for e in entries if e.object is None), key=self._longest_first)
         by_candidate: dict[str, list[Entry]] = {}  # a record's generic variant and the session's own are two entries
         for entry in waiting:
             by_candidate.setdefault(entry.candidate.id, []).append(entry)
@@ -373,6 +373,11 @@ class Session:
         )
         if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory or run elsewhere
             self.load.add(children_seconds() - spent, walls, idle_seconds() - idle)
+
+    def _longest_first(self, entry: Entry) -> float:
+        """Minus the seconds that a compile takes, as the kernel's author states them."""
+        operator = self.operators[entry.candidate.operator].operator
+        return -operator.kernel(entry.candidate.kernel).compile_seconds
 
     def toolchain_text(self, entry: Entry) -> str:
         """The version of the toolchain that compiles an entry here."""

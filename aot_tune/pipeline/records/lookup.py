@@ -67,7 +67,8 @@ class Known:
     def give(self, evidence: Evidence) -> int:
         """Add the known measurements that the evidence lacks. Returns how many were added.
 
-        On a GPU, a candidate that the record lacks was passed over if times on a similar problem say so.
+        A race is due on a problem that the record has screens of, but no race. On a GPU, what the record has on other
+        problems was passed over on a problem that raced; elsewhere it was if times on a similar problem say so.
         """
         given = 0
         for problem in evidence.workload:
@@ -78,18 +79,24 @@ class Known:
             for measurement in (*found, *beside):
                 evidence.add(_of_problem(measurement, problem))
             given += len(found)
+            if found and not any(m.final for m in found):
+                evidence.race_about(problem.id, {m.candidate for m in found})
         if given and not family(evidence.target.family).compiling_disturbs:  # some were not screened
             self._pass_over(evidence)
         return given
 
     def _pass_over(self, evidence: Evidence) -> None:
         resemblances = Resemblances(evidence)
+        tried = {candidate for candidate, _ in self._by}
+        raced = {key for (candidate, key), m in self._by.items() if m.final and not is_baseline(candidate)}
         for problem in sorted(evidence.workload, key=partial(rank_of, evidence.operator)):
             key = problem_key(problem)
-            missing = (e for e in evidence.tried(problem) if not evidence.has(e, problem))
-            resemblances.pass_over(
-                problem, [e for e in missing if (e.candidate.id, key) not in self._refused], NEAR_IN_A_RECORD
-            )
+            lacking = (e for e in evidence.tried(problem) if not evidence.has(e, problem))
+            missing = [e for e in lacking if (e.candidate.id, key) not in self._refused]
+            if key in raced:
+                evidence.pass_over(problem, tried.intersection(e.candidate.id for e in missing))
+                missing = [e for e in missing if e.candidate.id not in tried]
+            resemblances.pass_over(problem, missing, NEAR_IN_A_RECORD)
 
 
 def _of_problem(measurement: Measurement, problem: Problem) -> Measurement:

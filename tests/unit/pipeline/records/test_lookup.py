@@ -87,7 +87,7 @@ def test_targets_are_those_of_the_devices_that_decide() -> None:
 
 
 def test_what_the_named_devices_lack_is_said_to_be_known_of_others() -> None:
-    session: Any = SimpleNamespace(databases=[BIG, SMALL], options=SimpleNamespace(device=("Big*",)))
+    session: Any = SimpleNamespace(databases=[BIG, SMALL], options=SimpleNamespace(device=("Big*",), effort="thorough"))
     assert others_fix(session, GEMM, TARGET) == "or let AOT_TUNE_DEVICE name 'Small One'; "
     session.options.device = ()
     assert others_fix(session, GEMM, TARGET) == ""
@@ -99,7 +99,7 @@ def filtered(*named: str, databases: tuple[OperatorDatabase, ...] = ()) -> Any:
         databases=databases,
         devices=[],
         older=None,
-        options=SimpleNamespace(device=()),
+        options=SimpleNamespace(device=(), effort="thorough"),
         answers=lambda *_: True,
         tunes=lambda *_: bool(named),
         is_named=lambda _operator, kernel: kernel.name in named,
