@@ -80,7 +80,7 @@ class _Surveying:
 
     def __init__(self, session: Session, parts: Sequence[Part], seconds: float) -> None:
         self._session, self._parts, self._seconds = session, parts, seconds
-        self._total = sum(p.id not in part.known for part in parts for p in part.problems)
+        self._total = sum(part.lacks(p) for part in parts for p in part.problems)
         self._begun, self._done, self._numbers = 0.0, list[str](), iter(range(self._total))
 
     def on(self, devices: list[Device]) -> None:

@@ -50,7 +50,15 @@ class Part:
     @property
     def left(self) -> bool:
         """Whether there are shapes without known times."""
-        return any(p.id not in self.known for p in self.problems)
+        return any(self.lacks(p) for p in self.problems)
+
+    def lacks(self, problem: Problem) -> bool:
+        """Whether a shape has no known times, though something serves it of what is chosen, if it is already."""
+        return problem.id not in self.known and not (self.chosen and not self._able(problem))
+
+    def _able(self, problem: Problem) -> list[Entry]:
+        evidence = self.evidence
+        return [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
 
     def entries(self) -> list[Entry]:
         """The candidates to time: all, until some are chosen."""
@@ -60,8 +68,7 @@ class Part:
 
     def tried(self, problem: Problem) -> list[Entry]:
         """The candidates to time on a shape. The others are compared with the first of them."""
-        evidence = self.evidence
-        able = [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
+        evidence, able = self.evidence, self._able(problem)
         if able and any(able[0] is e for e in self.first):
             return able
         most = _PATIENCE / evidence.operator.amount(problem)
@@ -81,7 +88,8 @@ class Part:
             return
         able = {e.candidate.id: name for name, own in self.units.items() for e in own}
         own = {p.id for p in self.problems}
-        tuned = {p: r for p, r in _rows(self.evidence, self.kind).items() if p not in self.evidence.surveyed.times}
+        costs = _rows(self.evidence).get(self.kind, {})
+        tuned = {p: r for p, r in costs.items() if p not in self.evidence.surveyed.times}
         surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in own}
         rows = {p: {c: t for c, t in row.items() if c in able} for p, row in {**tuned, **surveyed}.items()}
         weights = dict.fromkeys(surveyed, max(len(tuned) / max(len(surveyed), 1), 1.0))
@@ -99,9 +107,9 @@ def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
         own.setdefault(kind_of(operator, operator.facts(one)), []).append(one)
     weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in own.items()}
     generics = [e for e in evidence.entries.values() if e.candidate.generic and e.code]
-    paces = _paces(evidence)
+    paces, every = _paces(evidence), _rows(evidence)
     for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
-        rows = _rows(evidence, kind)
+        rows = every.get(kind, {})
         problems = _mixed([p for p in own.get(kind, ()) if p.id in rows], drawn)
         first = _vendors(evidence, problems)
         units = _units(evidence, rows)
@@ -122,7 +130,7 @@ def turns(parts: Sequence[Part], *, scouted: bool) -> list[tuple[Part, Problem]]
         first = {p.id for p in part.scouted}
         for number, one in enumerate(part.problems):
             later = number if number < _IN_TURN else _IN_TURN + (number - _IN_TURN) / part.share
-            if (one.id in first) == scouted and one.id not in part.known:
+            if (one.id in first) == scouted and part.lacks(one):
                 found.append((later, place, part, one))
     return [(part, one) for _, _, part, one in sorted(found, key=lambda f: f[:2])]
 
@@ -136,14 +144,14 @@ def _paces(evidence: Evidence) -> dict[str, float]:
     return found
 
 
-def _rows(evidence: Evidence, kind: Kind) -> Costs:
-    """The costs of a kind's tuned problems, without a vendor library's algorithms for single problems."""
-    operator, found = evidence.operator, {}
+def _rows(evidence: Evidence) -> dict[Kind, Costs]:
+    """The costs of each kind's tuned problems, without a vendor library's algorithms for single problems."""
+    operator, found = evidence.operator, dict[Kind, Costs]()
     kinds = {p.id: kind_of(operator, operator.facts(p)) for p in evidence.workload}
     for problem, row in evidence.choice_costs().items():
         free = {c: t for c, t in row.items() if not evidence.is_bound(evidence.entries[c])}
-        if kinds.get(problem) == kind and free:
-            found[problem] = free
+        if problem in kinds and free:
+            found.setdefault(kinds[problem], {})[problem] = free
     return found
 
 
