@@ -26,6 +26,9 @@ MAX_REGRET, WORST_REGRET, MAX_VARIANTS = 0.01, 0.1, 12
 
 _LEAST_SHAPES = 48
 """How many shapes of each kind of calls a survey must have."""
+_STALLED = 100.0
+"""In a short survey, a shape with a time of over so many times its best is left out: a thread may have waited for a
+core."""
 _NOT_RACED = 0.03
 """A candidate that was not in a race counts as at least this much slower than its best."""
 _FOLDS = 12
@@ -89,7 +92,8 @@ def select(
         survey = replace(survey, costs={p: row for p, row in sorted(survey.costs.items()) if row and p not in rows})
     elif few is not None:
         facts = {**few.facts, **facts}
-        taught = {p: _about(row) for p, row in sorted(few.costs.items()) if row and p not in rows}
+        calm = {p: row for p, row in few.costs.items() if row and max(row.values()) <= _STALLED * min(row.values())}
+        taught = {p: _about(row) for p, row in sorted(calm.items()) if p not in rows}
     surveyed = survey.costs if survey is not None else {}
     limits = limits or (SURVEYED if surveyed else ChoiceLimits())
     known = {**facts, **(survey.facts if survey is not None else {})}
