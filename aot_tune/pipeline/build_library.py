@@ -12,7 +12,7 @@ from aot_tune.database import deciding, told_ties
 from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
-from aot_tune.pipeline.measuring.verify_variants import verify_shipped
+from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import recorded_evidence
 from aot_tune.pipeline.records.record_writer import compile_kept, save_records
 from aot_tune.pipeline.records.reuse_build import Repeats
@@ -90,27 +90,23 @@ def shown_again(plan: Plan, directory: Path) -> str:
 
 def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:
     """Build with an open session: tune or replay, ship, save records."""
-    evidence: dict[str, list[Evidence]]
     if plan.options.mode == "compile":
         tell_failures(session, compile_every_candidate(session))
         _without_failed(session)
-    if plan.options.mode in ("generic", "compile"):
-        evidence = {name: [] for name in session.operators}
-    else:
-        _tell_ties(session)
-        evidence = replay_all(session) if plan.options.replays else tune_plan(session)
-    tuned = session.progress.now() if session.tuned is None else session.tuned
-    generics: dict[str, list[Entry]] = {}
-    chosen: dict[str, list[Chosen]] = {}
-    for name, found in evidence.items():
-        share_among_targets(found)
-        with session.failures.of(name), session.spent.stage("choosing variants"):
-            stand_in(session, found)
-            generics[name] = _generics(session, name, found)
-            chosen[name] = [choose(session, e) for e in found]
-    before = session.progress.now()
-    with session.spent.stage("compiling what is kept"):
-        compile_kept(session, chosen, generics)
+    with verified_beside(session):
+        evidence = _evidence(session)
+        tuned = session.progress.now() if session.tuned is None else session.tuned
+        generics: dict[str, list[Entry]] = {}
+        chosen: dict[str, list[Chosen]] = {}
+        for name, found in evidence.items():
+            share_among_targets(found)
+            with session.failures.of(name), session.spent.stage("choosing variants"):
+                stand_in(session, found)
+                generics[name] = _generics(session, name, found)
+                chosen[name] = [choose(session, e) for e in found]
+        before = session.progress.now()
+        with session.spent.stage("compiling what is kept"):
+            compile_kept(session, chosen, generics)
     tuned += session.progress.now() - before  # a replay compiles here; this is not part of the link
     with session.spent.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
@@ -126,6 +122,14 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
         if not (session.failures or session.too_large):  # the next build tries again what failed
             repeats.keep(directory, (checks, *files), shipped, recorded)
     return report
+
+
+def _evidence(session: Session) -> dict[str, list[Evidence]]:
+    """Evidence by operator, as the mode says: none, from records, or measured."""
+    if session.options.mode in ("generic", "compile"):
+        return {name: [] for name in session.operators}
+    _tell_ties(session)
+    return replay_all(session) if session.options.replays else tune_plan(session)
 
 
 def _tell_ties(session: Session) -> None:

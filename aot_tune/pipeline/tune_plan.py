@@ -10,7 +10,6 @@ from aot_tune.database import Begun, begin, forget
 from aot_tune.pipeline.choose_executor import agree
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import Executor
-from aot_tune.pipeline.measuring.verify_variants import verified_beside
 from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.survey import survey_all
@@ -58,7 +57,7 @@ def tune_plan(session: Session) -> dict[str, list[Evidence]]:
     as it is made, so a killed run loses at most one.
     """
     began = session.progress.now()
-    with verified_beside(session), session.spent.stage("compiling and measuring"):
+    with session.spent.stage("compiling and measuring"):
         evidence = tune(session)
     with session.spent.stage("survey"):
         survey_all(session, evidence, session.progress.now() - began)
