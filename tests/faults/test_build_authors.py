@@ -245,8 +245,8 @@ def test_row_57_a_kernel_that_was_renamed_is_recorded_under_its_new_name_alone(t
     assert kernels == {"generic", "turns"}
 
 
-def test_row_58_two_projects_with_a_library_of_one_name(tuned: Project, tmp_path: Path) -> None:
-    project, other = tuned, dataclasses.replace(tuned, folder=tmp_path / "second")
+def test_row_58_two_projects_with_a_library_of_one_name(project: Project, tmp_path: Path) -> None:
+    other = dataclasses.replace(project, folder=tmp_path / "second")
     shutil.copytree(project.folder, other.folder, ignore=shutil.ignore_patterns("build", "cache"))
     other.change('Parameter("TIMES", (1, 4, 16, 64, 256))', 'Parameter("TIMES", (4, 16))')
     recorded(project)

@@ -174,6 +174,12 @@ def test_a_fault_is_noticed(old: str, new: str, tmp_path: Path) -> None:
         check(call, TALL, "bf16")
 
 
+def needs(target: str) -> pytest.MarkDecorator:
+    """Leaves a test out where the CPU cannot run a target's code."""
+    return pytest.mark.skipif(all(t.name != target for t in TARGETS), reason=f"this CPU does not run {target}")
+
+
+@needs("cpu-x86-64-v4")
 @pytest.mark.parametrize(("name", "dtype"), [("dot", "bf16")])
 def test_lanes_are_shuffled_without_the_builtin_of_newer_compilers(name: str, dtype: str, tmp_path: Path) -> None:
     def older(source: str) -> str:
@@ -209,6 +215,7 @@ AMX = CxxToolchain().targets()[-1]
 ON_HOST = ("-mno-amx-tile", f'-DAOT_TUNE_TILES="{SHARED / "tiles_on_host.h"}"')
 
 
+@needs("cpu-x86-64-v4-bf16")
 def test_tiles_are_right_as_far_as_their_instructions_do_what_their_manual_says(tmp_path: Path) -> None:
     kernel = OP.kernel("packed_tiles")
     call = build_for_cpu(tmp_path, OP, kernel, AMX, next(kernel.configs(AMX.facts)), dtype="bf16", more=ON_HOST)
