@@ -75,7 +75,7 @@ def test_a_build_leaves_out_what_does_not_fit_and_measures_the_rest(
     project.change(
         '{"y": 2 * call.x}', f'{{"y": 2 * call.x + (xp.ones(1 << 30).sum() * 0 if call.x.size == {GREEDY} else 0)}}'
     )
-    project.configure()
+    project.configure(AOT_TUNE_EFFORT="thorough")  # less effort would leave out what takes so long
     said = limited(project.command("build", "--directory", project.folder / "build"), env=project.environment())
     noted = re.findall(r"NOTE (problem 'N=.*)", said)
     out = "problem 'N={}' of operator 'twice' is left out: "
