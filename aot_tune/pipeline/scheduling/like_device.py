@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest, problem_key
 from aot_tune.database.tree_checks import in_space
+from aot_tune.database.winners_elsewhere import recorded_rows
 from aot_tune.pipeline.evidence import Entry, Evidence, tie_band
 from aot_tune.pipeline.records.lookup import toolchains_alike
 from aot_tune.pipeline.records.recorded_candidates import render_again
@@ -23,7 +24,7 @@ from aot_tune.select import Costs
 from aot_tune.spec import Operator, Problem, Target
 from aot_tune.support.errors import AotTuneError, SpecError
 
-__all__ = ["Opening", "Openings", "recorded_rows"]
+__all__ = ["Opening", "Openings", "disagreement"]
 
 _NEAR = 1.10
 """Runners-up within this factor of a record's winner race too. If the winner is farther behind here, the record is not
@@ -66,9 +67,6 @@ class Openings:
                 if not evidence.left_out and (found := _opening(session, evidence, device)) is not None:
                     self._of[loaded.operator.name] = found
 
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
     def of(self, operator: str) -> Opening | None:
         """The opening of an operator; None if it has none."""
         return self._of.get(operator)
@@ -82,7 +80,8 @@ class Openings:
         name = evidence.operator.name
         if name not in self._searched:
             opening, quick = self._of[name], self._session.options.effort == "quick"
-            why = {p.id: reason for p in evidence.workload if (reason := disagreement(evidence, opening, p))}
+            times = evidence.times()
+            why = {p.id: reason for p in evidence.workload if (reason := disagreement(evidence, opening, p, times))}
             silent = {p for p in why if p not in opening.first}
             searched = frozenset(silent if quick else why)
             for problem in evidence.workload:
@@ -108,13 +107,16 @@ class Openings:
             line(f"{name}: nor on {len(told) - _SHOWN} more")
 
 
-def disagreement(evidence: Evidence, opening: Opening, problem: Problem) -> str:
-    """Why a race here does not confirm what a record names for a problem, in words; empty if it does."""
+def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: Costs) -> str:
+    """Why a race here does not confirm what a record names for a problem, in words; empty if it does.
+
+    `every` are the evidence's times.
+    """
     winner = opening.first.get(problem.id)
     if winner is None:
         return "it says nothing"
     row = evidence.measurements.get(problem.id, {})
-    times = {c: t for c, t in evidence.times().get(problem.id, {}).items() if not evidence.entries[c].candidate.generic}
+    times = {c: t for c, t in every.get(problem.id, {}).items() if not evidence.entries[c].candidate.generic}
     if winner not in times:
         return _without_time(evidence, winner, row)
     best = min(times, key=lambda c: (times[c], c))
@@ -138,28 +140,6 @@ def _rows_of(evidence: Evidence, candidate: str) -> Iterator[Measurement]:
     return (row[candidate] for row in evidence.measurements.values() if candidate in row)
 
 
-def recorded_rows(database: OperatorDatabase, target: str, workload: Mapping[str, str]) -> tuple[Costs, frozenset[str]]:
-    """A record's times on a workload in ns, and the problems on which a baseline was faster than all of them.
-
-    Times are of candidates of one target. On a problem that raced, only those that took part count. `workload` has the
-    id of each problem by its key.
-    """
-    own = {c.id for c in database.candidates if c.candidate.target == target and not c.candidate.generic}
-    raced: dict[str, dict[str, float]] = {}
-    screened: dict[str, dict[str, float]] = {}
-    others: dict[str, float] = {}
-    for m in database.measurements:
-        problem = workload.get(problem_key(m.problem))
-        if problem is None or m.ns is None or m.status != "ok":
-            continue
-        if is_baseline(m.candidate):
-            others[problem] = min(m.ns, others.get(problem, m.ns))
-        elif m.candidate in own:
-            (raced if m.final else screened).setdefault(problem, {})[m.candidate] = m.ns
-    rows = screened | raced
-    return rows, frozenset(p for p, row in rows.items() if others.get(p, math.inf) < min(row.values()))
-
-
 def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | None:
     """The opening by the nearest records; None if this device has its own, or no record names anything."""
     operator, target = evidence.operator, evidence.target
@@ -175,6 +155,8 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
     for database, name in _in_turn(near, target):
         rows, behind = recorded_rows(database, name, workload)
         rows = {p: row for p, row in rows.items() if p not in first}
+        if not rows:
+            continue
         candidates = {c.id: c.candidate for c in database.candidates}
         if name == target.name:
             models = _recorded(session, evidence, candidates, rows)

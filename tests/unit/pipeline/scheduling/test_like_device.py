@@ -52,7 +52,8 @@ def disagrees(times: Mapping[int, float], baseline: float = 1e9, *, outrun: bool
         add(one.id, ns, status if unroll == 1 else "ok")
     add(f"{BASELINE}numpy", baseline, "ok")
     first = {TEN.id: CANDIDATES[1].id}
-    return disagreement(evidence, Opening("a record", (), first, frozenset([TEN.id] if outrun else []), {}), TEN)
+    opening = Opening("a record", (), first, frozenset([TEN.id] if outrun else []), {})
+    return disagreement(evidence, opening, TEN, evidence.times())
 
 
 def test_a_race_agrees_while_the_recorded_winner_is_within_ten_percent_of_the_best() -> None:
