@@ -31,7 +31,7 @@ _LIMITS = (
 )
 """Files of a group's limits, in both versions, and of what it uses."""
 _NO_LIMIT = 1 << 60
-_MOST_KEPT = 2 << 30
+_MOST_KEPT = 1 << 30
 _BUILD, _OTHERS = "the build itself", "a compiler or another program"
 _peaks: dict[str, int] = {}
 
@@ -58,7 +58,7 @@ def free_memory(root: Path = _ROOT) -> int | None:
 
 
 def kept_memory(root: Path = _ROOT) -> int:
-    """The most that a process keeps beside what it works on: 2 GiB, or an eighth of what is allowed."""
+    """The most that a process keeps beside what it works on: 1 GiB, or an eighth of what is allowed."""
     return min(_MOST_KEPT, allowed_memory(root) // 8)
 
 

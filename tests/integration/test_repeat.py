@@ -257,6 +257,22 @@ def test_a_crash_that_is_tried_again_keeps_nothing(project: Project) -> None:
         )
 
 
+def test_a_baseline_that_cannot_run_here_is_not_tried_again(project: Project) -> None:
+    """As numpy, which has no bf16."""
+    project.change("import Kernel,", "import Baseline, Kernel,")
+    project.change(
+        'Tensor("x", (N,)), Tensor("y", (N,), output=True)',
+        'Tensor("x", (N,), "bf16"), Tensor("y", (N,), "bf16", output=True)',
+    )
+    project.change(
+        "    flops=N,", '    baselines=(Baseline("numpy", "numpy", lambda np, call: lambda: None),),\n    flops=N,'
+    )
+    said = built(project)
+    assert "baseline:numpy is not run: numpy cannot be used here" in said
+    assert "will do some of the work again" not in said
+    assert TAKEN in built(project)
+
+
 def test_through_cmake_nothing_is_tuned_and_the_library_works(project: Project) -> None:
     lists = project.folder / "CMakeLists.txt"
     text = lists.read_text().replace("TEMPLATES templates", "TEMPLATES templates DATABASE tuning")

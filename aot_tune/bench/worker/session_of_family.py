@@ -167,12 +167,15 @@ class WorkerSession(ABC, Generic[State, Ready]):
 
     def _warm(self, keys: Sequence[str]) -> None:
         """Make all buffers of some problems. Release those of other problems that were used longest ago."""
-        new = [self._named[k] for k in keys if not self._state(k).bytes]
-        self._make_room(
-            keys, _COPIES * sum(self._operator(w.operator_folder).tensor_bytes(w.check.problem) for w in new)
-        )
+        self._make_room_for(keys)
         for key in keys:
             self._fill(self._state(key))
+
+    def _make_room_for(self, keys: Sequence[str]) -> None:
+        """Release buffers of other problems, so that there is room for those of these."""
+        new = [self._named[k] for k in keys if not self._state(k).bytes]
+        coming = sum(self._operator(w.operator_folder).tensor_bytes(w.check.problem) for w in new)
+        self._make_room(keys, _COPIES * coming)
 
     def _collect(self) -> None:
         """Free what is in cycles. This is between problems: nothing is timed."""
@@ -253,10 +256,12 @@ class WorkerSession(ABC, Generic[State, Ready]):
         return _timed(lambda: self._surveyed(self._loaded[request.handle], self._state(request.key), request))
 
     def _baseline(self, request: messages.PrepareBaseline, _emit: Emit) -> messages.Reply:
+        self._make_room_for([request.key])
         try:
             prepared = self._baselines[request.handle] = self._prepare_baseline(request)
         except UnusableError as error:
             return messages.Empty(reason=str(error))
+        self._collect()
         return messages.Checked(status="ok", error=prepared.error, reason=prepared.note)
 
     def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:

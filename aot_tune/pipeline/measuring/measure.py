@@ -357,18 +357,21 @@ class Measurer:
         self, one: _OneProblem, entries: Sequence[Entry], *, peek: bool = False
     ) -> list[Measurement] | None:
         subjects = [(e.candidate.id, e.code) for e in entries] + [(f"{BASELINE}{n}", "") for n in one.baselines()]
-        return one.store.find_race(subjects, one.problem, peek=peek)
+        known = one.store.find_race(subjects, one.problem, peek=peek)
+        return None if known is None else [m for m in known if not (is_baseline(m.candidate) and m.status == "skipped")]
 
     def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:
         known = self._known_race(one, entries)
         if known is not None:
             self.reused += len(known)
             return known
-        entrants = [self._lazy.entrant(e) for e in entries]
-        raced = self._lazy.get().race(one.prepared(), entrants)
+        entrants, bench = [self._lazy.entrant(e) for e in entries], self._lazy.get()
+        raced = bench.race(one.prepared(), entrants)
         self.measured += len(raced)
         if all(m.lasting and m.status != "skipped" for m in raced):
-            one.store.put_race(raced)
+            names = {f"{BASELINE}{n}" for n in one.baselines()} - {m.candidate for m in raced}
+            unable = [bench.measurement(one.prepared(), n, "", status="skipped") for n in sorted(names)]
+            one.store.put_race([*raced, *unable])  # a baseline that cannot run here is not tried again
         return raced
 
 

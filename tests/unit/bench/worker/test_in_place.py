@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +18,7 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import EXACT, read_truth, write_truth
 from aot_tune.spec import IntegerSums, Kernel, Operator, Tensor, dims, problem
+from aot_tune.support.processes import resident_bytes
 
 SMALL = problem(R=13, D=37)
 PADDED = problem(R=13, D=37, strides={"state": (40, 1), "x": (41, 1), "out": (41, 1)})
@@ -146,6 +148,21 @@ def test_baselines_work_in_place_and_are_timed_so(tmp_path: Path, family: str, c
         assert timed.samples[0] > 0
     wrong = bed.ask(messages.PrepareBaseline(handle="two", key=key, name="twice"))
     assert "got" in wrong.reason
+
+
+def test_what_a_baseline_was_handed_is_released_for_the_next_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("aot_tune.bench.worker.cpu.worker_session.kept_memory", lambda: 0)
+    bed, held = Bed(tmp_path, "cpu", "framework"), list[int]()
+    for rows in range(2048, 2056):
+        key = bed.name(problem(R=rows, D=2048))
+        assert bed.ask(messages.PrepareBaseline(handle=key, key=key, name="in_place")).status == "ok"
+        bed.ask(messages.Unload(handle=key))
+        held.append(resident_bytes(os.getpid()))
+    each = rows * 2048 * 4  # bytes of a tensor; a problem takes ten
+    assert held[-1] - held[1] < 6 * 2 * each
 
 
 M, N, K = dims("M N K")
