@@ -93,6 +93,10 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
         measured = {m.candidate for m in self.measurements if m.status == "ok"}
         return sorted({c.candidate.target for c in self.candidates if c.id in measured})
 
+    def was_made_on(self, device: Device, policy: str) -> bool:
+        """Whether it is of this very device, under the policy with this digest."""
+        return (self.device.digest, self.policy_digest) == (device.digest, policy)
+
     def candidate(self, name: str) -> CandidateRecord | None:
         """The candidate of that id."""
         return next((c for c in self.candidates if c.id == name), None)

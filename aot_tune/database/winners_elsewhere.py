@@ -25,7 +25,7 @@ def winners_elsewhere(
     policy, it must be measured again, and says best where to begin.
     """
     near = nearest_databases(databases, operator.name, device)
-    if any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in near):
+    if any(d.was_made_on(device, policy) for d in near):
         return []
     lists = [_winners(d, kernel) for d in near]
     turns = [config for place in range(max(map(len, lists), default=0)) for row in lists for config in row[place:][:1]]

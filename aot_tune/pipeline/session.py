@@ -214,7 +214,7 @@ class Session:
     def is_recorded(self, device: Device) -> bool:
         """Whether there is a committed record of this very device and policy. Then `auto` uses its measurements."""
         policy = self.policy_of(device.family).digest
-        return any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in self.databases)
+        return any(d.was_made_on(device, policy) for d in self.databases)
 
     def _known(self, device: Device) -> list[OperatorDatabase]:
         """The records that say where a device's search begins. AOT_TUNE_DEVICE may name those of other devices."""

@@ -87,6 +87,7 @@ def test_a_winner_that_does_not_compile_or_is_wrong_here_is_told_and_replaced(pr
     whole = loop.read_text()
     loop.write_text("{% if TIMES == 1 %}#error no such instruction\n{% endif %}" + whole)
     said, _ = built(project)
+    assert re.search(r"twice: \d of them are of another version of their kernel, and race as they are now", said)
     assert "the record does not hold here on 'N=20000': its winner does not compile" in said
     assert "TIMES=4" in said
     loop.write_text(whole.replace('"2 * "', '("3 * " if TIMES == 1 else "2 * ")'))

@@ -235,8 +235,8 @@ def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
     operator = evidence.operator
     policy, contract = session.policy_of(device.family).digest, operator_digest(operator)
     for database in session.databases if session.options.mode != "tune" else ():
-        identity = database.operator, database.device.digest, database.policy_digest, database.contract
-        if identity == (operator.name, device.digest, policy, contract):
+        own = database.was_made_on(device, policy)
+        if own and (database.operator, database.contract) == (operator.name, contract):
             codes = {c.id: c.code for c in database.candidates}
             same = {name for name, e in evidence.entries.items() if e.code and e.code == codes.get(name)}
             for shape in database.survey:

@@ -43,7 +43,8 @@ class Opening:
     """What one operator begins with on a target.
 
     `record` is the slug of the like device. `first` has the candidate that won there, by problem id. `outrun` are the
-    problems on which it was slower than a baseline there. `gone` are recorded winners that this tree lacks, with why.
+    problems on which it was slower than a baseline there. `gone` are recorded candidates that this tree lacks, with
+    why. So many others have `changed`: their source is not the recorded one.
     """
 
     record: str
@@ -51,6 +52,7 @@ class Opening:
     first: Mapping[str, str]
     outrun: frozenset[str]
     gone: Mapping[str, str]
+    changed: int = 0
 
 
 class Openings:
@@ -98,6 +100,8 @@ class Openings:
             f"{name}: begins with the record of {opening.record}: it names winners of {named} of {count} problems, "
             f"the races here agree on {named - sum(p in opening.first for p in why)}; {len(searched)} are searched"
         )
+        if opening.changed:
+            line(f"{name}: {opening.changed} of them are of another version of their kernel, and race as they are now")
         for reason, number in Counter(opening.gone.values()).items():
             line(f"{name}: {number} recorded candidates are not raced: {reason}")
         told = [(p, reason) for p, reason in why.items() if p in opening.first]
@@ -152,6 +156,7 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
     outrun: set[str] = set()
     gone: dict[str, str] = {}
     records: list[str] = []
+    changed: set[str] = set()
     for database, name in _in_turn(near, target):
         rows, behind = recorded_rows(database, name, workload)
         rows = {p: row for p, row in rows.items() if p not in first}
@@ -164,7 +169,10 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
             models = like_winners(session, operator, target, rows, candidates, near=_NEAR_ELSEWHERE, each=0)
         plain = models.keys() - candidates.keys() if name == target.name else set[str]()
         made = _rendered(session, operator, models, gone, plain)
+        sources = {c.id: c.source for c in database.candidates}
         for entry in made:
+            if entry.rendered.digest != sources.get(entry.candidate.id, entry.rendered.digest):
+                changed.add(entry.candidate.id)
             entries.setdefault(entry.candidate.id, entry).may_serve_too(entry.only)
         for problem, row in rows.items():
             able = [e.candidate.id for e in made if e.only is None or problem in e.only]
@@ -175,7 +183,7 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
     if not entries and not gone:
         return None
     records = records or [d.device.slug for d in near[:1]]
-    return Opening(" and ".join(records), tuple(entries.values()), first, frozenset(outrun), gone)
+    return Opening(" and ".join(records), tuple(entries.values()), first, frozenset(outrun), gone, changed=len(changed))
 
 
 def _holds_here(
@@ -183,7 +191,7 @@ def _holds_here(
 ) -> bool:
     """Whether a record is of this very device, policy, operator and toolchain, so that its times count as they are."""
     policy = session.policy_of(device.family).digest
-    if (database.device.digest, database.policy_digest) != (device.digest, policy):
+    if not database.was_made_on(device, policy):
         return False
     backends = {c.candidate.backend for c in database.candidates if c.candidate.target == target.name}
     whole, on_device = toolchains_alike(session, database)
