@@ -172,7 +172,7 @@ def unchecked(operators: Iterable[Operator]) -> list[str]:
 
 def _large_checks(operator: Operator, kernel: Kernel, most: int) -> tuple[int, int]:
     """As `large_checks`, for the config with the most derived checks, because guards may depend on parameters."""
-    sets = guard_sets(kernel, kernel.requires)
+    sets = guard_sets(kernel)
     return max((large_checks(operator, guards, most) for guards in sets), key=lambda counts: counts[1])
 
 

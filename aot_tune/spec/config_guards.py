@@ -41,8 +41,15 @@ def with_config(kernel: Kernel, expr: Expr, config: Config) -> Expr:
     return expr.substitute(known)
 
 
-def guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
-    """The different sets of conditions that a kernel's configs have."""
+def guard_sets(kernel: Kernel, *, worthwhile: bool = False) -> list[tuple[Expr, ...]]:
+    """The different sets of what a kernel's configs require of calls; with `worthwhile`, also of problems."""
+    if worthwhile not in kernel.guards:
+        stated = (*kernel.requires, *kernel.worthwhile) if worthwhile else kernel.requires
+        kernel.guards[worthwhile] = _guard_sets(kernel, stated)
+    return kernel.guards[worthwhile]
+
+
+def _guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
     names = {f.removeprefix(_PREFIX) for e in stated for f in e.facts() if f.startswith(_PREFIX)}
     if not names:
         return [stated]
@@ -56,8 +63,7 @@ def guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ...
 
 def may_serve(kernel: Kernel, facts: Facts, *, worthwhile: bool = False) -> bool:
     """Whether some config of a kernel serves a call; with `worthwhile`, whether it is also worth trying on it."""
-    stated = (*kernel.requires, *kernel.worthwhile) if worthwhile else kernel.requires
-    return any(all_of(guards, facts) for guards in guard_sets(kernel, stated))
+    return any(all_of(guards, facts) for guards in guard_sets(kernel, worthwhile=worthwhile))
 
 
 def check_guard_parameters(kernel: Kernel) -> None:

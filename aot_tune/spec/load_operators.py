@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import importlib.util
@@ -148,6 +149,10 @@ def _remedy(error: BaseException) -> str:
 
 def _with_files(operator: Operator, folder: Path) -> Operator:
     """The operator with its folder, and with the digests of the files that values come from."""
+    if not any(isinstance(t.values, FromFile) for t in operator.tensors):
+        placed = copy.copy(operator)  # checked when it was made, which takes long for a large workload
+        object.__setattr__(placed, "folder", str(folder.resolve()))
+        return placed
     tensors = list(operator.tensors)
     for number, tensor in enumerate(tensors):
         if isinstance(tensor.values, FromFile):

@@ -83,9 +83,9 @@ def test_some_config_may_serve_a_call() -> None:
     assert not may_serve(one, {**facts, "N": 13})
     assert may_serve(one, {**facts, "M": 0})
     assert not may_serve(one, {**facts, "M": 0}, worthwhile=True)
-    assert [keys(g) for g in guard_sets(one, one.requires)] == [[f"((N % {4 * v}) == 0)"] for v in (1, 4, 8)]
+    assert [keys(g) for g in guard_sets(one)] == [[f"((N % {4 * v}) == 0)"] for v in (1, 4, 8)]
     listed = Kernel("k", "k.j2", listed=({"VEC": 4, "U": 1}, {"VEC": 4, "U": 2}), requires=(N % V == 0,))
-    assert [keys(g) for g in guard_sets(listed, listed.requires)] == [["((N % 4) == 0)"]]
+    assert [keys(g) for g in guard_sets(listed)] == [["((N % 4) == 0)"]]
 
 
 def test_a_kernel_that_no_problem_is_for_in_any_config_is_told() -> None:
@@ -112,7 +112,7 @@ def test_a_divisor_of_0_in_some_config_is_told() -> None:
 def test_configs_of_a_triton_function_are_known_when_it_is_read() -> None:
     function = TritonFunction("scale.py:scale", {}, grid=(1,))
     one = Kernel("k", backend="triton", triton=function, requires=(N % V == 0, M >= 2))
-    assert [keys(g) for g in guard_sets(one, one.requires)] == [["(M >= 2)"]]
+    assert [keys(g) for g in guard_sets(one)] == [["(M >= 2)"]]
     operator(one)
 
 
