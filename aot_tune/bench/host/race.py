@@ -35,6 +35,8 @@ _SPARED = 3
 """How often a worker's death in a runner's turns may be blamed on others in the worker."""
 _ROUNDS = 6
 """A race on a CPU that is decided after so many rounds ends with one more."""
+_FAR = 20
+"""On a CPU, a baseline that takes so many times as long as the fastest is timed once: five calls may take a minute."""
 _LINGER = 0.3
 """Seconds to wait whether a worker dies of what the one entry in it left running."""
 
@@ -232,6 +234,7 @@ class Race:
         order = random.Random(f"{self._policy.seed} {self._prepared.key}")
         for runner in runners:
             self._size(runner)
+        runners = self._near(runners)
         running = [r for r in runners if r.status == "ok"]
         turn = sum(map(self._turn_ns, running), 0.0)
         self._look()
@@ -245,6 +248,12 @@ class Race:
             if last:
                 break
         self._repeat(runners, order)
+
+    def _near(self, runners: Sequence[Runner]) -> list[Runner]:
+        """Those whose times more rounds may tell apart. Others keep the one sample by which they were sized."""
+        known = [r.samples[0] for r in runners if r.samples and r.status == "ok"]
+        most = _FAR * min(known) if known and self._context.family.on_host else math.inf
+        return [r for r in runners if r.entry is not None or not r.samples or r.samples[0] <= most]
 
     def _is_decided(self, runners: Sequence[Runner]) -> bool:
         """Whether a CPU's race can end early. A GPU's rounds take little time beside its start."""

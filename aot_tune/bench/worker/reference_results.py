@@ -58,6 +58,8 @@ __all__ = [
 SAMPLE = 4096
 """How many errors are a fair sample."""
 _DRAWS = 24
+_DRAWN = 16 << 20
+"""Bytes of inputs and outputs that are drawn for the sake of a fair sample, beyond the first draw."""
 _BLOCK = 1 << 18
 
 
@@ -144,7 +146,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     operator = operator.concrete(check.problem.dtypes)
     with np.errstate(all="ignore"):
         draws = [_results(operator, check, seed)]
-        draws += [_results(operator, check, seed + n) for n in range(1, _draws(draws[0].exact, check))]
+        draws += [_results(operator, check, seed + n) for n in range(1, _draws(operator, draws[0].exact, check))]
     partial = new_partial(folder)
     index: dict[str, Any] = {}
     for tensor in (t for t in operator.outputs if operator.is_present(check.problem, t)):
@@ -332,9 +334,12 @@ def _check_sums(
         refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))
 
 
-def _draws(exact: Mapping[str, NDArray[Any]], check: Check) -> int:
+def _draws(operator: Operator, exact: Mapping[str, NDArray[Any]], check: Check) -> int:
     least = min((v.size for v in exact.values()), default=SAMPLE)
-    return 1 if check.special or check.integers or least == 0 else min(_DRAWS, -(-SAMPLE // least))
+    if check.special or check.integers or least == 0:
+        return 1
+    affordable = 1 + _DRAWN // max(operator.compulsory_bytes(check.problem), 1)
+    return min(_DRAWS, -(-SAMPLE // least), affordable)
 
 
 def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:

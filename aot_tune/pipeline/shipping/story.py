@@ -153,8 +153,8 @@ def paired_ratio(winner: Measurement, baselines: Sequence[Measurement]) -> tuple
     fastest = min(timed, key=lambda b: (b.ns, b.candidate), default=None)
     if fastest is None or not winner.final or not fastest.final or winner.race != fastest.race:
         return None
-    if not all((*winner.final, *fastest.final)):  # too short for the clock
-        return None
+    if not all((*winner.final, *fastest.final)) or len(winner.final) != len(fastest.final):
+        return None  # too short for the clock, or so far behind that it was timed once
     gain, error = paired_gain(fastest.final, winner.final)
     return 1 / (1 - gain), error / (1 - gain) ** 2
 
