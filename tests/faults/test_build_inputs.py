@@ -53,17 +53,9 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         operator('Tensor("x", (N,))', 'Tensor("x", (N,), "f23")'),
         ["operator.py", "tensor 'x'", "'f23'", "did you mean 'f32'"],
     ),
-    "dim that nothing binds": (
-        operator('dims=("N",)', 'dims=("N", "K")'),
-        ["operator.py", "operator 'twice'", "dim 'K'", "fix:"],
-    ),
     "dim that is used but not declared": (
         operator("flops=N,", 'flops=dims("Q")[0],'),
         ["operator.py", "flops", "'Q'", "not bound"],
-    ),
-    "problem without a dim": (
-        operator("problem(N=20000)", "problem(M=1000)"),
-        ["operator.py", "dim 'N' is not bound"],
     ),
     "duplicate kernel": (
         operator(
@@ -77,20 +69,10 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         operator('parameter("UNROLL") == 1', 'parameter("UNROLL") == 0'),
         ["operator 'twice': kernel 'loop': its constraints leave no config", "fix: loosen a constraint"],
     ),
-    "a constraint on an unknown parameter": (
-        operator('parameter("UNROLL") ==', 'parameter("UNROL") =='),
-        ["kernel 'loop'", "UNROL", "did you mean", "UNROLL"],
-    ),
     "template above its root": (
         operator(LOOP_PATH, '"../outside.cpp.j2"'),
         ["operator.py", "'../outside.cpp.j2'", "fix:"],
     ),
-    "template with .. inside": (
-        operator(LOOP_PATH, '"twice/../../o.cpp.j2"'),
-        ["operator.py", "'twice/../../o.cpp.j2'"],
-    ),
-    "absolute template": (operator(LOOP_PATH, '"/etc/passwd"'), ["operator.py", "'/etc/passwd'", "fix:"]),
-    "template with a line break": (operator(LOOP_PATH, r'"twice/loop\ncpp"'), ["operator.py", r"loop\ncpp"]),
     "template with NUL": (operator(LOOP_PATH, r'"twice/loop\0.j2"'), ["operator.py", r"loop\x00.j2"]),
     "template that is not there": (
         operator(LOOP_PATH, '"twice/lop.cpp.j2"'),
@@ -102,7 +84,6 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         ["twice/loop.cpp.j2:2", "../secret"],
     ),
     "undefined name": (template("{{ TIMES }}", "{{ TIMS }}"), ["twice/loop.cpp.j2:5", "'TIMS' is undefined", "TIMES"]),
-    "unknown tensor": (template('store("y"', 'store("z"'), ["twice/loop.cpp.j2:8", "'z'", "fix:"]),
     "unknown dim": (template('dim("N")', 'dim("M")'), ["twice/loop.cpp.j2:7", "dim('M')"]),
     "bad unroll": (template("unroll(UNROLL)", "unroll('4; x')"), ["twice/loop.cpp.j2:6", "unroll('4; x')"]),
     "syntax error in a template": (template("{{ TIMES }}", "{{ TIMES"), ["twice/loop.cpp.j2:"]),
@@ -114,15 +95,11 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         operator("(1, 4, 16, 64, 256)", "('1);system(\"x\")', 8)"),
         ["operator.py", "parameter 'TIMES'", "system", "identifier"],
     ),
-    "value with a semicolon": (operator("(1, 4, 16, 64, 256)", "('a;b',)"), ["parameter 'TIMES'", "a;b"]),
-    "value with quotes": (operator("(1, 4, 16, 64, 256)", "('\"',)"), ["parameter 'TIMES'", "identifier"]),
-    "value that is long": (operator("(1, 4, 16, 64, 256)", "('a' * 10000,)"), ["parameter 'TIMES'", "aaaa"]),
     "value that is no number": (operator("(1, 4, 16, 64, 256)", "(float('nan'),)"), ["parameter 'TIMES'", "nan"]),
     "name that is C": (operator('name="twice"', 'name="twice(); int x"'), ["operator.py", "twice(); int x", "letters"]),
     "name of another folder": (operator('name="twice"', 'name="thrice"'), ["operator.py", "'twice'"]),
-    "keyword as a tensor": (operator('Tensor("x"', 'Tensor("while"'), ["operator.py", "'while'", "reserved"]),
+    "problem of the wrong sign": (operator("N=20000", "N=-20000"), ["operator.py", "N=-20000"]),
     "operator.py that fails": (operator("flops=N,", "flops=1 / 0,"), ["operator.py", "ZeroDivisionError"]),
-    "operator.py that is not Python": (operator("flops=N,", "flops=,"), ["operator.py", "SyntaxError"]),
     "unknown backend": (
         operator('"twice/loop.cpp.j2",', '"twice/loop.cpp.j2", backend="cxy",'),
         ["operator 'twice': kernel 'loop': there is no backend 'cxy'", "did you mean 'cxx'"],
@@ -131,7 +108,6 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         unknown_fact,
         ["operator 'twice': kernel 'loop': 'target.vectorbytes' is used but not bound", "'target.vector_bytes'"],
     ),
-    "problem of the wrong sign": (operator("N=20000", "N=-20000"), ["operator.py", "N=-20000"]),
     "unknown predicate": (operator('stride("y", 0) == 1', 'stride("z", 0) == 1'), ["operator.py", "stride.z.0"]),
 }
 
@@ -168,16 +144,7 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
         ["'cpu-x86-64-v9'", "did you mean", "'cpu-x86-64-v4'"],
     ),
     "unknown family": ("AOT_TUNE_TARGETS=gpu", ["'gpu'", "fix: did you mean 'cuda'"]),
-    "unknown target among known ones": ("AOT_TUNE_TARGETS=native;cqu-x86-64-v3", ["'cqu-x86-64-v3'", "did you mean"]),
-    "commas between targets": ("AOT_TUNE_TARGETS=native,cuda-sm_90a", ["has a comma", "'native;cuda-sm_90a'"]),
-    "budget that is no number": ("AOT_TUNE_BUDGET=5min", ["AOT_TUNE_BUDGET='5min'", "seconds", "AOT_TUNE_BUDGET=300"]),
-    "negative budget": ("AOT_TUNE_BUDGET=-3", ["AOT_TUNE_BUDGET='-3'"]),
-    "budget without end": ("AOT_TUNE_BUDGET=inf", ["AOT_TUNE_BUDGET='inf'"]),
-    "unknown effort": ("AOT_TUNE_EFFORT=quik", ["'quik'", "did you mean 'quick'"]),
-    "unknown cache mode": ("AOT_TUNE_CACHE=onn", ["AOT_TUNE_CACHE='onn'"]),
     "relative cache": ("AOT_TUNE_CACHE_DIR=some/where", ["AOT_TUNE_CACHE_DIR='some/where'", "absolute"]),
-    "jobs that are no number": ("AOT_TUNE_JOBS=many", ["AOT_TUNE_JOBS='many'"]),
-    "no threads": ("AOT_TUNE_THREADS=0", ["AOT_TUNE_THREADS='0'"]),
     "unknown option": ("AOT_TUNE_MOD=tune", ["AOT_TUNE_MOD", "did you mean 'AOT_TUNE_MODE'"]),
     "filter that matches nothing": ("AOT_TUNE_FILTER=gem/*", ["AOT_TUNE_FILTER", "gem/*"]),
     "filter without kernels": ("AOT_TUNE_FILTER=twice", ["AOT_TUNE_FILTER='twice'", "did you mean 'twice/*'"]),
@@ -265,43 +232,30 @@ def test_cmake_shows_the_whole_message(project: Project) -> None:
     assert "fix: did you mean 'TIMES'" in said
 
 
-def test_cmake_options(project: Project) -> None:
-    assert "did you mean 'generic'" in " ".join(project.cmake("-DAOT_TUNE_MODE=genric", status=1).split())
-    assert "AOT_TUNE_BUDGET='soon'" in project.cmake("-DAOT_TUNE_MODE=auto", "-DAOT_TUNE_BUDGET=soon", status=1)
-    said = project.cmake("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_MODDE=generic", status=1)
-    assert "unknown option AOT_TUNE_MODDE" in said
-    assert "did you mean 'AOT_TUNE_MODE'" in " ".join(said.split())
-    project.cmake("-UAOT_TUNE_MODDE")
-    said = project.cmake("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_TARGETS=cpu-x86-64-v2;cpu-x86-64-v3")
+def test_cmake_options_and_arguments(project: Project) -> None:
+    for options, words in (
+        (("-DAOT_TUNE_MODE=genric",), "did you mean 'generic'"),
+        (("-DAOT_TUNE_MODE=auto", "-DAOT_TUNE_BUDGET=soon"), "AOT_TUNE_BUDGET='soon'"),
+        (("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_MODDE=generic"), "unknown option AOT_TUNE_MODDE"),
+    ):
+        assert words in " ".join(project.cmake(*options, status=1).split())
+    said = project.cmake("-UAOT_TUNE_MODDE", "-DAOT_TUNE_TARGETS=cpu-x86-64-v2;cpu-x86-64-v3")
     assert "targets cpu-x86-64-v2, cpu-x86-64-v3" in said
-    said = project.cmake("-DAOT_TUNE_TARGTS=cpu-x86-64-v2;cpu-x86-64-v3", status=1)
-    assert "unknown option AOT_TUNE_TARGTS" in said
-    assert project.compiler.candidates() == 0
-
-
-def test_targets_among_the_cmake_arguments_are_a_list(tmp_path: Path) -> None:
-    said = Project.make(tmp_path / "p", arguments="TARGETS cpu-x86-64-v2 cpu-x86-64-v3").cmake()
-    assert "targets cpu-x86-64-v2, cpu-x86-64-v3" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+    lists = project.folder / "CMakeLists.txt"
+    text = lists.read_text()
+    for arguments, words in (
         ("DATABSE x", "DATABSE' is not a folder"),  # what follows TEMPLATES is one of them
         ("DATABASE x y", "unknown argument 'y'"),
         ("OPERATORS twise", "did you mean 'twice'"),
         ("PREFIX 9lives", "'9lives'"),
-    ],
-)
-def test_cmake_arguments(tmp_path: Path, arguments: str, words: str) -> None:
-    project = Project.make(tmp_path / "p", arguments=arguments)
-    assert words in " ".join(project.cmake(status=1).split())
-
-
-def test_cmake_target_name(project: Project) -> None:
-    lists = project.folder / "CMakeLists.txt"
-    lists.write_text(lists.read_text().replace("aot_tune_add_library(tiny", "aot_tune_add_library(ti-ny"))
+    ):
+        lists.write_text(text.replace(" templates ", f" templates {arguments} "))
+        assert words in " ".join(project.cmake(status=1).split())
+    lists.write_text(text.replace("aot_tune_add_library(tiny", "aot_tune_add_library(ti-ny"))
     assert "not an identifier" in " ".join(project.cmake(status=1).split())
+    lists.write_text(text.replace(" templates ", " templates TARGETS cpu-x86-64-v3 cpu-x86-64-v2 "))
+    assert "targets cpu-x86-64-v3, cpu-x86-64-v2" in project.cmake("-UAOT_TUNE_TARGETS")
+    assert project.compiler.candidates() == 0
 
 
 def test_configure_tells_all_mistakes_of_all_declarations(project: Project) -> None:

@@ -7,21 +7,20 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from environments import ROOT, make_read_only, obeying_modes, run, tree_digest
+from environments import make_read_only, obeying_modes, run, tree_digest
 from project import Project
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project that has been built in an ordinary environment."""
-    project = Project.make(tmp_path_factory.mktemp("plain") / "project")
-    project.configure()
-    project.build()
-    return project
+@pytest.fixture
+def anew(tuned: Project) -> Project:
+    """The project whose candidates are compiled, with a problem that is to be measured."""
+    tuned.change("N=60000", "N=60001")
+    return tuned
 
 
 ODD = {
@@ -42,63 +41,51 @@ ODD = {
 }
 
 
-def test_odd_environments_change_nothing(plain: Project, tmp_path: Path) -> None:
+def test_odd_environments_change_nothing(tuned: Project, tmp_path: Path) -> None:
     """Nothing is compiled or measured again, and the library is the same to the byte."""
-    plain.compiler.clear()
     build = str(tmp_path / "build")
-    plain.configure(build=build, **ODD)
-    said = plain.build(build, **ODD)
+    tuned.configure(build=build, **ODD)
+    said = tuned.build(build, **ODD)
     assert " 0 measurements made" in said
-    assert plain.compiler.candidates() == 0
-    assert (tmp_path / "build" / "variants.a").read_bytes() == (plain.folder / "build" / "variants.a").read_bytes()
+    assert tuned.compiler.candidates() == 0
+    assert (tmp_path / "build" / "variants.a").read_bytes() == (tuned.folder / "build" / "variants.a").read_bytes()
+    assert not [p for p in tuned.folder.rglob("*") if p.name == "__pycache__"]
 
 
-def test_without_a_home_there_is_no_cache_and_it_is_said(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
+def test_without_a_home_or_with_one_that_takes_nothing_there_is_no_cache_and_it_is_said(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project", AOT_TUNE_MODE="generic")
     project.env.pop("AOT_TUNE_CACHE_DIR")
     env = {k: v for k, v in project.environment().items() if k not in ("HOME", "XDG_CACHE_HOME")}
     project.configure()
-    directory = project.folder / "build"
-    said = run(project.command("build", "--directory", directory), env=env)
+    said = run(project.command("build", "--directory", project.folder / "build"), env=env)
     assert "cache disabled: neither AOT_TUNE_CACHE_DIR, XDG_CACHE_HOME nor HOME is set" in said
     assert project.manifest()["operators"]
-
-
-def test_a_home_that_cannot_be_written_to_is_a_warning(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
-    project.env.pop("AOT_TUNE_CACHE_DIR")
     home = tmp_path / "home"
     home.mkdir()
     home.chmod(0o555)
-    project.configure(wrap=True, HOME=str(home), XDG_CACHE_HOME="")
-    said = project.build(wrap=True, HOME=str(home), XDG_CACHE_HOME="")
+    project.configure(wrap=True, build="again", HOME=str(home), XDG_CACHE_HOME="")
+    said = project.build("again", wrap=True, HOME=str(home), XDG_CACHE_HOME="")
     assert said.count("cache disabled") == 1
     assert str(home) in said
-    assert project.manifest()["operators"]
+    assert project.manifest("again")["operators"]
 
 
-@pytest.mark.parametrize(
-    ("locale", "name"),
-    [
-        ("C", "π"),
-        ("C", "quote ' and (more)/" + "x" * 120 + "/" + "y" * 120),  # of what is ASCII the locale changes nothing
-    ],
-)
-def test_paths(tmp_path: Path, locale: str, name: str) -> None:
-    project = Project.make(tmp_path / name, arguments="MODULE ops", AOT_TUNE_MODE="generic")
-    project.cmake(LC_ALL=locale)
-    project.make_all(LC_ALL=locale)
+def test_paths(tmp_path: Path) -> None:
+    folder = tmp_path / "π quote ' and (more)" / ("x" * 120) / ("y" * 120)
+    project = Project.make(folder, arguments="MODULE ops", AOT_TUNE_MODE="generic")
+    project.cmake(LC_ALL="C")
+    project.make_all(LC_ALL="C")
     assert (project.folder / "cmake" / "libtiny.so").is_file()
     code = "import numpy as np, ops; print(ops.twice(np.ones(2, 'f4')))"
-    assert (
-        run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(project.folder / "cmake")})
-        == "[2. 2.]\n"
-    )
+    path = {**os.environ, "PYTHONPATH": str(project.folder / "cmake")}
+    assert run([sys.executable, "-c", code], env=path) == "[2. 2.]\n"
 
 
-def test_a_tuned_build_in_an_odd_path(tmp_path: Path) -> None:
+def test_a_tuned_build_in_an_odd_path(tuned_once: Any, tmp_path: Path) -> None:
     """Workers, caches and compilers see the path too."""
-    project = Project.make(tmp_path / "sp ace π 'x")
+    project = tuned_once.copied(tmp_path / "sp ace π 'x")
+    project.change('"2 * " ~', '"2.0f * " ~', "loop.cpp.j2")
+    project.change("(1, 4, 16, 64, 256)", "(1,)")
     project.cmake()
     assert "measurements made" in project.make_all()
 
@@ -112,10 +99,12 @@ def test_what_cmake_cannot_write_down_is_an_error_that_says_so(tmp_path: Path, n
     assert "fix: move the folder" in said
 
 
-def test_a_read_only_source_tree(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project", AOT_TUNE_CACHE_DIR=str(tmp_path / "cache"))
-    shutil.move(project.folder / "compiler", tmp_path / "compiler")
-    project.env["CXX"] = shutil.which("g++") or "g++"
+def test_a_read_only_source_tree(anew: Project, tmp_path: Path) -> None:
+    project = anew
+    for name in ("compiler", "cache"):
+        shutil.move(project.folder / name, tmp_path / name)
+    project.env |= {"CXX": shutil.which("g++") or "g++", "AOT_TUNE_CACHE_DIR": str(tmp_path / "cache")}
+    project.change("(1, 4, 16, 64, 256)", "(1,)")
     make_read_only(project.folder)
     before = tree_digest(project.folder)
     build = tmp_path / "build"
@@ -126,28 +115,16 @@ def test_a_read_only_source_tree(tmp_path: Path) -> None:
     assert tree_digest(project.folder) == before
 
 
-def test_nothing_is_written_to_the_project_itself(plain: Project) -> None:
-    assert not [p for p in plain.folder.rglob("*") if p.name in ("__pycache__", "tuning")]
-    ignored = subprocess.run(
-        ["git", "status", "--porcelain", "--ignored", "aot_tune", "templates"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ".so" not in ignored.stdout
-
-
-def test_no_network(plain: Project, tmp_path: Path) -> None:
+def test_no_network(anew: Project) -> None:
     if subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no network namespace can be made here")
-    build = tmp_path / "build"
-    argv = ["unshare", "-rn", *plain.command("build", "--directory", build)]
-    plain.configure(build=str(build), AOT_TUNE_CACHE_DIR=str(tmp_path / "cache"))
-    said = run(argv, env=plain.environment(AOT_TUNE_CACHE_DIR=str(tmp_path / "cache")))
-    assert "measurements made" in said
-    assert plain.winners(str(build)) == plain.winners()
+    anew.configure()
+    argv = ["unshare", "-rn", *anew.command("build", "--directory", anew.folder / "build")]
+    assert "measurements made" in run(argv, env=anew.environment())
 
 
-def test_one_core_and_few_descriptors(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
+def test_one_core_and_few_descriptors(anew: Project) -> None:
+    project = anew
     limited = ["prlimit", "--nofile=64:64", "taskset", "-c", str(min(os.sched_getaffinity(0)))]
     names = ["--name", "tiny", "--prefix", "tiny", "--header", "tiny.h", "--templates", project.templates]
     folder = ["--directory", project.folder / "build"]
@@ -157,7 +134,7 @@ def test_one_core_and_few_descriptors(tmp_path: Path) -> None:
     assert project.manifest()["operators"]
 
 
-def test_a_temporary_folder_from_which_nothing_is_loaded(tmp_path: Path) -> None:
+def test_a_temporary_folder_from_which_nothing_is_loaded(anew: Project, tmp_path: Path) -> None:
     """One clear error, and nothing that a build with another folder would take for a fault of the candidates."""
     folder = tmp_path / "noexec"
     folder.mkdir()
@@ -165,12 +142,11 @@ def test_a_temporary_folder_from_which_nothing_is_loaded(tmp_path: Path) -> None
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("mounting is not allowed here")
     try:
-        project = Project.make(tmp_path / "project", AOT_TUNE_TARGETS="cpu-x86-64")
-        project.configure(TMPDIR=str(folder))
-        said = project.build(status=1, TMPDIR=str(folder))
+        anew.configure(TMPDIR=str(folder))
+        said = anew.build(status=1, TMPDIR=str(folder))
         assert f"nothing in '{folder}" in said
         assert "set TMPDIR to a folder on another file system" in said
         assert "no candidate survived" not in said
-        project.build()
+        anew.build()
     finally:
         subprocess.run(["umount", str(folder)], check=True)

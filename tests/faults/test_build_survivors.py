@@ -1,13 +1,13 @@
-"""Candidates that all fail: what a build does then, and what it tells."""
+"""Candidates and operators that fail: what a build does then, and what it tells."""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 from environments import run
@@ -16,188 +16,144 @@ from project import Project
 pytestmark = pytest.mark.slow
 
 WAYS = {
-    "compile error": ('{{ store("y"', 'missing(); {{ store("y"', "compile-failed", "missing"),
-    "wrong result": ('"2 * " ~', '"3 * " ~', "wrong-result", "y["),
+    "compile_error": ('{{ store("y"', 'missing(); {{ store("y"', "compile-failed", "missing"),
+    "wrong_result": ('"2 * " ~', '"3 * " ~', "wrong-result", "y["),
     "crash": ("for (int t", "*reinterpret_cast<volatile int*>(0) = 1;\n  for (int t", "crashed", "SIGSEGV"),
-    "exit": ("for (int t", "_exit(0);\n  for (int t", "no-result", ""),
+    "exits": ("for (int t", "_exit(0);\n  for (int t", "no-result", ""),
     "failure": ("return 0;", "return 7;", "failed", "7"),
 }
-
-
-def make(folder: Path, forks: Callable[..., str]) -> Project:
-    made = Project.make(folder / "project")
-    made.runs = forks
-    made.change("problem(N=20000), problem(N=60000)", "problem(N=20000),")
-    made.change("{{ prelude() }}", "#include <unistd.h>\n{{ prelude() }}", "loop.cpp.j2")
-    return made
-
-
-@pytest.fixture
-def project(tmp_path: Path, forks: Callable[..., str]) -> Project:
-    return make(tmp_path, forks)
-
-
-@pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory, forks: Callable[..., str]) -> Callable[[str], tuple[Project, str]]:
-    """A project whose candidates all fail in one way, and what its build said; built once for each way."""
-
-    @functools.cache
-    def failed_in(way: str) -> tuple[Project, str]:
-        project = make(tmp_path_factory.mktemp("failed"), forks)
-        project.change(*WAYS[way][:2], "loop.cpp.j2")
-        project.configure()
-        return project, project.build(status=1)
-
-    return failed_in
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_no_survivor_fails_by_default_with_a_reason_for_each(
-    failed: Callable[[str], tuple[Project, str]], way: str
-) -> None:
-    _, _, status, reason = WAYS[way]
-    project, said = failed(way)
-    end = said[said.index("aot-tune: ") :]
-    assert "operator 'twice' on cpu-x86-64-v" in end
-    assert "no candidate survived" in end
-    assert end.count(f": {status}: ") + end.count(": the same; again: aot-tune try twice ") == 5
-    assert reason in end
-    assert "AOT_TUNE_NO_SURVIVOR=generic" in end
-    assert ("does not end with `return` crashes" in end) == (status == "crashed")
-    assert "Traceback" not in said
-    assert not (project.folder / "build" / "manifest.json").exists()
-
-
-@pytest.mark.parametrize("way", ["compile error", "wrong result"])
-def test_the_command_beside_a_failure_does_it_again(failed: Callable[[str], tuple[Project, str]], way: str) -> None:
-    old, new, status, reason = WAYS[way]
-    project, said = failed(way)
-    commands = re.findall(r"\bagain: aot-tune (.*)$", said, re.MULTILINE)
-    assert len(set(commands)) == 5
-    again = run(project.command(*shlex.split(commands[0])), env=project.environment(), cwd=project.folder, status=1)
-    assert f"status    {status}" in again
-    assert reason in again
-    project.change(new, old, "loop.cpp.j2")
-    again = run(project.command(*shlex.split(commands[0])), env=project.environment(), cwd=project.folder)
-    assert "status    ok" in again
-
-
-def test_the_generic_variant_alone_is_shipped_when_asked_for(project: Project) -> None:
-    project.change(*WAYS["wrong result"][:2], "loop.cpp.j2")
-    project.configure("--option", "AOT_TUNE_NO_SURVIVOR=generic")
-    said = project.build()
-    assert "no candidate survived" in said
-    (variant,) = project.manifest()["operators"][0]["variants"]
-    assert variant["generic"]
-    report = json.loads((project.folder / "build" / "report.json").read_bytes())
-    assert any("no candidate survived" in note for note in report["notes"])
-
-
-@pytest.mark.parametrize(("way", "allowed"), [("compile error", "fail"), ("wrong result", "generic")])
-def test_a_generic_variant_that_fails_always_fails_the_build(project: Project, way: str, allowed: str) -> None:
-    """There would be calls without an answer, or with a wrong one."""
-    old, new, status, _ = WAYS[way]
-    project.change(old, new, "generic.cpp.j2")
-    project.configure("--option", f"AOT_TUNE_NO_SURVIVOR={allowed}")
-    said = project.build(status=1)
-    end = said[said.index("aot-tune: ") :]
-    assert "operator 'twice'" in end
-    assert "generic" in end
-    assert "missing" in end if way == "compile error" else status in end
-    if way == "wrong result":
-        assert re.search(r"To try again: aot-tune try twice generic_\w+ --target cpu-x86-64 --templates templates", end)
-
-
-def test_one_bad_config_costs_only_itself(project: Project) -> None:
-    project.change("{{ prelude() }}", "{% if TIMES == 16 %}#error sixteen\n{% endif %}{{ prelude() }}", "loop.cpp.j2")
-    project.configure()
-    project.build()
-    report = json.loads((project.folder / "build" / "report.json").read_bytes())
-    failures = report["operators"][0]["failures"]
-    assert {f["status"] for f in failures} == {"compile-failed"}
-    assert all("TIMES=16" in f["candidate"] for f in failures)
-    assert "twice/loop.cpp.j2" in failures[0]["reason"]
-    assert any(not v["generic"] for v in project.manifest()["operators"][0]["variants"])
-
-
-def test_a_fast_wrong_candidate_never_wins(project: Project) -> None:
-    """Half of the output is written: the rest would have been left from the candidate before."""
-    project.change("i < {{", "i < ({{", "loop.cpp.j2")
-    project.change('dim("N") }};', 'dim("N") }}) / (TIMES_IS_ONE ? 2 : 1);', "loop.cpp.j2")
-    project.change("#include", "#define TIMES_IS_ONE {{ 1 if TIMES == 1 else 0 }}\n#include", "loop.cpp.j2")
-    project.configure()
-    project.build()
-    report = json.loads((project.folder / "build" / "report.json").read_bytes())
-    assert {f["status"] for f in report["operators"][0]["failures"]} == {"wrong-result"}
-    winners = [v["config"] for v in project.manifest()["operators"][0]["variants"] if not v["generic"]]
-    assert winners
-    assert all(config["TIMES"] != 1 for config in winners)
-
-
+"""Operators of which no candidate survives: a change of the template, the status, and what the reason holds."""
 BROKEN = {
     "compiles_not": ('{{ store("y"', 'missing(); {{ store("y"', "generic.cpp.j2"),
     "generic_wrong": ('"2 * " ~', '"3 * " ~', "generic.cpp.j2"),
     "reference_fails": ("2 * call.x", "2 * call.z", "operator.py"),
-    "survives_not": ("return 0;", "return 7;", "loop.cpp.j2"),
 }
-"""FAULTS.md, row 66: an operator each that fails in a way of its own."""
+"""Operators that fail before their candidates count."""
+SMALL = [
+    ("problem(N=20000), problem(N=60000)", "problem(N=20000),", "operator.py"),
+    ("(1, 4, 16, 64, 256)", "(1, 4)", "operator.py"),
+    ("{{ prelude() }}", "#include <unistd.h>\n{{ prelude() }}", "loop.cpp.j2"),
+]
+
+
+def built(project: Project, *operators: str, option: str = "", status: int = 0) -> str:
+    """What a build of some operators says, in a folder of its own."""
+    arguments = [word for name in operators for word in ("--operator", name)]
+    shutil.rmtree(project.folder / "build", ignore_errors=True)
+    project.configure(*arguments, *(["--option", f"AOT_TUNE_NO_SURVIVOR={option}"] if option else []))
+    return project.build(status=status)
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory, forks: Callable[..., str]) -> tuple[Project, str]:
-    """A project of one good operator and of all those that are broken, and what its build said."""
-    project = make(tmp_path_factory.mktemp("several"), forks)
+def several(tmp_path_factory: pytest.TempPathFactory, tuned_once: Any, forks: Callable[..., str]) -> Project:
+    """A project of one good operator, of one with some bad configs, and of all those that are broken."""
+    project: Project = tuned_once.copied(tmp_path_factory.mktemp("several") / "project")
+    project.runs = forks
+    project.add("good", *SMALL)
+    for name, (old, new, _, _) in WAYS.items():
+        project.add(name, *SMALL, (old, new, "loop.cpp.j2"))
     for name, change in BROKEN.items():
-        project.add(name, change)
-    project.configure()
-    return project, project.build(status=1)
+        project.add(name, *SMALL, change)
+    half = "i < ({{" + ' dim("N") }}) / {{ 2 if TIMES == 1 else 1 }};'
+    bad = "{% if TIMES == 16 %}#error sixteen\n{% endif %}{{ prelude() }}"
+    project.add(
+        "partly", SMALL[0], ("{{ prelude() }}", bad, "loop.cpp.j2"), ('i < {{ dim("N") }};', half, "loop.cpp.j2")
+    )
+    return project
 
 
-def test_row_66_all_operators_that_fail_are_told_at_once(several: tuple[Project, str]) -> None:
-    project, said = several
+@pytest.fixture(scope="module")
+def failed(several: Project) -> str:
+    """What the build of all of them said."""
+    return built(several, status=1)
+
+
+def told(said: str, name: str) -> str:
+    """What is told of one operator at the end."""
     end = said[said.index("aot-tune: ") :]
-    assert "4 of 5 operators cannot be shipped: " + ", ".join(sorted(BROKEN)) in end
+    found = re.search(rf"^ +(?:why: )?{name}: .*\n(?: +  (?:why|fix): .*\n(?: {{9,}}.*\n)*)*", end, re.MULTILINE)
+    assert found, (name, end)
+    return found[0]
+
+
+def test_row_66_all_operators_that_fail_are_told_at_once_with_a_reason_for_each_candidate(
+    several: Project, failed: str
+) -> None:
+    names = ", ".join(sorted([*WAYS, *BROKEN]))
+    assert f"8 of 11 operators cannot be shipped: {names}" in failed
     for name, reason in {
         "compiles_not": "its generic kernel cannot be compiled",
         "generic_wrong": r"its generic kernel fails on 'N=20000'",
         "reference_fails": "'z'",
-        "survives_not": r"no candidate survived\n.*loop TIMES=",
     }.items():
-        told = re.search(rf"^ +(?:why: )?{name}: .*\n(?: +  (?:why|fix): .*\n(?: {{9,}}.*\n)*)*", end, re.MULTILINE)
-        assert told, (name, end)
-        assert re.search(reason, told[0]), told[0]
-    assert "fix: mend them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out" in end
-    assert "Traceback" not in said
-    assert not (project.folder / "build" / "manifest.json").exists()
+        assert re.search(reason, told(failed, name)), failed
+    for way, (_, _, status, reason) in WAYS.items():
+        text = told(failed, way)
+        assert "no candidate survived" in text
+        assert text.count(f": {status}: ") + text.count(f": the same; again: aot-tune try {way} ") == 2, text
+        assert reason in text
+    assert "AOT_TUNE_NO_SURVIVOR=generic" in failed
+    assert "fix: mend them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out" in failed
+    assert "Traceback" not in failed
+    assert not (several.folder / "build" / "manifest.json").exists()
 
 
-def test_row_66_the_good_ones_are_measured_although_others_fail(several: tuple[Project, str]) -> None:
-    """What was measured is known to the next build, which has the others mended."""
-    project, _ = several
-    for name, (old, new, path) in BROKEN.items():
-        file = project.templates / name / path
-        file.write_text(file.read_text().replace(new, old))
-    project.configure(build="mended")
-    said = project.build("mended")
+@pytest.mark.usefixtures("failed")
+def test_one_operator_alone_is_told_with_what_to_do(several: Project) -> None:
+    said = built(several, "crash", status=1)
+    end = said[said.index("aot-tune: ") :]
+    assert "operator 'crash' on cpu-x86-64-v" in end
+    assert "does not end with `return` crashes" in end
+    end = built(several, "generic_wrong", option="generic", status=1)  # there would be wrong answers
+    assert re.search(
+        r"To try again: aot-tune try generic_wrong generic_\w+ --target cpu-x86-64 --templates templates", end
+    )
+    assert "its generic kernel cannot be compiled" in built(several, "compiles_not", option="generic", status=1)
+    assert "its generic kernel fails" in built(several, "generic_wrong", option="leave-out", status=1), "of nothing"
+
+
+@pytest.mark.usefixtures("failed")
+def test_the_generic_variant_alone_is_shipped_when_asked_for(several: Project) -> None:
+    assert "no candidate survived" in built(several, "wrong_result", option="generic")
+    (variant,) = several.manifest()["operators"][0]["variants"]
+    assert variant["generic"]
+    report = json.loads((several.folder / "build" / "report.json").read_bytes())
+    assert any("no candidate survived" in note for note in report["notes"])
+
+
+@pytest.mark.usefixtures("failed")
+def test_row_66_those_that_fail_are_left_out_by_choice_and_a_bad_config_costs_only_itself(several: Project) -> None:
+    said = built(several, option="leave-out")
+    assert f"AOT_TUNE_NO_SURVIVOR=leave-out says: {', '.join(sorted([*WAYS, *BROKEN]))}" in said
+    assert "its generic kernel fails on 'N=20000'" in said
+    made = {o["name"]: o["variants"] for o in several.manifest()["operators"]}
+    assert made.keys() == {"good", "partly", "twice"}
+    again = several.build()
+    assert "LEFT OUT" in again, "what failed is tried again, and told again"
+    winners = [v["config"] for v in made["partly"] if not v["generic"]]
+    assert winners
+    assert all(config["TIMES"] != 1 for config in winners), "half of its output would be of the candidate before"
+    report = json.loads((several.folder / "build" / "report.json").read_bytes())
+    (failures,) = (o["failures"] for o in report["operators"] if o["operator"] == "partly")
+    assert {f["status"] for f in failures} == {"compile-failed", "wrong-result"}
+    (error,) = {f["reason"] for f in failures if "TIMES=16" in f["candidate"]}
+    assert "partly/loop.cpp.j2" in error
+
+
+def test_row_66_what_is_good_was_measured_and_what_failed_is_done_again_by_its_command(
+    several: Project, failed: str
+) -> None:
+    said = built(several, "good")
     known = re.search(r"(\d+) measurements made, (\d+) known from before", said)
     assert known, said
-    assert int(known[2]) >= 6
-    assert {o["name"] for o in project.manifest("mended")["operators"]} == {"twice", *BROKEN}
-
-
-def test_row_66_those_that_fail_are_left_out_by_choice(project: Project) -> None:
-    for name in ("generic_wrong", "reference_fails"):
-        project.add(name, BROKEN[name])
-    project.configure("--option", "AOT_TUNE_NO_SURVIVOR=leave-out")
-    said = project.build()
-    assert "LEFT OUT of the library, as AOT_TUNE_NO_SURVIVOR=leave-out says: generic_wrong, reference_fails" in said
-    assert "its generic kernel fails on 'N=20000'" in said
-    assert [o["name"] for o in project.manifest()["operators"]] == ["twice"]
-    again = project.build()
-    assert "LEFT OUT" in again, "what failed is tried again, and told again"
-
-
-def test_a_library_of_nothing_is_never_built(project: Project) -> None:
-    project.change(*WAYS["wrong result"][:2], "generic.cpp.j2")
-    project.configure("--option", "AOT_TUNE_NO_SURVIVOR=leave-out")
-    assert "its generic kernel fails on 'N=20000'" in project.build(status=1)
+    assert int(known[2]) >= 3
+    old, new, status, reason = WAYS["wrong_result"]
+    commands = set(re.findall(r"\bagain: aot-tune (.* wrong_result .*)$", told(failed, "wrong_result"), re.MULTILINE))
+    assert len(commands) == 2
+    command = several.command(*shlex.split(min(commands)))
+    again = run(command, env=several.environment(), cwd=several.folder, status=1)
+    assert f"status    {status}" in again
+    assert reason in again
+    file = several.templates / "wrong_result" / "loop.cpp.j2"
+    file.write_text(file.read_text().replace(new, old))
+    assert "status    ok" in run(command, env=several.environment(), cwd=several.folder)

@@ -20,7 +20,7 @@ from aot_tune.support.errors import CacheError
 pytestmark = pytest.mark.slow
 
 WHERE = problem(M=16, N=64)
-KILLS = 8  # of the 200 that the design asks for; AOT_TUNE_TEST_KILLS sets more
+KILLS = 4  # of the 200 that the design asks for; AOT_TUNE_TEST_KILLS sets more
 
 
 def shelf(root: Path, **named: bool) -> tuple[MeasurementStore, OperatorStore]:
@@ -54,7 +54,7 @@ def test_cut_at_every_byte(kept) -> None:
 def test_three_flipped_bytes(kept) -> None:
     root, path, _ = kept
     whole, rng = path.read_bytes(), random.Random(5)
-    for _ in range(400):
+    for _ in range(200):
         data = bytearray(whole)
         for at in rng.sample(range(len(data)), 3):
             data[at] ^= rng.randrange(1, 256)
@@ -162,4 +162,4 @@ def test_kill_9_loses_at_most_one_measurement(tmp_path: Path, start_python) -> N
         torn += store.damaged
         assert list((root / "tmp").iterdir()) == []  # opening the store swept what the dead left
     assert torn == 0
-    assert len(list((root / "measurements").glob("*/*.json"))) > 50
+    assert len(list((root / "measurements").glob("*/*.json"))) > 20

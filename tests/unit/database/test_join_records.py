@@ -11,7 +11,7 @@ from places import ROOT
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import OperatorDatabase, SurveyedShape, decode, encode, load_database, without
 from aot_tune.database.database_records import canonical_database
-from aot_tune.database.join_records import join, join_from, other_toolchains
+from aot_tune.database.join_records import join, join_from
 from aot_tune.spec import problem
 from aot_tune.support.errors import DatabaseError
 
@@ -29,19 +29,19 @@ def holds_laws(one: OperatorDatabase, two: OperatorDatabase, three: OperatorData
 
 
 @given(related())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_joining_is_associative_commutative_and_idempotent(records: list[OperatorDatabase]) -> None:
     holds_laws(*records)
 
 
 @given(related(REAL))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_so_is_joining_parts_of_a_committed_record(records: list[OperatorDatabase]) -> None:
     holds_laws(*records)
 
 
 @given(related())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorDatabase]) -> None:
     base, ours, theirs = records
     merged = join_from(base, ours, theirs)
@@ -53,7 +53,7 @@ def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorData
 
 
 @given(databases())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_parts_make_the_whole(whole: OperatorDatabase) -> None:
     parts = [
         msgspec.structs.replace(whole, problems=(), survey=whole.survey[n::2], measurements=whole.measurements[n::2])
@@ -173,12 +173,6 @@ def test_both_changed_a_kernel() -> None:
     assert join_from(base, same, same) == same
 
 
-def test_the_side_that_changed_the_operator_is_named() -> None:
-    base, theirs = a_database(), a_database(contract="changed")
-    with pytest.raises(DatabaseError, match="version of the operator: contract and changed; theirs changed it"):
-        join_from(base, a_database(scale=2.0), theirs)
-
-
 def test_what_one_side_removed_is_gone_unless_the_other_measured_it_anew() -> None:
     base = canonical_database(a_database())
     gone = base.candidates[0].id
@@ -189,10 +183,3 @@ def test_what_one_side_removed_is_gone_unless_the_other_measured_it_anew() -> No
     again = join_from(base, pruned, canonical_database(slower))
     assert gone in {m.candidate for m in join_from(base, base, canonical_database(slower)).measurements}
     assert gone not in {c.id for c in again.candidates}  # its code is as it was, so it stays removed
-
-
-def test_of_two_toolchains_the_later_version_is_named() -> None:
-    one, two = a_database(), a_database()
-    two = msgspec.structs.replace(two, toolchains={"cxx": {"version": "12.10.0"}, "nvcc": {"version": "13"}})
-    assert join(one, two).toolchains == join(two, one).toolchains == two.toolchains
-    assert other_toolchains(one, two) == ["cxx"]

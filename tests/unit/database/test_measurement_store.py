@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Measurement
-from aot_tune.database import MeasurementStore, operator_digest, problem_key
+from aot_tune.database import MeasurementStore, operator_digest
 from aot_tune.spec import Operator, Problem, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operators
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import CacheError
 
 
@@ -30,13 +26,6 @@ def shelf(root: Path | None, mode: str = "rw", **changes: str):
 
 def test_what_is_put_is_found_by_another_process(tmp_path: Path) -> None:
     kept = measured(phases={"load": 0.5}, bitwise=True, error=0.125, reason="é", leak=3, overhead=1.5)
-    shelf(tmp_path).put(kept)
-    assert shelf(tmp_path).find("c1", "o1", kept.problem) == kept
-
-
-@pytest.mark.parametrize("status", ["compile-failed", "crashed", "timeout", "wrong-result", "skipped"])
-def test_failures_are_kept_too(tmp_path: Path, status: str) -> None:
-    kept = measured(status=status, reason="SIGSEGV", screen=())
     shelf(tmp_path).put(kept)
     assert shelf(tmp_path).find("c1", "o1", kept.problem) == kept
 
@@ -77,23 +66,6 @@ def test_every_part_of_the_problem_counts(tmp_path: Path, other: Problem) -> Non
     shelf(tmp_path).put(measured())
     assert shelf(tmp_path).find("c1", "o1", other) is None
     assert shelf(tmp_path).find("c1", "o2", problem(M=16, N=64)) is None
-
-
-@given(
-    dims=st.dictionaries(st.sampled_from("MNKBH"), st.integers(0, 2**40), min_size=1),
-    strides=st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 9), st.integers(0, 9))),
-    attributes=st.dictionaries(st.sampled_from(("x", "y")), st.sampled_from(("none", "gelu"))),
-    rng=st.randoms(use_true_random=False),
-)
-def test_problem_keys_do_not_depend_on_order(
-    dims: dict[str, int], strides: dict[str, tuple[int, int]], attributes: dict[str, str], rng: random.Random
-) -> None:
-    def mixed(mapping: dict) -> dict:  # type: ignore[type-arg]
-        return dict(rng.sample(sorted(mapping.items()), len(mapping)))
-
-    one = Problem(dims=dims, strides=strides, attributes=attributes)
-    two = Problem(dims=mixed(dims), strides=mixed(strides), attributes=mixed(attributes))
-    assert problem_key(one) == problem_key(two)
 
 
 def test_baselines_count_by_version(tmp_path: Path) -> None:
@@ -155,57 +127,18 @@ def test_a_root_that_cannot_be_used(tmp_path: Path, caplog) -> None:
     assert store.root is None
 
 
-def bundled() -> dict[str, Operator]:
-    return {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
-
-
-@pytest.fixture(scope="module")
-def operators() -> dict[str, Operator]:
-    found = bundled()
-    assert found
-    return found
-
-
 def replaced(operator: Operator, **changes: object) -> Operator:
     fields = {n: getattr(operator, n) for n in Operator.__dataclass_fields__ if not n.startswith("_")}
     return Operator(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_contracts_are_stable_and_differ(operators: dict[str, Operator]) -> None:
-    digests = {name: operator_digest(op) for name, op in operators.items()}
-    assert {name: operator_digest(op) for name, op in bundled().items()} == digests
-    assert len(set(digests.values())) == len(digests)
-
-
-def test_a_contract_is_what_results_are_checked_against(operators: dict[str, Operator]) -> None:
-    for operator in operators.values():
-        before = operator_digest(operator)
-        assert operator_digest(replaced(operator, workload=operator.workload_for("cpu")[:1])) == before
-        assert operator_digest(replaced(operator, documentation="other", baselines=())) == before
-        kept = tuple(k for k in operator.kernels if k.generic)
-        assert operator_digest(replaced(operator, kernels=kept)) == before
-        assert operator_digest(replaced(operator, tolerance=8.0)) != before
-        assert operator_digest(replaced(operator, reference=lambda xp, call: {})) != before
-        assert operator_digest(replaced(operator, name="another")) != before
-
-
-HELPER = (
-    "FACTOR = {factor}\n\ndef helper(x):\n    return x * FACTOR{extra}\n\n"
-    "def reference(xp, call):\n    return {{'y': helper(call.x)}}\n"
-)
-
-
-def test_a_contract_follows_what_the_reference_uses(tmp_path: Path, operators: dict[str, Operator]) -> None:
-    operator = next(iter(operators.values()))
-    found = []
-    for n, (factor, extra) in enumerate([(2, ""), (2, ""), (3, ""), (2, " + 1")]):
-        path = tmp_path / f"module{n}.py"
-        path.write_text(HELPER.format(factor=factor, extra=extra))
-        spec = importlib.util.spec_from_file_location(f"module{n}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found.append(operator_digest(replaced(operator, reference=module.reference)))
-    assert found[0] == found[1]
-    assert len(set(found)) == 3
+def test_a_contract_is_what_results_are_checked_against() -> None:
+    operator = load_operator(bundled_templates() / "softmax")
+    before = operator_digest(operator)
+    assert operator_digest(replaced(operator, workload=operator.workload_for("cpu")[:1])) == before
+    assert operator_digest(replaced(operator, documentation="other", baselines=())) == before
+    kept = tuple(k for k in operator.kernels if k.generic)
+    assert operator_digest(replaced(operator, kernels=kept)) == before
+    assert operator_digest(replaced(operator, tolerance=8.0)) != before
+    assert operator_digest(replaced(operator, reference=lambda xp, call: {})) != before
+    assert operator_digest(replaced(operator, name="another")) != before

@@ -29,7 +29,7 @@ def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:
 
 
 @given(databases())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_merging_with_itself_changes_nothing(database: OperatorDatabase) -> None:
     assert merge(database, database) == canonical_database(database)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from project import OPERATOR
 
@@ -218,14 +216,6 @@ def reference(xp, call):
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with pytest.raises(UnlistedError):
         value(tmp_path, monkeypatch, REFUSED[name], 1)
-
-
-def uses_numpy(v: float) -> object:
-    return np.sum(np.asarray(v)), functools.reduce(max, [1, 2]), [number for number in range(3) if number in {1, 2}]
-
-
-def test_what_is_installed_counts_by_its_name() -> None:
-    assert len(str(plain_value(uses_numpy))) < 4000
 
 
 def test_modules_that_use_each_other_have_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,15 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
-from pipelines import FAST, GENERIC, OPERATOR, SMALL, TARGET, N, entry, evidence, measured
+from pipelines import FAST, GENERIC, OPERATOR, SMALL, entry, evidence, measured
 
 from aot_tune.bench.protocol.measurement_records import Status
-from aot_tune.pipeline.evidence import Entry, serves, share_among_targets, tie_band
-from aot_tune.pipeline.measuring.measure import finalists
-from aot_tune.pipeline.records.lookup import Known
-from aot_tune.pipeline.scheduling.tune import not_known
+from aot_tune.pipeline.evidence import serves, share_among_targets
 from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.pipeline.shipping.story import failures_of
 from aot_tune.plan.options import resolve
-from aot_tune.render import candidate_for
 from aot_tune.select import select
-from aot_tune.spec import Kernel, Parameter, problem
+from aot_tune.spec import Kernel, problem
 
 
 def test_candidates_are_tried_where_they_serve_and_are_meant_for() -> None:
@@ -42,16 +38,6 @@ def test_a_failure_anywhere_keeps_a_candidate_out_everywhere(status: Status) -> 
     assert (failure.candidate, failure.status, failure.count) == ("fast", status, 1)
     name = f"fast_{FAST.candidate.id[:8]}"
     assert failure.again == f"aot-tune try scale {name} --target cpu-x86-64-v3 --problem 'M=64 N=8'"
-
-
-def test_finalists_within_the_noise_of_the_best_count_as_the_best() -> None:
-    found = evidence(FAST, SMALL, GENERIC)
-    where = OPERATOR.workload[0]
-    found.add(measured(FAST, where, (), final=(100.0, 101.0, 99.0, 100.0)))
-    found.add(measured(SMALL, where, (), final=(100.5, 100.6, 100.4, 100.5)))
-    row = found.costs()[where.id]
-    assert row[FAST.candidate.id] == row[SMALL.candidate.id] == 100.0
-    assert found.times()[where.id][SMALL.candidate.id] == 100.5
 
 
 @pytest.mark.parametrize(
@@ -85,39 +71,6 @@ def test_a_vendors_variant_wins_unless_it_is_beaten_by_more_than_the_noise(
     assert order.startswith(found.entries[ranked[0]].candidate.kernel)
 
 
-def test_of_a_vendors_algorithms_two_race_and_leave_the_others_places_to_kernels() -> None:
-    vendor = Kernel("vendor", "v.j2", parameters=(Parameter("A", (0, 1, 2)),), algorithms=lambda _: None)
-    operator = dataclasses.replace(OPERATOR, kernels=(*OPERATOR.kernels, vendor))
-
-    def algorithm(number: int) -> Entry:
-        candidate = candidate_for(operator, vendor, {"A": number}, TARGET)
-        return dataclasses.replace(entry("vendor", f"v{number}"), candidate=candidate)
-
-    algorithms = [algorithm(number) for number in range(3)]
-    found = dataclasses.replace(evidence(*algorithms, FAST, SMALL, GENERIC), operator=operator)
-    where = OPERATOR.workload[0]
-    for one, ns in zip((*algorithms, FAST, SMALL, GENERIC), (100.0, 101.0, 102.0, 110.0, 120.0, 140.0), strict=True):
-        found.add(measured(one, where, (ns,)))
-        found.fresh.setdefault(where.id, set()).add(one.candidate.id)
-    assert finalists(found, where) == [*algorithms[:2], FAST, SMALL]
-
-
-def test_targets_share_the_measurement_of_a_generic_variant_that_a_record_will_hold() -> None:
-    first, second = evidence(FAST, GENERIC), evidence(SMALL, GENERIC)
-    where, other = OPERATOR.workload
-    first.add(measured(FAST, where, (), final=(100.0, 100.0)))
-    first.add(measured(GENERIC, where, (), final=(101.0, 101.0)))
-    second.add(measured(SMALL, where, (), final=(90.0, 90.0)))
-    second.add(measured(GENERIC, where, (), final=(90.0, 90.0)))
-    second.add(measured("baseline:numpy", where, (80.0,)))
-    second.add(measured(GENERIC, other, (7.0,)))
-    share_among_targets([first, second])
-    assert first.times()[where.id] == {FAST.candidate.id: 100.0, GENERIC.candidate.id: 101.0}
-    assert second.times()[where.id] == {SMALL.candidate.id: 90.0, GENERIC.candidate.id: 101.0}
-    assert second.times()[other.id] == {GENERIC.candidate.id: 7.0}  # the first has none
-    assert second.measurements[where.id]["baseline:numpy"].screen == (80.0,)
-
-
 @pytest.mark.parametrize("bad", [0, 1])
 def test_a_generic_variant_that_failed_on_one_target_has_failed_on_all(bad: int) -> None:
     both, where = [evidence(FAST, GENERIC), evidence(SMALL, GENERIC)], OPERATOR.workload[0]
@@ -125,19 +78,6 @@ def test_a_generic_variant_that_failed_on_one_target_has_failed_on_all(bad: int)
         found.add(measured(GENERIC, where, (7.0,), status="wrong-result" if i == bad else "ok"))
     share_among_targets(both)
     assert all(found.failed(GENERIC.candidate.id) for found in both)
-
-
-@pytest.mark.parametrize("screened", [90.0, 100.5])
-def test_what_a_race_left_out_is_not_taken_for_faster_than_its_ties(screened: float) -> None:
-    """A screen's few samples were taken at another moment."""
-    found = evidence(FAST, SMALL, GENERIC)
-    where = OPERATOR.workload[0]
-    found.add(measured(FAST, where, (), final=(100.0, 101.0, 99.0, 100.0)))
-    found.add(measured(GENERIC, where, (screened,)))
-    limit = 100.0 * max(1 + tie_band(found.measurements[where.id][FAST.candidate.id]), 1.03)
-    for row in (found.costs()[where.id], found.times()[where.id]):
-        assert limit < row[GENERIC.candidate.id] < limit + 1e-9
-        assert row[FAST.candidate.id] == 100.0
 
 
 def test_what_a_race_left_out_does_not_take_the_place_of_its_winner() -> None:
@@ -171,22 +111,3 @@ def test_a_race_under_a_clock_that_drifts_is_decided_round_by_round() -> None:
     assert found.measurements[where.id][FAST.candidate.id].final == pytest.approx([100.0 * p for p in paces])
     found.add(late)  # not of the same rounds
     assert found.row(where.id)[GENERIC.candidate.id].final == (1.0, 2.0, 3.0)
-
-
-def test_tie_band() -> None:
-    steady = measured(FAST, OPERATOR.workload[0], (100.0,) * 8)
-    noisy = measured(FAST, OPERATOR.workload[0], (100.0, 140.0, 60.0, 100.0, 150.0, 50.0, 100.0, 100.0))
-    assert tie_band(steady) == 0.01
-    assert tie_band(noisy) > 0.1
-
-
-def test_what_a_record_covers_is_not_compiled_whatever_is_tried_on_no_problem() -> None:
-    elsewhere = entry("fast", "", (N % 8 == 1,))  # has no record: no problem of the workload is for it
-    found = evidence(SMALL, elsewhere, GENERIC)
-    small, large = OPERATOR.workload
-    rows = [measured(SMALL, small, (1.0,)), measured(GENERIC, small, (2.0,)), measured(GENERIC, large, (2.0,))]
-    assert not_known(found) == [SMALL, GENERIC]
-    assert Known(tuple(rows[:2])).give(found) == 2
-    assert not_known(found) == [GENERIC]  # what else is known of that problem stands
-    assert Known(tuple(rows)).give(found) == 1
-    assert not_known(found) == []

@@ -15,7 +15,6 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement, Pol
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.pipeline.records.lookup import recorded_evidence
-from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.plan.library_plan import Request, make_plan
@@ -148,17 +147,6 @@ def test_a_replay_chooses_among_the_other_kernels(
     tried = {e.candidate.kernel for e in evidence.entries.values()}
     assert tried == {"plain_cuda", "own"} | ({"vendor", "composed"} if not exclude else set())
     assert set(chosen.selection.regret.values()) == {0.0}  # against the best of what is there
-
-
-def test_the_records_of_the_whole_library_stay_beside_those_of_one_without_a_backend(
-    templates: Path, tuning: Path, tmp_path: Path
-) -> None:
-    folders = []
-    for exclude in ("", "cublaslt"):
-        with replaying(templates, tuning, tmp_path / "cache", exclude) as session:
-            folders.append(records_folder(session))
-    assert None not in folders
-    assert folders[0] != folders[1]
 
 
 def test_an_operator_without_a_backend_is_as_if_it_never_had_its_kernels(templates: Path) -> None:

@@ -22,16 +22,6 @@ def test_attention_over_a_long_sequence_is_left_to_short_ones() -> None:
     assert left[1] > 600, "minutes"
 
 
-def test_a_problem_is_measured_if_it_is_all_that_there_is() -> None:
-    assert out_of_proportion(ATTENTION, (LONG,)) == {}
-
-
-def test_a_machine_of_many_threads_measures_more() -> None:
-    medium = problem(B=1, H=32, HK=32, M=2048, N=2048, D=128)
-    assert medium.id in out_of_proportion(ATTENTION, (*SHORT, medium))
-    assert out_of_proportion(ATTENTION, (*SHORT, medium), threads=64) == {}
-
-
 def test_no_problem_of_the_bundled_operators_is_left_out() -> None:
     for folder in ("flash_attention", "gemm", "batched_gemm", "silu_mul", "softmax", "layer_norm", "rms_norm"):
         operator = load_operator(bundled_templates() / folder)

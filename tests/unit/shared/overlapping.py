@@ -76,37 +76,26 @@ class World:
         budget: float | None = None,
         delay: float = 0.0,
         fault: BaseException | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.compiled: list[str] = []
         self.screened: list[tuple[str, str]] = []
         self.raced: list[str] = []
-        self.spared: dict[str, int] = {}
-        self.verified: list[str] = []
         self.delay, self.fault, self.busy = delay, fault, False
-        self.times, self.finals = TIMES, TIMES
         self.main = threading.get_ident()
-        self.turn = Budget(budget, clock)
-        self.race_seconds = 0.0
+        self.turn = Budget(budget)
         self.pending = SimpleNamespace(races=self.races, anything=True)
         self.progress = SimpleNamespace(now=time.monotonic)
         self.operators = {"scale": SimpleNamespace(operator=OPERATOR)}
-        self.linked: list[str] = []
-        self.known: set[str] = set()
-        self.shared = SimpleNamespace(
-            link=lambda _backend, made, _options: self.linked.append(made.symbol),
-            is_linked=lambda made: made.symbol in self.linked,
-        )
+        self.shared = SimpleNamespace(link=lambda *_: None, is_linked=lambda _: True)
         self.members = [self]
 
     def jobs_of(self, _backend: str) -> Jobs:
         return Jobs(count=2, reason="")
 
-    def knows(self, _loaded: object, _where: Problem, _candidate: str, digest: str) -> bool:
-        return digest in self.known
+    def knows(self, *_: object) -> bool:
+        return False
 
-    def knows_race(self, _loaded: object, where: Problem, _entrants: object) -> bool:
-        return f"race {where.id}" in self.known
+    knows_race = knows
 
     def compile(
         self,
@@ -134,7 +123,6 @@ class World:
             time.sleep(self.delay)
             if self.fault is not None:
                 raise self.fault
-            self.compiling(one.rendered.symbol)
             self.compiled.append(one.rendered.symbol)
             made = Object(
                 key="",
@@ -161,13 +149,7 @@ class World:
         """What waits: a problem may race once it has two screens."""
         places = [where for where, _ in self.screened]
         due = {w for w in places if places.count(w) > 1 and w not in self.raced}
-        return {ProblemTask("scale", w, 1.0): self.race_seconds for w in due}
-
-    def screening(self, where: Problem, symbol: str) -> None:
-        """Called before a screen."""
-
-    def compiling(self, symbol: str) -> None:
-        """Called before a compile."""
+        return {ProblemTask("scale", w, 1.0): 0.0 for w in due}
 
     def each(
         self,
@@ -183,12 +165,13 @@ class World:
                 job(cast(Any, self))
             waiting = []
 
-    def spare(self, _loaded: object, where: Problem, count: int) -> None:
-        self.spared[where.id] = self.spared.get(where.id, 0) + count
+    def spare(self, *_: object) -> None:
+        pass
+
+    verify = spare
 
     def screen(self, _loaded: object, evidence: Evidence, where: Problem, tried: list[Entry]) -> None:
         for one in tried:
-            self.screening(where, one.rendered.symbol)
             self.screened.append((where.id, one.rendered.symbol))
             width = cast(int, one.candidate.config.get("W", 0))
             evidence.add(
@@ -199,20 +182,17 @@ class World:
                     device="d",
                     policy="p",
                     status="ok",
-                    screen=(self.times.get(width, 200.0),) * 4,
+                    screen=(TIMES.get(width, 200.0),) * 4,
                 )
             )
             evidence.fresh.setdefault(where.id, set()).add(one.candidate.id)
-
-    def verify(self, entries: Iterable[Entry]) -> None:
-        self.verified += [e.rendered.symbol for e in entries]
 
     def race(self, _loaded: object, evidence: Evidence, where: Problem) -> None:
         assert not self.busy  # compilers pause while there are finals
         self.raced.append(where.id)
         for one in finalists(evidence, where):
             told = evidence.measurements[where.id][one.candidate.id]
-            times = (self.finals.get(cast(int, one.candidate.config.get("W", 0)), 200.0),) * 4
+            times = (TIMES.get(cast(int, one.candidate.config.get("W", 0)), 200.0),) * 4
             evidence.add(msgspec.structs.replace(told, screen=(), final=times, race=f"{len(self.raced)}"))
         del evidence.fresh[where.id]
 
@@ -223,10 +203,9 @@ class World:
         return evidence
 
 
-def recorded(entries: list[Entry], names: Iterable[str], times: dict[int, float] = TIMES) -> Evidence:
+def recorded(entries: list[Entry], names: Iterable[str]) -> Evidence:
     """Evidence whose candidates of these symbols are known from a record, races of the best included."""
     world, found = World(), Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
-    world.times = world.finals = times
     for one in entries:
         if one.rendered.symbol in names:
             one.recorded = one.rendered.symbol

@@ -84,34 +84,27 @@ ONE, TWO = OPERATOR.workload
 
 
 class StillBench:
-    """Stands in for a device: each call takes a second of a clock that stands still otherwise.
-
-    The first screen or race waits `starting` seconds for a worker, too; to prepare a problem takes `reference`.
-    """
+    """Stands in for a device: each call takes a second of a clock that stands still otherwise."""
 
     def __init__(self, status: Status = "ok", fault: AotTuneError | None = None) -> None:
         self.now, self.status, self.fault, self.calls = 0.0, status, fault, 0
-        self.starting = self.reference = self.referring = 0.0
+        self.referring = 0.0
         self.store = Store()
 
     def prepare(self, *_: object) -> object:
-        self.now += self.reference
-        self.referring += self.reference
         if self.fault is not None:
             self.now += 1.0
             raise self.fault
         return self
 
     def screen(self, *arguments: Any) -> Measurement:
-        self.now += 1.0 + self.starting
-        self.starting = 0.0
+        self.now += 1.0
         self.calls += 1
         found = measured(arguments[1].candidate.id, ONE, (100.0,) if self.status == "ok" else (), status=self.status)
         return msgspec.structs.replace(found, phases={"bench": 1.0})
 
     def race(self, _prepared: object, entrants: list) -> list[Measurement]:
-        self.now += 1.0 + self.starting
-        self.starting = 0.0
+        self.now += 1.0
         self.calls += 1
         times = (90.0,) if self.status == "ok" else None
         return [measured(e.candidate.id, ONE, (), status=self.status, final=times) for e in entrants]
@@ -120,21 +113,10 @@ class StillBench:
 class Store:
     """Knows nothing."""
 
-    def __init__(self) -> None:
-        self.put_, self.raced = [], []
-        self.wanted = self.peeked = 0
-
     def find(self, *_: object, peek: bool = False) -> None:
-        self.peeked += peek
-        self.wanted += not peek
+        pass
 
-    find_race = find
-
-    def put(self, measurement: Measurement) -> None:
-        self.put_.append(measurement)
-
-    def put_race(self, measurements: list[Measurement]) -> None:
-        self.raced.append(measurements)
+    find_race = put = put_race = find
 
 
 def measurer(

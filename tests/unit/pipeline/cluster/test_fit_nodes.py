@@ -70,9 +70,3 @@ def test_files_that_differ_or_are_not_there(tmp_path: Path) -> None:
     assert f"lacks {files[0]}, {files[1]}, {files[2]} and 1 more" in said
     digests = {**here.files, str(files[3]): "other"}
     assert f"has other contents of {files[3]}\n" in refused(msgspec.structs.replace(here, files=digests), here)
-
-
-def test_a_node_without_the_package(here: NodeFacts) -> None:
-    said = refused("RayTaskError: ModuleNotFoundError: No module named 'aot_tune'", here)
-    assert "cannot take part in the build" in said
-    assert "pip install 'aot_tune[ray]'" in said

@@ -119,25 +119,6 @@ def rendered(text: str = SOURCE) -> Rendered:
     return Rendered(candidate=candidate, source=source, digest="d", symbol="one", lines=[])
 
 
-def test_what_a_node_compiles_is_what_is_compiled_here_and_is_kept_here(tmp_path: Path) -> None:
-    world = World(node("a", 1))
-    cache, given = cached(world, tmp_path / "cluster"), rendered()
-    made = cache.get(given, TARGET)
-    here = ObjectCache(tmp_path / "here", toolchain_for("cxx")).get(given, TARGET)
-    assert (made.status, made.cached) == ("ok", False)
-    assert Path(made.path).read_bytes() == Path(here.path).read_bytes()
-    assert made.key == here.key
-    world.compile = lambda *_: pytest.fail("it was compiled again")
-    assert cached(world, tmp_path / "cluster").get(given, TARGET).cached
-
-
-def test_a_source_that_does_not_compile_is_a_status_and_its_source_is_kept(tmp_path: Path) -> None:
-    made = cached(World(node("a", 1)), tmp_path).get(rendered("int {} = nothing;\n"), TARGET)
-    assert made.status == "compile-failed"
-    assert "nothing" in made.error
-    assert any("nothing" in p.read_text() for p in tmp_path.rglob("candidate.cpp"))
-
-
 def changed(**fields: Any) -> Callable[[bytes, int], bytes]:
     """A node whose answer has other fields."""
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pipelines import pool_of, session_of
 
-from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.measuring.measure import Measurer
-from aot_tune.pipeline.scheduling.tune import nothing_is_known
-from aot_tune.pipeline.session import Session
-from aot_tune.search import Budget
 from aot_tune.support.errors import WorkerError
 
 
@@ -42,23 +37,6 @@ def test_jobs_of_one_number_run_in_order_on_one_device_and_thread(count: int) ->
         assert len({r[2:] for r in rows[:4]}) == len({r[2:] for r in rows[4:]}) == 1
     assert len({d[2:] for d in done}) == len({d[2] for d in done}) == len({d[3] for d in done}) == count
     assert (threading.get_ident() in {d[3] for d in done}) == (count == 1)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_fault_of_a_job_ends_all(count: int) -> None:
-    begun: list[int] = []
-
-    def job(number: int) -> Any:
-        def run(_measurer: Measurer) -> None:
-            begun.append(number)
-            if number == 1:
-                raise RuntimeError("worker lost")
-
-        return run
-
-    with pytest.raises(RuntimeError, match="worker lost"), pool_of(count) as pool:
-        pool.each((number, job(number)) for number in range(100))
-    assert 1 in begun
 
 
 def test_a_fault_on_one_device_ends_what_another_is_busy_with(
@@ -90,98 +68,6 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(
             pool.each([(1, fails), (0, screens), (0, lambda _: ended.append("begun"))])
     assert ended == ["over", "killed"]  # and its next job was not begun
     assert no_thread_left()
-
-
-def test_a_second_interrupt_does_not_wait_for_what_a_device_is_busy_with(
-    monkeypatch: pytest.MonkeyPatch, no_thread_left: Callable[[], bool]
-) -> None:
-    """As Ctrl-C comes once from the terminal, and once as the build tool above dies of it."""
-    busy, killed, interrupts = threading.Event(), threading.Event(), list[int]()
-    ended: list[bool] = []
-
-    def interrupt() -> None:
-        interrupts.append(1)
-        if len(interrupts) == 1:
-            raise KeyboardInterrupt("the second")
-        killed.set()
-
-    def screens(_measurer: Measurer) -> None:
-        busy.set()
-        ended.append(killed.wait(10))
-
-    def fails(_measurer: Measurer) -> None:
-        assert busy.wait(10)
-        raise KeyboardInterrupt("the first")
-
-    pool = pool_of(2)
-    monkeypatch.setattr(pool, "interrupt", interrupt)
-    with pytest.raises(KeyboardInterrupt, match="second"), pool:
-        pool.each([(1, fails), (0, screens)])
-    assert ended == [True]
-    assert no_thread_left()
-
-
-@pytest.mark.parametrize(
-    ("mode", "knew_any", "recorded", "seconds", "early"),
-    [
-        ("auto", False, "", None, True),
-        ("auto", False, "", 60.0, True),
-        ("auto", False, "", 0.0, False),
-        ("auto", True, "", None, False),
-        ("auto", False, "GPU", None, False),
-        ("auto", False, "another", None, True),
-        ("auto", False, "GPU, another policy", None, True),  # its times are not taken
-        ("tune", False, "GPU", None, True),
-    ],
-)
-def test_workers_start_early_where_all_is_to_be_measured_and_there_is_time(
-    mode: str, knew_any: bool, recorded: str, seconds: float | None, early: bool
-) -> None:
-    def device(name: str) -> Device:
-        return Device(family="cuda", name=name, slug="cuda-gpu", identity={"name": name})
-
-    name, _, policy = recorded.partition(", ")
-    session: Any = SimpleNamespace(
-        options=SimpleNamespace(mode=mode),
-        store=SimpleNamespace(knew_any=knew_any),
-        databases=[SimpleNamespace(device=device(name), policy_digest=policy)] if recorded else [],
-        policy_of=lambda _: SimpleNamespace(digest=""),
-        is_recorded=lambda one: Session.is_recorded(session, one),
-        turn=Budget(seconds),
-    )
-    assert nothing_is_known(session, device("GPU")) == early
-
-
-def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others_go_on() -> None:
-    done: list[int] = []
-    meet = threading.Barrier(2, timeout=10)
-
-    def job(measurer: Measurer) -> None:
-        if len(pool.members) == 2 and len(done) < 2:
-            meet.wait()
-        done.append(id(measurer))
-
-    with pool_of(3) as pool:
-        pool.members[1].measured = 5
-        pool.members[0].spent.update(bench=1.0, race=2.0)
-        pool.members[1].spent.update(race=1.5, check=0.5)
-        pool.leave_out(1)
-        assert pool.measured == 5
-        assert list(pool.spent.items()) == [("race", 3.5), ("bench", 1.0), ("check", 0.5)]
-        assert pool.slow_reference == ""
-        pool.members[0].referred.update(quick=1.0, loops=7.0)
-        assert pool.slow_reference == ""  # 7 s are soon over
-        pool.members[1].referred.update(loops=5.0)
-        assert pool.slow_reference.startswith("operator loops: its reference took 12 s of that.")
-        pool.members[0].spent["race"] += 100.0
-        assert pool.slow_reference == ""
-        pool.each((n, job) for n in range(2))
-        pool.each((n, job) for n in range(2, 6))
-        assert set(done) == {id(m) for m in pool.members}
-        pool.leave_out(1)
-        pool.each((n, job) for n in range(6))  # also those that were the other's
-        assert len(done) == 12
-    assert [bench.device.unit for bench in pool.benches] == ["GPU-0"]
 
 
 @pytest.mark.parametrize("count", [2, 3])

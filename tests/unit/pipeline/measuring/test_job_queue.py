@@ -68,25 +68,6 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[JobQueue[int]
     return run
 
 
-def test_what_a_bench_that_cannot_work_had_taken_is_done_by_another(verify: Callable[..., Any]) -> None:
-    met = threading.Barrier(3, timeout=30)
-
-    def one(bench: Bench, _number: int) -> Measurement:
-        if not bench.interrupted.is_set():  # with its first: each of the three has taken something
-            bench.interrupted.set()
-            met.wait()
-        if bench is not Bench.made[0]:
-            raise WorkerError("it does not start")
-        return measured()
-
-    done, lines = verify(one)
-    assert [n for n, _ in done.found] == list(range(60))
-    assert len(lines) == 2
-    assert all(
-        "GPU: one of the benches that verify was lost; the others go on: it does not start" in line for line in lines
-    )
-
-
 def test_what_fails_beside_others_is_run_again_alone(verify: Callable[..., Any]) -> None:
     met, tried = threading.Barrier(3, timeout=30), list[int]()
     alone: dict[int, tuple[int, list[bool]]] = {}

@@ -111,18 +111,6 @@ def test_so_it_is_with_an_epilogue(told: Told) -> None:
     assert told.passed(FUSED, [*TOLD, "generic_bf16_0"]) == {"slow_bf16_3", "vendor_bf16_2"}
 
 
-@pytest.mark.parametrize(("symbol", "where"), [("slow_bf16_1", LARGE), ("slow_f16_1", LARGE_F16)])
-def test_what_fails_somewhere_is_no_measure_for_others(told: Told, symbol: str, where: Problem) -> None:
-    told.times(where, {symbol: 1.0}, "wrong-result")
-    assert told.passed(PLAIN_F16, F16[:3]) == set()
-
-
-def test_nothing_is_passed_over_of_which_nothing_is_known(told: Told) -> None:
-    assert told.passed(LARGE_F16, F16) == set()
-    assert told.passed(PLAIN, [*TOLD, "generic_bf16_0"]) == set()
-    assert told.evidence.passed_over == set()
-
-
 def test_a_record_lacks_what_was_passed_over(told: Told) -> None:
     """So a build upon it neither compiles nor measures what the one that was recorded did without."""
     told.compiled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from datetime import datetime
@@ -16,7 +17,7 @@ from places import ROOT
 
 from aot_tune.cli.main import main
 from aot_tune.compile import target_by_name
-from aot_tune.database import OperatorDatabase, load_databases, without
+from aot_tune.database import OperatorDatabase, load_database, load_databases, without
 from aot_tune.database.database_records import canonical_database
 from aot_tune.pipeline.records import record_writer as keep
 from aot_tune.pipeline.records.export_records import export_records
@@ -162,55 +163,42 @@ def test_what_a_build_left_undone_is_told_with_its_record(
     assert "NOTE" not in capsys.readouterr().err
 
 
-TUNING = ROOT / "tuning"
-
-
+@functools.cache
 def softmax_of_the_h200() -> OperatorDatabase:
-    (found,) = (d for d in load_databases(TUNING) if d.operator == "softmax" and d.device.name == "NVIDIA H200")
-    return found
+    (path,) = (ROOT / "tuning").glob("cuda-nvidia-h200-*/softmax.jsonl")
+    return load_database(path)
 
 
-@pytest.mark.parametrize("recorded", load_databases(TUNING), ids=lambda d: f"{d.operator}-{d.device.slug}")
-def test_a_committed_record_has_nothing_that_no_kernel_gives_any_more(recorded: OperatorDatabase) -> None:
-    operator = load_operator(bundled_templates() / recorded.operator)
-    assert keep.of_this_tree(operator, {}, recorded) == recorded
-
-
-@pytest.mark.parametrize(
-    ("kernel", "config"),
-    [("gone", None), ("cuda_flat", {"PAUSE": 7}), ("cuda_flat", {"NEW": 1}), ("cuda_flat", {"PAUSE": None})],
-    ids=["a kernel", "a value", "a parameter less", "a parameter more"],
-)
-def test_a_record_loses_what_its_operator_has_no_longer(kernel: str, config: dict[str, Any] | None) -> None:
+def test_a_record_loses_what_its_operator_has_no_longer_or_renders_to_another_source() -> None:
     """The rest stays as it is, also what raced with it."""
     operator = load_operator(bundled_templates() / "softmax")
     whole = softmax_of_the_h200()
-    first = next(c for c in whole.candidates if c.candidate.kernel == "cuda_flat")
-    other = {n: v for n, v in (first.candidate.config | (config or {})).items() if v is not None}
-    strange = msgspec.structs.replace(
-        first, candidate=msgspec.structs.replace(first.candidate, kernel=kernel, config=other)
-    )
-    renamed = {first.id: strange.id}
-    older = msgspec.structs.replace(
-        whole,
-        candidates=tuple(strange if c is first else c for c in whole.candidates),
-        measurements=tuple(
-            msgspec.structs.replace(m, candidate=renamed.get(m.candidate, m.candidate)) for m in whole.measurements
-        ),
-        survey=tuple(
-            msgspec.structs.replace(s, ns={renamed.get(c, c): ns for c, ns in s.ns.items()}) for s in whole.survey
-        ),
-    )
-    assert any(m.candidate == strange.id for m in older.measurements)
-    assert keep.of_this_tree(operator, {}, older) == without(whole, {first.id})
-
-
-def test_a_record_loses_what_is_rendered_to_another_source_here() -> None:
-    operator = load_operator(bundled_templates() / "softmax")
-    whole = softmax_of_the_h200()
-    first, second, *_ = whole.candidates
+    first, second = [c for c in whole.candidates if c.candidate.kernel == "cuda_flat"][:2]
+    less = without(whole, {first.id})
+    for kernel, config in (
+        ("gone", {}),
+        ("cuda_flat", {"PAUSE": 7}),
+        ("cuda_flat", {"NEW": 1}),
+        ("cuda_flat", {"PAUSE": None}),
+    ):
+        other = {n: v for n, v in (first.candidate.config | config).items() if v is not None}
+        candidate = msgspec.structs.replace(first.candidate, kernel=kernel, config=other)
+        strange = msgspec.structs.replace(first, candidate=candidate)
+        renamed = {first.id: strange.id}
+        older = msgspec.structs.replace(
+            whole,
+            candidates=tuple(strange if c is first else c for c in whole.candidates),
+            measurements=tuple(
+                msgspec.structs.replace(m, candidate=renamed.get(m.candidate, m.candidate)) for m in whole.measurements
+            ),
+            survey=tuple(
+                msgspec.structs.replace(s, ns={renamed.get(c, c): ns for c, ns in s.ns.items()}) for s in whole.survey
+            ),
+        )
+        assert any(m.candidate == strange.id for m in older.measurements)
+        assert keep.of_this_tree(operator, {}, older) == less
     sources = {first.id: "another", second.id: second.source}
-    assert keep.of_this_tree(operator, sources, whole) == without(whole, {first.id}) != whole
+    assert keep.of_this_tree(operator, sources, whole) == less != whole
 
 
 def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

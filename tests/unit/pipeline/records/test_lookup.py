@@ -10,15 +10,12 @@ import msgspec
 import pytest
 from databases import DEVICE, a_database
 
-from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, deciding, operator_digest
-from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.records.lookup import Known, most_fitting, others_fix, recorded_evidence, with_a_choice
+from aot_tune.pipeline.records.lookup import most_fitting, recorded_evidence
 from aot_tune.plan.options import resolve
 from aot_tune.plan.preflight import check_devices
 from aot_tune.plan.wanted_targets import targets_for
-from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Target
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import DatabaseError, OptionError
@@ -86,13 +83,6 @@ def test_targets_are_those_of_the_devices_that_decide() -> None:
         assert [t.name for t in targets_for(options, deciding([big, small], options.device))] == found
 
 
-def test_what_the_named_devices_lack_is_said_to_be_known_of_others() -> None:
-    session: Any = SimpleNamespace(databases=[BIG, SMALL], options=SimpleNamespace(device=("Big*",), effort="thorough"))
-    assert others_fix(session, GEMM, TARGET) == "or let AOT_TUNE_DEVICE name 'Small One'; "
-    session.options.device = ()
-    assert others_fix(session, GEMM, TARGET) == ""
-
-
 def filtered(*named: str, databases: tuple[OperatorDatabase, ...] = ()) -> Any:
     """A session whose filter names some kernels."""
     return SimpleNamespace(
@@ -106,13 +96,6 @@ def filtered(*named: str, databases: tuple[OperatorDatabase, ...] = ()) -> Any:
         kernels_for=lambda operator, _target: [k for k in operator.kernels if k.backend == "nvcc" and not k.generic],
         generic_entries=lambda *_: [],
     )
-
-
-def test_an_operator_that_the_filter_leaves_out_needs_no_record_and_takes_none() -> None:
-    evidence, database = recorded_evidence(filtered(databases=(BIG, SMALL)), GEMM, TARGET)
-    assert database is None
-    assert evidence.left_out
-    assert evidence.note.endswith("the generic variant serves: AOT_TUNE_FILTER names no kernel there")
 
 
 def test_a_record_of_a_changed_operator_is_named() -> None:
@@ -132,35 +115,6 @@ def test_a_record_of_a_changed_operator_is_named() -> None:
     assert "M=1 N=4096 K=4096" in error.why
     assert "`aot-tune record --library ops tuning`" in error.fix
     assert "declare the operator as it was recorded" in error.fix
-
-
-def test_a_record_need_not_have_what_no_named_kernel_serves() -> None:
-    target = target_by_name("cuda-sm_90a")
-
-    def rows(*named: str) -> set[int]:
-        return {p.dims["M"] for p in with_a_choice(filtered(*named), GEMM, target)}
-
-    assert rows("cuda_thin") == {16}
-    assert max(rows("cuda_thin", "cuda_simt")) == 4096
-    assert rows() == set()
-
-
-def test_measurements_are_of_the_workloads_problem_whatever_the_order_of_dims_in_the_record() -> None:
-    softmax = load_operator(bundled_templates() / "softmax")
-    one = softmax.workload_for("cpu")[0]
-    candidate = Candidate(
-        operator="softmax", kernel="generic", backend="cxx", target=TARGET.name, generic=True, dtypes={"T": "f32"}
-    )
-    rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
-    entry = Entry(candidate=candidate, rendered=rendered, requires=(), recorded="code")
-    turned = msgspec.structs.replace(one, dims=dict(reversed(one.dims.items())))
-    assert turned.id != one.id
-    measured = Measurement(
-        candidate=candidate.id, code="code", problem=turned, device="d", policy="p", status="ok", screen=(9.0,) * 4
-    )
-    evidence = Evidence(softmax, TARGET, {candidate.id: entry})
-    assert Known((measured,)).give(evidence) == 1
-    assert list(evidence.times()) == [one.id]
 
 
 def test_a_device_without_a_record_is_refused_with_those_that_have_some() -> None:

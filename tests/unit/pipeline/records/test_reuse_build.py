@@ -216,42 +216,6 @@ def test_an_operator_with_something_that_has_no_value_is_not_kept(project: Proje
     one[0].close()
 
 
-def test_old_builds_go_but_never_the_last(project: Project, begun: tuple[Session, Repeats], monkeypatch: Patch) -> None:
-    room = project.folder / "cache" / "builds"
-    for i in range(20):
-        (room / f"old{i}").mkdir(parents=True, mode=0o700)
-        os.utime(room / f"old{i}", (i, i))
-    found = {f.name for f in kept(project, begun)}
-    assert len(found) == 16
-    assert "old19" in found
-    assert "old0" not in found
-    monkeypatch.setattr("aot_tune.pipeline.records.reuse_build._MOST_BYTES", 0)
-    assert len(kept(project, begun)) == 1
-
-
-def write(folder: Path, text: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / "records.jsonl").write_text(text)
-
-
-def test_the_store_tells_what_it_read_wrote_and_lacked(begun: tuple[Session, Repeats], project: Project) -> None:
-    store = begun[0].store
-    store.save({"a": 1}, ())
-    ((name, written),) = store.used.items()
-    assert store.file_digest(name) == written
-    other = opened(project)[0].store
-    assert other.used == {}
-    assert other.load({"a": 1}) == ()
-    assert other.used == store.used
-    assert other.load({"a": 2}) is None
-    assert len(other.absent) == 1
-    (file,) = (project.folder / "cache" / "measurements").glob("*/*.json")
-    file.write_bytes(file.read_bytes() + b" ")
-    assert other.file_digest(name) not in ("", written)
-    file.unlink()
-    assert other.file_digest(name) == ""
-
-
 def test_a_cache_tells_what_its_objects_were_made_of(project: Project, tmp_path: Path) -> None:
     header = tmp_path / "included.h"
     header.write_text("// one")

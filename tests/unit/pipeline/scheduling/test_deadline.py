@@ -10,13 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
-from pipelines import FAST, GENERIC, LOADED, ONE, SMALL, StillBench, evidence, measured, measurer
+from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, evidence, measurer
 
 from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
-from aot_tune.database.database_records import rounded
+from aot_tune.bench.protocol.measurement_records import Device, Status
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
@@ -95,46 +93,6 @@ def test_what_the_end_of_the_budget_killed_does_not_count_against_the_candidate(
     assert bench.calls == 1  # nothing begins after the end
 
 
-def test_what_failed_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found = StillBench("oom"), evidence(FAST, GENERIC)
-    one, _ = measurer(monkeypatch, bench, seconds=10.0)
-    one.screen(LOADED, found, ONE, [FAST])
-    assert found.failed(FAST.candidate.id)
-
-
-@pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])
-def test_a_race_that_the_end_broke_off_leaves_the_screens_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, status: Status, final: bool
-) -> None:
-    bench, found = StillBench(), evidence(FAST, GENERIC)
-    one, _ = measurer(monkeypatch, bench, seconds=3.0)
-    one.screen(LOADED, found, ONE, [FAST, GENERIC])
-    bench.status = status
-    one.race(LOADED, found, ONE)
-    row = found.measurements[ONE.id]
-    assert {m.status for m in row.values()} == {"ok"}
-    assert {m.final is not None for m in row.values()} == {final}
-    assert (ONE.id in found.fresh) != final
-
-
-def test_times_decide_as_they_do_in_a_replay_of_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found, replayed = StillBench(), evidence(FAST, SMALL), evidence(FAST, SMALL)
-    one, _ = measurer(monkeypatch, bench, seconds=None)
-    times = {FAST.candidate.id: (123.4549,) * 5, SMALL.candidate.id: (124.686,) * 5}  # within 1 %, a tie, until rounded
-    screened = [measured(c, ONE, t) for c, t in times.items()]
-    raced = [measured(c, ONE, (), final=t) for c, t in times.items()]
-    monkeypatch.setattr(bench, "screen", lambda *given: screened[given[1].candidate.id == SMALL.candidate.id])
-    monkeypatch.setattr(bench, "race", lambda *_: raced)
-    one.screen(LOADED, found, ONE, [FAST, SMALL])
-    assert {m.screen for m in found.measurements[ONE.id].values()} == {(123.45,) * 5, (124.69,) * 5}
-    one.race(LOADED, found, ONE)
-    for m in raced:
-        assert m.final is not None
-        replayed.add(msgspec.structs.replace(m, final=tuple(map(rounded, m.final))))
-    assert found.costs() == replayed.costs()
-    assert found.costs()[ONE.id][SMALL.candidate.id] == pytest.approx(124.69)
-
-
 @pytest.mark.parametrize("status", ["wrong-result", "crashed"])
 def test_what_was_seen_to_be_wrong_counts_even_after_the_end(monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
     """A kill makes nothing wrong; dropped, a variant that is right on another problem would ship."""
@@ -163,28 +121,3 @@ def test_a_reference_that_the_end_killed_is_no_fault_and_one_that_fails_in_time_
         assert found.measurements == {}
         wanted = [f"{LOADED.operator.name}: no reference"] if seconds > 1.0 else []
         assert failures.told() == wanted
-
-
-@pytest.mark.parametrize(("slow", "races"), [(95.0, 1), (110.0, 1), (1000.0, 2)])
-def test_what_a_disturbed_screen_kept_from_a_race_gets_one_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, slow: float, races: int
-) -> None:
-    """A screen of a lucky moment brought one alone into the race, where it was far slower than the others' screens."""
-    bench, found = StillBench(), evidence(FAST, SMALL, GENERIC)
-    one, _ = measurer(monkeypatch, bench, seconds=None)
-    for each, ns in ((FAST, 50.0), (SMALL, 90.0), (GENERIC, 100.0)):
-        monkeypatch.setattr(each, "object", SimpleNamespace(status="ok", code="d"))
-        found.add(measured(each, ONE, (ns,)))
-    found.fresh[ONE.id] = set(found.entries)
-    raced: list[list[str]] = []
-
-    def race(_prepared: None, entrants: list) -> list[Measurement]:
-        raced.append([e.candidate.kernel for e in entrants])
-        times = {"fast": slow, "small": 91.0, "generic": 101.0}
-        return [measured(e.candidate.id, ONE, (), final=(times[e.candidate.kernel],)) for e in entrants]
-
-    monkeypatch.setattr(bench, "race", race)
-    one.race(LOADED, found, ONE)
-    assert raced == [["fast"], ["small", "generic"]][:races]
-    assert found.fresh == {}
-    assert min(found.times()[ONE.id].values()) == (slow if races == 1 else 91.0)

@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.scheduling.older_cpus import older_seconds, transferred
+from aot_tune.pipeline.scheduling.older_cpus import transferred
 from aot_tune.pipeline.scheduling.transfer import most_alike
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, Rendered
-from aot_tune.search import Budget
 from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, parameter, problem, target
 from aot_tune.spec.load_operators import bundled_templates, load_operators
 
@@ -102,53 +99,18 @@ def test_what_won_is_tried_on_the_problems_that_it_won_the_fewest_that_won_all_f
     assert begun(evidence) == [("rows", 1, [10, 100]), ("rows", 4, [10, 1000]), ("rows", 2, [10]), guess]
 
 
-def test_a_kernel_that_has_no_config_for_older_cpus_is_left_out() -> None:
-    wide = Kernel(
-        "wide",
-        "w.j2",
-        parameters=(Parameter("W", (16,)), Parameter("UNROLL", (1,))),
-        constraints=(WIDTH,),
-    )
-    evidence = tuned(operator(ROWS, wide), {("rows", 1): (100.0, 100.0, 100.0), ("wide", 1): (50.0, 50.0, 99.0)})
-    assert begun(evidence) == [("rows", 1, [10, 100, 1000]), ("rows", 8, [10, 100, 1000])]
-
-
-@pytest.mark.parametrize(
-    ("config", "tile"),
-    [
-        ({"MR": 8, "NV": 3}, (8, 4, 3)),
-        ({"MR": 12, "NV": 2}, (8, 6, 2)),
-        ({"MR": 14, "NV": 2}, (8, 6, 2)),
-        ({"MR": 6, "NV": 4}, (8, 6, 2)),
-    ],
-)
-def test_tiles_of_products_become_those_that_fewer_registers_hold(
-    config: dict[str, int], tile: tuple[int, int, int]
-) -> None:
+def test_tiles_of_products_become_those_that_fewer_registers_hold() -> None:
     _, gemm = load_operators([bundled_templates()], ["gemm"])["gemm"]
     kernel = gemm.kernel("packed")
+    there, here = (list(kernel.configs(target.facts)) for target in (NEW, OLD))
     rest = {"KC": 512, "MC": 64, "NC": 768, "KU": 4, "PACK_A": True, "PACK_B": True, "PF": 0, "PART": "m"}
-    full = {"VW": 16, **config, **rest}
-    assert full in list(kernel.configs(NEW.facts))
-    found = most_alike(kernel, list(kernel.configs(OLD.facts)), full)
-    assert (found["VW"], found["MR"], found["NV"]) == tile
-    assert {n: found[n] for n in rest} == rest
-
-
-@pytest.mark.parametrize(
-    ("seconds", "budget", "wanted"), [(40, None, 32.0), (10, None, 8.0), (40, 1000.0, 32.0), (40, 110.0, 20.0)]
-)
-def test_they_have_a_short_time(seconds: int, budget: float | None, wanted: float) -> None:
-    session: Any = SimpleNamespace(
-        older=OLD,
-        plan=SimpleNamespace(may_measure=True),
-        options=SimpleNamespace(older_cpus=seconds, mode="auto"),
-        operators={"scale": None},
-        databases=[],
-        budget=Budget(budget, lambda: 0.0),
-    )
-    assert older_seconds(session, kept=10.0) == pytest.approx(wanted)
-    session.databases = [SimpleNamespace(operator="scale", targets=[OLD.name])]
-    assert older_seconds(session, kept=10.0) == 0.0  # the record decides
-    session.older = None
-    assert older_seconds(session, kept=10.0) == 0.0
+    for config, tile in (
+        ({"MR": 8, "NV": 3}, (8, 4, 3)),
+        ({"MR": 14, "NV": 2}, (8, 6, 2)),
+        ({"MR": 6, "NV": 4}, (8, 6, 2)),
+    ):
+        full = {"VW": 16, **config, **rest}
+        assert full in there
+        found = most_alike(kernel, here, full)
+        assert (found["VW"], found["MR"], found["NV"]) == tile
+        assert {n: found[n] for n in rest} == rest

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from databases import DEVICE, POLICY
-from pipelines import GENERIC, OPERATOR, evidence, measured
+from pipelines import OPERATOR, measured
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Object
@@ -22,7 +22,7 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.render import Candidate, Rendered, resolved
+from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Config, Kernel, Parameter, Problem
 from aot_tune.support.progress import Progress
 
@@ -34,20 +34,6 @@ def variant(width: int, dtype: str = "f32") -> Entry:
         operator="scale", kernel="fast", backend="cxx", target="t", config={"W": width}, dtypes={"T": dtype}
     )
     return Entry(candidate, Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[]), ())
-
-
-def test_the_cost_of_a_config_is_that_of_all_its_candidates_over_the_best_times() -> None:
-    slow, half, lost, unknown = variant(1), variant(1, "bf16"), variant(2), variant(4)
-    found = evidence(GENERIC, slow, half, lost, unknown)
-    found.add(measured(GENERIC, ONE, (100.0,)))
-    found.add(measured(GENERIC, TWO, (100.0,)))
-    found.add(measured(slow, ONE, (200.0,)))
-    found.add(measured(half, TWO, (800.0,)))
-    found.add(measured(lost, ONE, (), status="wrong-result"))
-    costs = {tuple(config.values()): cost for (kernel, _), (config, cost) in found.config_costs().items() if config}
-    assert costs.keys() == {(1,), (2,)}
-    assert costs[1,] == pytest.approx(4.0)
-    assert math.isinf(costs[2,])
 
 
 def database(device: Device, *times: tuple[int, Problem, float]) -> OperatorDatabase:
@@ -84,17 +70,6 @@ def test_what_won_on_other_devices_is_tried_early_the_most_similar_device_ahead(
     found = [c["W"] for c in winners_elsewhere(records, OPERATOR, KERNEL, DEVICE, POLICY.digest)]
     assert found[0] == 8
     assert sorted(found) == [1, 4, 8]
-
-
-def test_a_device_with_a_record_of_its_own_needs_no_others() -> None:
-    records = [database(DEVICE, (1, ONE, 5.0)), database(elsewhere("A"), (2, ONE, 5.0))]
-    assert winners_elsewhere(records, OPERATOR, KERNEL, DEVICE, POLICY.digest) == []
-    assert winners_elsewhere([], OPERATOR, KERNEL, DEVICE, POLICY.digest) == []
-
-
-def test_a_record_under_another_policy_says_where_to_begin() -> None:
-    found = winners_elsewhere([database(DEVICE, (4, ONE, 5.0))], OPERATOR, KERNEL, DEVICE, "another")
-    assert [c["W"] for c in found] == [4]
 
 
 class Bench:
@@ -150,11 +125,11 @@ def packed(config: Config) -> float:
 
 
 def tuned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str = "", **options: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *operators: str, **options: str
 ) -> tuple[Bench, list[Evidence]]:
-    """What is found of gemm, or of another operator beside it."""
+    """What is found of the last of some operators."""
     given = {"AOT_TUNE_TARGETS": "cpu-x86-64", "AOT_TUNE_CACHE": "off", "AOT_TUNE_MODE": "tune", **options}
-    request = Request(name="ops", prefix="ops", header="ops.h", operators=("gemm", *other.split()), options=given)
+    request = Request(name="ops", prefix="ops", header="ops.h", operators=operators, options=given)
     plan, paths, _ = make_plan(request, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
     session, bench = Session(plan, paths, Progress()), Bench(packed)
     try:
@@ -165,52 +140,31 @@ def tuned(
         monkeypatch.setattr(module, "one_after_the_other", bench.measure)
         monkeypatch.setattr(module, "BudgetTuning", bench.within)
         monkeypatch.setattr(session, "compile", lambda entries, *_: [setattr(e, "object", made(e)) for e in entries])
-        return bench, tune(session)[other or "gemm"]
+        return bench, tune(session)[operators[-1]]
     finally:
         session.close()
 
 
 @pytest.mark.slow
-def test_under_a_budget_an_exhaustive_search_goes_step_by_step_until_it_ends(
+def test_under_a_budget_a_thorough_search_goes_step_by_step_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"AOT_TUNE_EFFORT": "exhaustive", "AOT_TUNE_BUDGET": "400", "AOT_TUNE_FILTER": "gemm/packed"}
-    bench, (found,) = tuned(tmp_path, monkeypatch, **options)
+    options = {"AOT_TUNE_EFFORT": "thorough", "AOT_TUNE_BUDGET": "100", "AOT_TUNE_FILTER": "gemm/packed"}
+    bench, _ = tuned(tmp_path, monkeypatch, "gemm", **options)
     tried = [c for step in bench.steps for c in step]
     assert len({c.id for c in tried}) == len(tried)
-    assert len(bench.steps) > 4
-    assert bench.now <= 400
+    assert len(bench.steps) > 2
+    assert bench.now <= 100
     assert bench.tuned is not None  # before workers are ended and their files removed, which the link's time counts
     costs = [packed(c.config) for c in tried]
-    space = resolved(found.operator.kernel("packed"), found.target.name).configs(found.target.facts)
-    assert min(costs) < 1.01 * min(map(packed, space))
     assert min(costs) < min(costs[: len(bench.steps[0])])
 
 
-@pytest.mark.parametrize("budget", ["", "400"])
-def test_operators_that_the_filter_leaves_out_are_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str
-) -> None:
-    options = {"AOT_TUNE_FILTER": "gemm/packed", "AOT_TUNE_BUDGET": budget}
-    bench, (found,) = tuned(tmp_path, monkeypatch, other="silu_mul", **options)
-    assert {c.operator for step in bench.steps for c in step} == {"gemm"}
+def test_operators_that_the_filter_leaves_out_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"AOT_TUNE_FILTER": "softmax/*", "AOT_TUNE_BUDGET": "40"}
+    bench, (found,) = tuned(tmp_path, monkeypatch, "softmax", "silu_mul", **options)
+    assert {c.operator for step in bench.steps for c in step} == {"softmax"}
     assert (found.workload, found.measurements) == ((), {})
     assert all(e.candidate.generic for e in found.entries.values())
     assert len(found.unserved) == len(found.entries) > 0  # to be verified in the same time
     assert found.note == "not tuned for cpu-x86-64, the generic variant serves: AOT_TUNE_FILTER names no kernel there"
-
-
-def test_without_a_budget_all_are_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for effort, filtered in (("exhaustive", "gemm/skinny_kn"), ("quick", "gemm/packed")):
-        bench, _ = tuned(tmp_path, monkeypatch, AOT_TUNE_EFFORT=effort, AOT_TUNE_FILTER=filtered)
-        assert len(bench.steps) == 1
-
-
-def test_a_thorough_search_goes_step_by_step_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, (found,) = tuned(tmp_path, monkeypatch, AOT_TUNE_EFFORT="thorough", AOT_TUNE_FILTER="gemm/packed")
-    sizes = [len({str(c.config) for c in step}) for step in bench.steps]
-    assert sum(sizes) == 100
-    assert max(sizes) <= 16
-    costs = [packed(c.config) for step in bench.steps for c in step]
-    space = resolved(found.operator.kernel("packed"), found.target.name).configs(found.target.facts)
-    assert min(costs) < 1.01 * min(map(packed, space))

@@ -224,22 +224,3 @@ def test_the_heaviest_problem_is_begun_first(heavy: str, monkeypatch: pytest.Mon
     assert tried(world.log).index(heavy) <= tried(plain.log).index(heavy)
     cut = len(tried(plain.log)) // 2
     assert tried(world.log)[:cut].count(heavy) >= tried(plain.log)[:cut].count(heavy)
-
-
-def test_what_is_stored_costs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = [e.rendered.symbol for e in World(None).entries]
-    world = World(1000.0, stored=stored).tune(monkeypatch)
-    assert not any(line.startswith("screen") for line in world.log)
-    assert set(world.winners().values()) == {100.0}
-
-
-@pytest.mark.parametrize("seconds", [9.0, 25.0, 39.0])
-def test_races_that_are_stored_are_had_however_little_time_is_left(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = [e.rendered.symbol for e in World(None).entries]
-    world = World(seconds, stored=stored, raced=True).tune(monkeypatch)
-    problems = [(v, p) for _, v in world.pairs for p in v.workload]
-    assert problems
-    assert [p.id for v, p in problems if finalists(v, p)] == []
-    assert [p.id for v, p in problems if not any(m.final for m in v.measurements[p.id].values())] == []

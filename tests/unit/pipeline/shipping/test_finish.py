@@ -28,15 +28,6 @@ def test_products_are_known_by_the_nearest_with_an_epilogue() -> None:
     ]
 
 
-def test_what_dispatch_cannot_tell_apart_is_one_problem() -> None:
-    """What is said of a tensor that is gone, and a default that is written out, make no difference to a call."""
-    gemm = load_operator(TEMPLATES / "gemm")
-    size = {"M": 3, "N": 8, "K": 8}
-    unaligned = problem(**size, present=["residual"], order={"residual": (1, 0)}, alignment={"residual": 2})
-    assert without_epilogue(gemm, [unaligned]) == [(problem(**size), unaligned)]
-    assert without_epilogue(gemm, [unaligned, problem(**size, attributes={"activation": "none", "math": "ieee"})]) == []
-
-
 def test_what_times_are_known_of_is_told_by_kinds() -> None:
     """That is, by dtypes and by the attributes that are a mode; shapes of a survey count where dispatch is by it."""
     gemm = load_operator(TEMPLATES / "gemm")
@@ -55,11 +46,3 @@ def test_what_times_are_known_of_is_told_by_kinds() -> None:
         SeenCalls(facts=tf32, dims={"M": (3, 3), "N": (8, 8), "K": (9, 9)}),
         SeenCalls(facts=bf16, dims={"M": (3, 5), "N": (8, 8), "K": (1, 8)}),
     )
-
-
-def test_the_bundled_products_have_all_that_they_are_tried_without() -> None:
-    """In 16 bits a product's time alone differs most from that with an activation: those are problems of their own."""
-    gemm = load_operator(TEMPLATES / "gemm")
-    found = without_epilogue(gemm, gemm.workload_for("cuda"))
-    assert found
-    assert all("activation" not in like.attributes for _, like in found)

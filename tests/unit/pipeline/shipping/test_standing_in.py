@@ -96,28 +96,11 @@ def test_what_won_most_of_a_kind_stands_in_for_it() -> None:
     assert kept.kept == ("it", *(c for c, e in older.entries.items() if e.stands_in))
 
 
-def test_a_kind_that_was_reached_needs_nothing() -> None:
-    older = Evidence(SCALE, OLD, {}, brief=True)
-    for dtype in ("f32", "f16"):
-        add(older, dtype, 2, [(of(dtype)[2], 5.0)])
-    stand_in(session(), [older, tuned()])
-    assert standing(older) == []
-
-
 def test_what_failed_does_not_stand_in() -> None:
     older = Evidence(SCALE, OLD, {}, brief=True)
     add(older, "f16", 4, [(of("f16")[0], 0.0)], status="wrong-result")
     stand_in(session(), [older, tuned()])
     assert standing(older) == [("f32", 2), ("f16", 1)]
-
-
-def test_there_is_a_decision_where_nothing_at_all_was_reached() -> None:
-    """Without a choice in it: what stands in is what comes before the generic variant."""
-    older = Evidence(SCALE, OLD, {}, brief=True)
-    stand_in(session(), [older, tuned()])
-    found = with_filling_in(session(), older, Selection(kept=(), nodes=(), regret={}, held_out={}))
-    assert found.nodes == (Node(),)
-    assert len(found.kept) == 2
 
 
 def test_a_target_that_was_tuned_whole_is_left_alone() -> None:
