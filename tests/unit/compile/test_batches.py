@@ -40,54 +40,6 @@ def of_backend(rendered: Rendered, backend: str) -> Rendered:
     return msgspec.structs.replace(rendered, candidate=msgspec.structs.replace(rendered.candidate, backend=backend))
 
 
-def test_a_quick_backend_does_not_wait_for_a_slow_one(make_rendered: Any) -> None:
-    quick_done, order = threading.Event(), list[str]()
-
-    def slow(rendered: Rendered) -> str:
-        assert quick_done.wait(30), "the quick backend waits until the slow one is done"
-        return rendered.candidate.id
-
-    def seen(progress: CompileProgress) -> None:
-        order.append(cast("str", progress.object))
-        quick_done.set()
-
-    first, second = of_backend(make_rendered(1), "slow"), of_backend(make_rendered(2), "quick")
-    jobs = Jobs(count=2, reason="")
-    batches = [
-        Batch(stand_in("slow", slow), (first,), jobs),
-        Batch(stand_in("quick", lambda r: r.candidate.id), (second,), jobs),
-    ]
-    made = cast("dict[str, str]", compile_batches(batches, seen))
-    assert made == {r.candidate.id: r.candidate.id for r in (first, second)}
-    assert order == [second.candidate.id, first.candidate.id]
-
-
-def test_backends_share_the_cores(make_rendered: Any) -> None:
-    lock, running, most = threading.Lock(), 0, 0
-    full = threading.Barrier(2)
-
-    def get(rendered: Rendered) -> str:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        full.wait(30)  # breaks when fewer than two run at a time
-        with lock:
-            running -= 1
-        return rendered.candidate.id
-
-    batches = [
-        Batch(
-            stand_in(name, get),
-            tuple(of_backend(make_rendered(10 * i + n), name) for n in range(4)),
-            Jobs(count=2, reason=""),
-        )
-        for i, name in enumerate(("one", "other"))
-    ]
-    assert len(compile_batches(batches)) == 8
-    assert most == 2
-
-
 def test_an_error_in_one_backend_ends_the_others(make_rendered: Any) -> None:
     begun = list[str]()
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,16 +31,13 @@ def cpuinfo(*flags: str) -> str:
     return "\n".join(f"processor\t: {n}\nflags\t\t: {f}\n" for n, f in enumerate(flags))
 
 
-@pytest.mark.parametrize(("flags", "level"), [(V1, 1), (V2, 2), (V3, 3), (V4, 4), (BF16, 5), (AMX, 6)])
-def test_levels(flags: str, level: int) -> None:
-    assert cpu_level(cpuinfo(flags)) == level
-
-
-@pytest.mark.parametrize("flag", sorted(set(AMX.split()) - set(V1.split())))
-def test_a_level_needs_every_flag(flag: str) -> None:
-    without = " ".join(f for f in AMX.split() if f != flag)
-    lacking = next(n for n, v in enumerate((V2, V3, V4, BF16, AMX), 1) if flag in v.split())
-    assert cpu_level(cpuinfo(without)) == lacking
+def test_a_level_needs_every_flag() -> None:
+    for level, flags in enumerate((V1, V2, V3, V4, BF16, AMX), 1):
+        assert cpu_level(cpuinfo(flags)) == level
+    for flag in set(AMX.split()) - set(V1.split()):
+        without = " ".join(f for f in AMX.split() if f != flag)
+        lacking = next(n for n, v in enumerate((V2, V3, V4, BF16, AMX), 1) if flag in v.split())
+        assert cpu_level(cpuinfo(without)) == lacking, flag
 
 
 @pytest.mark.parametrize(
@@ -81,17 +77,6 @@ def test_no_compiler_says_how_to_point_to_one(tmp_path: Path) -> None:
         toolchain_for("cxx", {"PATH": "/usr/bin:/bin", "CXX": "/nowhere/g++"}).identity()
 
 
-def test_a_compiler_is_the_same_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "tools" / "own-g++").symlink_to(shutil.which("g++") or "")
-    monkeypatch.chdir(tmp_path)
-    path = os.environ["PATH"]
-    for environ in ({"PATH": path, "CXX": "tools/own-g++ -O1"}, {"PATH": f"tools:{path}", "CXX": "own-g++ -O1"}):
-        chain = CxxToolchain(environ)
-        assert chain.command() == [str(tmp_path / "tools" / "own-g++"), "-O1"]
-        assert chain.identity()["version"]
-
-
 def test_identity_has_no_paths_and_does_not_depend_on_the_name(tmp_path: Path) -> None:
     path = "/usr/local/bin:/usr/bin:/bin"
     plain = toolchain_for("cxx", {"PATH": path}).identity()
@@ -118,12 +103,11 @@ def test_what_a_script_behind_a_script_adds_is_part_of_the_recipe(tmp_path: Path
     assert found[0] == found[-1]
 
 
-@pytest.mark.parametrize("folder", ["a", "deep/er π $x"])
-def test_equal_sources_give_equal_objects_anywhere(tmp_path: Path, folder: str) -> None:
+def test_equal_sources_give_equal_objects_anywhere(tmp_path: Path) -> None:
     source = f"{LAUNCH} const char* where() {{ return __FILE__ __DATE__ __TIME__; }}\n"
     source += "static int n;\nint* p() { return &n; }\n"
     digests = set()
-    for place in (tmp_path / "first", tmp_path / folder):
+    for place in (tmp_path / "first", tmp_path / "deep/er π $x"):
         place.mkdir(parents=True)
         outcome = toolchain_for("cxx").compile(source, target_by_name("cpu-x86-64-v3"), place / "object.o", 60)
         assert outcome.status == "ok", outcome.log
@@ -170,21 +154,17 @@ TILES = f"""
 """
 
 
-@pytest.mark.parametrize(
-    ("target", "holds", "lacks"),
-    [
-        ("cpu-x86-64-v4", (), ("vdpbf16ps", "tdpbf16ps")),
-        ("cpu-x86-64-v4-bf16", ("vdpbf16ps",), ("tdpbf16ps",)),
-        ("cpu-x86-64-v4-amx", ("tdpbf16ps", "tdpbssd"), ()),
-    ],
-)
-def test_macros_tell_what_is_above_v4(tmp_path: Path, target: str, holds: Sequence[str], lacks: Sequence[str]) -> None:
-    out = tmp_path / "object.o"
-    outcome = toolchain_for("cxx").compile(TILES, target_by_name(target), out, 60)
-    assert outcome.status == "ok", outcome.log
-    listing = subprocess.check_output(["objdump", "-d", str(out)], text=True)
-    assert all(word in listing for word in holds)
-    assert not any(word in listing for word in lacks)
+def test_macros_tell_what_is_above_v4(tmp_path: Path) -> None:
+    for target, holds in (
+        ("cpu-x86-64-v4", set()),
+        ("cpu-x86-64-v4-bf16", {"vdpbf16ps"}),
+        ("cpu-x86-64-v4-amx", {"tdpbf16ps", "tdpbssd"}),
+    ):
+        out = tmp_path / f"{target}.o"
+        outcome = toolchain_for("cxx").compile(TILES, target_by_name(target), out, 60)
+        assert outcome.status == "ok", outcome.log
+        listing = subprocess.check_output(["objdump", "-d", str(out)], text=True)
+        assert {word for word in ("vdpbf16ps", "tdpbf16ps", "tdpbssd") if word in listing} == holds
 
 
 @pytest.mark.parametrize(
@@ -227,11 +207,3 @@ def test_a_linked_object_can_be_called(tmp_path: Path, make_rendered) -> None:
     values = (ctypes.c_float * 4)(1, 2, 3, 4)
     assert all(getattr(library, f"{s}_launch")(values, 4) == 0 for s in symbols)
     assert list(values) == [9, 10, 11, 12]
-
-
-def test_undefined_symbols_are_found_by_the_linker(tmp_path: Path) -> None:
-    chain = toolchain_for("cxx")
-    source = f'extern "C" int nowhere();\n{LAUNCH} int f() {{ return nowhere(); }}\n'
-    assert chain.compile(source, target_by_name("cpu-x86-64"), tmp_path / "o.o", 60).status == "ok"
-    with pytest.raises(ToolchainError, match="undefined reference to `nowhere'"):
-        chain.link_shared([tmp_path / "o.o"], tmp_path / "o.so")

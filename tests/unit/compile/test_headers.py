@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nvcc_sources import MISSING
 
-from aot_tune.compile import ObjectCache, Toolchain, target_by_name, toolchain_for
+from aot_tune.compile import Object, ObjectCache, Toolchain, target_by_name, toolchain_for
 from aot_tune.compile.cache.entry import file_digest
 from aot_tune.compile.cuda.nvcc import NvccToolchain
 from aot_tune.compile.headers import headers_tested, search_folders, sought
@@ -18,37 +18,36 @@ from aot_tune.render import Rendered
 LAUNCH = '\nextern "C" __attribute__((visibility("default"))) int SYMBOL_launch() { return SIZE; }\n'
 TWO, ERROR = "#define SIZE 2\n", "#error not yet\n"
 EITHER = f"{TWO}#else\n#define SIZE 1\n#endif\n"
-MORE = '#include "more.h"\n'
+MORE = '#include "NAME_more.h"\n'
 Files = dict[str, str | None]
 Make = Callable[..., Rendered]
-OTHER: Files = {"a/other.h": ""}
 
 CASES: dict[str, tuple[str, Files, Files]] = {
-    "an error in a header": ('#include "{0}/b/size.h"', {"b/size.h": ERROR}, {"b/size.h": TWO}),
+    "an error in a header": ('#include "{0}/b/NAME.h"', {"b/NAME.h": ERROR}, {"b/NAME.h": TWO}),
     "an error in a header of a header": (
-        '#include "{0}/b/size.h"',
-        {"b/size.h": MORE, "b/more.h": ERROR},
-        {"b/more.h": TWO},
+        '#include "{0}/b/NAME.h"',
+        {"b/NAME.h": MORE, "b/NAME_more.h": ERROR},
+        {"b/NAME_more.h": TWO},
     ),
-    "a header that is missing": ("#include <size.h>", OTHER, {"a/size.h": TWO}),
-    "a header that a header misses": ('#include "{0}/b/size.h"', {"b/size.h": MORE}, {"b/more.h": TWO}),
+    "a header that is missing": ("#include <NAME.h>", {}, {"a/NAME.h": TWO}),
+    "a header that a header misses": ('#include "{0}/b/NAME.h"', {"b/NAME.h": MORE}, {"b/NAME_more.h": TWO}),
     "a header that may be missing": (
-        f"#if __has_include(<size.h>)\n#include <size.h>\n{EITHER.removeprefix(TWO)}",
-        OTHER,
-        {"a/size.h": TWO},
+        f"#if __has_include(<NAME.h>)\n#include <NAME.h>\n{EITHER.removeprefix(TWO)}",
+        {},
+        {"a/NAME.h": TWO},
     ),
     "a header that a header may miss": (
-        "#include <first.h>",
-        {"b/first.h": f'#if __has_include("size.h")\n{EITHER}'},
-        {"b/size.h": ""},
+        "#include <NAME_first.h>",
+        {"b/NAME_first.h": f'#if __has_include("NAME.h")\n{EITHER}'},
+        {"b/NAME.h": ""},
     ),
-    "a header that was there": (f"#if !__has_include(<size.h>)\n{EITHER}", {"a/size.h": ""}, {"a/size.h": None}),
+    "a header that was there": (f"#if !__has_include(<NAME.h>)\n{EITHER}", {"a/NAME.h": ""}, {"a/NAME.h": None}),
     "a header before the one that was found": (
-        "#include <below/size.h>",
-        {"b/below/size.h": "#define SIZE 1\n", **OTHER},
-        {"a/below/size.h": TWO},
+        "#include <below/NAME.h>",
+        {"b/below/NAME.h": "#define SIZE 1\n"},
+        {"a/below/NAME.h": TWO},
     ),
-    "a folder before that of the header": ("#include <size.h>", {"b/size.h": "#define SIZE 1\n"}, {"a/size.h": TWO}),
+    "a folder before that of the header": ("#include <NAME.h>", {"b/NAME.h": "#define SIZE 1\n"}, {"a/NAME.h": TWO}),
 }
 """A source, files below the folders `a` and `b` of CPATH, and what becomes of them (None for one that goes)."""
 
@@ -69,43 +68,40 @@ def later() -> None:
     search_folders.cache_clear()
 
 
-def changed(tmp_path: Path, chain: Callable[[dict[str, str]], Toolchain], name: str, make: Make) -> None:
-    text, before, after = CASES[name]
-    write(tmp_path, before)
-    rendered = make(text.format(tmp_path) + LAUNCH)
-    target = target_by_name(rendered.candidate.target)
-    found = []
+def changed(tmp_path: Path, chain: Callable[[dict[str, str]], Toolchain], cases: list[str], make: Make) -> None:
+    """Compile twice, change the headers, and compile twice again."""
+    write(tmp_path, {"a/other.h": "", "b/other.h": ""})
+    wanted: dict[str, tuple[Rendered, Files]] = {}
+    for number, case in enumerate(cases):
+        name = f"size{number}"
+        text, *files = CASES[case]
+        before, after = ({k.replace("NAME", name): v and v.replace("NAME", name) for k, v in f.items()} for f in files)
+        write(tmp_path, before)
+        wanted[case] = make(text.replace("NAME", name).replace("{0}", str(tmp_path)) + LAUNCH), after
+    found: dict[str, list[Object]] = {case: [] for case in cases}
     for step in range(4):
-        if step == 2:
-            write(tmp_path, after)
         later()
         toolchain = chain({**os.environ, "CPATH": f"{tmp_path / 'a'}:{tmp_path / 'b'}"})
-        found.append(ObjectCache(tmp_path / "cache", toolchain).get(rendered, target))
-    assert [f.cached for f in found] == [False, True, False, True], [f.error for f in found]
-    assert found[0].digest != found[2].digest
-    assert found[2].status == "ok", found[2].error
+        for case, (rendered, after) in wanted.items():
+            if step == 2:
+                write(tmp_path, after)
+            else:
+                (tmp_path / "a" / f"other{step}{case}.h").write_text("")  # what comes and goes changes nothing
+            target = target_by_name(rendered.candidate.target)
+            found[case].append(ObjectCache(tmp_path / "cache", toolchain).get(rendered, target))
+    for case, made in found.items():
+        assert [f.cached for f in made] == [False, True, False, True], (case, [f.error for f in made])
+        assert made[0].digest != made[2].digest, case
+        assert made[2].status == "ok", (case, made[2].error)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_a_source_saw_of_headers(tmp_path: Path, make_rendered: Make, name: str) -> None:
-    changed(tmp_path, lambda e: toolchain_for("cxx", e), name, lambda text: make_rendered(0, text, "cpu-x86-64"))
+def test_what_a_source_saw_of_headers(tmp_path: Path, make_rendered: Make) -> None:
+    changed(tmp_path, lambda e: toolchain_for("cxx", e), [*CASES], lambda text: make_rendered(0, text, "cpu-x86-64"))
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_what_nvcc_saw_of_headers(tmp_path: Path, make_cuda: Make) -> None:
-    changed(tmp_path, NvccToolchain, "a header that may be missing", make_cuda)
-
-
-def test_other_files_that_come_and_go_change_nothing(tmp_path: Path, make_rendered: Make) -> None:
-    (tmp_path / "size.h").write_text("#define SIZE 1\n")
-    cached = []
-    for step in range(2):
-        later()
-        toolchain = toolchain_for("cxx", {**os.environ, "CPATH": str(tmp_path)})
-        rendered = make_rendered(0, f"#include <size.h>\n#include <vector>{LAUNCH}", "cpu-x86-64")
-        cached.append(ObjectCache(tmp_path / "cache", toolchain).get(rendered, target_by_name("cpu-x86-64")).cached)
-        (tmp_path / f"other{step}.h").write_text("")
-    assert cached == [False, True]
+    changed(tmp_path, NvccToolchain, ["a header that may be missing"], make_cuda)
 
 
 def test_a_test_ends_at_the_first_header_that_is_there(tmp_path: Path) -> None:

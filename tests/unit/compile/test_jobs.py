@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from aot_tune.compile import parallel_compiles
-from aot_tune.compile.jobs import Room
 from aot_tune.support.errors import OptionError
 
 GIB = 1 << 30
@@ -59,12 +55,6 @@ def test_compilers_that_need_much(tmp_path: Path) -> None:
     assert parallel_compiles({"MAX_JOBS": "9"}, root=root, memory=4 * GIB).count == 9
 
 
-def test_memory_limits(tmp_path: Path) -> None:
-    jobs = parallel_compiles({}, root=machine(tmp_path, memory_gib=3.5))
-    assert jobs.count == 3
-    assert "AOT_TUNE_JOBS" in jobs.reason
-
-
 def test_cgroup_2_limits_of_a_parent_hold(tmp_path: Path) -> None:
     root = machine(
         tmp_path,
@@ -108,42 +98,3 @@ def test_cgroup_1(tmp_path: Path) -> None:
         sys__fs__cgroup__memory__job__memory_dot_limit_in_bytes=f"{1 << 62}\n",
     )
     assert parallel_compiles({}, root=root).count == 4
-
-
-def hold(room: Room, memory: int, log: list[str], name: str, leave: threading.Event) -> threading.Thread:
-    """A thread that is in the room until it may leave."""
-
-    def stay() -> None:
-        with room.of(memory):
-            log.append(name)
-            leave.wait(30)
-
-    thread = threading.Thread(target=stay)
-    thread.start()
-    return thread
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.001)
-    assert condition()
-
-
-def test_a_room_is_shared_by_small_and_large() -> None:
-    room, log = Room(3, 4 * GIB), list[str]()
-    leave = {name: threading.Event() for name in ("large", "second", "small", "next")}
-    threads = [hold(room, 3 * GIB, log, "large", leave["large"])]
-    wait_for(lambda: log == ["large"])
-    threads.append(hold(room, 3 * GIB, log, "second", leave["second"]))
-    threads.append(hold(room, GIB, log, "small", leave["small"]))
-    wait_for(lambda: log == ["large", "small"])  # the second large one waits for memory
-    leave["large"].set()
-    wait_for(lambda: log == ["large", "small", "second"])
-    threads.append(hold(room, 1, log, "next", leave["next"]))
-    leave["second"].set()
-    wait_for(lambda: log[3:] == ["next"])
-    for name in ("small", "next"):
-        leave[name].set()
-    for thread in threads:
-        thread.join(30)

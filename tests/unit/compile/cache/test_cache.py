@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import shutil
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
-from aot_tune.compile.cache.entry import file_digest, key_text
+from aot_tune.compile.cache.entry import file_digest
 from aot_tune.compile.cache.evict import prune
-from aot_tune.support.errors import CacheError, OptionError
-from aot_tune.support.storage import cache_location, new_temporary, sweep_temporaries
+from aot_tune.support.errors import OptionError
+from aot_tune.support.storage import cache_location
 
 TARGET = target_by_name("cpu-x86-64")
-BROKEN = "int SYMBOL_launch() {\n    return nothing;\n}\n"
 
 
 def entry(root: Path, key: str) -> Path:
@@ -31,37 +27,6 @@ def entry(root: Path, key: str) -> Path:
 @pytest.fixture
 def chain(counting_compiler):
     return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
-
-
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=5),
-    max_leaves=12,
-)
-
-
-def shuffled(value: object, seed: random.Random) -> object:
-    if isinstance(value, dict):
-        items = list(value.items())
-        seed.shuffle(items)
-        return {k: shuffled(v, seed) for k, v in items}
-    return [shuffled(v, seed) for v in value] if isinstance(value, list) else value
-
-
-@given(parts=st.dictionaries(st.text(max_size=6), plain, max_size=6), seed=st.randoms(use_true_random=False))
-def test_the_order_of_mappings_never_changes_a_key(parts: dict[str, object], seed: random.Random) -> None:
-    other = shuffled(parts, seed)
-    assert isinstance(other, dict)
-    assert key_text(other) == key_text(parts)
-
-
-@given(parts=st.dictionaries(st.text(max_size=6), plain, min_size=1, max_size=6), data=st.data())
-def test_any_change_of_a_part_changes_the_key(parts: dict[str, object], data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(parts)))
-    value = data.draw(plain)
-    if msgspec.json.encode(value, order="deterministic") != msgspec.json.encode(parts[name], order="deterministic"):
-        assert key_text({**parts, name: value})[0] != key_text(parts)[0]
-    assert key_text({k: v for k, v in parts.items() if k != name})[0] != key_text(parts)[0]
 
 
 def test_hit_miss_and_plain_text(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
@@ -96,31 +61,6 @@ def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rend
         keys.add(ObjectCache(tmp_path / "c", toolchain).get(make_rendered(number), target).key)
     assert len(keys) == 6
     assert counting_compiler[1]() == 6
-
-
-def test_a_changed_header_is_a_miss(tmp_path: Path, counting_compiler, make_rendered) -> None:
-    header = tmp_path / "include" / "size.h"
-    header.parent.mkdir()
-    environ = {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0]), "CPATH": str(header.parent)}
-    toolchain, digests = toolchain_for("cxx", environ), []
-    source = '#include <size.h>\nextern "C" int SYMBOL_launch() { return SIZE; }\n'
-    for size in (1, 1, 2):
-        header.write_text(f"#define SIZE {size}\n")
-        file_digest.cache_clear()  # as in a later process
-        digests.append(ObjectCache(tmp_path / "c", toolchain).get(make_rendered(0, source), TARGET).digest)
-    assert counting_compiler[1]() == 2
-    assert digests[0] == digests[1] != digests[2]
-
-
-def test_failures_are_kept_with_their_line(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
-    for _ in range(2):
-        cache = ObjectCache(tmp_path / "c", chain)
-        found = cache.get(make_rendered(0, BROKEN), TARGET)
-        assert found.status == "compile-failed"
-        assert found.error == "test/kernel.cpp.j2:102: error: 'nothing' was not declared in this scope"
-        assert found.path == found.digest == ""
-    assert counting_compiler[1]() == 1
-    assert (entry(tmp_path / "c", found.key) / "candidate.cpp").read_text() == make_rendered(0, BROKEN).source
 
 
 def test_modes(tmp_path: Path, chain, counting_compiler, make_rendered, caplog) -> None:
@@ -208,24 +148,6 @@ def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make
     assert ObjectCache(root, chain).get(make_rendered(0), TARGET).cached
 
 
-def test_the_sweep_spares_the_living(tmp_path: Path, start_python) -> None:
-    mine = new_temporary(tmp_path)
-    mine.mkdir()
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom aot_tune.support.storage import new_temporary\n"
-        "p = new_temporary(Path(sys.argv[1])); p.mkdir(); (p / 'f').touch(); print(p)"
-    )
-    process = start_python(code, tmp_path)
-    dead = Path(process.communicate()[0].strip())
-    foreign, old = tmp_path / "0badcafe-1-1-aa", tmp_path / "0badcafe-2-2-bb"
-    foreign.touch()
-    old.touch()
-    os.utime(old, (0, 0))
-    assert dead.is_dir()
-    assert sweep_temporaries(tmp_path) == 2
-    assert sorted(tmp_path.iterdir()) == sorted([mine, foreign])
-
-
 def test_where_the_cache_is(tmp_path: Path) -> None:
     assert cache_location({"HOME": "/h"}).root == Path("/h/.cache/aot_tune")
     assert cache_location({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).root == Path("/x/aot_tune")
@@ -239,14 +161,3 @@ def test_where_the_cache_is(tmp_path: Path) -> None:
         cache_location({"AOT_TUNE_CACHE": "frsh"})
     with pytest.raises(OptionError, match="absolute"):
         cache_location({"AOT_TUNE_CACHE_DIR": "cache"})
-
-
-def test_a_root_that_is_a_file(tmp_path: Path, chain, make_rendered, caplog) -> None:
-    (tmp_path / "c").write_text("")
-    with pytest.raises(CacheError, match=r"cannot be used|not a folder"):
-        ObjectCache(tmp_path / "c", chain)
-    with caplog.at_level(logging.WARNING):
-        cache = ObjectCache(tmp_path / "c" / "below", chain, required=False)
-    assert "cache disabled" in caplog.text
-    assert cache.get(make_rendered(1), TARGET).status == "ok"
-    assert cache.root is None

@@ -9,7 +9,7 @@ import pytest
 from aot_tune.compile import target_by_name
 from aot_tune.compile.cuda.gpu_targets import TARGETS, best_targets, fits
 from aot_tune.compile.cuda.nvcc import NvccToolchain
-from aot_tune.compile.cuda.toolkit import find_cutlass, find_nvcc
+from aot_tune.compile.cuda.toolkit import find_nvcc
 from aot_tune.support.errors import ToolchainError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -97,15 +97,6 @@ def test_the_order_in_which_it_is_looked_for(tmp_path: Path) -> None:
     assert why(environ, **rest).startswith("the wheel nvidia-cuda-nvcc; ")
 
 
-def test_what_is_found_by_a_relative_path_is_found_from_every_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvcc = str(toolkit(tmp_path / "cuda"))
-    monkeypatch.chdir(tmp_path)
-    for environ in ({"NVCC": "cuda/bin/nvcc"}, {"CUDA_HOME": "cuda"}, {"PATH": "cuda/bin:/usr/bin"}):
-        assert found(environ) == nvcc
-
-
 def test_no_compiler_names_every_way_to_one(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="no CUDA compiler found") as caught:
         chain().identity()
@@ -119,10 +110,8 @@ def test_no_compiler_names_every_way_to_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "known", "target", "since"),
     [
-        ("11.4.152", "sm_75 sm_80 sm_86", "cuda-sm_89", "11.8"),
         ("11.8.89", "sm_80 sm_86 sm_89 sm_90", "cuda-sm_90a", "12.0"),
         ("12.4.131", "sm_80 sm_86 sm_89 sm_90", "cuda-sm_100a", "12.8"),
-        ("12.4.131", "sm_80 sm_86 sm_89 sm_90", "cuda-sm_120", "12.8"),
     ],
 )
 def test_an_nvcc_older_than_the_target(tmp_path: Path, version: str, known: str, target: str, since: str) -> None:
@@ -135,22 +124,17 @@ def test_an_nvcc_older_than_the_target(tmp_path: Path, version: str, known: str,
     assert old.recipe(target_by_name("cuda-sm_80"))
 
 
-@pytest.mark.parametrize("part", ["bin/ptxas", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"])
-def test_an_incomplete_toolkit_names_what_it_lacks(tmp_path: Path, part: str) -> None:
-    name = Path(part).name.removesuffix(".10.bc")
-    with pytest.raises(ToolchainError, match=f"not complete: it has no {name}"):
-        chain({"NVCC": str(toolkit(tmp_path, without=part))}).identity()
-
-
-def test_a_toolkit_without_a_runtime(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match=r"no cuda_runtime\.h") as caught:
-        chain({"NVCC": str(toolkit(tmp_path / "a", without="include/cuda_runtime.h"))}).identity()
+def test_an_incomplete_toolkit_names_what_it_lacks(tmp_path: Path) -> None:
+    for part, words in (
+        ("bin/ptxas", "not complete: it has no ptxas"),
+        ("nvvm/libdevice/libdevice.10.bc", "not complete: it has no libdevice"),
+        ("include/cuda_runtime.h", r"no cuda_runtime\.h"),
+    ):
+        with pytest.raises(ToolchainError, match=words) as caught:
+            chain({"NVCC": str(toolkit(tmp_path / Path(part).name, without=part))}).identity()
     assert "nvidia-cuda-runtime" in caught.value.fix
     with pytest.raises(ToolchainError, match=r"no libcudart_static\.a"):
         chain({"NVCC": str(toolkit(tmp_path / "b", without="lib64/libcudart_static.a"))}).link_arguments()
-    nvcc = toolkit(tmp_path / "c", without="lib64/libcudart.so")
-    with pytest.raises(ToolchainError, match=r"no libcudart\.so\.13"):
-        chain({"NVCC": str(nvcc)}).link_shared([], tmp_path / "x.so")
 
 
 @pytest.mark.parametrize("answer", ["exit 3", "echo hello", ":"])
@@ -164,20 +148,7 @@ def test_something_else_than_nvcc(tmp_path: Path, answer: str) -> None:
     assert "nvcc" in caught.value.fix
 
 
-def test_cutlass_folders(tmp_path: Path) -> None:
-    include = tmp_path / "site/cutlass_library/source/include"
-    for folder in (include, tmp_path / "checkout/include"):
-        (folder / "cutlass").mkdir(parents=True)
-        (folder / "cutlass/version.h").write_text("")
-    assert find_cutlass({}, [str(tmp_path), str(tmp_path / "site")]) == include
-    for named in ("checkout", "checkout/include"):
-        assert find_cutlass({"CUTLASS_PATH": str(tmp_path / named)}, []) == tmp_path / "checkout/include"
-    assert find_cutlass({}, [str(tmp_path)]) is None
-    with pytest.raises(ToolchainError, match="holds no CUTLASS"):
-        find_cutlass({"CUTLASS_PATH": str(tmp_path)}, [str(tmp_path / "site")])
-
-
-LEVELS = {
+LEVELS: dict[int, list[str]] = {
     75: [],
     80: ["cuda-sm_80"],
     86: ["cuda-sm_86"],
@@ -193,9 +164,8 @@ LEVELS = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_best_targets_of_a_device(level: int) -> None:
-    assert [t.name for t in best_targets([level, level])] == LEVELS[level]
+def test_the_best_targets_of_a_device() -> None:
+    assert {level: [t.name for t in best_targets([level, level])] for level in LEVELS} == LEVELS
 
 
 def test_what_runs_where() -> None:

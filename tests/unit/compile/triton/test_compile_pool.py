@@ -22,6 +22,8 @@ from aot_tune.support.run_program import kill_running
 from aot_tune.triton.triton_messages import CompileRequest
 
 TARGET = "cuda-sm_90a"
+ONE_TRITON = pytest.mark.parametrize(*EACH_TRITON.args[:1], EACH_TRITON.args[1][:1])
+"""What is done with processes is the same for every version."""
 _REQUESTS: dict[tuple[str, str], Recipe] = {}
 
 
@@ -66,54 +68,51 @@ def workers(parent: int | None = None) -> list[int]:
     return found
 
 
-@EACH_TRITON
-def test_a_worker_is_kept_and_used_again(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
+@ONE_TRITON
+def test_a_worker_is_kept_and_used_again_and_replaced_once_it_is_dead(
+    search: list[str], pool: CompilerPool, tmp_path: Path
+) -> None:
+    """Variables of Triton do not reach it: a user's settings for the JIT would change what is made."""
     before = set(workers(os.getpid()))
     asked = compile_request(search, tmp_path)
-    images = []
-    for _ in range(3):
-        reply, memory = pool.compile(setup_of(search), asked, 60)
+    jit = {"TRITON_DEFAULT_FP_FUSION": "0", "DISABLE_PTXAS_OPT": "1", "TRITON_INTERPRET": "1"}
+    images, started = [], []
+    for environ in ({}, {}, jit):
+        reply, memory = pool.compile(setup_of(search, **environ), asked, 60)
         assert reply.image is not None, reply.error
         assert memory > 50 << 20
         images.append((tmp_path / "kernel.bin").read_bytes())
-        started = set(workers(os.getpid())) - before
-        assert len(started) == 1
+        started.append(set(workers(os.getpid())) - before)
     assert len(set(images)) == 1
-    pool.close()
-    assert set(workers(os.getpid())) == before
-
-
-@EACH_TRITON
-def test_a_worker_that_was_killed_while_idle_is_replaced(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
-    asked = compile_request(search, tmp_path)
-    pool.compile(setup_of(search), asked, 60)
+    assert len(started[1]) == 1
     kill_running()
     time.sleep(0.2)
     reply, _ = pool.compile(setup_of(search), asked, 60)
     assert reply.image is not None
+    pool.close()
+    assert set(workers(os.getpid())) == before
 
 
-@EACH_TRITON
+@ONE_TRITON
 @pytest.mark.alone
 def test_killing_what_runs_ends_a_compile(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
     hanging = compile_request(search, tmp_path, "wrong.py:hangs")
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(pool.compile, setup_of(search), hanging, 50)
-        time.sleep(1.0)
+        time.sleep(0.5)
         assert not waiting.done()
         kill_running()
         with pytest.raises(CompilerDiedError, match="signal 9"):
             waiting.result(timeout=10)
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_a_function_that_reads_the_standard_input_takes_no_request(
     search: list[str], pool: CompilerPool, tmp_path: Path
 ) -> None:
-    for _ in range(2):
-        reply, _ = pool.compile(setup_of(search), compile_request(search, tmp_path, "odd.py:asks"), 60)
-        assert reply.image is not None, reply.error
+    reply, _ = pool.compile(setup_of(search), compile_request(search, tmp_path, "odd.py:asks"), 60)
+    assert reply.image is not None, reply.error
 
 
 @EACH_TRITON
@@ -134,18 +133,7 @@ def test_variables_that_a_module_sets_are_for_its_own_functions(
     assert made[0] == made[2] != made[1]
 
 
-@EACH_TRITON
-def test_variables_of_triton_do_not_reach_a_worker(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
-    """A user's settings for the JIT would change what is made, and no key would say so."""
-    made = []
-    for environ in ({}, {"TRITON_DEFAULT_FP_FUSION": "0", "DISABLE_PTXAS_OPT": "1", "TRITON_INTERPRET": "1"}):
-        reply, _ = pool.compile(setup_of(search, **environ), compile_request(search, tmp_path), 60)
-        assert reply.image is not None, reply.error
-        made.append((tmp_path / "kernel.bin").read_bytes())
-    assert made[0] == made[1]
-
-
-@EACH_TRITON
+@ONE_TRITON
 @pytest.mark.alone
 def test_workers_die_with_the_process_that_started_them(search: list[str], tmp_path: Path) -> None:
     """Also one that is busy, and also when nobody can clean up."""
@@ -170,7 +158,7 @@ pool().compile(setup, request, 50)
             time.sleep(0.2)
             started = workers(owner.pid)
         assert started
-        time.sleep(2)  # it compiles by now
+        time.sleep(1)  # it compiles by now
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.wait()

@@ -153,7 +153,7 @@ def test_under_a_budget_a_thorough_search_goes_step_by_step_until_it_ends(
     bench, _ = tuned(tmp_path, monkeypatch, "gemm", **options)
     tried = [c for step in bench.steps for c in step]
     assert len({c.id for c in tried}) == len(tried)
-    assert len(bench.steps) > 2
+    assert len(bench.steps) > 1
     assert bench.now <= 100
     assert bench.tuned is not None  # before workers are ended and their files removed, which the link's time counts
     costs = [packed(c.config) for c in tried]
