@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from aot_tune.cli.main import main
 from aot_tune.cli.options_text import options_text
 from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.plan.options import OPTIONS
@@ -32,9 +31,3 @@ def test_a_name_that_is_none_is_told() -> None:
     with pytest.raises(OptionError, match="there is no option 'AOT_TUNE_BUGDET'") as caught:
         options_text(("bugdet",), {}, 80)
     assert "AOT_TUNE_BUDGET" in str(caught.value)
-
-
-def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    assert main(["options", "AOT_TUNE_TRACE"]) == 0
-    assert capsys.readouterr().out.startswith("AOT_TUNE_TRACE\n  a file in which the library counts its calls")

@@ -67,16 +67,6 @@ def test_folders_of_several_machines_are_merged(tmp_path: Path, capsys: pytest.C
     assert content(tmp_path / "one") == content(tmp_path / "all")
 
 
-def test_two_files_are_merged_with_what_they_were_made_of(tmp_path: Path) -> None:
-    base = canonical_database(a_database())
-    for name, one in (("base", base), ("one", with_problem(base, 2)), ("two", with_problem(base, 3))):
-        (tmp_path / name).write_bytes(encode(one))
-    files = [str(tmp_path / name) for name in ("one", "two")]
-    out = tmp_path / "out.jsonl"
-    assert main(["records", "merge", *files, "--base", str(tmp_path / "base"), "-o", str(out)]) == 0
-    assert load_database(out) == with_problem(with_problem(base, 2), 3)
-
-
 @pytest.mark.parametrize(
     ("second", "words"),
     [
@@ -175,19 +165,6 @@ def test_git_leaves_what_cannot_be_merged_to_people(repository: Repository) -> N
     assert load_database(repository.file) == with_problem(base, 2)
 
 
-def test_a_conflict_that_git_left_is_merged_afterwards(repository: Repository) -> None:
-    base = canonical_database(a_database())
-    repository.commit("ours", with_problem(base, 2))
-    repository.commit("theirs", with_problem(base, 3))
-    (repository.folder / ".gitattributes").write_text("")
-    repository.git("commit", "-q", "-am", "without the driver")
-    repository.git("merge", "ours", status=1)
-    assert b"<<<<<<<" in repository.file.read_bytes()
-    (repository.folder / ".gitattributes").write_text("tuning/**/*.jsonl merge=aot-tune\n")
-    repository.git("checkout", "--merge", f"tuning/{PLACE}")
-    assert load_database(repository.file) == with_problem(with_problem(base, 2), 3)
-
-
 def test_the_driver_names_the_side_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs, base = (tmp_path / name for name in ("a", "b", "o"))
     ours.write_bytes(encode(a_database()))
@@ -271,13 +248,6 @@ def test_check_of_the_bundled_records(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_bytes(path.read_bytes().replace(b'"bitwise":true', b'"bitwise":false', 1))
     assert main(["records", "check", str(tmp_path)]) == 1
     assert "has another digest" in capsys.readouterr().err
-
-
-def test_records_without_digests_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "silu_mul.jsonl"
-    path.write_bytes(older_text(load_database(CPU / "silu_mul.jsonl")))
-    main(["records", "check", str(tmp_path)])
-    assert f"NOTE {path}: it is of a schema without digests\n  fix: rewrite it with" in capsys.readouterr().out
 
 
 def test_a_workload_of_a_file_is_what_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,17 +24,6 @@ from aot_tune.report.html_page import html_page
 ESCAPE = "\x1b["
 
 
-@pytest.mark.parametrize(("judged", "shown"), [(5, "7.0 %"), (4, "-")])
-def test_a_regret_over_too_few_shapes_is_not_in_the_overview(tmp_path: Path, judged: int, shown: str) -> None:
-    rows = PRODUCT.problems[:1] * 9
-    one = msgspec.structs.replace(PRODUCT, survey=None, problems=rows, held_out_regret=0.07, not_held_out=9 - judged)
-    file = tmp_path / "report.json"
-    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(REPORT, operators=(one, one))))
-    lines = [line.split() for line in on_terminal(file, 120, NO_COLOR="1").splitlines()]
-    (row, _) = (words for words in lines if words[:2] == [one.operator, one.target])
-    assert " ".join(row).endswith(shown)
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     file = tmp_path / "report.json"
@@ -86,16 +75,6 @@ def test_it_fits_the_terminal(path: Path, columns: int) -> None:
         assert what in words, what
 
 
-def test_a_wider_terminal_has_more_columns(path: Path) -> None:
-    heads = [
-        set(next(x for x in plain(on_terminal(path, n)).splitlines() if x.startswith("problem ")).split())
-        for n in (80, 100, 140)
-    ]
-    assert heads[0] < heads[1] < heads[2]
-    assert "dispatch" in heads[1]
-    assert "baseline" in heads[2]
-
-
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 def test_no_colour_where_none_is_wanted(path: Path, env: dict[str, str]) -> None:
     told = on_terminal(path, 80, **env)
@@ -136,15 +115,3 @@ def test_a_page_that_cannot_be_written(path: Path, tmp_path: Path, capsys: pytes
     assert main(["report", "--file", str(path), "--html", "product"]) == 1
     assert "fix: write operators before --html" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.html", "report.json"]
-
-
-def test_rich_is_not_imported_by_what_does_not_draw() -> None:
-    code = "import sys; from aot_tune.cli import main; main.main(['options']); print('rich' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.stdout.splitlines()[-1] == "False"

@@ -74,14 +74,6 @@ def test_all_mistakes_of_all_files_are_told(files: list[str], tmp_path: Path, ca
     assert f"{bad}: no problem is in these files" in capsys.readouterr().err
 
 
-def test_calls_without_elements_alone_are_no_workload(tmp_path: Path, capsys: Told) -> None:
-    file, out = tmp_path / "trace.jsonl", tmp_path / "out.jsonl"
-    file.write_text('{"operator": "softmax", "dims": {"R": 0, "D": 8}, "calls": 2}\n')
-    assert main(["workload", "merge", str(file), "-o", str(out)]) == 1
-    assert f"{file}:1: there is nothing to compute on this problem" in capsys.readouterr().err
-    assert not out.exists()
-
-
 def test_operators_of_a_project(tmp_path: Path, capsys: Told) -> None:
     folder = tmp_path / "templates" / "twice"
     folder.mkdir(parents=True)
@@ -114,34 +106,6 @@ def test_wrong_command_lines(arguments: list[str], said: str, capsys: Told) -> N
         main(["workload", *arguments])
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
-
-
-def test_from_tunableop(tmp_path: Path, capsys: Told) -> None:
-    for number in (0, 1):
-        (tmp_path / f"results{number}.csv").write_text(
-            "Validator,PT_VERSION,2.9.0\nGemmTunableOp_BFloat16_TN,tn_64_16_32_ld_32_32_64,Default,0.1\n"
-            "GemmTunableOp_double_TN,tn_64_16_32_ld_32_32_64,Default,0.1\n"
-        )
-    out = tmp_path / "out.jsonl"
-    results = [str(tmp_path / f"results{number}.csv") for number in (0, 1)]
-    assert main(["workload", "from-tunableop", *results, "-o", str(out)]) == 0
-    (one,) = decode_workload(out.read_bytes(), "out")
-    assert (one.operator, one.problem.id, one.weight) == ("gemm", "M=16 N=64 K=32 b:10 T=bf16", 2)
-    said = capsys.readouterr().err
-    assert "mapped 2 calls; 2 calls could not be mapped:\n  2 calls of GemmTunableOp_double_TN: no bundled" in said
-
-
-def test_from_torch(tmp_path: Path, capsys: Told) -> None:
-    log = tmp_path / "inputs.txt"
-    log.write_text("Operator: aten.mm.default\ncnt: 28, ((T([16, 32], f16), T([32, 64], f16)), {})\n")
-    assert main(["workload", "from-torch", str(log)]) == 0
-    (one,) = decode_workload(capsys.readouterr().out.encode(), "out")
-    assert (one.operator, one.problem.id, one.weight) == ("gemm", "M=16 N=64 K=32 T=f16", 28)
-    log.write_text("Operator: aten.add.Tensor\ncnt: 28, ((T([16, 32], f16), T([16, 32], f16)), {})\n")
-    assert main(["workload", "from-torch", str(log)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"{log}: none of the calls is one of a bundled operator" in said.err
 
 
 def test_from_model(tmp_path: Path, capsys: Told) -> None:

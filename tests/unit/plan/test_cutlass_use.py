@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from places import ROOT
 
-from aot_tune.plan import requirements
 from aot_tune.plan.cutlass_use import uses_cutlass
-from aot_tune.plan.requirements import build_requirements
 
 INCLUDES = "{{ prelude() }}\n#include <cutlass/cutlass.h>\n"
 
@@ -78,18 +75,3 @@ def test_of_a_projects_own_kernels(tmp_path: Path, bundled: Path, text: str, nam
     (project / "templates" / "common").mkdir()  # no operator's own: any of them may include it
     (project / "templates" / "common" / name).write_text(text)
     assert uses_cutlass(project, bundled) == wanted
-
-
-def test_the_build_backend_asks_accordingly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "visible_gpus", lambda _: (0, 0))
-    cuda = {"cmake.define.AOT_TUNE_TARGETS": "cuda-sm_90a"}
-
-    def asked(project: Path, **environ: str) -> bool:
-        found = build_requirements(cuda, {"PATH": "/nowhere", **environ}, project)
-        return any(r.startswith("nvidia-cutlass") for r in found)
-
-    assert asked(ROOT)
-    assert not asked(ROOT, AOT_TUNE_EXCLUDE_BACKENDS="nvcc")
-    assert not asked(ROOT / "examples" / "kernel_author")
-    assert asked(library(tmp_path / "project", "OPERATORS gemm"))
-    assert not asked(library(tmp_path / "project", "OPERATORS softmax"))

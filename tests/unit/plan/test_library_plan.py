@@ -15,7 +15,6 @@ from aot_tune.plan import library_plan as plan
 from aot_tune.plan.preflight import idle_kernels
 from aot_tune.spec import Kernel, stride
 from aot_tune.spec.load_operators import bundled_templates, load_operator
-from aot_tune.support.errors import ToolchainError
 from aot_tune.support.progress import Progress
 
 
@@ -27,31 +26,6 @@ def test_generic_variants_are_compiled_for_what_the_devices_of_the_targets_run()
     assert names("cuda-sm_90a", "cuda-sm_120a") == ["cpu-x86-64", "cuda-ptx_80"]  # one for every later device
     assert names("hip-gfx942", "hip-gfx90a") == ["cpu-x86-64", "hip-gfx90a", "hip-gfx942"]  # one each
     assert names("hip-gfx950", "cuda-sm_80") == ["cpu-x86-64", "cuda-ptx_80", "hip-gfx950"]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "meet"),
-    [
-        ("cuda-ptx_80", "cuda-sm_120a", True),
-        ("cuda-sm_86", "cuda-sm_89", True),  # a device of level 89 runs both
-        ("cuda-sm_80", "cuda-sm_90", False),
-        ("cuda-sm_90", "cuda-sm_90a", True),
-        ("cpu-x86-64", "cpu-x86-64-v4", True),
-        ("hip-gfx942", "hip-gfx942", True),
-        ("hip-gfx90a", "hip-gfx942", False),
-        ("cpu-x86-64", "hip-gfx942", False),
-    ],
-)
-def test_targets_meet_on_a_device_that_runs_both(one: str, other: str, meet: bool) -> None:
-    first, second = target_by_name(one), target_by_name(other)
-    assert first.meets(second) == second.meets(first) == meet
-
-
-@pytest.mark.parametrize("name", ["gfx942", "GFX942", "gfx942:sramecc+:xnack-"])
-def test_the_names_of_other_tools_lead_to_ours(name: str) -> None:
-    with pytest.raises(ToolchainError, match="unknown target") as caught:
-        target_by_name(name)
-    assert "hip-gfx942" in caught.value.fix
 
 
 def test_a_kernel_that_is_for_no_problem_of_the_workload_is_told() -> None:

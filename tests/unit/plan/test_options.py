@@ -8,11 +8,6 @@ from aot_tune.plan.options import misspelt, resolve
 from aot_tune.support.errors import OptionError
 
 
-def test_defaults() -> None:
-    options = resolve({}, {})
-    assert (options.mode, options.targets, options.budget, options.effort) == ("auto", ("native",), None, "default")
-
-
 def test_cmake_wins_over_the_environment() -> None:
     environment = {"AOT_TUNE_MODE": "tune", "AOT_TUNE_EFFORT": "quick"}
     options = resolve({"AOT_TUNE_MODE": "generic"}, environment)
@@ -69,19 +64,6 @@ def test_commas_in_a_list_are_met_with_the_list_as_it_is_to_be(name: str, value:
 def test_bad_values_name_the_option_the_value_and_the_remedy(name: str, value: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         resolve({name: value}, {})
-
-
-def test_the_same_checks_hold_for_the_environment() -> None:
-    with pytest.raises(OptionError, match="did you mean 'generic'"):
-        resolve({}, {"AOT_TUNE_MODE": "generik"})
-
-
-def test_limits_of_what_is_kept() -> None:
-    given = {"AOT_TUNE_MAX_REGRET": "0.02", "AOT_TUNE_MAX_VARIANTS": "5", "AOT_TUNE_MAX_BYTES": "1000000"}
-    options = resolve({**given, "AOT_TUNE_SURVEY": "0"}, {})
-    assert (options.max_regret, options.max_variants, options.max_bytes, options.survey) == (0.02, 5, 1_000_000, 0)
-    nothing = resolve({}, {})
-    assert {nothing.max_regret, nothing.max_variants, nothing.max_bytes, nothing.survey} == {None}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -76,12 +75,6 @@ def test_triton_where_a_kernel_of_the_project_is_written_in_it(gpus, names, tmp_
     assert names(AOT_TUNE_MODE="replay") == names(AOT_TUNE_MODE="replay-or-generic") == ["triton"]
 
 
-@pytest.mark.parametrize("targets", ["cuda-sm_90a", "cpu-x86-64;cuda-sm_80", " cuda-sm_80 ; native", "cuda"])
-def test_named_targets_need_a_compiler_without_a_gpu_too(gpus, names, targets: str) -> None:
-    assert names({"cmake.define.AOT_TUNE_TARGETS": targets}) == [*WHEELS, CUTLASS]
-    assert names(AOT_TUNE_TARGETS=targets) == [*WHEELS, CUTLASS]
-
-
 def test_a_machine_that_has_them(gpus, names, tmp_path: Path) -> None:
     gpus(13000, 1)
     assert names(NVCC="/any/nvcc", CUTLASS_PATH="/any") == [TORCH]
@@ -90,13 +83,6 @@ def test_a_machine_that_has_them(gpus, names, tmp_path: Path) -> None:
     assert names(nvcc=f"{tmp_path}/path/nvcc", PATH=f"/nowhere:{tmp_path}/path") == [CUTLASS, TORCH]
     assert names(CUDA_PATH=str(tmp_path)) == [*WHEELS, CUTLASS, TORCH]
     assert names(nvcc=f"{tmp_path}/cuda/bin/nvcc") == [CUTLASS, TORCH]
-
-
-@pytest.mark.parametrize(("driver", "limit"), [(0, "<14"), (12080, "<14"), (13000, "<13.1"), (13050, "<13.6")])
-def test_wheels_are_whole_and_not_newer_than_the_driver(gpus, tmp_path: Path, driver: int, limit: str) -> None:
-    gpus(driver, 1)
-    found = build_requirements(CUDA, {"PATH": "/nowhere"}, tmp_path, system=tmp_path)
-    assert found[:3] == [f"{name}>=13,{limit}" for name in WHEELS]
 
 
 def test_replay_looks_into_the_database(gpus, names, tmp_path: Path) -> None:
@@ -158,12 +144,3 @@ def test_the_backend_imports_nothing_that_is_not_there_yet() -> None:
         "import aot_tune.plan.requirements\n"
     )
     subprocess.check_call([sys.executable, "-c", code], cwd=ROOT)
-
-
-@pytest.mark.parametrize("place", ["docs/start.md", "cmake/aot_tune_add_library.cmake"])
-def test_what_a_build_without_isolation_needs_is_named(place: str) -> None:
-    """There pip neither installs it nor says what is missing."""
-    required = (ROOT / "pyproject.toml").read_text().partition("requires = [")[2].partition("]")[0]
-    told = re.search(r"pip install \"?\s*\"?(scikit-build-core [a-z0-9 ]+)`", (ROOT / place).read_text())
-    assert told is not None
-    assert sorted(told[1].split()) == sorted(re.findall(r'"([a-z0-9-]+)>=', required))

@@ -225,25 +225,3 @@ def test_more_than_the_memory_of_the_device_is_told_with_its_line(tmp_path: Path
         gpu_checked(read(path), 7 << 30)
     assert str(caught.value).startswith(f"{path}:2: operator 'softmax': problem 'R=1048576 D=1024' needs 8.0 GiB")
     assert caught.value.why == "GPU has 7.0 GiB"
-
-
-def test_problems_that_no_kernel_for_some_devices_takes_are_told(tmp_path: Path) -> None:
-    """They are none of the workload for these, which may be left without any."""
-    whole = OPERATORS["gemm"]
-    on_cpu = dataclasses.replace(next(k for k in whole.kernels if k.backend == "cxx"), dtypes={"T": ("f32",)})
-    gemm = dataclasses.replace(whole, kernels=(on_cpu, *(k for k in whole.kernels if k.backend != "cxx")))
-    bf16 = GEMM | {"dims": {"M": 17, "N": 4096, "K": 4096}}
-    stated = read(written(tmp_path / "w.jsonl", bf16, bf16 | {"dtypes": {"T": "f32"}})).plan
-    one = stated.stated_for(gemm, ["cpu", "cuda"])
-    assert [p.id for p in one.workload_for("cpu")] == ["M=17 N=4096 K=4096"]
-    assert len(one.workload_for("cuda")) == 2
-    alone = read(written(tmp_path / "w.jsonl", bf16)).plan
-    assert alone.stated_for(gemm, ["cpu"]).workload_for("cpu") == ()
-    beside = read(f"+{tmp_path / 'w.jsonl'}").plan.stated_for(gemm, ["cpu"])
-    assert beside.workload_for("cpu") == gemm.workload_for("cpu")
-    assert beside.workload_for("cuda")[:-1] == gemm.workload_for("cuda")
-    (told,) = stated.notes({"gemm": one}, ["cpu", "cuda"])
-    assert told == (
-        "workload: no kernel of gemm for cpu takes 1 of 2 problems, such as 'M=17 N=4096 K=4096 T=bf16': nothing is "
-        "tuned for them"
-    )

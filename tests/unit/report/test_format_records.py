@@ -19,10 +19,6 @@ def with_problems(count: int) -> OperatorDatabase:
     return msgspec.structs.replace(base, problems=(*base.problems, *more), measurements=(*base.measurements, *again))
 
 
-def test_nothing_is_said_of_nothing() -> None:
-    assert format_change("gemm.jsonl", changes(a_database(), a_database())) == ""
-
-
 def test_a_few_of_many_are_listed() -> None:
     change = changes(a_database(), with_problems(12))
     assert format_change("gemm.jsonl", change).splitlines() == [
@@ -46,33 +42,6 @@ def test_times_of_the_same_winner() -> None:
     said = format_change("gemm.jsonl", changes(base, faster))
     assert "the fastest is the same, timed anew, on 4; 4 by more than 1 %; all times together -50.0 %" in said
     assert "  -50.0 %  cpu-x86-64-v3 M=1 N=4096" in said
-
-
-def test_other_code_and_another_version_are_told() -> None:
-    other = a_database(contract="0123456789abcdef", objects="new")
-    said = format_change("gemm.jsonl", changes(a_database(), other)).splitlines()
-    assert said[1] == "  the operator is of another version: contract, then 0123456789ab"
-    assert said[-1] == "  candidates of other code: packed: 4"
-
-
-def test_long_names_are_cut() -> None:
-    base = a_database()
-    names = {
-        c.id: msgspec.structs.replace(c.candidate, config={f"PARAMETER_{n}": n for n in range(9)} | c.candidate.config)
-        for c in base.candidates
-    }
-    changed = msgspec.structs.replace(
-        base,
-        candidates=tuple(msgspec.structs.replace(c, candidate=names[c.id]) for c in base.candidates),
-        measurements=tuple(
-            msgspec.structs.replace(m, candidate=names[m.candidate].id if m.candidate in names else m.candidate)
-            for m in base.measurements
-        ),
-    )
-    said = format_change("gemm.jsonl", changes(base, changed)).splitlines()
-    assert max(map(len, said)) <= 80
-    assert "      packed MR=4 PACK=1" in said
-    assert any(line.startswith("      -> packed PARAMETER_0=0") and line.endswith("...") for line in said)
 
 
 def test_a_record_and_a_folder() -> None:

@@ -102,15 +102,6 @@ def test_data_of_the_charts_is_that_of_the_records() -> None:
     ]
 
 
-def test_charts_stand_where_there_is_something_to_draw() -> None:
-    drawn = {chart for section, chart in PAGE.charts if section == HERE}
-    assert drawn == {"curves", "held", "map", "sizes", "seconds"}
-    assert {chart for section, chart in PAGE.charts if section == "untuned-cpu-x86-64"} == {"sizes"}
-    still = Page.of(html_page(msgspec.structs.replace(REPORT, spent=())))
-    assert "This build measured nothing" in still.text
-    assert "spent" not in still.data
-
-
 def test_a_page_of_many_problems_is_small() -> None:
     """As many problems, runners and surveyed shapes as a build of all bundled operators has for a GPU."""
     rows = tuple(row(m, "bf16") for m in range(1, 81))

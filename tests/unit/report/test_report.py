@@ -14,7 +14,6 @@ from places import ROOT
 
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy
-from aot_tune.pipeline.shipping.finish import disturbed
 from aot_tune.pipeline.shipping.story import paired_ratio
 from aot_tune.report import (
     CandidateRow,
@@ -26,11 +25,10 @@ from aot_tune.report import (
     SurveyRow,
     VariantRow,
     format_report,
-    format_time,
     policy_lines,
     read_report,
 )
-from aot_tune.report.report_words import held_out_of, in_reading_order, slower_line
+from aot_tune.report.report_words import slower_line
 from aot_tune.spec import problem
 from aot_tune.support.errors import BuildError
 
@@ -246,15 +244,6 @@ def test_weights_are_shown_where_they_differ() -> None:
     assert "weight" not in format_report(REPORT)
 
 
-def test_report_survives_json() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(REPORT), type=Report) == REPORT
-
-
-def test_without_words_the_policy_is_named(tmp_path: Path) -> None:
-    text = format_report(msgspec.structs.replace(REPORT, measuring=()))
-    assert "policy    cpu version 1, digest 0123456789ab\nNOTE" in text
-
-
 @pytest.mark.parametrize(
     ("statuses", "said"),
     [
@@ -268,23 +257,6 @@ def test_what_was_not_tried_is_not_counted_as_tried(statuses: dict[str, int], sa
     one = msgspec.structs.replace(REPORT.operators[0], tried=sum(statuses.values()), statuses=statuses)
     text = format_report(msgspec.structs.replace(REPORT, operators=(one,)))
     assert f"gemm on cpu-x86-64-v3: {said}\n" in text
-
-
-def test_the_policy_is_told_in_words() -> None:
-    name, *lines = policy_lines("cuda", policy_for("cuda", Policy()))
-    assert name == f"cuda version 9, digest {policy_for('cuda', Policy()).digest[:12]}"
-    text = "\n".join(lines)
-    assert "copies of 4 x the L2" in text
-    assert "graphs of at least 32 calls below 50 us" in text
-    assert "after launches on 16 other streams" in text
-    assert "recorded, not taken off" in text
-    assert "7 to 13 interleaved rounds in 250 ms, their median" in text
-    assert "samples under hardware slowdown or software thermal slowdown or thermal slowdown or power brake" in text
-    assert len(lines) <= 6
-    name, *lines = policy_lines("cpu", Policy())
-    assert name.startswith("cpu version 2, digest 38b317e16aea")
-    assert "copies of 2 x the last cache" in lines[0]
-    assert len(lines) <= 4
 
 
 def test_the_manual_quotes_the_policy_as_it_is_printed() -> None:
@@ -311,37 +283,6 @@ def test_a_changed_policy_reads_otherwise() -> None:
         changed.append(msgspec.structs.replace(base, gpu=msgspec.structs.replace(base.on_gpu, **{name: value})))
     for other in changed:
         assert policy_lines("cuda", other)[1:] != words, other
-
-
-def test_one_note_for_many_problems() -> None:
-    gemm = REPORT.operators[0]
-    row = gemm.problems[0]
-    rows = tuple(msgspec.structs.replace(row, problem=f"M={m}") for m in (1, 2, 3))
-    other = msgspec.structs.replace(row, problem="M=4", remark="not cold")
-    one = msgspec.structs.replace(gemm, problems=(*rows, other))
-    notes = [x for x in format_report(msgspec.structs.replace(REPORT, operators=(one,))).splitlines() if "  NOTE" in x]
-    assert notes == [
-        "  NOTE M=1 and 2 more: cannot be captured in a CUDA graph: no; timed on a stream",
-        "  NOTE M=4: not cold",
-    ]
-
-
-def test_report_of_few_failures() -> None:
-    assert "and 1 more dropped" in format_report(REPORT, failures=1)
-
-
-def test_no_policy_is_told_where_nothing_was_measured() -> None:
-    gemm = REPORT.operators[0]
-    generic = msgspec.structs.replace(gemm, tried=0, statuses={}, problems=(), failures=())
-    text = format_report(msgspec.structs.replace(REPORT, operators=(generic,)))
-    assert "policy" not in text
-    assert "policy    cpu version 1" in format_report(REPORT)
-
-
-def test_problems_that_were_measured_in_company_are_counted() -> None:
-    (line,) = disturbed(REPORT.operators)
-    assert line.startswith("gemm on cpu-x86-64-v3: other processes used the device while 1 of 2 problems were timed;")
-    assert disturbed(REPORT.operators[1:]) == []
 
 
 def measured(candidate: str, *final: float, race: str = "r") -> Measurement:
@@ -386,20 +327,6 @@ def test_an_operator_that_is_slower_than_the_baseline_is_told() -> None:
     assert slower_line(of_rows(close)) == []
 
 
-def test_too_few_shapes_that_were_left_out_tell_nothing() -> None:
-    rows = [timed(f"N={n}", 200.0) for n in range(6)]
-    assert held_out_of(of_rows(*rows, held_out_regret=4.2, not_held_out=2)) is None
-    assert held_out_of(of_rows(*rows, held_out_regret=4.2, not_held_out=1)) == 4.2
-
-
-def test_the_newest_target_of_an_operator_is_read_first() -> None:
-    old, new = "cpu-x86-64-v3", "cpu-x86-64-v4"
-    rows = [msgspec.structs.replace(REPORT.operators[0], operator=o, target=t) for o in ("b", "a") for t in (old, new)]
-    report = msgspec.structs.replace(REPORT, targets=(old, new), operators=tuple(rows))
-    told = [(one.operator, one.target) for one in in_reading_order(report).operators]
-    assert told == [("b", new), ("b", old), ("a", new), ("a", old)]
-
-
 def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None:
     drifting = [100.0, 150.0, 120.0, 200.0, 110.0]
     winner = measured("w", *drifting)
@@ -413,10 +340,3 @@ def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None
     assert paired_ratio(measured("w", 0.0, 0.0), [measured("baseline:a", 1.0, 1.0)]) is None
     assert paired_ratio(measured("w", 1.0, 1.0), [measured("baseline:a", 0.0, 1.0)]) is None
     assert paired_ratio(winner, [measured("baseline:a", *drifting, race="other")]) is None
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"), [(3.4, "3 ns"), (999.0, "999 ns"), (1500.0, "1.50 us"), (2.5e6, "2.50 ms"), (3e9, "3.00 s")]
-)
-def test_times_have_a_unit_that_fits(ns: float, text: str) -> None:
-    assert format_time(ns) == text

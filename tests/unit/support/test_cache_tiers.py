@@ -94,34 +94,6 @@ def test_what_a_tier_has_is_taken_and_the_rest_is_made_here(
     assert not told
 
 
-def test_the_first_tier_that_has_it_serves(there: Path, tmp_path: Path, chain, make_rendered) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    tiers, told = opened(empty, there, there)
-    assert [t.path for t in tiers] == [empty, there]
-    assert ObjectCache(tmp_path / "own", chain, tiers=tiers).get(make_rendered(1), TARGET).cached
-    assert [t.summary() for t in tiers] == [
-        f"cache tier {empty} served 0 objects, 0 results",
-        f"cache tier {there} served 1 object, 0 results",
-    ]
-    assert not told
-
-
-@pytest.mark.parametrize("mode", ["ro", None])
-def test_an_own_cache_that_takes_nothing_is_no_hindrance(
-    there: Path, tmp_path: Path, chain, make_rendered, mode: str | None
-) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    tiers, _ = opened(there)
-    cache = ObjectCache(own if mode else None, chain, mode=mode or "off", tiers=tiers)
-    found = cache.get(make_rendered(1), TARGET)
-    assert found.cached
-    assert Path(found.path).is_file()
-    assert find(MeasurementStore(own if mode else None, mode=mode or "off", tiers=tiers)) == MEASURED
-    assert not list(own.iterdir())
-
-
 def test_nothing_is_taken_where_all_is_to_be_made_anew(there: Path, tmp_path: Path, chain, make_rendered) -> None:
     tiers, _ = opened(there)
     assert not ObjectCache(tmp_path / "own", chain, mode="fresh", tiers=tiers).get(make_rendered(1), TARGET).cached
@@ -211,15 +183,6 @@ def test_a_tier_of_another_version_is_told(
         f"cache tier {there}: its measurements are of another version: schema 2, and this one reads 98",
     ]
     assert as_it_is(there) == before
-
-
-def test_who_owns_a_named_tier_may_own_what_it_holds(
-    there: Path, chain, make_rendered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: there.stat().st_uid + 1)
-    tiers, told = opened(there)
-    assert find(MeasurementStore(None, tiers=tiers)) == MEASURED
-    assert not told
 
 
 def test_tiers_are_named_by_whole_paths() -> None:

@@ -56,16 +56,6 @@ def test_what_an_installer_put_somewhere_is_installed(
     assert is_installed("aot_tune_test_installed.below.one")
 
 
-def test_a_folder_without_a_file_and_a_file_that_is_gone(folder: Path) -> None:
-    (folder / "aot_tune_test_space").mkdir()
-    (folder / "aot_tune_test_space" / "part.py").write_text("")
-    importlib.import_module("aot_tune_test_space.part")
-    assert own(folder) == [str(folder / "aot_tune_test_space" / "part.py")]
-    assert not is_installed("aot_tune_test_space")
-    (folder / "aot_tune_test_space" / "part.py").unlink()
-    assert own(folder) == []
-
-
 @pytest.mark.parametrize(
     "name", ["json", "json.decoder", "sys", "numpy", "numpy.linalg", "aot_tune", "aot_tune.support.errors"]
 )

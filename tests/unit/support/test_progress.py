@@ -67,16 +67,6 @@ def test_a_log_gets_a_line_every_five_seconds() -> None:
     ]
 
 
-def test_what_begins_is_shown_at_once() -> None:
-    out, clock = io.StringIO(), Clock()
-    progress = Progress(out, clock)
-    for what in ("compiled", "tried"):
-        for done in (1, 2):
-            clock.now += 0.1
-            progress.count(what, done, 9)
-    assert out.getvalue().splitlines() == ["aot_tune: compiled 1 of 9", "aot_tune: tried 1 of 9"]
-
-
 def test_a_full_output_does_not_end_the_build() -> None:
     Progress(Full()).line("text")
 
@@ -117,14 +107,6 @@ def test_a_terminal_has_one_line_that_changes(columns: int, monkeypatch: pytest.
     assert all(len(change) < columns for change in changes[:-1])
     shown = [re.split(r"\r\x1b\[K", line)[-1].rstrip("\r") for line in text.split("\n")]
     assert shown == ["aot_tune: one", "aot_tune: tried 100 of 100, best so far 1.00 ms, took 10 s", ""]
-
-
-def test_a_terminal_that_cannot_change_a_line_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    screen = Screen(80)
-    with os.fdopen(screen.theirs, "w", encoding="utf-8") as terminal:
-        Progress(terminal).line("one")
-    assert screen.read() == "aot_tune: one\r\n"
 
 
 PROGRAM = """

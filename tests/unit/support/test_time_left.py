@@ -9,10 +9,6 @@ from hypothesis import strategies as st
 from aot_tune.support.time_left import seconds_left
 
 
-def test_what_is_left_takes_as_long_as_what_was_done() -> None:
-    assert seconds_left(30, 90, 20.0) == pytest.approx(40.0)
-
-
 def test_no_more_is_told_of_than_a_budget_has() -> None:
     assert seconds_left(30, 90, 20.0, most=12.0) == 12.0
 

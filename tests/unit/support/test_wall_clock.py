@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,30 +33,11 @@ def memory(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "links" / "ops.json"
 
 
-def test_a_build_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
-    first = clock.spent_before(tmp_path)
-    time.sleep(0.05)
-    assert first + 0.05 <= clock.spent_before(tmp_path) < first + 5
-
-
 def test_the_configure_that_went_right_before_counts_and_no_other(tmp_path: Path) -> None:
     own = clock.began_at(clock.os.getpid())
     for planned, counted in ((own - 0.5, 30.0), (own - 60.0, 0.0), (own + 60.0, 0.0)):
         clock.write_wall(tmp_path, clock.Wall(began=own - 30.0, planned=planned))
         assert clock.spent_before(tmp_path) == pytest.approx(clock.since_boot() - own + counted, abs=0.1)
-
-
-def test_configuring_notes_its_own_moments(tmp_path: Path) -> None:
-    clock.note_configured(tmp_path)
-    wall = clock.read_wall(tmp_path)
-    assert 0 < wall.began <= wall.planned <= clock.since_boot()
-
-
-def test_links_are_remembered_up_to_their_last_check(tmp_path: Path, memory: Path) -> None:
-    assert clock.link_seconds(memory) is None
-    link(tmp_path, memory, seconds=0.2, checks=2)
-    assert clock.link_seconds(memory) == pytest.approx(0.4, abs=0.15)
-    assert len(clock.link_times(memory)) == 1
 
 
 def test_the_longest_of_the_last_three_links_counts(tmp_path: Path, memory: Path) -> None:
@@ -67,19 +47,8 @@ def test_the_longest_of_the_last_three_links_counts(tmp_path: Path, memory: Path
     assert len(clock.link_times(memory)) == 3
 
 
-def test_on_a_busy_machine_a_link_counts_as_what_it_had_taken_alone(tmp_path: Path, memory: Path) -> None:
-    link(tmp_path, memory, seconds=0.6, granted=0.5)
-    assert clock.link_seconds(memory) == pytest.approx(0.3, abs=0.1)
-
-
 def test_a_link_by_a_later_command_says_nothing(tmp_path: Path, memory: Path) -> None:
     clock.write_wall(tmp_path, clock.Wall(tuned=clock.began_at(clock.os.getpid()) - 3600.0, memory=str(memory)))
-    clock.note_linked(tmp_path)
-    assert clock.link_seconds(memory) is None
-
-
-def test_a_link_after_a_restart_of_the_machine_says_nothing(tmp_path: Path, memory: Path) -> None:
-    clock.write_wall(tmp_path, clock.Wall(tuned=clock.since_boot() + 3600.0, memory=str(memory)))
     clock.note_linked(tmp_path)
     assert clock.link_seconds(memory) is None
 
