@@ -232,29 +232,16 @@ def test_cmake_shows_the_whole_message(project: Project) -> None:
     assert "fix: did you mean 'TIMES'" in said
 
 
-def test_cmake_options_and_arguments(project: Project) -> None:
-    for options, words in (
-        (("-DAOT_TUNE_MODE=genric",), "did you mean 'generic'"),
-        (("-DAOT_TUNE_MODE=auto", "-DAOT_TUNE_BUDGET=soon"), "AOT_TUNE_BUDGET='soon'"),
-        (("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_MODDE=generic"), "unknown option AOT_TUNE_MODDE"),
-    ):
-        assert words in " ".join(project.cmake(*options, status=1).split())
-    said = project.cmake("-UAOT_TUNE_MODDE", "-DAOT_TUNE_TARGETS=cpu-x86-64-v2;cpu-x86-64-v3")
-    assert "targets cpu-x86-64-v2, cpu-x86-64-v3" in said
+def test_options_and_arguments_of_cmake(project: Project) -> None:
+    said = " ".join(project.cmake("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_MODDE=generic", status=1).split())
+    assert "unknown option AOT_TUNE_MODDE" in said
+    assert "did you mean 'AOT_TUNE_MODE'" in said
     lists = project.folder / "CMakeLists.txt"
     text = lists.read_text()
-    for arguments, words in (
-        ("DATABSE x", "DATABSE' is not a folder"),  # what follows TEMPLATES is one of them
-        ("DATABASE x y", "unknown argument 'y'"),
-        ("OPERATORS twise", "did you mean 'twice'"),
-        ("PREFIX 9lives", "'9lives'"),
-    ):
-        lists.write_text(text.replace(" templates ", f" templates {arguments} "))
-        assert words in " ".join(project.cmake(status=1).split())
-    lists.write_text(text.replace("aot_tune_add_library(tiny", "aot_tune_add_library(ti-ny"))
-    assert "not an identifier" in " ".join(project.cmake(status=1).split())
-    lists.write_text(text.replace(" templates ", " templates TARGETS cpu-x86-64-v3 cpu-x86-64-v2 "))
-    assert "targets cpu-x86-64-v3, cpu-x86-64-v2" in project.cmake("-UAOT_TUNE_TARGETS")
+    lists.write_text(text.replace(" templates ", " templates DATABASE x y "))
+    assert "unknown argument 'y'" in " ".join(project.cmake("-UAOT_TUNE_MODDE", status=1).split())
+    lists.write_text(text.replace(" templates ", " templates TARGETS cpu-x86-64-v2 cpu-x86-64-v3 "))
+    assert "targets cpu-x86-64-v2, cpu-x86-64-v3" in project.cmake()
     assert project.compiler.candidates() == 0
 
 

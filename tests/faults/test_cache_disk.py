@@ -136,10 +136,10 @@ def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:
 
 
 def test_a_small_file_system(tmp_path: Path, start_python) -> None:
-    """A real file system of 256 KiB fills up while candidates are compiled."""
+    """A real file system of 96 KiB fills up while candidates are compiled."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96k,mode=700", "tmpfs", str(disk)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("mounting is not allowed here")
     try:
@@ -147,7 +147,7 @@ def test_a_small_file_system(tmp_path: Path, start_python) -> None:
             "import logging, sys\nfrom pathlib import Path\nlogging.basicConfig(stream=sys.stdout)\n"
             "from aot_tune.compile import ObjectCache, target_by_name, toolchain_for\nfrom aot_tune.render import *\n"
             "import hashlib\nc = ObjectCache(Path(sys.argv[1]), toolchain_for('cxx'))\n"
-            "for n in range(60):\n"
+            "for n in range(25):\n"
             "    s = f'extern \"C\" int s{n}_launch() {{ return {n}; }}\\nint big{n}[2000] = {{1}};\\n'\n"
             "    r = Rendered(candidate=Candidate(operator='o', kernel='k', backend='cxx', target='cpu-x86-64'),"
             " source=s, digest=hashlib.sha256(s.encode()).hexdigest(), symbol=f's{n}', lines=[])\n"

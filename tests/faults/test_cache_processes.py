@@ -76,13 +76,13 @@ def working_in(folder: Path) -> list[int]:
 def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
     rng, root, count = random.Random(7), tmp_path / "c", 24
     kills, interrupted = int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS)), 0
-    for _ in range(kills):
+    for kill in range(kills):
         if len(list(root.glob("objects/*/*"))) > count // 2:
             shutil.rmtree(root / "objects")  # so that every run has work to do
         process = start_python(BUILD, root, count, 1, tmp_path)
         assert process.stdout is not None
         process.stdout.readline()  # ready
-        while process.poll() is None and not list(root.glob("tmp/*")):
+        while process.poll() is None and not list(root.glob("objects/*/*" if kill == 0 else "tmp/*")):
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.25))
         process.kill()
@@ -121,7 +121,7 @@ def test_a_killed_holder_of_a_lock_holds_up_nobody(tmp_path: Path, start_python,
     began = time.monotonic()
     output, _ = start_python(BUILD, root, 1, 0, tmp_path).communicate(timeout=60)
     assert lines(output)["compiled"] == "1"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # not 30
     assert lock.exists()
 
 
@@ -136,8 +136,8 @@ def test_readers_never_see_half_an_entry(tmp_path: Path, start_python, make_rend
         assert process.stdout is not None
         process.stdout.readline()  # ready
         torn = reads = 0
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
+        until = time.monotonic() + 30
+        while reads < 500 and time.monotonic() < until:
             for folder in (tmp_path / "c" / "objects").glob("*/*"):
                 try:
                     load_entry(folder, folder.name, trusted=False)
@@ -146,7 +146,7 @@ def test_readers_never_see_half_an_entry(tmp_path: Path, start_python, make_rend
                     pass  # between the old one and the new one
                 except CorruptError as error:
                     torn += "it has no" not in str(error)
-        assert reads > 20
+        assert reads > 100
         assert torn == 0
     finally:
         process.kill()

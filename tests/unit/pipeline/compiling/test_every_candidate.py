@@ -26,49 +26,45 @@ def compiled(capsys: pytest.CaptureFixture[str], templates: Path, *more: str) ->
     return status, lines[first:]
 
 
-def test_errors_are_told_once_of_each_kind_with_the_templates_line(
+def test_what_fails_is_told_by_kernel_and_by_kind_with_the_templates_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    templates = project(tmp_path, 'Kernel("some", "twice/some.cpp.j2", parameters=(K,))', some=SOME_FAIL)
+    """A kernel that is not for a target is no failure; one of which nothing is left is one."""
+    listed, wide = "parameters=(K,)", 'constraints=(target("vector_bytes") >= 64,)'
+    kernels = (
+        f'Kernel("some", "twice/some.cpp.j2", {listed}), Kernel("none", "twice/none.cpp.j2", {listed}), '
+        f'Kernel("wide", "twice/generic.cpp.j2", {wide}, {listed}), '
+        f'Kernel("empty", "twice/generic.cpp.j2", constraints=(parameter("K") > 5,), {listed})'
+    )
+    templates = project(tmp_path, kernels, some=SOME_FAIL, none=SOME_FAIL.replace("K == 2", "K != 0"))
     line = SOME_FAIL.splitlines().index('  return "no number";') + 1
-    status, said = compiled(capsys, templates, "--target", "cpu-x86-64-v3")
-    assert status == 0
-    assert said[0] == "twice/generic for cpu-x86-64: 1 candidate, 1 fit"
-    assert said[1] == "twice/some for cpu-x86-64-v3: 3 candidates, 1 fit, 2 fail"
+    target = ("--target", "cpu-x86-64-v3")
+    status, said = compiled(capsys, templates, *target)
+    assert status == 1
+    assert said[:2] == [
+        "twice/generic for cpu-x86-64: 1 candidate, 1 fit",
+        "twice/some for cpu-x86-64-v3: 3 candidates, 1 fit, 2 fail",
+    ]
     assert said[2].startswith(f"  render-failed: twice/some.cpp.j2:{line + 2}: 'nothing_of_that_name' is undefined")
     assert re.search(r"\(some K=3, some_[0-9a-f]{8}\)$", said[2])
     assert said[3].startswith(f"  compile-failed: twice/some.cpp.j2:{line}: ")
     assert re.search(r"\(some K=2, some_[0-9a-f]{8}\)$", said[3])
-    assert said[4:] == ["2 kernels, 4 candidates: 2 fit, 2 fail"]
-    assert compiled(capsys, templates, "--target", "cpu-x86-64-v3", "--strict")[0] == 1
-
-
-def test_a_kernel_of_which_nothing_compiles_fails_and_the_others_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    every = SOME_FAIL.replace("K == 2", "K != 0")
-    listed = "parameters=(K,)"
-    kernels = f'Kernel("none", "twice/none.cpp.j2", {listed}), Kernel("some", "twice/some.cpp.j2", {listed})'
-    templates = project(tmp_path, kernels, none=every, some=SOME_FAIL)
-    status, said = compiled(capsys, templates, "--target", "cpu-x86-64-v3")
-    assert status == 1
-    assert said[1] == "twice/none for cpu-x86-64-v3: 3 candidates, 0 fit, 3 fail"
-    assert said[2].startswith("  compile-failed 3 times: twice/none.cpp.j2:")
-    assert said[-2:] == ["3 kernels, 7 candidates: 2 fit, 5 fail", "NONE COMPILES of twice/none for cpu-x86-64-v3"]
-    status, said = compiled(capsys, templates, "--target", "cpu-x86-64-v3", "--filter", "twice/some")
-    assert status == 0
-    assert said[0] == "twice/some for cpu-x86-64-v3: 3 candidates, 1 fit, 2 fail"
-    assert said[-1] == "1 kernel, 3 candidates: 1 fit, 2 fail"
-
-
-def test_the_outcome_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    templates = project(tmp_path, 'Kernel("some", "twice/some.cpp.j2", parameters=(K,))', some=SOME_FAIL)
-    command = ["compile", "twice", "--templates", str(templates), "--target", "cpu-x86-64-v2", "--json"]
-    assert main([*command, "--cache", "off", "--jobs", "1"]) == 0
-    generic, some = json.loads(capsys.readouterr().out)
-    assert (generic["kernel"], generic["target"], generic["fit"]) == ("generic", "cpu-x86-64", 1)
-    assert (some["kernel"], some["target"], some["fit"]) == ("some", "cpu-x86-64-v2", 1)
-    assert {(f["status"], f["count"]) for f in some["failures"]} == {("render-failed", 1), ("compile-failed", 1)}
+    assert said[4] == "twice/none for cpu-x86-64-v3: 3 candidates, 0 fit, 3 fail"
+    assert said[5].startswith("  compile-failed 3 times: twice/none.cpp.j2:")
+    told = "\n".join(said)
+    assert "twice/wide for cpu-x86-64-v3: no candidate: its constraints say that it is not for cpu-x86-64-v3" in told
+    assert "  no-candidate: its constraints leave no config (empty)" in told
+    assert "NONE COMPILES of twice/none for cpu-x86-64-v3" in told
+    assert compiled(capsys, templates, *target, "--filter", "twice/wide", "--strict")[0] == 0
+    status, said = compiled(capsys, templates, *target, "--filter", "twice/some")
+    assert (status, said[-1]) == (0, "1 kernel, 3 candidates: 1 fit, 2 fail")
+    assert compiled(capsys, templates, *target, "--filter", "twice/some", "--strict")[0] == 1
+    cache = ("--cache-dir", str(templates.parent / "cache"))
+    main(["compile", "twice", "--templates", str(templates), *target, *cache, "--json"])
+    found = {k["kernel"]: k for k in json.loads(capsys.readouterr().out)}
+    assert (found["generic"]["target"], found["generic"]["fit"], found["some"]["fit"]) == ("cpu-x86-64", 1, 1)
+    kinds = {(f["status"], f["count"]) for f in found["some"]["failures"]}
+    assert kinds == {("render-failed", 1), ("compile-failed", 1)}
 
 
 def test_sources_are_compiled_with_what_cmake_would_say(
@@ -86,21 +82,6 @@ def test_sources_are_compiled_with_what_cmake_would_say(
     status, said = compiled(capsys, templates, *target, "--include-directory", "include", "--definition", "WIDTH=4")
     assert (status, said[1]) == (0, "twice/some for cpu-x86-64-v3: 1 candidate, 1 fit")
     assert compiled(capsys, templates, *target, "--include-directory", "include", "--compile-option=-DWIDTH=4")[0] == 1
-
-
-def test_a_kernel_that_is_not_for_a_target_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernel = 'Kernel("some", "twice/some.cpp.j2", constraints=(target("vector_bytes") >= 64,), parameters=(K,))'
-    templates = project(tmp_path, kernel, some=GENERIC)
-    status, said = compiled(capsys, templates, "--target", "cpu-x86-64-v3", "--strict")
-    assert status == 0
-    assert said[1] == "twice/some for cpu-x86-64-v3: no candidate: its constraints say that it is not for cpu-x86-64-v3"
-
-
-def test_a_constraint_that_leaves_no_config_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernel = 'Kernel("some", "twice/some.cpp.j2", constraints=(parameter("K") > 5,), parameters=(K,))'
-    status, said = compiled(capsys, project(tmp_path, kernel, some=GENERIC), "--target", "cpu-x86-64-v3")
-    assert status == 1
-    assert said[2] == "  no-candidate: its constraints leave no config (some)"
 
 
 CUDA = """{{ prelude() }}
@@ -146,7 +127,7 @@ def test_kernels_for_a_gpu_compile_without_one_and_spills_are_counted(
 TRITON = """*(
         Kernel(name, backend="triton", parameters=(Parameter("BLOCK", (16,)),),
             triton=TritonFunction(f"functions.py:{name}", {}, grid))
-        for name in ("right", "wrong", "past_the_end", "assembly")
+        for name in ("wrong", "past_the_end", "assembly")
     ),
     Kernel("on_gpu", backend="triton", generic=True, triton=TritonFunction("functions.py:right", {"BLOCK": 16}, grid))
 """
@@ -166,7 +147,6 @@ def test_triton_functions_run_in_the_interpreter(
     told = {said[i - 1].partition(" ")[0]: line for i, line in enumerate(said) if "interpreter " in line and i}
     assert status == 0
     assert told["twice/on_gpu"].startswith("  in Triton's interpreter right on 'N=")
-    assert told["twice/right"].startswith("  in Triton's interpreter right on 'N=")
     assert told["twice/wrong"].startswith("  in Triton's interpreter wrong on 'N=")
     assert "]: got " in told["twice/wrong"]
     assert told["twice/past_the_end"].endswith(": it writes before or behind 'y'")
@@ -174,4 +154,3 @@ def test_triton_functions_run_in_the_interpreter(
     assert [line for line in said if line.startswith("WRONG")] == [
         f"WRONG in Triton's interpreter: twice/{name} for cuda-sm_80" for name in ("wrong", "past_the_end")
     ]
-    assert compiled(capsys, Path("templates"), "--target", "cuda-sm_80", "--strict")[0] == 1
