@@ -96,10 +96,3 @@ def test_what_is_forgotten_is_begun_anew(tmp_path: Path, mode: str) -> None:
     forget(location(tmp_path, mode), "key")
     assert not begun_at(tmp_path).resumed
     forget(location(None, "off"), "key")
-
-
-def test_what_others_may_write_is_not_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = begun_at(tmp_path)
-    first.path.parent.chmod(0o777)
-    assert begin(location(tmp_path), "key") is None
-    assert "may be written by others" in caplog.text

@@ -21,17 +21,6 @@ def changed(database: OperatorDatabase, wanted, **fields: object) -> OperatorDat
     )
 
 
-def test_the_fastest_of_each_target() -> None:
-    database = a_database()
-    best = fastest(database)
-    assert {(target, name.split(" ")[0]): (one.label, one.ns) for (target, name), one in best.items()} == {
-        ("cpu-x86-64-v3", "M=1"): ("packed MR=4 PACK=1", 1240.5),
-        ("cpu-x86-64-v3", "M=16"): ("packed MR=4 PACK=1", 1240.5),
-        (V4, "M=1"): ("packed MR=4 PACK=1", 2481.0),
-        (V4, "M=16"): ("packed MR=4 PACK=1", 2481.0),
-    }
-
-
 def test_what_failed_anywhere_and_what_was_not_raced_comes_behind() -> None:
     database = a_database()
     first = database.candidates[0].id

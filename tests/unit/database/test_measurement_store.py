@@ -30,20 +30,6 @@ def test_what_is_put_is_found_by_another_process(tmp_path: Path) -> None:
     assert shelf(tmp_path).find("c1", "o1", kept.problem) == kept
 
 
-def test_only_what_is_wanted_and_not_there_is_absent(tmp_path: Path) -> None:
-    """A build that knows from a record what it looks for here would never be the next one's."""
-    store, kept = MeasurementStore(tmp_path), measured()
-    part = store.operator("gemm", contract="con", device="dev", policy="pol")
-    assert part.find("c1", "o1", kept.problem, peek=True) is None
-    assert part.find_race([("c1", "o1"), ("c2", "o2")], kept.problem, peek=True) is None
-    assert not store.absent
-    assert part.find("c1", "o1", kept.problem) is None
-    assert len(store.absent) == 1
-    part.put(kept)
-    assert part.find("c1", "o1", kept.problem, peek=True) == kept
-    assert not store.absent
-
-
 @pytest.mark.parametrize("change", ["name", "contract", "device", "policy"])
 def test_every_part_of_the_identity_counts(tmp_path: Path, change: str) -> None:
     shelf(tmp_path).put(measured())

@@ -77,13 +77,6 @@ def test_races_are_not_mixed() -> None:
     assert {m.race for m in other} == {"race-1"}
 
 
-def test_measurements_of_an_older_object_go() -> None:
-    older, newer = a_database(), keep(a_database(objects="new"), lambda m: m.problem.dims["M"] == 1)
-    merged = merge(older, newer)
-    assert {m.code for m in merged.measurements} == {m.code for m in newer.measurements}
-    assert len(merged.problems) == 2
-
-
 def here(database: OperatorDatabase, **changes: Any) -> Any:
     values = {
         "device": DEVICE.digest,
@@ -134,19 +127,6 @@ def test_missing_problems() -> None:
     assert missing_problems(database, [again], "cpu-x86-64-v4") == []
 
 
-def test_the_nearest_device_comes_first() -> None:
-    this, database = DEVICE, a_database()
-
-    def on(name: str, slug: str, family: str = "cpu", **identity: str) -> OperatorDatabase:
-        device = msgspec.structs.replace(DEVICE, name=name, slug=slug, family=family, identity={**identity, "n": name})
-        return msgspec.structs.replace(database, device=device, measurements=())
-
-    same_name, other, gpu = on("Test CPU", "test-cpu-8"), on("Other", "aaa"), on("GPU", "gpu", family="cuda")
-    strange = msgspec.structs.replace(database, operator="softmax", candidates=(), measurements=())
-    found = nearest_databases([gpu, other, same_name, strange, database], "gemm", this)
-    assert found == [database, same_name, other]
-
-
 _V3 = "abm avx avx2 bmi1 bmi2 cx16 f16c fma lahf_lm movbe popcnt sse4_1 sse4_2 ssse3 xsave"
 _V4 = f"{_V3} avx512bw avx512cd avx512dq avx512f avx512vl"
 
@@ -192,25 +172,3 @@ def test_equally_near_records_are_told_and_the_first_slug_is_taken() -> None:
     assert nearest_databases(tied, "gemm", this.device)[0].device.slug == "a"
     assert told_ties([*tied, of("c", capability=90, sm_count=132)], ["gemm"], this.device) == []
     assert told_ties([*tied, this], ["gemm"], this.device) == []
-
-
-def with_device(database: OperatorDatabase, device: str) -> OperatorDatabase:
-    """The same candidates with device code of that name, where they compiled."""
-    records = {
-        c.id: msgspec.structs.replace(c, object="", device=f"{device} {c.id}" if c.status == "ok" else "")
-        for c in database.candidates
-    }
-    measurements = (
-        msgspec.structs.replace(m, code=records[m.candidate].code) if m.candidate in records else m
-        for m in database.measurements
-    )
-    return msgspec.structs.replace(database, candidates=tuple(records.values()), measurements=tuple(measurements))
-
-
-def test_measurements_of_the_same_device_code_stay() -> None:
-    older = with_device(a_database(), "same")
-    newer = keep(with_device(a_database(), "same"), lambda m: m.problem.dims["M"] == 1)
-    merged = merge(older, newer)
-    assert len(merged.measurements) == len(canonical_database(older).measurements)
-    assert any(m.race for m in merged.measurements if m.problem.dims["M"] != 1)
-    assert len(merge(older, with_device(newer, "other")).measurements) < len(merged.measurements)

@@ -6,14 +6,66 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 import pytest
-from overlapping import OPERATOR, TARGET, N, entry
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.prune.by_similar_problem import NEAR, NEAR_IN_A_RECORD, Resemblances
 from aot_tune.pipeline.records.lookup import Known
-from aot_tune.spec import AddTensor, Attribute, Epilogue, Problem, Tensor, problem
+from aot_tune.render import Candidate, Rendered, requirements
+from aot_tune.spec import (
+    AddTensor,
+    Attribute,
+    Epilogue,
+    Kernel,
+    Operator,
+    Parameter,
+    Problem,
+    Target,
+    Tensor,
+    dims,
+    problem,
+)
 from aot_tune.spec.epilogue import Activate
+
+(N,) = dims("N")
+TARGET = Target(name="cuda-sm_90a", family="cuda", level=90, last=90)
+OPERATOR = Operator(
+    name="scale",
+    dims=("N",),
+    dtypes={"T": ("bf16", "f16", "f32")},
+    tensors=(Tensor("x", (N,), "T"), Tensor("out", (N,), "T", output=True)),
+    reference=lambda xp, call: {"out": call.x},
+    flops=N,
+    workload={"cuda": (problem(N=8), problem(N=64), problem(N=8, dtypes={"T": "f16"}))},
+    kernels=(
+        Kernel("generic", "g.cu.j2", backend="nvcc", generic=True),
+        Kernel(
+            "slow",
+            "s.cu.j2",
+            backend="nvcc",
+            parameters=(Parameter("W", (1, 2, 3)),),
+            follows={"f16": "bf16"},
+            compile_seconds=40.0,
+        ),
+        Kernel("quick", "q.cu.j2", backend="nvcc", dtypes={"T": ("bf16",)}, compile_seconds=1.0),
+        Kernel("vendor", "v.cpp.j2", backend="cublaslt", dtypes={"T": ("bf16",)}, algorithms=lambda _: None),
+    ),
+)
+
+
+def entry(kernel: str, dtype: str, width: int = 0) -> Entry:
+    candidate = Candidate(
+        operator="scale",
+        kernel=kernel,
+        backend="nvcc",
+        target=TARGET.name,
+        config={"W": width} if width else {},
+        generic=kernel == "generic",
+        dtypes={"T": dtype},
+    )
+    symbol = f"{kernel}_{dtype}_{width}"
+    rendered = Rendered(candidate=candidate, source=symbol, digest=symbol, symbol=symbol, lines=[])
+    return Entry(candidate=candidate, rendered=rendered, requires=requirements(OPERATOR, candidate))
 
 
 def made(dtype: str = "", *, bias: bool = False, relu: bool = False, n: int = 8) -> Problem:

@@ -11,11 +11,9 @@ import pytest
 from databases import DEVICE, a_database
 
 from aot_tune.compile import target_by_name
-from aot_tune.database import OperatorDatabase, deciding, operator_digest
+from aot_tune.database import OperatorDatabase, operator_digest
 from aot_tune.pipeline.records.lookup import most_fitting, recorded_evidence
-from aot_tune.plan.options import resolve
 from aot_tune.plan.preflight import check_devices
-from aot_tune.plan.wanted_targets import targets_for
 from aot_tune.spec import Target
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import DatabaseError, OptionError
@@ -71,16 +69,6 @@ def test_a_record_that_lacks_problems_decides_only_where_no_other_has_them_all()
         session.is_named = lambda *_: True
         for session.devices in ([], [BIG.device]):
             assert most_fitting(session, operator, target) == found
-
-
-def test_targets_are_those_of_the_devices_that_decide() -> None:
-    big, small = (
-        msgspec.structs.replace(d, candidates=tuple(c for c in d.candidates if c.candidate.target == t))
-        for d, t in ((BIG, "cpu-x86-64-v4"), (SMALL, "cpu-x86-64-v3"))
-    )
-    for wanted, found in (("", ["cpu-x86-64-v3", "cpu-x86-64-v4"]), ("Big*", ["cpu-x86-64-v4"])):
-        options = resolve({"AOT_TUNE_MODE": "replay", "AOT_TUNE_DEVICE": wanted}, {})
-        assert [t.name for t in targets_for(options, deciding([big, small], options.device))] == found
 
 
 def filtered(*named: str, databases: tuple[OperatorDatabase, ...] = ()) -> Any:

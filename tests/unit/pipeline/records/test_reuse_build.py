@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import os
 import shutil
@@ -191,20 +190,3 @@ def test_an_operator_with_something_that_has_no_value_is_not_kept(project: Proje
     one = opened(project)
     assert kept(project, one) == []
     one[0].close()
-
-
-def test_a_cache_tells_what_its_objects_were_made_of(project: Project, tmp_path: Path) -> None:
-    header = tmp_path / "included.h"
-    header.write_text("// one")
-    project.change("{{ prelude() }}", f'{{{{ prelude() }}}}\n#include "{header}"', "generic.cpp.j2")
-    for _ in range(2):  # compiled, then found
-        session, _ = opened(project)
-        (entry,) = session.generic_entries(session.operators["twice"].operator)
-        session.compile([entry], "")
-        assert session.cache("cxx").includes[str(header)] == content_digest(header)
-        assert session.cache("cxx").counters.unkept == 0
-        session.close()
-
-
-def content_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
