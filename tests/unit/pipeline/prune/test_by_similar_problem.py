@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
-from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.prune.by_similar_problem import NEAR, NEAR_IN_A_RECORD, Resemblances
 from aot_tune.pipeline.records.lookup import Known
 from aot_tune.render import Candidate, Rendered, requirements

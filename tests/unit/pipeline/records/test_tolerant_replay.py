@@ -1,26 +1,32 @@
-"""The mode `replay-or-generic`: what still holds of a record decides, and the rest is told, problem by problem."""
+"""Replays: what holds of a record decides in `replay-or-generic`, and the rest is told; kernels without backends."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from compiled_project import GENERIC
+from nvcc_sources import MISSING
 
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
-from aot_tune.compile import Object, target_by_name
-from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database
+from aot_tune.compile import Object, target_by_name, toolchain_for
+from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.pipeline.build_library import replay_all
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.records.lookup import recorded_evidence
+from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import Renderer, candidate_for
-from aot_tune.spec.load_operators import load_operator
-from aot_tune.support.errors import AotTuneError, BuildError, DatabaseError
+from aot_tune.spec import Target
+from aot_tune.spec.load_operators import load_operator, load_operators, without_backends
+from aot_tune.support.errors import AotTuneError, BuildError, DatabaseError, OptionError
 from aot_tune.support.progress import Progress
 
 OPERATOR = """
@@ -45,12 +51,15 @@ DEVICE = Device(family="cpu", name="Some CPU", slug="cpu-some", identity={"model
 
 
 class Tiny:
-    """A project with a record of a CPU that nobody has; its objects were never made."""
+    """A project with a record of a device that nobody has; its objects were never made."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, operator: str = OPERATOR, device: Device = DEVICE, target: Target = TARGET
+    ) -> None:
+        self.device, self.target = device, target
         self.templates, self.tuning, self.cache = folder / "templates", folder / "tuning", folder / "cache"
         (self.templates / "twice").mkdir(parents=True)
-        self.write("operator.py", OPERATOR)
+        self.write("operator.py", operator)
         for i, name in enumerate(("generic", "fast", "slow")):
             self.write(f"{name}.cpp.j2", GENERIC.replace("return 0;", f"return 0 & {i};"))
         self.said = io.StringIO()
@@ -63,51 +72,54 @@ class Tiny:
         assert old in text
         self.write(name, text.replace(old, new))
 
-    def record(self, times: dict[str, float] = TIMES) -> OperatorDatabase:
-        operator, policy = load_operator(self.templates / "twice"), policy_for("cpu", Policy())
+    def record(self, times: Mapping[str, float] = TIMES) -> None:
+        operator, policy = load_operator(self.templates / "twice"), policy_for(self.device.family, Policy())
         compiled, measurements = [], []
-        for kernel in operator.kernels:
-            target = target_by_name("cpu-x86-64") if kernel.generic else TARGET
+        for kernel in (k for k in operator.kernels if k.name in times):
+            target = toolchain_for(kernel.backend).baselines()[0] if kernel.generic else self.target
             for config in kernel.configs(target.facts):
-                rendered = Renderer([self.templates]).render(
-                    operator, candidate_for(operator, kernel, config, target), target
-                )
-                code = f"{kernel.name}{config}"
+                candidate = candidate_for(operator, kernel, config, target)
+                rendered = Renderer([self.templates]).render(operator, candidate, target)
                 made = Object(
-                    key="", path="", digest=code, symbol=rendered.symbol, source=rendered.digest, target=target.name,
-                    status="ok", cached=True,
+                    key="", path="", digest=f"{kernel.name}{config}", symbol=rendered.symbol, source=rendered.digest,
+                    device="" if self.device.family == "cpu" else kernel.name, target=target.name, status="ok",
                 )  # fmt: skip
                 compiled.append((rendered, made))
                 ns = times[kernel.name] * (1.5 if config.get("K") == 2 else 1.0)
                 measurements += [
-                    Measurement(candidate=rendered.candidate.id, code=code, problem=p, device=DEVICE.digest,
-                                policy=policy.digest, status="ok", screen=(ns,) * 4)
-                    for p in operator.workload_for("cpu")
+                    Measurement(candidate=candidate.id, code=made.code, problem=p, device=self.device.digest,
+                                policy=policy.digest, status="ok", screen=(ns,) * 4, error=0.1, bitwise=True)
+                    for p in operator.workload_for(self.device.family)
                 ]  # fmt: skip
         database = make_database(
-            operator="twice", contract=operator_digest(operator), device=DEVICE, policy=policy, toolchains={},
+            operator="twice", contract=operator_digest(operator), device=self.device, policy=policy, toolchains={},
             baselines={}, compiled=compiled, measurements=measurements,
         )  # fmt: skip
         save_database(self.tuning, database)
-        return database
 
-    def replay(self, mode: str = "replay-or-generic", targets: str = TARGET.name) -> Evidence:
-        """The evidence of a replay; what makes an operator fail is raised."""
+    @contextlib.contextmanager
+    def session(self, mode: str, targets: str = "", **options: str) -> Iterator[Session]:
+        """A build that has the record."""
+        given = {"AOT_TUNE_MODE": mode, "AOT_TUNE_TARGETS": targets or self.target.name, "AOT_TUNE_CACHE": "off"}
         request = Request(
             name="ops", prefix="mine", header="mine.h", templates=(str(self.templates),),
-            database=str(self.tuning) if self.tuning.is_dir() else "",
-            options={"AOT_TUNE_MODE": mode, "AOT_TUNE_TARGETS": targets, "AOT_TUNE_CACHE": "off"},
+            database=str(self.tuning) if self.tuning.is_dir() else "", options={**given, **options},
         )  # fmt: skip
         plan, paths, _ = make_plan(request, os.environ)
         self.said = io.StringIO()
         session = Session(plan, paths, Progress(self.said))
         try:
+            yield session
+        finally:
+            session.close()
+
+    def replay(self, mode: str = "replay-or-generic", targets: str = "") -> Evidence:
+        """The evidence of a replay; what makes an operator fail is raised."""
+        with self.session(mode, targets) as session:
             (found,) = replay_all(session).values()
             if session.failures:
                 raise session.failures.error(1)
-            return found[0] if found else Evidence(session.operators["twice"].operator, TARGET, {})
-        finally:
-            session.close()
+            return found[0] if found else Evidence(session.operators["twice"].operator, self.target, {})
 
     @property
     def notes(self) -> list[str]:
@@ -123,14 +135,6 @@ def tiny(tmp_path: Path) -> Tiny:
 
 def kernels(evidence: Evidence) -> list[str]:
     return sorted({e.candidate.kernel for e in evidence.entries.values()})
-
-
-def test_what_holds_decides_as_in_a_replay(tiny: Tiny) -> None:
-    evidence, strict = tiny.replay(), tiny.replay("replay")
-    assert evidence.times() == strict.times()
-    assert set(evidence.entries) == set(strict.entries)
-    assert not tiny.notes
-    assert not evidence.note
 
 
 def test_a_kernel_that_has_changed_leaves_the_choice_to_the_others(tiny: Tiny) -> None:
@@ -209,15 +213,58 @@ def check_generic(tiny: Tiny, evidence: Evidence, told: str) -> None:
     assert told in note
 
 
-def test_without_any_record_the_library_is_that_of_generic(tmp_path: Path) -> None:
+def test_without_any_record_the_library_is_that_of_generic_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     tiny = Tiny(tmp_path)
     with pytest.raises(BuildError, match="the database is empty"):
         tiny.replay("replay", "native")
     assert not tiny.replay(targets="native").entries
     assert "NOTE there are no records" in tiny.notes[0]
-
-
-def test_a_damaged_record_is_refused_all_the_same(tiny: Tiny) -> None:
     tiny.record({**TIMES, "fast": 1e-3})
     with pytest.raises(DatabaseError, match="less than the"):
         tiny.replay()
+
+
+BACKENDS = """        Kernel("plain_cuda", "twice/any.j2", backend="nvcc", generic=True),
+        Kernel("own", "twice/any.j2", backend="nvcc"),
+        Kernel("vendor", "twice/any.j2", backend="cublaslt"),
+        Kernel("composed", "twice/any.j2", backend="nvcc", stages=("cublaslt", "added")),
+"""
+RECORDED = {"plain_cuda": 900.0, "own": 200.0, "vendor": 100.0, "composed": 150.0}
+CARD = Device(family="cuda", name="Some card", slug="cuda-some-card", identity={"capability": 90})
+
+
+def with_backends(folder: Path) -> Tiny:
+    at = OPERATOR.index('        Kernel("fast"')
+    text = OPERATOR[:at].replace("generic.cpp.j2", "any.j2") + BACKENDS + OPERATOR[OPERATOR.index("    ),\n)", at) :]
+    made = Tiny(folder, text, CARD, target_by_name("cuda-sm_90a"))
+    bodies = "".join(f'{{{{ kernel_signature("{name}") }}}} {{ return 0; }}\n' for name in ("preload", "launch"))
+    made.write("any.j2", "{{ prelude() }} {{ no_workspace() }}\n" + bodies)
+    return made
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_a_replay_without_a_backend_chooses_among_the_other_kernels_and_records_apart(tmp_path: Path) -> None:
+    tiny, folders = with_backends(tmp_path), set()
+    tiny.record(RECORDED)
+    for exclude, kept in (("", "vendor"), ("cublaslt", "own")):
+        cache = {"AOT_TUNE_CACHE": "rw", "AOT_TUNE_CACHE_DIR": str(tmp_path / "cache")}
+        with tiny.session("replay", AOT_TUNE_EXCLUDE_BACKENDS=exclude, **cache) as session:
+            evidence, _ = recorded_evidence(session, session.operators["twice"].operator, tiny.target)
+            chosen = choose(session, evidence)
+            folders.add(records_folder(session))
+        assert [evidence.entries[c].candidate.kernel for c in chosen.selection.kept] == [kept]
+        assert set(chosen.selection.regret.values()) == {0.0}  # against the best of what is there
+    assert None not in folders
+    assert len(folders) == 2
+
+
+def test_an_operator_without_a_backend_is_as_if_it_never_had_its_kernels(tmp_path: Path) -> None:
+    templates = with_backends(tmp_path).templates
+    whole = load_operator(templates / "twice")
+    assert without_backends(whole, ("hip",)) is whole
+    less = without_backends(whole, ("cublaslt",))
+    assert [k.name for k in less.kernels] == ["generic", "plain_cuda", "own"]
+    assert operator_digest(less) == operator_digest(whole)
+    with pytest.raises(OptionError, match="AOT_TUNE_EXCLUDE_BACKENDS has 'nvcc'") as caught:
+        load_operators([templates], (), ("nvcc",))
+    assert "twice/plain_cuda" in caught.value.why
