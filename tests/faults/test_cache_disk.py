@@ -12,40 +12,14 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile.cache import object_cache as cache_module
 from aot_tune.compile.cache.evict import prune
 from aot_tune.support.errors import CacheError
-from aot_tune.support.storage import cache_location
 
 TARGET = target_by_name("cpu-x86-64")
 
 
 def no_space(*_arguments: object, **_named: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def deny_writing(monkeypatch) -> None:
-    """Root may write anywhere: answer for it as for anybody else."""
-    real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode, **named: not mode & os.W_OK and real(path, mode, **named))
-
-
-@pytest.mark.parametrize("place", ["write_entry", "_publish", "private_folder"])
-def test_a_full_disk_disables_the_cache_once(tmp_path: Path, make_rendered, caplog, monkeypatch, place: str) -> None:
-    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
-    kept = cache.get(make_rendered(0), TARGET)
-    monkeypatch.setattr(cache_module, place, no_space)
-    with caplog.at_level(logging.WARNING):
-        found = [cache.get(make_rendered(n), TARGET) for n in (1, 2, 3)]
-    assert all(o.status == "ok" and Path(o.path).is_file() for o in found)
-    assert len(caplog.records) == 1
-    assert "cache disabled" in caplog.text
-    assert str(tmp_path / "c") in caplog.text
-    monkeypatch.undo()
-    later = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
-    assert later.get(make_rendered(0), TARGET).digest == kept.digest
-    assert not later.get(make_rendered(1), TARGET).cached
-    assert list((tmp_path / "c" / "tmp").iterdir()) == []
 
 
 def test_nowhere_to_write_at_all_is_one_clear_error(tmp_path: Path, make_rendered, monkeypatch) -> None:
@@ -161,26 +135,3 @@ def test_a_small_file_system(tmp_path: Path, start_python) -> None:
         assert list((disk / "c" / "tmp").iterdir()) == []
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_named_folder_without_write_access_is_an_error(tmp_path: Path, monkeypatch) -> None:
-    deny_writing(monkeypatch)
-    location = cache_location({"AOT_TUNE_CACHE_DIR": str(tmp_path / "c")})
-    with pytest.raises(CacheError, match="no write access") as caught:
-        ObjectCache.at(location, toolchain_for("cxx"))
-    assert "AOT_TUNE_CACHE_DIR" in caught.value.fix
-
-
-def test_a_default_folder_without_write_access_is_a_warning(tmp_path: Path, make_rendered, caplog, monkeypatch) -> None:
-    deny_writing(monkeypatch)
-    with caplog.at_level(logging.WARNING):
-        cache = ObjectCache.at(cache_location({"HOME": str(tmp_path)}), toolchain_for("cxx"))
-        assert cache.get(make_rendered(1), TARGET).status == "ok"
-    assert caplog.text.count("cache disabled") == 1
-
-
-def test_no_home_no_cache(make_rendered, caplog) -> None:
-    with caplog.at_level(logging.WARNING):
-        cache = ObjectCache.at(cache_location({}), toolchain_for("cxx"))
-    assert "HOME" in caplog.text
-    assert cache.get(make_rendered(1), TARGET).status == "ok"

@@ -87,17 +87,6 @@ def test_nothing_of_an_earlier_build_stays(cache: Path, tmp_path: Path, monkeypa
     assert list((cache / "tmp").iterdir()) == []
 
 
-def test_a_build_without_a_backend_does_not_hide_the_records_of_the_whole_library(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    less = build(cache, monkeypatch, database("other"), without="cublaslt")
-    assert recorded(tmp_path / "all there is") == ["cpu-2t/other"]
-    whole = build(cache, monkeypatch, database("other"), database("gemm"))
-    assert less != whole
-    assert build(cache, monkeypatch, database("other"), without="cublaslt") == less
-    assert sorted(recorded(tmp_path / "whole")) == ["cpu-2t/gemm", "cpu-2t/other"]
-
-
 def test_projects_do_not_mix_and_the_newest_is_taken(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
