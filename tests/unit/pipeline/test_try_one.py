@@ -14,7 +14,7 @@ from triton_installed import VERSIONS
 from aot_tune.cli.main import main
 from aot_tune.compile import native_targets, target_by_name
 from aot_tune.render import Renderer, candidate_for, candidates_for
-from aot_tune.spec.load_operators import bundled_templates, load_operator, load_operators
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 OWN = """
@@ -31,7 +31,6 @@ OWN_GENERIC = """{{ prelude() }}
 {{ no_workspace() }}
 {{ kernel_signature("launch") }} { return 0; }
 """
-OPERATORS = {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
 
 
 def test_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_templates_of_a_project_may_include_bundled_ones(
 def test_a_source_is_written_anywhere_without_a_device(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operator, target = OPERATORS["softmax"], target_by_name("cuda-sm_90a")
+    operator, target = load_operator(bundled_templates() / "softmax"), target_by_name("cuda-sm_90a")
     if target.name in [t.name for t in native_targets()]:
         pytest.skip("there is such a device here")
     kernel = operator.kernel("cuda_split")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError, WorkerError
 
-pytest.importorskip("torch", reason="no torch: references of a GPU are its")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="no torch: references of a GPU are its")
 GPU = device_of(
     name="Stub", uuid="host-alone", capability=80, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
 )

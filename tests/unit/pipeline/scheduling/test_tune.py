@@ -9,21 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
-from databases import DEVICE, POLICY
+from databases import POLICY
 from pipelines import OPERATOR, measured
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Object
 from aot_tune.database import CandidateRecord, OperatorDatabase
-from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import Candidate, Rendered
-from aot_tune.spec import Config, Kernel, Parameter, Problem
+from aot_tune.spec import Config, Problem
 from aot_tune.support.progress import Progress
 
 ONE, TWO = OPERATOR.workload
@@ -52,24 +50,6 @@ def database(device: Device, *times: tuple[int, Problem, float]) -> OperatorData
         problems=(ONE, TWO),
         measurements=tuple(measured(entries[width], where, (time,)) for width, where, time in times),
     )
-
-
-def elsewhere(name: str, family: str = "cpu") -> Device:
-    return msgspec.structs.replace(DEVICE, name=name, slug=name, family=family, identity={"model": name})
-
-
-KERNEL = Kernel("fast", "f.j2", parameters=(Parameter("W", (1, 2, 4, 8)),))
-
-
-def test_what_won_on_other_devices_is_tried_early_the_most_similar_device_ahead() -> None:
-    records = [
-        database(elsewhere("A"), (1, ONE, 5.0), (2, ONE, 7.0), (4, TWO, 3.0)),
-        database(elsewhere(DEVICE.name), (8, ONE, 1.0), (1, ONE, 2.0), (8, TWO, 1.0)),
-        database(elsewhere("G", "cuda"), (2, ONE, 1.0)),
-    ]
-    found = [c["W"] for c in winners_elsewhere(records, OPERATOR, KERNEL, DEVICE, POLICY.digest)]
-    assert found[0] == 8
-    assert sorted(found) == [1, 4, 8]
 
 
 class Bench:
