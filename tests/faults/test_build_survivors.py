@@ -124,10 +124,11 @@ def test_the_generic_variant_alone_is_shipped_when_asked_for(several: Project) -
 @pytest.mark.usefixtures("failed")
 def test_row_66_those_that_fail_are_left_out_by_choice_and_a_bad_config_costs_only_itself(several: Project) -> None:
     said = built(several, option="leave-out")
-    assert f"AOT_TUNE_NO_SURVIVOR=leave-out says: {', '.join(sorted([*WAYS, *BROKEN]))}" in said
+    (names,) = re.findall(r"AOT_TUNE_NO_SURVIVOR=leave-out says: (.*)", said)
+    assert set(names.split(", ")) == set(BROKEN)
     assert "its generic kernel fails on 'N=20000'" in said
     made = {o["name"]: o["variants"] for o in several.manifest()["operators"]}
-    assert made.keys() == {"good", "partly", "twice"}
+    assert made.keys() == {"good", "partly", "twice", *WAYS}
     again = several.build()
     assert "LEFT OUT" in again, "what failed is tried again, and told again"
     winners = [v["config"] for v in made["partly"] if not v["generic"]]

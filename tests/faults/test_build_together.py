@@ -57,7 +57,7 @@ def test_builds_that_share_a_cache(tmp_path: Path) -> None:
 
 def test_rows_72_and_73_two_builds_do_not_measure_at_once_and_waiting_costs_no_budget(tuned: Project) -> None:
     """Who has the lock of the device, here this test, is waited for; what is left of the budget is used then."""
-    tuned.change("N=60000", "N=60001")
+    tuned.change("problem(N=20000), problem(N=60000)", "problem(N=20001),")
     with own_processor():
         (device,) = devices("cpu", 2)  # as the build sees it
     folder = Path(f"/tmp/aot_tune-{os.getuid()}")
