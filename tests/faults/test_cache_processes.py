@@ -13,7 +13,7 @@ import pytest
 from aot_tune.compile.cache.entry import load_entry
 from aot_tune.support.storage import CorruptError
 
-KILLS = 5  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
+KILLS = 4  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
 
 BUILD = """
 import sys, time, hashlib
@@ -47,13 +47,13 @@ def lines(output: str) -> dict[str, str]:
 
 def test_one_key_is_compiled_once(tmp_path: Path, counting_compiler, start_python) -> None:
     go, compiler = tmp_path / "go", str(counting_compiler[0])
-    started = [start_python(BUILD, tmp_path / "c", 6, 1, go, CXX=compiler) for _ in range(4)]
+    started = [start_python(BUILD, tmp_path / "c", 6, 1, go, CXX=compiler) for _ in range(3)]
     for process in started:
         assert process.stdout is not None
         process.stdout.readline()  # ready
     go.touch()
     found = [lines(p.communicate(timeout=120)[0]) for p in started]
-    assert [p.returncode for p in started] == [0] * 4, found
+    assert [p.returncode for p in started] == [0] * 3, found
     assert counting_compiler[1]() == 6
     assert sum(int(f["compiled"]) for f in found) == 6
     assert len({f["digests"] for f in found}) == 1
@@ -79,7 +79,7 @@ def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
     for kill in range(kills):
         if len(list(root.glob("objects/*/*"))) > count // 2:
             shutil.rmtree(root / "objects")  # so that every run has work to do
-        process = start_python(BUILD, root, count, 1, tmp_path)
+        process = start_python(BUILD, root, count, 0, tmp_path)
         assert process.stdout is not None
         process.stdout.readline()  # ready
         while process.poll() is None and not list(root.glob("objects/*/*" if kill == 0 else "tmp/*")):
@@ -97,11 +97,11 @@ def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
     assert working_in(root) == []
     kept = len(list((root / "objects").glob("*/*")))
     assert kept > 0
-    process = start_python(BUILD, root, count, 1, tmp_path)
+    process = start_python(BUILD, root, count, 0, tmp_path)
     after = lines(process.communicate(timeout=300)[0])
     assert process.returncode == 0
     assert int(after["compiled"]) == count - kept
-    undisturbed = lines(start_python(BUILD, tmp_path / "other", count, 1, tmp_path).communicate(timeout=300)[0])
+    undisturbed = lines(start_python(BUILD, tmp_path / "other", count, 0, tmp_path).communicate(timeout=300)[0])
     assert after["digests"] == undisturbed["digests"]
     assert list((root / "tmp").iterdir()) == []
 
