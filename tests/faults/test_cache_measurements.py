@@ -13,9 +13,8 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore
-from aot_tune.database.measurement_store import SCHEMA, OperatorStore
+from aot_tune.database.measurement_store import OperatorStore
 from aot_tune.spec import problem
-from aot_tune.support.errors import CacheError
 
 pytestmark = pytest.mark.slow
 
@@ -102,27 +101,6 @@ def test_a_measurement_under_another_name_is_not_taken(kept) -> None:
     (other,) = (p for p in (root / "measurements").glob("*/*.json") if p != path)
     other.write_bytes(path.read_bytes())
     assert shelf(root)[1].find("c", "o2", WHERE) is None
-
-
-@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
-def test_another_schema_is_ignored_with_a_message(kept, caplog, schema: int) -> None:
-    root, path, _ = kept
-    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | {"schema": schema}))
-    with caplog.at_level(logging.WARNING):
-        assert shelf(root)[1].find("c", "o", WHERE) is None
-    assert f"schema {schema}" in caplog.text
-
-
-def test_who_else_may_write(kept, monkeypatch) -> None:
-    root, _, found = kept
-    root.chmod(0o777)
-    with pytest.raises(CacheError, match="written by others"):
-        shelf(root)
-    assert shelf(root, trusted=True)[1].find("c", "o", WHERE) == found
-    root.chmod(0o700)
-    monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
-    with pytest.raises(CacheError, match="belongs to user"):
-        shelf(root)
 
 
 WRITER = """

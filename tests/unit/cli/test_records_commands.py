@@ -67,41 +67,6 @@ def test_folders_of_several_machines_are_merged(tmp_path: Path, capsys: pytest.C
     assert content(tmp_path / "one") == content(tmp_path / "all")
 
 
-@pytest.mark.parametrize(
-    ("second", "words"),
-    [
-        (a_database(contract="changed"), "differ in their version of the operator: contract and changed"),
-        (a_database(objects="new"), "have different code: 4 candidates of packed"),
-        (None, "holds no records"),
-    ],
-)
-def test_nothing_is_written_where_folders_cannot_be_merged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], second: OperatorDatabase | None, words: str
-) -> None:
-    save_database(tmp_path / "one", a_database())
-    (tmp_path / "two").mkdir()
-    if second is not None:
-        save_database(tmp_path / "two", second)
-    before = content(tmp_path)
-    for order in (("one", "two"), ("two", "one")):
-        assert main(["records", "merge", *(str(tmp_path / n) for n in order), "-o", str(tmp_path / "one")]) == 1
-        assert "  fix: " in (said := capsys.readouterr().err)
-        assert words.removesuffix(" and changed").removesuffix(": contract") in said
-    assert content(tmp_path) == before
-
-
-def test_records_that_are_no_part_of_a_merge_are_not_written_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("one", "two", "out"):
-        save_database(tmp_path / name, a_database())
-    given = [str(tmp_path / name) for name in ("one", "two")]
-    assert main(["records", "merge", *given, "-o", str(tmp_path / "out")]) == 1
-    assert "out has records already" in capsys.readouterr().err
-    assert main(["records", "merge", given[0], f"{given[1]}/{PLACE}", "-o", str(tmp_path / "new")]) == 1
-    assert "folders and files are mixed" in capsys.readouterr().err
-
-
 class Repository:
     """A git repository of one record, with the merge driver."""
 

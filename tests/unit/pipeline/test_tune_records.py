@@ -15,7 +15,7 @@ from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune_records import TuneOrder, tune_records
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
-from aot_tune.support.errors import BuildError, DatabaseError
+from aot_tune.support.errors import BuildError
 
 
 def planned(folder: Path, name: str = "ops", **options: str) -> Path:
@@ -49,14 +49,6 @@ def test_a_target_of_the_project_without_a_device_is_left_out_with_a_note(
     assert not tune_records(plan, TuneOrder(out=str(tmp_path / "out"))).files
     assert tuned == ["cpu-x86-64-v2"]
     assert "NOTE no device for hip-gfx942 on this machine: not tuned" in capsys.readouterr().out
-
-
-def test_a_folder_that_takes_no_records_is_told_before_anything_is_measured(tmp_path: Path) -> None:
-    plan = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2")
-    (tmp_path / "out").write_text("")
-    with pytest.raises(DatabaseError, match="is not a folder"):
-        tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
-    assert not list((tmp_path / "cache").rglob("*.json"))
 
 
 def test_an_operator_that_fails_is_told_when_the_others_are_recorded(

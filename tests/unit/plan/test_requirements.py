@@ -119,18 +119,6 @@ def test_where_an_option_is_chosen(tmp_path: Path) -> None:
     assert value({"cmake.args": "-DAOT_TUNE_TARGETS=h", "cmake.define.AOT_TUNE_TARGETS": "f"}) == "c;d"
 
 
-def test_the_backend_adds_to_what_scikit_build_asks_for(gpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from aot_tune import build
-
-    monkeypatch.chdir(ROOT)
-    for hook in (build.get_requires_for_build_wheel, build.get_requires_for_build_editable):
-        plain = hook({"cmake.define.AOT_TUNE_TARGETS": "cpu-x86-64"})
-        assert not any("nvidia" in r or "torch" in r for r in plain)
-        monkeypatch.setenv("CUTLASS_PATH", "")
-        assert [r for r in hook(CUDA) if r.startswith(CUTLASS)]
-        assert set(plain) <= set(hook(CUDA))
-
-
 def test_the_backend_imports_nothing_that_is_not_there_yet() -> None:
     import subprocess
 

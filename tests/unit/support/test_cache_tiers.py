@@ -12,7 +12,7 @@ import pytest
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile.cache import entry as entry_module
-from aot_tune.database import MeasurementStore, begin
+from aot_tune.database import MeasurementStore
 from aot_tune.database import measurement_store as store_module
 from aot_tune.spec import problem
 from aot_tune.support.cache_tiers import CacheTier, open_tiers
@@ -92,16 +92,6 @@ def test_what_a_tier_has_is_taken_and_the_rest_is_made_here(
     assert as_it_is(there) == before
     assert tier.summary() == f"cache tier {there} served 1 object, 1 result"
     assert not told
-
-
-def test_nothing_is_taken_where_all_is_to_be_made_anew(there: Path, tmp_path: Path, chain, make_rendered) -> None:
-    tiers, _ = opened(there)
-    assert not ObjectCache(tmp_path / "own", chain, mode="fresh", tiers=tiers).get(make_rendered(1), TARGET).cached
-    assert find(MeasurementStore(tmp_path / "own", mode="fresh", tiers=tiers)) is None
-    begun = begin(cache_location({"AOT_TUNE_CACHE_DIR": str(tmp_path / "own")}), "any")
-    assert begun is not None
-    assert find(MeasurementStore(tmp_path / "own", begun=begun, tiers=tiers)) is None
-    begun.leave()
 
 
 def is_gone(folder: Path) -> None:
