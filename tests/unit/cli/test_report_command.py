@@ -75,13 +75,6 @@ def test_it_fits_the_terminal(path: Path, columns: int) -> None:
         assert what in words, what
 
 
-@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-def test_no_colour_where_none_is_wanted(path: Path, env: dict[str, str]) -> None:
-    told = on_terminal(path, 80, **env)
-    assert ESCAPE not in told
-    assert "M=4096 N=64 T=bf16" in told
-
-
 def test_wide_is_what_a_pipe_gets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--file", str(path)]) == 0
     piped = capsys.readouterr().out

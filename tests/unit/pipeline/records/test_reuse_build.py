@@ -164,17 +164,6 @@ def test_what_changed_while_a_build_ran_is_not_kept(project: Project, begun: tup
     assert kept(project, begun) == []
 
 
-def test_what_the_next_build_would_do_again_is_not_kept(project: Project, begun: tuple[Session, Repeats]) -> None:
-    session, _ = begun
-    session.cache("cxx").counters.unkept = 1
-    assert kept(project, begun) == []
-    session.cache("cxx").counters.unkept = 0
-    assert session.store.load({"asked": "for"}) is None
-    assert kept(project, begun) == []
-    session.store.save({"asked": "for"}, ())
-    assert len(kept(project, begun)) == 1
-
-
 def test_builds_that_may_be_cut_short_or_must_not_write_are_not_kept(project: Project, monkeypatch: Patch) -> None:
     (project.folder / "cache").mkdir(mode=0o700)
     for name, value in (("AOT_TUNE_BUDGET", "100"), ("AOT_TUNE_CACHE", "ro"), ("AOT_TUNE_MODE", "generic")):
