@@ -155,6 +155,19 @@ def test_strides_that_the_kernel_is_given(operator: str, kernel: str, a: str, b:
     assert extents == ["static_cast<int>(args.dim_B)" if operator == "batched_gemm" else "1"]
 
 
+def test_products_by_halves_are_for_large_tf32_alone() -> None:
+    """Of the workload those of 1024 rows and more: below, making halves costs more than f16 saves."""
+    op = OPERATORS["gemm"]
+    kernel = op.kernel("cutlass_tf32_halves")
+    for math, taken in (("ieee", False), ("tf32", True)):
+        call = problem(M=512, N=512, K=512, dtypes={"T": "f32"}, order={"b": (1, 0)}, attributes={"math": math})
+        assert all_of(kernel.requires, op.facts(call)) == taken
+    calls = [p for p in op.workload_for("cuda") if p.attributes.get("math") == "tf32"]
+    worth = {p.dims["M"] for p in calls if all_of(kernel.worthwhile, op.facts(p))}
+    assert worth == {1024, 4096}
+    assert {p.dims["M"] for p in calls} == {1, 16, 64, 256} | worth
+
+
 def test_few_configs_are_among_the_rows_of_a_table() -> None:
     parameters = (Parameter("N", (8, 16, 32)), Parameter("HOW", ("fast", "slow")), Parameter("DEEP", (False, True)))
     rows = table("N HOW DEEP", (32, "slow", True), (8, "fast", False))
