@@ -60,6 +60,26 @@ def test_the_workload_is_small_enough_and_every_kernel_is_for_some_of_it(op: Ope
         assert meant, kernel.name
 
 
+def test_few_problems_for_cpus_are_narrow_and_f16_can_follow_bf16() -> None:
+    of: dict[str, list[str]] = {"f32": [], "bf16": [], "f16": []}
+    for op in OPERATORS.values():
+        for on in op.workload_for("cpu"):
+            of[on.dtypes.get("T", "f32")].append(f"{op.name} {msgspec.structs.replace(on, dtypes={}).id}")
+    assert 3 * (len(of["bf16"]) + len(of["f16"])) <= len(of["f32"])
+    assert set(of["f16"]) <= set(of["bf16"])
+    assert {p.split()[0] for p in of["f16"]} == set(OPERATORS)
+
+
+def test_which_may_work_in_place() -> None:
+    assert pairs("softmax") == pairs("layer_norm") == [{"out": "x"}]
+    assert pairs("silu_mul") == [{"out": "gate"}, {"out": "up"}]
+    assert pairs("rms_norm") == [
+        {"out": "x", "residual_out": "residual"},
+        {"out": "x"},
+        {"residual_out": "residual"},
+    ]
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_peeled_rows_are_what_others_cannot_read_in_whole_pieces(name: str) -> None:
     op = OPERATORS[name]
