@@ -33,9 +33,7 @@ def compiled(source: str, folder: Path) -> tuple[str, str]:
     """The PTX, and what the assembler said; there was no warning and no spill."""
     (folder / "candidate.cu").write_text(source)
     command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177", "-keep"]
-    done = subprocess.run(
-        [*command, "-cubin", "candidate.cu"], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, "-cubin", "candidate.cu"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
     assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr

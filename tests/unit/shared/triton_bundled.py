@@ -92,6 +92,27 @@ def bundled(name: str) -> Operator:
 
 OPERATORS = {name: bundled(name) for name in NAMES}
 KERNELS = [(op.name, k.name) for op in OPERATORS.values() for k in op.kernels if k.triton is not None]
+OF_EACH = (
+    ("softmax", "triton_tiles"),
+    ("softmax", "triton_long"),
+    ("rms_norm", "triton_tiles"),
+    ("rms_norm", "triton_twice"),
+    ("layer_norm", "triton_tiles"),
+    ("layer_norm", "triton_twice"),
+    ("silu_mul", "triton_flat"),
+    ("gemm", "triton_gemv"),
+    ("gemm", "triton_tma"),
+    ("gemm", "triton_wide_tma"),
+    ("gemm", "triton_specialized"),
+    ("gemm", "triton_split"),
+    ("flash_attention", "triton_64"),
+    ("flash_attention", "triton_tma_64"),
+    ("flash_attention", "triton_tma_96"),
+    ("flash_attention", "triton_split_64"),
+)
+"""A kernel of each function: a build verifies all."""
+EVERYWHERE = (("softmax", "triton_tiles"), ("gemm", "triton_split"), ("flash_attention", "triton_64"))
+"""Of these what is compiled for other GPUs than Hopper."""
 
 
 def home(kernel: Kernel) -> Target:
@@ -273,7 +294,7 @@ def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
     return {"calls": len(runs), "faults": faults}
 
 
-def builds(name: str) -> Iterator[str]:
+def builds(operator: str, name: str) -> Iterator[str]:
     """What is compiled: the target, then which config, or `wide` for the widest rows of the workload.
 
     It is the first config: a build compiles all.
@@ -281,7 +302,7 @@ def builds(name: str) -> Iterator[str]:
     yield "90 config 0"
     if "twice" in name:
         yield "90 wide"
-    if not any(d in name for d in DESCRIPTORS):
+    if (operator, name) in EVERYWHERE:
         yield from ("80", "gfx942")
 
 
@@ -290,7 +311,7 @@ def build(operator: str, name: str) -> dict[str, Any]:
     op, kernel = looked_up(operator, name)
     assert kernel.triton is not None
     function = getattr(module_of(TEMPLATES / kernel.triton.place), kernel.triton.name)
-    return {target: _compile(op, kernel, function, target) for target in builds(name)}
+    return {target: _compile(op, kernel, function, target) for target in builds(operator, name)}
 
 
 def _compile(op: Operator, kernel: Kernel, function: Any, target: str) -> dict[str, Any]:
