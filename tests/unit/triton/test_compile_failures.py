@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from triton_compiled import DIGESTS, PLAIN, compiled, recipe
-from triton_installed import EACH_TRITON, FUNCTIONS, VERSIONS, chain
+from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.diagnostics import first_error
@@ -19,9 +19,6 @@ from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.render.triton.recipe import Recipe, with_recipe
 
 pytestmark = pytest.mark.slow
-
-ONE_TRITON = pytest.mark.parametrize("search", [*VERSIONS.values()][:1])
-"""What is of processes, not of a version."""
 BLOCKED = {"x": "*fp32", "BLOCK": "constexpr"}
 
 
@@ -63,7 +60,7 @@ def test_what_the_assembler_refuses(search: list[str], tmp_path: Path) -> None:
 
 @EACH_TRITON
 def test_a_config_that_does_not_fit_says_how_much_is_there(search: list[str], tmp_path: Path) -> None:
-    signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "BLOCK": "constexpr"}
+    signature = {"a": "*bf16", "b": "*bf16", "c": "*fp32", "BLOCK": "constexpr"}
     one = msgspec.structs.replace(wrong(search, "needs_much", signature, BLOCK=128), options={"num_stages": 4})
     line, outcome = broken(search, one, "cuda-sm_86", tmp_path)
     assert re.search(r"needs_much needs \d{6} bytes of shared memory, cuda-sm_86 has 101376 for a block", line)

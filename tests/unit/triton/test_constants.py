@@ -13,7 +13,7 @@ import triton_launch as tl
 from elftools.elf.elffile import ELFFile
 from places import SHARED
 from triton_compiled import compiled
-from triton_installed import EACH_TRITON, VERSIONS, Helper, ask, request
+from triton_installed import EACH_TRITON, ONE_TRITON, ask, jit_of, request
 
 from aot_tune.render import Renderer, candidates_for, resolved
 from aot_tune.render.triton.recipe import Recipe, read_recipe
@@ -75,7 +75,7 @@ PASSED: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @EACH_TRITON
 def test_the_code_is_that_of_the_jit(search: list[str], tmp_path: Path) -> None:
-    jit = Helper(search, tmp_path)
+    jit = jit_of(search)
     for case, passed in PASSED.items():
         outcome, _ = compiled(search, recipe_of(search, case), TARGET.name, tmp_path / case)
         assert outcome.status == "ok", outcome.log
@@ -87,7 +87,6 @@ def test_the_code_is_that_of_the_jit(search: list[str], tmp_path: Path) -> None:
             compile=True,
         )
         assert sections((tmp_path / case / "kernel.bin").read_bytes()) == said["code"], case
-    jit.close()
 
 
 @EACH_TRITON
@@ -112,7 +111,7 @@ def test_numbers_that_json_cannot_hold_and_tuples_in_tuples(search: list[str], t
     assert outcome.status == "ok", outcome.log
 
 
-@pytest.mark.parametrize("search", [*VERSIONS.values()][:1])
+@ONE_TRITON
 def test_a_digest_is_of_what_a_constant_object_holds(search: list[str], tmp_path: Path) -> None:
     text = (SHARED / "triton_functions" / "odd.py").read_text()
     digests = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from triton_installed import EACH_TRITON, FUNCTIONS, VERSIONS, ask, integer, pointer, request
+from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, ask, integer, pointer, request
 
 from aot_tune.spec import Declarations, Expr, TritonFunction, device, dims, parameter, stride
 from aot_tune.support.errors import ToolchainError
@@ -85,7 +85,6 @@ ASKED: dict[str, FunctionRequest] = {
     "no pruners": request("wrong.py:fails_to_prune", ARGUMENTS, problems=[problem(64)], pruners=False),
     "passed": request("rows.py:with_heuristics", {**ARGUMENTS, "BLOCK": integer(N * 2)}),
     "hooked": request("wrong.py:hooked", ARGUMENTS),
-    "chosen": request("by_device.py:chosen", ARGUMENTS),
     "even": request("odd.py:even", SHORT, problems=short(64)),
     "even, passed": request("odd.py:even", {**SHORT, "BLOCK": Given(kind="constant", value=1024)}),
     "even, own": request(
@@ -233,7 +232,7 @@ def test_what_cannot_be_known_ahead_is_refused(search: list[str]) -> None:
         assert fault.fix
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_files_that_are_no_module_and_links_out_of_the_templates_are_refused(search: list[str], tmp_path: Path) -> None:
     places = ("v1.2/rows.py", "old.rows.py", "v-1/rows.py", "linked.py")
     for place in places[:-1]:
@@ -250,13 +249,13 @@ def test_files_that_are_no_module_and_links_out_of_the_templates_are_refused(sea
 
 
 @pytest.mark.slow
-@EACH_TRITON
+@ONE_TRITON
 def test_a_device_is_answered_for_each_target(search: list[str]) -> None:
     """Configs, globals and heuristics that ask torch and Triton for the device get that of the target."""
     pytest.importorskip("torch")
-    found = [read(search, "chosen")]
-    for target in ("cuda-sm_80", "hip-gfx942"):
-        (answer,) = ask(search, target, ASKED["chosen"])
+    found = []
+    for target in ("cuda-sm_90a", "cuda-sm_80", "hip-gfx942"):
+        (answer,) = ask(search, target, request("by_device.py:chosen", ARGUMENTS))
         assert answer.inspection is not None, answer.fault
         found.append(answer.inspection)
     assert [[c["BLOCK"] for c in i.configs] for i in found] == [[64, 128], [32], [32]]
@@ -264,7 +263,7 @@ def test_a_device_is_answered_for_each_target(search: list[str]) -> None:
     assert len({i.digest for i in found}) == 2, "a global holds the capability: 9, 8 and 9"
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_files_of_the_projects_modules_are_told(search: list[str], tmp_path: Path) -> None:
     """Not those of Triton, nor of Python: a build watches these."""
     package = tmp_path / "own_kernels"
@@ -290,9 +289,8 @@ def test_without_triton_the_error_says_what_to_install(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not VERSIONS, reason="no Triton")
-def test_a_module_that_ends_the_process_or_never_ends_is_named() -> None:
-    search = next(iter(VERSIONS.values()))
+@ONE_TRITON
+def test_a_module_that_ends_the_process_or_never_ends_is_named(search: list[str]) -> None:
     for name, words in (("exits.py:f", "ended with status"), ("endless.py:f", "took longer than 5 s")):
         asked = InspectRequest(
             target="cuda-sm_90a", roots=[str(FUNCTIONS.parent)], functions=[request(name, ARGUMENTS)]

@@ -92,7 +92,7 @@ def test_fragments_give_in_the_interpreter_what_formulas_say(search: list[str], 
     """Random ones, and an epilogue of declared steps."""
     interpreter = Interpreter(search, tmp_path)
 
-    @on_batches(3)
+    @on_batches(2)
     def holds(batch: list[Formula]) -> None:
         for formula, results in zip(batch, interpreter(batch), strict=True):
             for call, got in zip(CALLS, results, strict=True):
