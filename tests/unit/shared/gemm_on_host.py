@@ -8,18 +8,19 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from bundled import bundled_operator
 from places import SHARED
 from precompiled import include
 
 from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
 HOST = SHARED / "cuda_on_host"
 ELEMENTS = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
 TEMPLATES = bundled_templates()
-OPERATORS = {name: load_operator(TEMPLATES / name) for name in ("gemm", "batched_gemm")}
+OPERATORS = {name: bundled_operator(name) for name in ("gemm", "batched_gemm")}
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from bundled import bundled_operator
 from triton_problems import odd_problems
 
 from aot_tune.bench.protocol.measurement_records import Check
@@ -42,7 +43,7 @@ from aot_tune.spec import (
     Target,
     all_of,
 )
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
 NAMES = ("softmax", "rms_norm", "layer_norm", "silu_mul", "gemm", "flash_attention")
@@ -80,7 +81,7 @@ def declared(reference: str) -> Declarations:
 
 def bundled(name: str) -> Operator:
     """An operator whose Triton functions were read for all targets."""
-    operator = load_operator(TEMPLATES / name)
+    operator = bundled_operator(name)
     kernels = []
     for kernel in operator.kernels:
         if kernel.triton is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundled import bundled_operator
 from composed_on_host import Calls, OnHost
 from cublaslt_stand_in import UNAVAILABLE, build_stub
 from places import SHARED
@@ -27,8 +28,8 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator, witho
 from aot_tune.support.errors import RenderError
 
 OURS = SHARED / "composed_templates"
-ROOTS = {"gemm": bundled_templates(), "mixed": OURS, "formed": OURS, "products": OURS}
-GEMM, MIXED, FORMED, PRODUCTS = (load_operator(ROOTS[name] / name) for name in ROOTS)
+GEMM = bundled_operator("gemm")
+MIXED, FORMED, PRODUCTS = (load_operator(OURS / name) for name in ("mixed", "formed", "products"))
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 IN_PLACE, F32 = "cublaslt_then_epilogue", "cublaslt_f32_then_epilogue"
 CASES = [(IN_PLACE, 1, "bf16"), (F32, 2, "f16")]
@@ -50,7 +51,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))
 def composed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[OnHost, str]:
     name, vectors, dtype = request.param
-    return OnHost(tmp_path_factory.mktemp("composed"), render(GEMM, name, vectors, dtype), ROOTS["gemm"]), name
+    return OnHost(tmp_path_factory.mktemp("composed"), render(GEMM, name, vectors, dtype), bundled_templates()), name
 
 
 def matrices(m: int, n: int, k: int, **other: Any) -> dict[str, Any]:

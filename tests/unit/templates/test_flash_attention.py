@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from bundled import bundled_operator
 from numpy.typing import NDArray
 from ptx import HOPPER, compiled
 from rows_on_host import Stored, build_for_host, decode
@@ -22,10 +23,10 @@ from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Target, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
-OP = load_operator(TEMPLATES / "flash_attention")
+OP = bundled_operator("flash_attention")
 CAUSAL = OP.attributes[0].choices
 INPUTS = tuple(t.name for t in OP.inputs)
 EPSILON = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundled import bundled_operator
 from composed_on_host import Calls, OnHost
 from cublaslt_stand_in import UNAVAILABLE, build_stub
 from rows_on_host import HOPPER
@@ -16,10 +17,10 @@ from rows_on_host import HOPPER
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import all_of, problem
 from aot_tune.spec.config_guards import may_serve
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
-GEMM, BATCHED = (load_operator(TEMPLATES / name) for name in ("gemm", "batched_gemm"))
+GEMM, BATCHED = (bundled_operator(name) for name in ("gemm", "batched_gemm"))
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 ALWAYS, NEVER = 1, 1 << 40
 """From how many products an element matrices are copied of which 16 bytes are not whole."""

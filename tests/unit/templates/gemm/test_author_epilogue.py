@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundled import bundled_operator
 from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu
 from gemm_on_host import TARGET, build_for_host, by_columns, render, run_check
 
 from aot_tune.spec import Epilogue, Formula, problem
 from aot_tune.spec import elementwise as el
 from aot_tune.spec.fragment_programs import bind_fragments
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
-GEMM = load_operator(bundled_templates() / "gemm")
+GEMM = bundled_operator("gemm")
 ACTIVATIONS = {"relu": el.relu, "gelu": el.gelu, "gelu_tanh": el.gelu_tanh, "silu": el.silu}
 
 

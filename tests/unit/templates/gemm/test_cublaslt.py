@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundled import bundled_operator
 from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, compile_shared
 
 from aot_tune.compile.toolchain import toolchain_for
@@ -15,10 +16,10 @@ from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import problem
 from aot_tune.spec.expr import all_of
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import RenderError
 
-OPERATOR = load_operator(bundled_templates() / "gemm")
+OPERATOR = bundled_operator("gemm")
 KERNEL = OPERATOR.kernel("cublaslt")
 
 

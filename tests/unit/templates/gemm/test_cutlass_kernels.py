@@ -7,15 +7,16 @@ from functools import cache
 from typing import Any
 
 import pytest
+from bundled import bundled_operator
 
 from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec import Kernel, Operator, Parameter, among, problem, table
 from aot_tune.spec.expr import all_of
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
-OPERATORS = {name: load_operator(bundled_templates() / name) for name in ("gemm", "batched_gemm")}
+OPERATORS = {name: bundled_operator(name) for name in ("gemm", "batched_gemm")}
 TARGET = {t.name: t for t in TARGETS}
 HOPPER = TARGET["cuda-sm_90a"]
 KERNELS = [(op, k) for op in OPERATORS.values() for k in op.kernels if k.name.startswith("cutlass")]

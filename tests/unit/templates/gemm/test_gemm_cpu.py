@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundled import bundled_operator
 from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
 from places import SHARED
 
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Target, all_of
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
-OP = load_operator(bundled_templates() / "gemm")
+OP = bundled_operator("gemm")
 ACTIVATIONS = OP.attributes[0].choices
 FIRSTS = list(firsts(OP))
 IDS = [f"{kernel.name}-{target.name}-{dtype}" for kernel, target, _, dtype in FIRSTS]
