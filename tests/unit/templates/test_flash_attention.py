@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import torch
 from bundled import bundled_operator
 from numpy.typing import NDArray
 from ptx import HOPPER, compiled
@@ -43,6 +42,8 @@ def render(kernel: str, target: Target, dtype: str) -> Rendered:
 
 def attended(baseline: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """What a baseline computes on the host, and what it should."""
+    import torch
+
     (given,) = (b for b in OP.baselines if b.name == f"torch.{baseline}")
     call = arguments(1, (2, 6, 6, 13, 13, 8), "upper_left", 0.3)
     q, k, v = (torch.from_numpy(t).float() for t in (call.q, call.k, call.v))
@@ -78,6 +79,8 @@ def arguments(seed: int, shape: Sequence[int], causal: str, scale: float = 0.0) 
 @pytest.mark.parametrize("scale", [0.0, 0.3])
 @pytest.mark.parametrize(("m", "n"), [(13, 13), (40, 17), (17, 40), (2100, 30)])
 def test_the_reference_is_what_torch_computes(m: int, n: int, scale: float, causal: str) -> None:
+    import torch
+
     call = arguments(1, (2, 6, 2, m, n, 8), causal, scale)
     q, k, v = (torch.from_numpy(t) for t in (call.q, call.k, call.v))
     seen = torch.ones(m, n, dtype=torch.bool)
@@ -113,6 +116,8 @@ def masked(which: str, causal: str, layout: str) -> SimpleNamespace:
 @pytest.mark.parametrize("causal", CAUSAL)
 @pytest.mark.parametrize("which", ["mask", "bias", "mask and bias"])
 def test_masks_and_biases_are_those_of_torch(which: str, causal: str, layout: str) -> None:
+    import torch
+
     call = masked(which, causal, layout)
     added = torch.zeros(2, 4, 9, 14, dtype=torch.float64)
     if call.bias is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ from aot_tune.bench.worker.eight_bit_floats import eight_bits
 from aot_tune.bench.worker.stored_elements import array_dtype, limits_of, stored_as, values_of
 from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, dtype, problem, stride
 from aot_tune.spec.load_operators import bundled_templates
-
-torch: Any = pytest.importorskip("torch")
 
 (N,) = dims("N")
 SIXTEEN, EIGHT = ("f16", "bf16"), ("f8e4m3", "f8e5m2")
@@ -91,20 +90,26 @@ def patterns(name: str) -> Any:
     return np.arange(count, dtype=np.uint32).astype(stored)
 
 
+@functools.cache
+def torch() -> Any:
+    """Imported where it is used: it takes seconds."""
+    return pytest.importorskip("torch")
+
+
 def theirs(name: str) -> Any:
-    return getattr(torch, dtype(name).torch)
+    return getattr(torch(), dtype(name).torch)
 
 
 def values(name: str) -> Any:
     """What torch says that each pattern is."""
-    return torch.from_numpy(patterns(name)).view(theirs(name)).float().numpy()
+    return torch().from_numpy(patterns(name)).view(theirs(name)).float().numpy()
 
 
 def nearest(name: str, given: Any) -> Any:
     """The patterns of floats as torch rounds them; those of 8 bits once they are cut off at the largest value."""
-    largest = float(torch.finfo(theirs(name)).max)
-    cut = torch.from_numpy(given).clamp(-largest, largest) if name in EIGHT else torch.from_numpy(given)
-    return cut.to(theirs(name)).view(torch.uint8 if name in EIGHT else torch.uint16).numpy()
+    largest = float(torch().finfo(theirs(name)).max)
+    cut = torch().from_numpy(given).clamp(-largest, largest) if name in EIGHT else torch().from_numpy(given)
+    return cut.to(theirs(name)).view(torch().uint8 if name in EIGHT else torch().uint16).numpy()
 
 
 def difficult(name: str) -> Any:
@@ -172,5 +177,5 @@ def test_numpy_s_patterns_of_eight_bits_are_torch_s(name: str) -> None:
     tie = np.float64(1 + 2.0 ** -(form.fraction + 1))  # a double is rounded once
     above, below = (values_of(ours, stored_as(ours, np.array([tie + sign * 2.0**-50])))[0] for sign in (1, -1))
     assert (above, below) == (1 + 2.0**-form.fraction, 1)
-    info = torch.finfo(theirs(name))
+    info = torch().finfo(theirs(name))
     assert limits_of(ours) == (info.eps, info.tiny, info.max)
