@@ -58,9 +58,9 @@ def test_what_the_assembler_refuses(search: list[str], tmp_path: Path) -> None:
     assert str(tmp_path) not in outcome.log
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_a_config_that_does_not_fit_says_how_much_is_there(search: list[str], tmp_path: Path) -> None:
-    signature = {"a": "*bf16", "b": "*bf16", "c": "*fp32", "BLOCK": "constexpr"}
+    signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "BLOCK": "constexpr"}
     one = msgspec.structs.replace(wrong(search, "needs_much", signature, BLOCK=128), options={"num_stages": 4})
     line, outcome = broken(search, one, "cuda-sm_86", tmp_path)
     assert re.search(r"needs_much needs \d{6} bytes of shared memory, cuda-sm_86 has 101376 for a block", line)

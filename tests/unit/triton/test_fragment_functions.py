@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from formulas import CALLS, FUNCTIONS, FormulaCall, on_batches, operator_of, triton_kernel
 from places import SHARED
-from triton_installed import EACH_TRITON, VERSIONS, ask, chain
+from triton_installed import EACH_TRITON, ONE_TRITON, ask, chain
 
 from aot_tune.compile import target_by_name
 from aot_tune.render import Rendered, Renderer, candidates_for, read_recipe
@@ -87,7 +87,7 @@ class Interpreter:
         self._process.stdout.close()
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_fragments_give_in_the_interpreter_what_formulas_say(search: list[str], tmp_path: Path) -> None:
     """Random ones, and an epilogue of declared steps."""
     interpreter = Interpreter(search, tmp_path)
@@ -203,9 +203,9 @@ def test_a_function_with_two_fragments_compiles(search: list[str], tmp_path: Pat
         assert outcome.status == "ok", outcome.log
 
 
-@pytest.mark.skipif(not VERSIONS, reason="no Triton")
-def test_a_fragment_that_cannot_be_passed() -> None:
-    search, target = next(iter(VERSIONS.values())), target_by_name("cuda-sm_90a")
+@ONE_TRITON
+def test_a_fragment_that_cannot_be_passed(search: list[str]) -> None:
+    target = target_by_name("cuda-sm_90a")
     for name, passed, message in (
         ("score", "scores", "argument 'score': the operator has no fragment 'scores'"),
         ("alpha", "score", "argument 'alpha' is the fragment 'score', and no constexpr"),
