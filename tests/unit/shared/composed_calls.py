@@ -1,20 +1,17 @@
 """Runs in a process of its own: calls composed kernels that were compiled for the host, with the vendor's stand-in.
 
-Each line of input is answered by a forked process, then come an empty line and its exit status. A line: {"candidate":
-path, "symbol": ..., "templates": folder, "operator": name, "dtype": ..., "rounded": whether the first stage's results
-are rounded to the dtype, "libraries": the stand-ins' paths, the vendor's first, "calls": [...]}. A call has `dims`,
-and may have `present`, `attributes`, `strides` by tensor, `given` values by tensor, tensors that are `shifted` by an
-element, and `room`, or is {"set": [name, value]} for the stand-in. The answer: a list with what each call came to;
-`off` is the largest error, in units of the result's last place.
+Each line of input is answered as `served` says. A line: {"candidate": path, "symbol": ..., "templates": folder,
+"operator": name, "dtype": ..., "rounded": whether the first stage's results are rounded to the dtype, "libraries": the
+stand-ins' paths, the vendor's first, "calls": [...]}. A call has `dims`, and may have `present`, `attributes`,
+`strides` by tensor, `given` values by tensor, tensors that are `shifted` by an element, and `room`, or is {"set":
+[name, value]} for the stand-in. The answer: a list with what each call came to; `off` is the largest error, in units
+of the result's last place.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import json
-import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +19,7 @@ from typing import Any
 import numpy as np
 from rounded_products import RoundedProducts
 from rows_on_host import Stored, decode, encode
+from served import serve
 
 from aot_tune.spec import Operator, row_major
 from aot_tune.spec.load_operators import load_operator
@@ -126,11 +124,4 @@ def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    for line in sys.stdin:
-        asked = json.loads(line)
-        loaded(Path(asked["templates"], asked["operator"]))
-        child = os.fork()
-        if child == 0:
-            print(json.dumps(answers(asked)), flush=True)
-            os._exit(0)
-        print(f"\n{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}", flush=True)
+    serve(answers, lambda given: loaded(Path(given["templates"], given["operator"])))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import json
-import os
-import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from places import SHARED
+from cublaslt_stand_in import stand_ins
 from precompiled import include
 from rows_on_host import HOST
+from served import served
 
 from aot_tune.render import Rendered
 
@@ -46,33 +41,7 @@ class OnHost:
             "operator": candidate.operator,
             "dtype": candidate.dtypes["T"],
             "rounded": not wide,
-            "libraries": [str(libraries / n) for n in ("libcublasLt.so.13", "libcuda.so.1")] if libraries else [],
+            "libraries": stand_ins(libraries),
             "calls": calls,
         }
-        caller = _caller()
-        assert caller.stdin is not None
-        assert caller.stdout is not None
-        print(json.dumps(given), file=caller.stdin, flush=True)
-        answer = ""
-        for line in caller.stdout:
-            if re.fullmatch(r"-?\d+\n", line):
-                break
-            answer += line
-        assert line == "0\n", answer
-        return json.loads(answer)
-
-
-@functools.cache
-def _caller() -> subprocess.Popen[str]:
-    """`composed_calls.py`, until this process ends."""
-    environ = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-    environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-    started = subprocess.Popen(
-        [sys.executable, str(SHARED / "composed_calls.py")],
-        env=environ,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    atexit.register(started.communicate)
-    return started
+        return served("composed_calls.py")(given)

@@ -1,19 +1,18 @@
 """What tests of the bundled Triton kernels share, and the program that they run in other processes.
 
 Whether a function is interpreted is decided when Triton is imported, so there are two of these processes:
-`python triton_bundled.py interpret|build`. Each reads lines, a JSON list of an operator's name, a kernel's and perhaps
-more, and forks a process for each. That writes its answer as a line; then come an empty line and its exit status.
+`python triton_bundled.py interpret|build`. Each line of input, a list of an operator's name, a kernel's and perhaps
+more, is answered as `served` says.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from bundled import bundled_operator
+from served import serve
 from triton_problems import odd_problems
 
 from aot_tune.bench.protocol.measurement_records import Check
@@ -378,22 +378,16 @@ def rendered(
     return render_triton(concrete, candidate, on)[1]
 
 
-def serve(answer: Callable[..., dict[str, Any]]) -> None:
-    """Answer the lines of standard input. What is imported here needs seconds: children have it from the start."""
+if __name__ == "__main__":
     import torch
     import triton.tools.tensor_descriptor
 
     del torch, triton
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            with tempfile.TemporaryDirectory() as folder:
-                os.environ["TRITON_CACHE_DIR"] = folder
-                print(json.dumps(answer(*json.loads(line))), flush=True)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        print(f"\n{os.waitstatus_to_exitcode(status)}", flush=True)
+    answer = {"interpret": interpret, "build": build}[sys.argv[1]]
 
+    def answered(given: list[str]) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["TRITON_CACHE_DIR"] = folder
+            return answer(*given)
 
-if __name__ == "__main__":
-    serve({"interpret": interpret, "build": build}[sys.argv[1]])
+    serve(answered)

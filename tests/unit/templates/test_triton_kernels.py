@@ -7,18 +7,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import triton_bundled
+from served import served
 from triton_bundled import (
     DESCRIPTORS,
     KERNELS,
@@ -36,13 +30,11 @@ from triton_bundled import (
 )
 from triton_problems import odd_problems
 
-import aot_tune
 from aot_tune.link.check.check_tables import check_guard
 from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import all_of
 
-PACKAGE = Path(aot_tune.__file__).resolve().parent
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 
@@ -113,60 +105,11 @@ def test_files_of_kernels_import_triton_alone_and_have_no_number_beyond_float32(
     assert all(abs(n) <= float(np.finfo(np.float32).max) for n in numbers)
 
 
-class Program:
-    """`triton_bundled.py`, running: an operator, a kernel and perhaps more in, what is found of them out."""
-
-    def __init__(self, what: str, folder: Path) -> None:
-        path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path} | ({"TRITON_INTERPRET": "1"} if what == "interpret" else {})
-        self.errors = folder / f"{what}.log"
-        with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, triton_bundled.__file__, what],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment,
-            )
-
-    def __call__(self, *arguments: str) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        before = self.errors.stat().st_size
-        print(json.dumps(arguments), file=self.process.stdin, flush=True)
-        answer = status = ""
-        for line in self.process.stdout:
-            if re.fullmatch(r"-?\d+\n", line):
-                status = line.strip()
-                break
-            answer += line
-        assert status == "0", answer[-2000:] + self.errors.read_bytes()[before:].decode()[-4000:]
-        return json.loads(answer)
-
-    def close(self) -> None:
-        self.process.communicate(timeout=60)
-
-
-@pytest.fixture(scope="module")
-def interpret(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    program = Program("interpret", tmp_path_factory.mktemp("interpret"))
-    yield program
-    program.close()
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    program = Program("build", tmp_path_factory.mktemp("build"))
-    yield program
-    program.close()
-
-
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), OF_EACH)
-def test_kernels_are_right_in_the_interpreter(interpret: Program, operator: str, name: str) -> None:
-    said = interpret(operator, name)
+def test_kernels_are_right_in_the_interpreter(operator: str, name: str) -> None:
+    said = served("triton_bundled.py", "interpret", TRITON_INTERPRET="1")([operator, name])
     assert said["calls"] >= 3
     assert said["faults"] == []
 
@@ -186,16 +129,16 @@ _LAST_PART_ONLY = f"{_EARLIER}+= total * total => {_EARLIER}= total * total"
         ("layer_norm", "triton_twice", "counts * apart * apart => 0.0 * apart"),
     ],
 )
-def test_the_interpreter_notices_a_fault(interpret: Program, operator: str, name: str, change: str) -> None:
-    assert interpret(operator, name, change)["faults"]
+def test_the_interpreter_notices_a_fault(operator: str, name: str, change: str) -> None:
+    assert served("triton_bundled.py", "interpret", TRITON_INTERPRET="1")([operator, name, change])["faults"]
 
 
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), OF_EACH)
-def test_kernels_compile(build: Program, operator: str, name: str) -> None:
+def test_kernels_compile(operator: str, name: str) -> None:
     """Configs as the JIT would compile them for a problem; some also for other GPUs."""
-    built = build(operator, name)
+    built = served("triton_bundled.py", "build")([operator, name])
     _, kernel = looked_up(operator, name)
     on = home(kernel)
     config = next(iter(kernel.configs(on.facts)))

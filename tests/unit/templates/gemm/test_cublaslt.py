@@ -96,7 +96,7 @@ def test_guards_let_through_what_means_the_same_and_nothing_else() -> None:
 
 
 def test_without_the_library_nothing_is_done_and_the_note_says_so(built: dict[str, tuple[Path, str]]) -> None:
-    [made, answer] = call(built["own"], None, [{"preload": True}, PLAIN], stub=False)
+    [made, answer] = call(built["own"], None, [{"preload": True}, PLAIN])
     assert made["preload"] == UNAVAILABLE
     assert (answer["workspace"], answer["bytes"], answer["launch"]) == (UNAVAILABLE, 0, UNAVAILABLE)
     assert not answer["touched"]
@@ -228,7 +228,7 @@ def test_a_wheel_beside_the_package_is_found(built: dict[str, tuple[Path, str]],
     build_stub(tmp_path / "nvidia" / "cublas" / "lib", "-DVERSION=120903", name="libcublasLt.so.12", driver=False)
     (tmp_path / "package" / "lib").mkdir(parents=True)
     copy = Path(shutil.copy(built["recorded"][0], tmp_path / "package" / "lib" / "ops.so"))
-    [answer] = call((copy, built["recorded"][1]), None, [PLAIN], stub=False)
+    [answer] = call((copy, built["recorded"][1]), None, [PLAIN])
     assert answer["launch"] == 0
     assert answer["error"] < 1e-4
     assert answer["note"] == "cuBLASLt 12.9.3, recorded with 13.1.0: its own heuristic"
