@@ -72,7 +72,7 @@ def test_every_kernel_compiles_for_every_target() -> None:
     names = {n for n in TUNED | GENERIC if n.startswith(("chunk_cumsum/", "rms_norm/", "scaled_int8_mm/"))}
     assert set(found) == {f"{name} {target}" for name in names for target in ("cuda-sm_90a", "hip-gfx942")}
     for name, told in found.items():
-        assert told["outcomes"] == ["ok"] * min(2, len(told["configs"])), name
+        assert told["outcomes"] == ["ok"], name
 
 
 def test_configs_are_those_that_a_package_has_on_the_target() -> None:

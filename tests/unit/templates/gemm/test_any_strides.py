@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bundled import bundled_operator
 from composed_on_host import Calls, OnHost
-from cublaslt_stand_in import UNAVAILABLE, build_stub
+from cublaslt_stand_in import build_stub
 from rows_on_host import HOPPER
 
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
@@ -303,25 +303,6 @@ def test_one_matrix_for_all_products_is_copied_once(built: Built, stub: Path) ->
     one, each = check(host, stub, [{"dims": dims, "strides": {"a": (s, 16, 2)}} for s in (0, 256)])
     assert (one["bytes"], each["bytes"]) == (1024 + 256, 1024 + 5 * 256)
     assert asked(one) == "16,16,16,16"
-
-
-def test_what_cannot_be_had_is_left_to_the_next_variant(products: OnHost, stub: Path) -> None:
-    [answer] = products.call([call_of(5, 8, 3, {"a": (6, 2)})], None)
-    assert (answer["preload"], answer["workspace"], answer["launch"]) == (UNAVAILABLE,) * 3
-    assert answer["note"] == "cuBLASLt not found (libcublasLt.so.13, libcublasLt.so.12)"
-    nothing, failed = products.call(
-        [
-            {"set": ["heuristic_count", 0]},
-            call_of(5, 8, 3, {"a": (6, 2)}),
-            {"set": ["heuristic_count", 1]},
-            {"set": ["matmul_status", 13]},
-            call_of(6, 8, 3, {"a": (6, 2)}),
-        ],
-        stub,
-    )
-    assert (nothing["workspace"], nothing["launch"]) == (UNAVAILABLE, UNAVAILABLE)
-    assert nothing["note"] == "cuBLASLt 13.1.0 has no algorithm for this call"
-    assert failed["launch"] == 13
 
 
 @pytest.mark.parametrize("name", ["gemm", "batched_gemm"])
