@@ -28,7 +28,7 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator, witho
 
 OURS = SHARED / "composed_templates"
 GEMM = bundled_operator("gemm")
-MIXED, FORMED, PRODUCTS = (load_operator(OURS / name) for name in ("mixed", "formed", "products"))
+MIXED, FORMED = (load_operator(OURS / name) for name in ("mixed", "formed"))
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 IN_PLACE, F32 = "cublaslt_then_epilogue", "cublaslt_f32_then_epilogue"
 CASES = [(IN_PLACE, 1, "bf16"), (F32, 2, "f16")]
@@ -181,24 +181,6 @@ def test_a_product_that_is_rounded_first_is_right_by_the_tolerance(tmp_path: Pat
         seen.add((chosen["activation"], check.integers))
     assert {a for a, _ in seen} == set(ACTIVATIONS)
     assert {integers for _, integers in seen} == {True, False}
-
-
-def test_batches_have_it_by_the_same_lines(stub: Path, tmp_path: Path) -> None:
-    host = OnHost(tmp_path, render(PRODUCTS, "cublaslt_then_epilogue", 2, "f16"), OURS)
-    calls: Calls = [
-        {"dims": dict(zip("BMNK", extents, strict=True)), "present": present, "attributes": {"activation": "gelu"}}
-        for extents in ((3, 5, 24, 4), (2, 9, 13, 3), (1, 4, 8, 2))
-        for present in ([], ["bias"])
-    ]
-    calls += [one | {"strides": {"out": (1, 3, 15), "bias": (1, 3)}} for one in calls[:2]]
-    for one, answer in zip(calls, host.call(calls, stub), strict=True):
-        extents = one["dims"]
-        scratch = extents["B"] * extents["M"] * -(-extents["N"] // 8) * 8 * 4
-        assert (answer["launch"], answer["bytes"]) == (0, 1024 + -(-scratch // 256) * 256), one
-        assert answer["off"] <= 1.01, (one, answer)
-        assert answer["clean"], one
-        [asked] = [line for line in answer["log"] if line.startswith("matmul")]
-        assert f" batch={extents['B']} type=0 " in asked
 
 
 def test_composed_kernels_are_tried_where_there_is_an_epilogue() -> None:

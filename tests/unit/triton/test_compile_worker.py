@@ -7,7 +7,6 @@ import hashlib
 import io
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ from triton_compiled import PLAIN, compiled, recipe
 from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain, jit_of
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.triton.launcher_objects import LAUNCHER, kernel_header
+from aot_tune.compile.triton.launcher_objects import LAUNCHER
 from aot_tune.compile.triton.triton_toolchain import HIP_TARGETS, TOOLCHAIN, TritonToolchain
 from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.support.errors import ToolchainError
-from aot_tune.triton.triton_messages import DescriptorMap, Image
 
 pytestmark = pytest.mark.slow
 
@@ -35,43 +33,6 @@ PRODUCT: dict[str, Any] = {
     "divisible": ["c", "M", "N", "K"],
     "options": {"num_warps": 8, "num_stages": 3},
 }  # fmt: skip
-
-
-IMAGE = Image(
-    name="kernel_of_test", warps=12, warp_size=32, ctas=2, shared=98328,
-    global_scratch=512, global_scratch_alignment=128,
-    profile_scratch=0, profile_scratch_alignment=1, cooperative=False, pdl=True, tma=True, descriptor_rounding=True,
-    descriptors=[
-        DescriptorMap(parameter="a", swizzle=3, element_size=2, element_type=10, fp4_padded=False, block=[128, 64]),
-        DescriptorMap(parameter="b", swizzle=1, element_size=4, element_type=7, fp4_padded=True, block=[1, 2, 3, 4, 5]),
-    ],
-    size=3,
-)  # fmt: skip
-
-
-def test_the_header_says_what_the_image_needs(tmp_path: Path) -> None:
-    (tmp_path / "kernel.h").write_text(kernel_header(IMAGE))
-    (tmp_path / "kernel.bin").write_bytes(b"abc")
-    (tmp_path / "t.cpp").write_text(
-        """#include "launch.h"
-        #include "kernel.h"
-        using namespace kernel;
-        static_assert(warps == 12 && warp_size == 32 && ctas == 2 && shared == 98328);
-        static_assert(global_scratch == 512 && global_scratch_alignment == 128);
-        static_assert(profile_scratch == 0 && profile_scratch_alignment == 1 && image_size == 3);
-        static_assert(!cooperative && pdl && tma && descriptor_rounding);
-        static_assert(descriptor_a.swizzle == 3 && descriptor_a.element_size == 2 && descriptor_a.rank == 2);
-        static_assert(descriptor_a.block[0] == 128 && descriptor_a.block[1] == 64 && descriptor_a.block[2] == 0);
-        static_assert(descriptor_b.element_type == 7 && descriptor_b.fp4_padded && descriptor_b.block[4] == 5);
-        int main() {
-          for (int i = 0; i < 4; ++i) if (AOT_TUNE_KERNEL_IMAGE[i] != "abc"[i]) return 1;
-          if (reinterpret_cast<unsigned long>(AOT_TUNE_KERNEL_IMAGE) % 16) return 2;
-          return name[0] == 'k' && name[14] == 0 ? 0 : 3;
-        }"""
-    )
-    run = ["g++", "-std=c++17", "-Wall", "-Werror", "-I", str(LAUNCHER), "-o", "t", "t.cpp"]
-    subprocess.run(run, cwd=tmp_path, check=True)
-    assert subprocess.run([tmp_path / "t"], check=False).returncode == 0
 
 
 def test_targets_are_those_that_its_code_runs_on() -> None:

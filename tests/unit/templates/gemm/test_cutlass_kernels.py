@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any
 
@@ -12,7 +11,7 @@ from bundled import bundled_operator
 from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, requirements
-from aot_tune.spec import Kernel, Operator, Parameter, among, problem, table
+from aot_tune.spec import Kernel, Operator, problem
 from aot_tune.spec.expr import all_of
 from aot_tune.spec.load_operators import bundled_templates
 
@@ -124,38 +123,6 @@ def test_guards_are_what_tma_asks_for(op: Operator, kernel: Kernel) -> None:
         assert not allowed(B=65536)
 
 
-@pytest.mark.parametrize(
-    ("operator", "kernel", "a", "b", "out"),
-    [
-        ("gemm", "cutlass", "args.stride_a[0]", "args.stride_b[1]", "args.stride_out[0]"),
-        ("gemm", "cutlass_kn", "args.stride_a[0]", "args.stride_b[0]", "args.stride_out[0]"),
-        ("gemm", "cutlass_swapped", "args.stride_b[1]", "args.stride_a[0]", "args.stride_out[0]"),
-        (
-            "batched_gemm",
-            "cutlass",
-            "args.stride_a[1], args.stride_a[0]",
-            "args.stride_b[2], args.stride_b[0]",
-            "args.stride_out[1], args.stride_out[0]",
-        ),
-        (
-            "batched_gemm",
-            "cutlass_kn",
-            "args.stride_a[1], args.stride_a[0]",
-            "args.stride_b[1], args.stride_b[0]",
-            "args.stride_out[1], args.stride_out[0]",
-        ),
-    ],
-)
-def test_strides_that_the_kernel_is_given(operator: str, kernel: str, a: str, b: str, out: str) -> None:
-    """Rows of the tile's side along M, rows of the other, rows of the output; and of each, those of the batch."""
-    op = OPERATORS[operator]
-    source = render(op, op.kernel(kernel), op.kernel(kernel).order[0], "bf16")
-    given = re.findall(r"stride_of\((?:Gemm::)?(Stride\w+)\{\}, (.+?)\)[,;}]", source)
-    assert [g for g in given if "residual" not in g[1]] == [("StrideA", a), ("StrideB", b), ("StrideOut", out)]
-    extents = re.findall(r"problem_shape = \{m, n, k, (.+?)\};", source)
-    assert extents == ["static_cast<int>(args.dim_B)" if operator == "batched_gemm" else "1"]
-
-
 def test_products_by_halves_are_for_large_tf32_alone() -> None:
     """Of the workload those of 1024 rows and more: below, making halves costs more than f16 saves."""
     op = OPERATORS["gemm"]
@@ -167,11 +134,3 @@ def test_products_by_halves_are_for_large_tf32_alone() -> None:
     worth = {p.dims["M"] for p in calls if all_of(kernel.worthwhile, op.facts(p))}
     assert worth == {1024, 4096}
     assert {p.dims["M"] for p in calls} == {1, 16, 64, 256} | worth
-
-
-def test_few_configs_are_among_the_rows_of_a_table() -> None:
-    parameters = (Parameter("N", (8, 16, 32)), Parameter("HOW", ("fast", "slow")), Parameter("DEEP", (False, True)))
-    rows = table("N HOW DEEP", (32, "slow", True), (8, "fast", False))
-    kernel = Kernel("few", "few.cu.j2", parameters=parameters, constraints=(among(parameters, rows),), order=rows)
-    assert sorted(c["N"] for c in kernel.configs({})) == [8, 32]
-    assert all(dict(row) in list(kernel.configs({})) for row in rows)
