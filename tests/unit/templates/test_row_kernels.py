@@ -123,7 +123,10 @@ def test_what_takes_most_registers_compiles_without_spills(name: str, kernel: st
         weights = [t.name for t in op.inputs if t.name in ("weight", "bias")]
         assert re.findall(r"prefetch_tile<V>\(args\.(\w+), ", source) == weights
         for entry in (e for e in ptx.split(".entry ")[1:] if "_any" not in e.partition("(")[0]):
-            assert entry.partition("griddepcontrol.wait")[0].count("prefetch.global.L2") == len(weights)
+            assert (
+                entry.partition("griddepcontrol.wait")[0].count("prefetch.global.L2")
+                == len(weights) * widest["VECTORS"]
+            )
 
 
 # -- on the host -----------------------------------------------------------------------------------------------------
