@@ -15,8 +15,8 @@ import pytest
 from cpu_kernels import CpuKernel
 from formulas import CALLS, FUNCTIONS, TEMPLATES, FormulaCall, on_batches, operator_of
 from nvcc_sources import MISSING
-from places import SHARED
 from precompiled import include
+from rows_on_host import FLAGS, HOST
 
 from aot_tune.compile.cuda.nvcc import TOOLCHAIN as NVCC
 from aot_tune.compile.cxx import TOOLCHAIN as CXX
@@ -28,8 +28,6 @@ from aot_tune.spec.load_operators import bundled_templates
 (N,) = dims("N")
 CPU = Target(name="cpu-x86-64", family="cpu", level=1, facts={"vector_bytes": 16, "registers": 16})
 GPU = Target(name="cuda-sm_80", family="cuda", level=80, facts={"capability": 80})
-HOST = SHARED / "cuda_rows_on_host"
-FLAGS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-pthread"]
 
 
 def render(op: Operator) -> Rendered:
@@ -50,7 +48,8 @@ def build(folder: Path, rendered: Rendered, *flags: str) -> Path:
     """Compile a rendered kernel with the host's compiler."""
     source, library = folder / f"{rendered.digest}.cpp", folder / f"{rendered.digest}.so"
     source.write_text(rendered.source)
-    done = subprocess.run(["g++", *FLAGS, *flags, source, "-o", library], capture_output=True, text=True, check=False)
+    command = ["g++", *FLAGS, *flags, "-shared", source, "-o", library]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     return library
 

@@ -254,16 +254,6 @@ class TestNvcc:
         assert said == "ok"
         assert included == [str(tmp_path / "more/part.h")]
 
-    def test_a_launcher_with_a_launch_of_its_own(self, tmp_path: Path) -> None:
-        source = SCALE + (
-            "cudaError_t run(float* out, const float* x, int width, cudaStream_t stream) {\n"
-            "  scale<float, 1><<<1, THREADS, 0, stream>>>(out, x, width, width, 1.f, false);\n"
-            "  return cudaGetLastError();\n}\n"
-        )
-        function = 'Launcher("csrc/own.cu:run", {"width": D}, macros={"THREADS": 32})'
-        kernels = f'(Kernel("generic", function={function}, generic=True),)'
-        assert self.outcome(tmp_path, kernels, source, "generic")[0] == "ok"
-
     def test_an_argument_of_another_kind_is_named(self, tmp_path: Path) -> None:
         kernels = KERNELS.replace('"width": D', '"width": "x"')
         said, _ = self.outcome(tmp_path, kernels, SCALE, "generic")
