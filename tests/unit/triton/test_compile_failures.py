@@ -61,7 +61,7 @@ def test_what_the_assembler_refuses(search: list[str], tmp_path: Path) -> None:
 @ONE_TRITON
 def test_a_config_that_does_not_fit_says_how_much_is_there(search: list[str], tmp_path: Path) -> None:
     signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "BLOCK": "constexpr"}
-    one = msgspec.structs.replace(wrong(search, "needs_much", signature, BLOCK=128), options={"num_stages": 4})
+    one = msgspec.structs.replace(wrong(search, "needs_much", signature, BLOCK=64), options={"num_stages": 6})
     line, outcome = broken(search, one, "cuda-sm_86", tmp_path)
     assert re.search(r"needs_much needs \d{6} bytes of shared memory, cuda-sm_86 has 101376 for a block", line)
     assert outcome.lasting
