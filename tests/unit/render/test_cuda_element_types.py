@@ -105,32 +105,15 @@ def test_other_texts_know_nothing_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-@pytest.mark.parametrize(("format_", "target"), [("f8e4m3", "cuda-sm_90a"), ("f8e5m2", "cuda-ptx_80")])
-def test_nvcc_compiles_it_for_old_and_new(tmp_path: Path, format_: str, target: str) -> None:
-    outcome = TOOLCHAIN.compile(source(tmp_path, format_, target), target_by_name(target), tmp_path / "object.o", 120)
-    assert outcome.status == "ok", outcome.log
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize("format_", FORMATS)
 def test_conversions_are_torch_s(tmp_path: Path, format_: str) -> None:
+    """Also for GPUs that have no instructions for it."""
     torch: Any = pytest.importorskip("torch")
     theirs = getattr(torch, dtype(format_).torch)
     text = source(tmp_path, format_) + ON_HOST.replace("TYPE", dtype(format_).cuda)
     (tmp_path / "candidate.cu").write_text(text)
-    command = [
-        *TOOLCHAIN.toolkit().command,
-        "-std=c++17",
-        "-arch=sm_90",
-        "-shared",
-        "-Xcompiler",
-        "-fPIC",
-        "candidate.cu",
-        "-o",
-        "one.so",
-    ]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    command = [*TOOLCHAIN.toolkit().command, "-std=c++17", "-arch=sm_80", "-shared", "-Xcompiler", "-fPIC"]
+    subprocess.run([*command, "candidate.cu", "-o", "one.so"], cwd=tmp_path, check=True)
     library = ctypes.CDLL(str(tmp_path / "one.so"))
     patterns = np.arange(256, dtype=np.uint8)
     values = torch.from_numpy(patterns).view(theirs).float().numpy()

@@ -12,10 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from authors import OnHost
 from nvcc_sources import MISSING
 from places import ROOT
 
@@ -164,54 +162,3 @@ def test_the_reference_of_states_is_attention_of_all_keys() -> None:
     weight = np.exp2(found["s_a"] - both)[..., None]
     np.testing.assert_allclose(found["s_merged"], both)
     np.testing.assert_allclose(found["v_merged"], weight * found["v_a"] + (1 - weight) * found["v_b"])
-
-
-HOST = """
-#include <cuda_runtime.h>
-#include <functional>
-struct __half { float x; __half() = default; __half(float v) : x(v) {} operator float() const { return x; } };
-struct __nv_bfloat16 : __half { using __half::__half; };
-struct uint2 { unsigned x, y; };
-struct uint4 { unsigned x, y, z, w; };
-struct cudaDeviceProp { int multiProcessorCount, major; };
-inline cudaError_t cudaGetDeviceCount(int*) { return cudaSuccess; }
-inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int) { return cudaSuccess; }
-template <typename T> T __ldg(const T* place) { return *place; }
-inline const char* cudaGetErrorString(cudaError_t) { return ""; }
-"""
-"""What the functions of the host name, and never run; their launches are left out."""
-LAUNCH = re.compile(r"<<<.*?>>>", re.DOTALL)
-
-
-@needs_all
-@pytest.mark.parametrize(("name", "width"), [("embedding/generic", 37), ("embedding/vectors", 64)])
-def test_rows_of_an_embedding_on_the_host(tmp_path: Path, name: str, width: int) -> None:
-    """The arguments are mapped, and the launch covers the rows."""
-    op, _, target = parts(name)
-    made = Renderer([TEMPLATES]).render(op, next(candidates(name)), target)
-    call = OnHost(tmp_path / "host", msgspec.structs.replace(made, source=HOST + LAUNCH.sub("", made.source)))
-    weight = np.arange(11 * width, dtype=np.uint16).reshape(11, width)
-    ids = np.array([3, 0, 10, 3, 7], np.int32)
-    out = np.full((5, width), 0xFFFF, np.uint16)
-    assert call((ids, weight, out)) == 0
-    np.testing.assert_array_equal(out, weight[ids])
-
-
-@needs_all
-@pytest.mark.parametrize("name", ["rope_in_place/generic", "rope_in_place/threads"])
-def test_a_rotary_embedding_on_the_host(tmp_path: Path, name: str) -> None:
-    """In place, with keys that lie apart."""
-    op, kernel, target = parts(name)
-    given = problem(N=5, HQ=3, HK=1, D=20, P=40)
-    candidate = candidate_for(op, kernel, next(iter(kernel.configs(target.facts))), target, None, {"T": "f32"})
-    made = Renderer([TEMPLATES]).render(op, candidate, target)
-    call = OnHost(tmp_path / "host", msgspec.structs.replace(made, source=HOST + LAUNCH.sub("", made.source)))
-    told = inputs("rope_in_place", given)
-    wanted = op.reference(np, told)
-    query, table = told.query.astype(np.float32), told.cos_sin_cache.astype(np.float32)
-    key = np.full((5, 1, 30), 7, np.float32)
-    key[..., :20] = told.key
-    assert call((told.positions, query, key[..., :20], table)) == 0
-    np.testing.assert_allclose(query, wanted["query"], atol=1e-6)
-    np.testing.assert_allclose(key[..., :20], wanted["key"], atol=1e-6)
-    assert (key[..., 20:] == 7).all()

@@ -237,10 +237,10 @@ def test_flags_of_a_kernel_are_part_of_its_identity_and_comments_are_not(tmp_pat
 class TestNvcc:
     """With the real compiler."""
 
-    def outcome(self, folder: Path, kernels: str, source: str, name: str, head: str = HEAD) -> tuple[str, list[str]]:
+    def outcome(self, folder: Path, kernels: str, source: str, name: str) -> tuple[str, list[str]]:
         """What compiling says, and the project's files that were included."""
         target = "cuda-ptx_80" if name == "generic" else "cuda-sm_90a"
-        own = project(folder, kernels, {"csrc/own.cu": source, "more/part.h": "#define PART 1\n"}, head)
+        own = project(folder, kernels, {"csrc/own.cu": source, "more/part.h": "#define PART 1\n"})
         _, made = rendered(own, name, target)
         (folder / "out").mkdir()
         done = TOOLCHAIN.compile(made.source, target_by_name(target), folder / "out" / "o.o", 120, made.compile)
@@ -253,19 +253,6 @@ class TestNvcc:
         said, included = self.outcome(tmp_path, KERNELS.replace("generic=True", options), source, "generic")
         assert said == "ok"
         assert included == [str(tmp_path / "more/part.h")]
-
-    def test_several_functions(self, tmp_path: Path) -> None:
-        assert self.outcome(tmp_path, SPLIT_KERNELS, SPLIT, "generic", SPLIT_HEAD)[0] == "ok"
-
-    def test_a_launcher_with_a_launch_of_its_own(self, tmp_path: Path) -> None:
-        source = SCALE + (
-            "cudaError_t run(float* out, const float* x, int width, cudaStream_t stream) {\n"
-            "  scale<float, 1><<<1, THREADS, 0, stream>>>(out, x, width, width, 1.f, false);\n"
-            "  return cudaGetLastError();\n}\n"
-        )
-        function = 'Launcher("csrc/own.cu:run", {"width": D}, macros={"THREADS": 32})'
-        kernels = f'(Kernel("generic", function={function}, generic=True),)'
-        assert self.outcome(tmp_path, kernels, source, "generic")[0] == "ok"
 
     def test_an_argument_of_another_kind_is_named(self, tmp_path: Path) -> None:
         kernels = KERNELS.replace('"width": D', '"width": "x"')

@@ -1,17 +1,17 @@
-"""Runs in a process of its own: calls a composed kernel that was compiled for the host, with the vendor's stand-in.
+"""Runs in a process of its own: calls composed kernels that were compiled for the host, with the vendor's stand-in.
 
-Input: {"candidate": path, "symbol": ..., "templates": folder, "operator": name, "dtype": ..., "rounded": whether the
-first stage's results are rounded to the dtype, "stub": bool, "calls": [...]}. A call has `dims`, and may have
-`present`, `attributes`, `strides` by tensor, `given` values by tensor, tensors that are `shifted` by an element, and
-`room`, or is {"set": [name, value]} for the stand-in. Output: a list with what each call came to; `off` is the largest
-error, in units of the result's last place.
+Each line of input is answered as `served` says. A line: {"candidate": path, "symbol": ..., "templates": folder,
+"operator": name, "dtype": ..., "rounded": whether the first stage's results are rounded to the dtype, "libraries": the
+stand-ins' paths, the vendor's first, "calls": [...]}. A call has `dims`, and may have `present`, `attributes`,
+`strides` by tensor, `given` values by tensor, tensors that are `shifted` by an element, and `room`, or is {"set":
+[name, value]} for the stand-in. The answer: a list with what each call came to; `off` is the largest error, in units
+of the result's last place.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import sys
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from rounded_products import RoundedProducts
 from rows_on_host import Stored, decode, encode
+from served import serve
 
 from aot_tune.spec import Operator, row_major
 from aot_tune.spec.load_operators import load_operator
@@ -94,16 +95,19 @@ def run(functions: dict[str, Any], called: Called, room: int | None) -> dict[str
     return found
 
 
-def main() -> None:
-    given = json.load(sys.stdin)
+loaded = functools.cache(load_operator)
+
+
+def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each call came to. A library of the name that the kernel looks for is found when it is loaded."""
+    stub, *_ = [ctypes.CDLL(path, ctypes.RTLD_GLOBAL) for path in given["libraries"]] or [None]
     library = ctypes.CDLL(given["candidate"])
     names = [f for f in ("workspace", "launch", "preload", "note") if hasattr(library, f"{given['symbol']}_{f}")]
     functions = {f: getattr(library, f"{given['symbol']}_{f}") for f in names}
-    stub = ctypes.CDLL("libcublasLt.so.13") if given["stub"] else None
     if stub is not None:
         stub.stub_log.restype = ctypes.c_char_p
-    operator = load_operator(Path(given["templates"], given["operator"]))
-    answers = []
+    operator = loaded(Path(given["templates"], given["operator"]))
+    found = []
     for one in given["calls"]:
         if "set" in one:
             assert stub is not None
@@ -115,9 +119,9 @@ def main() -> None:
         if stub is not None:
             answer["log"] = stub.stub_log().decode().splitlines()
             stub.stub_clear()
-        answers.append(answer)
-    print(json.dumps(answers))
+        found.append(answer)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    serve(answers, lambda given: loaded(Path(given["templates"], given["operator"])))

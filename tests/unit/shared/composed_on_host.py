@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from places import SHARED
-from precompiled import include
-from rows_on_host import HOST
+from cublaslt_stand_in import stand_ins
+from rows_on_host import shared_object
+from served import served
 
 from aot_tune.render import Rendered
-
-FAULTS = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # what a GPU would not load
 
 Calls = list[dict[str, Any]]
 
@@ -24,14 +18,8 @@ class OnHost:
     """A composed kernel compiled for the host, to be called beside a stand-in for the vendor's library."""
 
     def __init__(self, folder: Path, rendered: Rendered, templates: Path) -> None:
-        self._rendered, self._program, self._templates = rendered, folder / "kernel.so", templates
+        self._rendered, self._program, self._templates = rendered, shared_object(folder, rendered.source), templates
         self.dtype = rendered.candidate.dtypes["T"]
-        (folder / "kernel.cpp").write_text(rendered.source)
-        flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-pthread", "-fno-gnu-unique", "-fno-strict-aliasing", *FAULTS]
-        flags = include(folder.parent, HOST / "cuda_runtime.h", [*flags, "-I", str(HOST)])
-        command = ["g++", *flags, "-shared", "kernel.cpp", "-o", "kernel.so", "-ldl"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
 
     def call(self, calls: Calls, libraries: Path | None) -> Any:
         candidate = self._rendered.candidate
@@ -43,21 +31,7 @@ class OnHost:
             "operator": candidate.operator,
             "dtype": candidate.dtypes["T"],
             "rounded": not wide,
-            "stub": libraries is not None,
+            "libraries": stand_ins(libraries),
             "calls": calls,
         }
-        environ = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-        environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        if libraries is not None:
-            environ["LD_LIBRARY_PATH"] = str(libraries)
-        done = subprocess.run(
-            [sys.executable, str(SHARED / "composed_calls.py")],
-            input=json.dumps(given),
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return served("composed_calls.py")(given)

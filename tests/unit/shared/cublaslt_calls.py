@@ -1,18 +1,18 @@
-"""Runs in a process of its own: loads a candidate that calls cuBLASLt and makes the calls that standard input lists.
+"""Runs in a process of its own: loads a candidate that calls cuBLASLt and makes calls of it.
 
-Input: {"candidate": path, "symbol": ..., "stub": bool, "calls": [...]}. A call has the fields that `Candidate.call`
-reads, or is {"set": [name, value]} for the stand-in of the library. Output: a list with what each call came to.
+Each line of input is answered as `served` says. A line: {"candidate": path, "symbol": ..., "libraries": the stand-ins'
+paths, the vendor's first, "calls": [...]}. A call has the fields that `Candidate.call` reads, or is {"set": [name,
+value]} for the stand-in of the library. The answer: a list with what each call came to.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from served import serve
 
 CODES = {"f32": (2, 32), "f16": (2, 16), "bf16": (4, 16)}
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
@@ -133,13 +133,13 @@ class Candidate:
         return found
 
 
-def main() -> None:
-    given = json.load(sys.stdin)
+def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each call came to. A library of the name that the candidate looks for is found when it is loaded."""
+    stub, *_ = [ctypes.CDLL(path, ctypes.RTLD_GLOBAL) for path in given["libraries"]] or [None]
     candidate = Candidate(given["candidate"], given["symbol"])
-    stub = ctypes.CDLL("libcublasLt.so.13") if given["stub"] else None
     if stub is not None:
         stub.stub_log.restype = ctypes.c_char_p
-    answers = []
+    found = []
     for one in given["calls"]:
         if "set" in one:
             assert stub is not None
@@ -149,9 +149,9 @@ def main() -> None:
         if stub is not None:
             answer["log"] = stub.stub_log().decode().splitlines()
             stub.stub_clear()
-        answers.append(answer)
-    print(json.dumps(answers))
+        found.append(answer)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    serve(answers)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from places import SHARED
+from served import served
 
 from aot_tune.compile.toolchain import target_by_name, toolchain_for
 from aot_tune.render import Rendered
@@ -50,19 +48,12 @@ def build_stub(folder: Path, *flags: str, name: str = "libcublasLt.so.13", drive
     return folder
 
 
-def call(candidate: tuple[Path, str], libraries: Path | None, calls: list[dict[str, Any]], *, stub: bool = True) -> Any:
-    environ = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-    if libraries is not None:
-        environ["LD_LIBRARY_PATH"] = str(libraries)
-    given = {"candidate": str(candidate[0]), "symbol": candidate[1], "calls": calls, "stub": stub}
-    done = subprocess.run(
-        [sys.executable, str(SHARED / "cublaslt_calls.py")],
-        input=json.dumps(given),
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def stand_ins(libraries: Path | None) -> list[str]:
+    """The libraries of a folder that `build_stub` made."""
+    return [str(libraries / name) for name in ("libcublasLt.so.13", "libcuda.so.1")] if libraries else []
+
+
+def call(candidate: tuple[Path, str], libraries: Path | None, calls: list[dict[str, Any]]) -> Any:
+    path, symbol = candidate
+    given = {"candidate": str(path), "symbol": symbol, "libraries": stand_ins(libraries), "calls": calls}
+    return served("cublaslt_calls.py")(given)

@@ -8,18 +8,19 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from bundled import bundled_operator
 from places import SHARED
 from precompiled import include
 
-from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
+from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
 HOST = SHARED / "cuda_on_host"
 ELEMENTS = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
 TEMPLATES = bundled_templates()
-OPERATORS = {name: load_operator(TEMPLATES / name) for name in ("gemm", "batched_gemm")}
+OPERATORS = {name: bundled_operator(name) for name in ("gemm", "batched_gemm")}
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 
@@ -38,19 +39,6 @@ def render(op: Operator, kernel: Kernel, target: Target, wanted: Config, dtype: 
     config = config_like(kernel, target, wanted)
     dtypes = {"T": dtype} if dtype else None
     return Renderer([TEMPLATES]).render(op, candidate_for(op, kernel, config, target, None, dtypes), target)
-
-
-def compile_for_hopper(folder: Path, rendered: Rendered) -> str:
-    """What the assembler said of a rendered kernel; there was no warning and no spill."""
-    (folder / "candidate.cu").write_text(rendered.source)
-    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177"]
-    done = subprocess.run(
-        [*command, "-c", "candidate.cu", "-o", "candidate.o"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
-    return done.stderr
 
 
 def build_for_host(

@@ -1,4 +1,4 @@
-"""PTX of a kernel, and what is wrong with the order of its instructions."""
+"""CUDA kernels compiled for Hopper's GPUs without what the host has: their PTX, and what is wrong with its order."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from rows_on_host import HOPPER
+from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
 
-from aot_tune.compile.cuda.gpu_targets import code_flags
+(HOPPER,) = (t for t in TARGETS if t.name == "cuda-sm_90a")
 
 
 def faults(ptx: str, ahead: bool = False) -> list[str]:
@@ -29,16 +29,12 @@ def faults(ptx: str, ahead: bool = False) -> list[str]:
     return found
 
 
-def ptx_of(source: str, folder: Path) -> str:
+def compiled(source: str, folder: Path) -> tuple[str, str]:
+    """The PTX, and what the assembler said; there was no warning and no spill."""
     (folder / "candidate.cu").write_text(source)
-    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-diag-suppress", "177"]
-    done = subprocess.run(
-        [*command, "-ptx", "candidate.cu", "-o", "candidate.ptx"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177", "-keep"]
+    done = subprocess.run([*command, "-cubin", "candidate.cu"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
-    return (folder / "candidate.ptx").read_text()
+    assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
+    return (folder / "candidate.ptx").read_text(), done.stderr

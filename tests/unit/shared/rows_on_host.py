@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from bundled import bundled_operator
 from numpy.typing import NDArray
 from places import SHARED
 from precompiled import include
@@ -17,15 +18,17 @@ from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target, Tensor, problem
 from aot_tune.spec.aliases import aliases_on
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
 HOST = SHARED / "cuda_rows_on_host"
 TEMPLATES = bundled_templates()
-OPERATORS = {name: load_operator(TEMPLATES / name) for name in ("softmax", "rms_norm", "layer_norm", "silu_mul")}
+OPERATORS = {name: bundled_operator(name) for name in ("softmax", "rms_norm", "layer_norm", "silu_mul")}
 KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if kernel.backend == "nvcc"]
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 RENDERER = Renderer([TEMPLATES])
+FAULTS = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # what a GPU would not load
+FLAGS = ["-std=c++17", "-O1", "-w", "-fPIC", "-pthread", "-fno-gnu-unique", "-fno-strict-aliasing", *FAULTS]
 ABSENT: dict[str, tuple[tuple[str, ...], ...]] = {
     "rms_norm": (
         ("residual", "residual_out"),
@@ -143,15 +146,19 @@ class Stored:
         return bool((outside == 0xFF).all() and (self.flat == np.iinfo(self.flat.dtype).max).all())
 
 
-def build_for_host(folder: Path, rendered: Rendered) -> Callable[..., int]:
-    """Compile a rendered kernel with the host's compiler; returns a function that asks for workspace and launches."""
-    (folder / "kernel.cpp").write_text(rendered.source)
-    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-pthread", "-fno-gnu-unique", "-fno-strict-aliasing", "-I", str(HOST)]
-    flags = include(folder.parent, HOST / "cuda_runtime.h", flags)
-    command = ["g++", *flags, "-shared", "kernel.cpp", "-o", "kernel.so"]
+def shared_object(folder: Path, source: str) -> Path:
+    """CUDA C++ compiled with the host's compiler, in a folder whose parent keeps what all share."""
+    (folder / "kernel.cpp").write_text(source)
+    flags = include(folder.parent, HOST / "cuda_runtime.h", [*FLAGS, "-I", str(HOST)])
+    command = ["g++", *flags, "-shared", "kernel.cpp", "-o", "kernel.so", "-ldl"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    library = ctypes.CDLL(str(folder / "kernel.so"))
+    return folder / "kernel.so"
+
+
+def build_for_host(folder: Path, rendered: Rendered) -> Callable[..., int]:
+    """Compile a rendered kernel with the host's compiler; returns a function that asks for workspace and launches."""
+    library = ctypes.CDLL(str(shared_object(folder, rendered.source)))
 
     def call(*arguments: object) -> int:
         size = ctypes.c_size_t(0)

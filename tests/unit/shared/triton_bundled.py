@@ -1,25 +1,26 @@
 """What tests of the bundled Triton kernels share, and the program that they run in other processes.
 
 Whether a function is interpreted is decided when Triton is imported, so there are two of these processes:
-`python triton_bundled.py interpret|build`. Each reads lines, a JSON list of an operator's name, a kernel's and perhaps
-more, and forks a process for each. That writes its answer as a line; then come an empty line and its exit status.
+`python triton_bundled.py interpret|build`. Each line of input, a list of an operator's name, a kernel's and perhaps
+more, is answered as `served` says.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from bundled import bundled_operator
+from served import serve
 from triton_problems import odd_problems
 
 from aot_tune.bench.protocol.measurement_records import Check
@@ -42,7 +43,7 @@ from aot_tune.spec import (
     Target,
     all_of,
 )
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
 NAMES = ("softmax", "rms_norm", "layer_norm", "silu_mul", "gemm", "flash_attention")
@@ -80,7 +81,7 @@ def declared(reference: str) -> Declarations:
 
 def bundled(name: str) -> Operator:
     """An operator whose Triton functions were read for all targets."""
-    operator = load_operator(TEMPLATES / name)
+    operator = bundled_operator(name)
     kernels = []
     for kernel in operator.kernels:
         if kernel.triton is not None:
@@ -92,6 +93,27 @@ def bundled(name: str) -> Operator:
 
 OPERATORS = {name: bundled(name) for name in NAMES}
 KERNELS = [(op.name, k.name) for op in OPERATORS.values() for k in op.kernels if k.triton is not None]
+OF_EACH = (
+    ("softmax", "triton_tiles"),
+    ("softmax", "triton_long"),
+    ("rms_norm", "triton_tiles"),
+    ("rms_norm", "triton_twice"),
+    ("layer_norm", "triton_tiles"),
+    ("layer_norm", "triton_twice"),
+    ("silu_mul", "triton_flat"),
+    ("gemm", "triton_gemv"),
+    ("gemm", "triton_tma"),
+    ("gemm", "triton_wide_tma"),
+    ("gemm", "triton_specialized"),
+    ("gemm", "triton_split"),
+    ("flash_attention", "triton_64"),
+    ("flash_attention", "triton_tma_64"),
+    ("flash_attention", "triton_tma_96"),
+    ("flash_attention", "triton_split_64"),
+)
+"""A kernel of each function: a build verifies all."""
+EVERYWHERE = (("softmax", "triton_tiles"), ("gemm", "triton_split"), ("flash_attention", "triton_64"))
+"""Of these what is compiled for other GPUs than Hopper."""
 
 
 def home(kernel: Kernel) -> Target:
@@ -273,7 +295,7 @@ def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
     return {"calls": len(runs), "faults": faults}
 
 
-def builds(name: str) -> Iterator[str]:
+def builds(operator: str, name: str) -> Iterator[str]:
     """What is compiled: the target, then which config, or `wide` for the widest rows of the workload.
 
     It is the first config: a build compiles all.
@@ -281,7 +303,7 @@ def builds(name: str) -> Iterator[str]:
     yield "90 config 0"
     if "twice" in name:
         yield "90 wide"
-    if not any(d in name for d in DESCRIPTORS):
+    if (operator, name) in EVERYWHERE:
         yield from ("80", "gfx942")
 
 
@@ -290,7 +312,7 @@ def build(operator: str, name: str) -> dict[str, Any]:
     op, kernel = looked_up(operator, name)
     assert kernel.triton is not None
     function = getattr(module_of(TEMPLATES / kernel.triton.place), kernel.triton.name)
-    return {target: _compile(op, kernel, function, target) for target in builds(name)}
+    return {target: _compile(op, kernel, function, target) for target in builds(operator, name)}
 
 
 def _compile(op: Operator, kernel: Kernel, function: Any, target: str) -> dict[str, Any]:
@@ -356,22 +378,16 @@ def rendered(
     return render_triton(concrete, candidate, on)[1]
 
 
-def serve(answer: Callable[..., dict[str, Any]]) -> None:
-    """Answer the lines of standard input. What is imported here needs seconds: children have it from the start."""
+if __name__ == "__main__":
     import torch
     import triton.tools.tensor_descriptor
 
     del torch, triton
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            with tempfile.TemporaryDirectory() as folder:
-                os.environ["TRITON_CACHE_DIR"] = folder
-                print(json.dumps(answer(*json.loads(line))), flush=True)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        print(f"\n{os.waitstatus_to_exitcode(status)}", flush=True)
+    answer = {"interpret": interpret, "build": build}[sys.argv[1]]
 
+    def answered(given: list[str]) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["TRITON_CACHE_DIR"] = folder
+            return answer(*given)
 
-if __name__ == "__main__":
-    serve({"interpret": interpret, "build": build}[sys.argv[1]])
+    serve(answered)

@@ -30,15 +30,24 @@ PLAIN: dict[str, Any] = {
     "options": {"num_warps": 8},
 }
 DIGESTS: dict[tuple[str, str, str], str] = {}
+OFTEN = (
+    "rows.py:plain",
+    "matmul.py:product",
+    *(f"wrong.py:{name}" for name in ("calls_wrong", "refuses", "bad_assembly", "needs_much", "offset_of_64_bits")),
+    *(f"wrong.py:{name}" for name in ("crashes", "hangs", "takes_default")),
+)
+"""Functions that are read together."""
 
 
 def recipe(search: list[str], function: str, root: Path = FUNCTIONS.parent, **given: Any) -> Recipe:
     """A recipe with the digest that the function has."""
     key = (search[0], str(root), function)
     if key not in DIGESTS:
-        (answer,) = ask(search, "cuda-sm_90a", request(function, {"n": integer(dims("N")[0])}), root=root)
-        assert answer.inspection is not None, answer.fault
-        DIGESTS[key] = answer.inspection.digest
+        names = OFTEN if function in OFTEN and root == FUNCTIONS.parent else (function,)
+        asked = [request(name, {"n": integer(dims("N")[0])}) for name in names]
+        for name, answer in zip(names, ask(search, "cuda-sm_90a", *asked, root=root), strict=True):
+            assert answer.inspection is not None, answer.fault
+            DIGESTS[search[0], str(root), name] = answer.inspection.digest
     return Recipe(function=f"triton_functions/{function}", digest=DIGESTS[key], **given)
 
 

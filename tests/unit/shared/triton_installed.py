@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,18 @@ from aot_tune.triton.client import ROOTS, child_environment, inspect
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.triton_messages import Answer, FunctionRequest, Given, InspectRequest, TensorFacts
 
-__all__ = ["EACH_TRITON", "FUNCTIONS", "VERSIONS", "Helper", "ask", "chain", "integer", "pointer", "request"]
+__all__ = [
+    "EACH_TRITON",
+    "FUNCTIONS",
+    "ONE_TRITON",
+    "VERSIONS",
+    "ask",
+    "chain",
+    "integer",
+    "jit_of",
+    "pointer",
+    "request",
+]
 
 FUNCTIONS = SHARED / "triton_functions"
 """The folder of the functions; its parent is their root."""
@@ -48,6 +62,12 @@ EACH_TRITON = pytest.mark.parametrize(
     or [pytest.param([], id="none", marks=_SKIPPED)],
 )
 """A test runs once for each version, with the folders to import from as `search`."""
+ONE_TRITON = pytest.mark.parametrize(
+    "search",
+    [pytest.param(search, id=version) for version, search in VERSIONS.items()][:1]
+    or [pytest.param([], id="none", marks=_SKIPPED)],
+)
+"""A test of what is of processes and files, and so the same with every version."""
 
 
 def chain(search: list[str], root: Path = FUNCTIONS.parent) -> TritonToolchain:
@@ -86,8 +106,18 @@ def ask(search: list[str], target: str, *functions: FunctionRequest, root: Path 
     return inspect(asked, os.environ, search=search)
 
 
-class Helper:
-    """`triton_jit.py` in a process of its own: what the JIT itself makes of a call. One JSON line each way."""
+def jit_of(search: list[str]) -> _Jit:
+    """What the JIT itself makes of a call: that of a version, for all tests."""
+    if search[0] not in _JITS:
+        scratch = Path(tempfile.mkdtemp())
+        made = _JITS[search[0]] = _Jit(search, scratch)
+        atexit.register(made.close)
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return _JITS[search[0]]
+
+
+class _Jit:
+    """`triton_jit.py` in a process of its own. One JSON line each way."""
 
     def __init__(self, search: list[str], scratch: Path) -> None:
         self._process = subprocess.Popen(
@@ -113,3 +143,6 @@ class Helper:
         self._process.wait(timeout=30)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+_JITS: dict[str, _Jit] = {}

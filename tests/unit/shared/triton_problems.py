@@ -65,24 +65,28 @@ def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
     width = int(kernel.name.rpartition("_")[2])
     free = kernel.name in (f"triton_{width}", f"triton_split_{width}")
     split_keys = "split" in kernel.name  # they have few queries a block: many would be many blocks
-    some, many, more = (11, 21, 35) if split_keys else (70, 133, 200)
-    for causal in ("none", "upper_left", "lower_right"):
+    some, many, more = (7, 9, 11) if split_keys else (70, 133, 150)
+    groups = [("none", 1, 300, 4, 2)] if split_keys else []
+    for causal, m, n, h, hk in (
+        ("upper_left", more, 133, 1, 1),
+        ("lower_right", more, 133, 1, 1),
+        ("none", 1, 257, 3, 2),
+        *groups,
+    ):
         chosen = {} if causal == "none" else {"causal": causal}
-        groups = [(1, 700, 4, 2)] if split_keys else []
-        for m, n, h, hk in ((more, 133, 1, 1), (1, 257, 3, 2), *groups):
-            d = width - (7 if free else 8) if m == more else width
-            yield problem(B=1, H=h, HK=hk, M=m, N=n, D=d, attributes=chosen, dtypes={"T": dtype})
+        d = width - (7 if free else 8) if m == more else width
+        yield problem(B=1, H=h, HK=hk, M=m, N=n, D=d, attributes=chosen, dtypes={"T": dtype})
     split = dict.fromkeys(("q", "k", "v", "out"), (3 * 40 * width, width, 3 * width, 1))  # heads between rows
-    yield problem(B=2, H=3, HK=3, M=40, N=40, D=width, strides=split, dtypes={"T": dtype})
+    yield problem(B=2, H=3, HK=3, M=5 if split_keys else 40, N=40, D=width, strides=split, dtypes={"T": dtype})
     d = width - (7 if free else 8)
     none, upper, lower = {}, {"causal": "upper_left"}, {"causal": "lower_right"}
-    for m, n, present, strides, causal in (
-        (many, 300, ["mask"], {"mask": (300, 0, 0, 1)}, none),
-        (some, 133, ["mask"], {}, lower),
+    masked = (
+        (some, 200, ["mask"], {"mask": (200, 0, 0, 1)}, none),
         (many, 70, ["bias"], {"bias": (0, many * 70, 70, 1)}, lower),
         (some, 133, ["bias", "mask"], {"bias": (0, 0, 2, 144)}, upper),
-        (3, 700, ["bias", "mask"], {}, lower),
-    ):
+        (3, 400, ["bias", "mask"], {}, lower),
+    )
+    for m, n, present, strides, causal in masked[:2] if split_keys else masked:
         yield problem(
             B=2,
             H=2,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,18 +12,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import torch
+from bundled import bundled_operator
 from numpy.typing import NDArray
 from rows_on_host import Stored, build_for_host, decode
 
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
+from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Target, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
-OP = load_operator(TEMPLATES / "flash_attention")
+OP = bundled_operator("flash_attention")
 CAUSAL = OP.attributes[0].choices
 INPUTS = tuple(t.name for t in OP.inputs)
 EPSILON = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
@@ -42,6 +40,8 @@ def render(kernel: str, target: Target, dtype: str) -> Rendered:
 
 def attended(baseline: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """What a baseline computes on the host, and what it should."""
+    import torch
+
     (given,) = (b for b in OP.baselines if b.name == f"torch.{baseline}")
     call = arguments(1, (2, 6, 6, 13, 13, 8), "upper_left", 0.3)
     q, k, v = (torch.from_numpy(t).float() for t in (call.q, call.k, call.v))
@@ -77,6 +77,8 @@ def arguments(seed: int, shape: Sequence[int], causal: str, scale: float = 0.0) 
 @pytest.mark.parametrize("scale", [0.0, 0.3])
 @pytest.mark.parametrize(("m", "n"), [(13, 13), (40, 17), (17, 40), (2100, 30)])
 def test_the_reference_is_what_torch_computes(m: int, n: int, scale: float, causal: str) -> None:
+    import torch
+
     call = arguments(1, (2, 6, 2, m, n, 8), causal, scale)
     q, k, v = (torch.from_numpy(t) for t in (call.q, call.k, call.v))
     seen = torch.ones(m, n, dtype=torch.bool)
@@ -112,6 +114,8 @@ def masked(which: str, causal: str, layout: str) -> SimpleNamespace:
 @pytest.mark.parametrize("causal", CAUSAL)
 @pytest.mark.parametrize("which", ["mask", "bias", "mask and bias"])
 def test_masks_and_biases_are_those_of_torch(which: str, causal: str, layout: str) -> None:
+    import torch
+
     call = masked(which, causal, layout)
     added = torch.zeros(2, 4, 9, 14, dtype=torch.float64)
     if call.bias is not None:
@@ -261,10 +265,10 @@ def everything(call: Callable[..., int], dtype: str) -> None:
         check(call, dtype, (2, 3, 2, 13, 37, 29), causal)
         check(call, dtype, (1, 2, 1, 70, 67, 40), causal)
         check(call, dtype, (1, 1, 1, 3, 130, 65), causal, scale=0.7)
-        for layout in ((37, 0, 0, 1), (0, 0, 40, 1), (13 * 37, 0, 37, 1), (0, 481, -37, 1), (0, 0, 1, 13)):
-            check(call, dtype, (2, 3, 2, 13, 37, 29), causal, present=["mask"], strides={"mask": layout})
-            check(call, dtype, (2, 3, 2, 13, 37, 29), causal, present=["bias"], strides={"bias": layout})
-        check(call, dtype, (1, 2, 1, 70, 67, 40), causal, present=["bias", "mask"])
+    for number, layout in enumerate(((37, 0, 0, 1), (0, 0, 40, 1), (481, 0, 37, 1), (0, 481, -37, 1), (0, 0, 1, 13))):
+        for which, causal in (("mask", CAUSAL[number % 3]), ("bias", CAUSAL[(number + 1) % 3])):
+            check(call, dtype, (2, 3, 2, 13, 37, 29), causal, present=[which], strides={which: layout})
+    check(call, dtype, (1, 2, 1, 70, 67, 40), "lower_right", present=["bias", "mask"])
     check(call, dtype, (1, 2, 1, 9, 9, 8), special=True, present=["mask"])
     check(call, dtype, (1, 1, 1, 2, 5, 300), present=["bias", "mask"])
     check(call, dtype, (1, 1, 1, 1, 1, 1))
@@ -278,22 +282,8 @@ def everything(call: Callable[..., int], dtype: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bf16"])
-def test_the_generic_kernel_of_gpus_takes_everything_on_the_host(dtype: str, tmp_path: Path) -> None:
-    everything(build_for_host(tmp_path, render("cuda_generic", TARGETS[0], dtype)), dtype)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-def test_the_generic_kernel_of_gpus_compiles_without_spills(tmp_path: Path) -> None:
-    (tmp_path / "candidate.cu").write_text(render("cuda_generic", TARGETS[1], "bf16").source)
-    command = ["nvcc", "-std=c++17", "-O3", *code_flags(TARGETS[1]), "-Xptxas", "-v", "-diag-suppress", "177"]
-    done = subprocess.run(
-        [*command, "-c", "candidate.cu", "-o", "candidate.o"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
+def test_the_generic_kernel_of_gpus_takes_everything_on_the_host(tmp_path: Path) -> None:
+    everything(build_for_host(tmp_path, render("cuda_generic", TARGETS[0], "bf16")), "bf16")
 
 
 def test_a_fault_is_noticed(tmp_path: Path) -> None:

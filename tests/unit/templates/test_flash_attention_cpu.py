@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_calls import DTYPES, EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
+from bundled import bundled_operator
+from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
 
 from aot_tune.spec import Config, Kernel, Target, all_of
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
-OP = load_operator(bundled_templates() / "flash_attention")
+OP = bundled_operator("flash_attention")
 CAUSAL = OP.attributes[0].choices
 FIRSTS = list(firsts(OP))
 IDS = [f"{kernel.name}-{target.name}-{dtype}" for kernel, target, _, dtype in FIRSTS]
@@ -142,22 +142,14 @@ def everything(kernel: str, call: Callable[..., int], dtype: str = "f32") -> Non
 
 @pytest.mark.parametrize(("kernel", "target", "config", "dtype"), FIRSTS, ids=IDS)
 def test_kernels_are_right(kernel: Kernel, target: Target, config: Config, dtype: str, tmp_path: Path) -> None:
-    everything(kernel.name, build_for_cpu(tmp_path, OP, kernel, target, config, dtype=dtype), dtype)
+    call = build_for_cpu(tmp_path, OP, kernel, target, config, dtype=dtype)
+    everything(kernel.name, call, dtype)
+    shape = (1, 1, 1, 2, 3000, 64)  # less workspace is for fewer threads, and none is refused
+    assert [check(call, shape, missing=n, dtype=dtype) for n in (1, 2, 1 << 40)] == [0, 0, 1]
 
 
-@pytest.mark.parametrize("dtype", DTYPES[1:])
-def test_the_generic_kernel_takes_everything(dtype: str, tmp_path: Path) -> None:
-    everything("generic", build_for_cpu(tmp_path, OP, generic(OP), TARGETS[0], {}, dtype=dtype), dtype)
-
-
-@pytest.mark.parametrize("name", ["blocks", "few_rows"])
-def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, tmp_path: Path) -> None:
-    kernel, target = OP.kernel(name), TARGETS[-1]
-    call = build_for_cpu(tmp_path, OP, kernel, target, next(kernel.configs(target.facts)))
-    shape = (1, 1, 1, 2, 3000, 64)
-    assert check(call, shape) == 0
-    assert check(call, shape, missing=2) == 0
-    assert check(call, shape, missing=1 << 40) == 1
+def test_the_generic_kernel_takes_everything(tmp_path: Path) -> None:
+    everything("generic", build_for_cpu(tmp_path, OP, generic(OP), TARGETS[0], {}, dtype="bf16"), "bf16")
 
 
 @pytest.mark.parametrize(

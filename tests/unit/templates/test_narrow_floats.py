@@ -1,8 +1,8 @@
-"""Floats of 16 bits in C++ for CPUs: each pattern of bits is read right, and each float rounded to the nearest."""
+"""Floats of 16 and 8 bits in C++ for CPUs and in numpy: each pattern is read, each float rounded as by torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,124 +10,172 @@ import numpy as np
 import pytest
 from cpu_kernels import TARGETS, CpuKernel, bf16_bits, bf16_values
 
-from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, problem, stride
+from aot_tune.bench.worker.eight_bit_floats import eight_bits
+from aot_tune.bench.worker.stored_elements import array_dtype, limits_of, stored_as, values_of
+from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, dtype, problem, stride
 from aot_tune.spec.load_operators import bundled_templates
 
 (N,) = dims("N")
+SIXTEEN, EIGHT = ("f16", "bf16"), ("f8e4m3", "f8e5m2")
+NARROW = SIXTEEN + EIGHT
 TEMPLATE = """
 {{ prelude() }}
 {% include "common/simd.h.j2" %}
 {{ no_workspace() }}
 {{ kernel_signature("launch") }} {
   const int64_t n = {{ dim("N") }};
-  const {{ dtype("x") }}* from = {{ ptr("x") }};
-  {{ dtype("rounded") }}* to = {{ ptr("rounded") }};
-{% if W %}
   int64_t i = 0;
-  for (; i + {{ W }} <= n; i += {{ W }}) {
-    {{ store("wide", ["i"], load("x", ["i"], W), W) }}
-    {{ store("rounded", ["i"], load("given", ["i"], W), W) }}
+{% for one in NAMES %}
+{% if W %}
+  for (i = 0; i + {{ W }} <= n; i += {{ W }}) {
+    {{ store("wide_" ~ one, ["i"], load("x_" ~ one, ["i"], W), W) }}
+    {{ store("rounded_" ~ one, ["i"], load("given_" ~ one, ["i"], W), W) }}
   }
-  {{ store("wide", ["i"], load("x", ["i"], W, "n - i"), W, "n - i") }}
-  {{ store("rounded", ["i"], load("given", ["i"], W, "n - i"), W, "n - i") }}
+  {{ store("wide_" ~ one, ["i"], load("x_" ~ one, ["i"], W, "n - i"), W, "n - i") }}
+  {{ store("rounded_" ~ one, ["i"], load("given_" ~ one, ["i"], W, "n - i"), W, "n - i") }}
 {% else %}
-  for (int64_t i = 0; i < n; ++i) {
-    {{ store("wide", ["i"], "from[i]") }}
-    to[i] = {{ load("given", ["i"]) }};
+  for (i = 0; i < n; ++i) {
+    {{ store("wide_" ~ one, ["i"], load("x_" ~ one, ["i"])) }}
+    {{ store("rounded_" ~ one, ["i"], load("given_" ~ one, ["i"])) }}
   }
 {% endif %}
+{% endfor %}
   return 0;
 }
 """
-PATTERNS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-WIDTHS = ((TARGETS[0], 0), *zip(TARGETS, (4, 8, 16), strict=False))
-CASES = [(target, dtype, width) for target, width in WIDTHS for dtype in ("f16", "bf16")]
-NAMES = [f"{t.name}-{d}-{w}" for t, d, w in CASES]
 
 
-def operator() -> Operator:
+def operator(names: tuple[str, ...]) -> Operator:
+    """An operator that converts to and from these."""
+    tensors = [
+        tensor
+        for one in names
+        for tensor in (
+            Tensor(f"x_{one}", (N,), one),
+            Tensor(f"given_{one}", (N,), "f32"),
+            Tensor(f"wide_{one}", (N,), "f32", output=True),
+            Tensor(f"rounded_{one}", (N,), one, output=True),
+        )
+    ]
     return Operator(
         name="convert",
         dims=("N",),
-        tensors=(
-            Tensor("x", (N,), "T"),
-            Tensor("given", (N,), "f32"),
-            Tensor("wide", (N,), "f32", output=True),
-            Tensor("rounded", (N,), "T", output=True),
-        ),
-        dtypes={"T": ("f16", "bf16")},
-        reference=lambda xp, call: {"wide": call.x, "rounded": call.given},
+        tensors=tuple(tensors),
+        reference=lambda xp, call: {},
         flops=N,
         workload=(problem(N=8),),
         kernels=(
             Kernel("generic", "one.cpp.j2", generic=True),
             Kernel(
                 "vectors",
-                "convert.cpp.j2",
+                "vectors.cpp.j2",
                 parameters=(Parameter("W", (4, 8, 16)),),
-                requires=tuple(stride(t, 0) == 1 for t in ("x", "given", "wide", "rounded")),
+                requires=tuple(stride(t.name, 0) == 1 for t in tensors),
             ),
         ),
     )
 
 
-@pytest.fixture(name="make")
-def fixture_make(tmp_path: Path) -> Callable[[Target, str, int], CpuKernel]:
-    (tmp_path / "convert.cpp.j2").write_text(TEMPLATE)
-    (tmp_path / "one.cpp.j2").write_text("{% set W = 0 %}" + TEMPLATE)
-
-    def make(target: Target, dtype: str, width: int) -> CpuKernel:
-        kernel = "vectors" if width else "generic"
-        roots = (tmp_path, bundled_templates())
-        return CpuKernel(tmp_path, roots, operator(), kernel, target, {"W": width} if width else {}, {"T": dtype})
-
-    return make
+def make(folder: Path, target: Target, names: tuple[str, ...], width: int) -> CpuKernel:
+    text = f"{{% set NAMES = {list(names)} %}}{TEMPLATE}"
+    (folder / "vectors.cpp.j2").write_text(text)
+    (folder / "one.cpp.j2").write_text("{% set W = 0 %}" + text)
+    kernel, config = ("vectors", {"W": width}) if width else ("generic", {})
+    return CpuKernel(folder, (folder, bundled_templates()), operator(names), kernel, target, config)
 
 
-def difficult(dtype: str) -> Any:
-    """Floats at and beside all values of a dtype and all midpoints between two, and a million others."""
-    values = bf16_values(PATTERNS) if dtype == "bf16" else PATTERNS.view(np.float16).astype(np.float32)
-    values = np.sort(values[np.isfinite(values)])
-    midpoints = values[:-1] / 2 + values[1:] / 2
-    found = np.concatenate([values, midpoints])
+def patterns(name: str) -> Any:
+    """All patterns of a dtype's bits."""
+    count, stored = (1 << 16, np.uint16) if name in SIXTEEN else (1 << 8, np.uint8)
+    return np.arange(count, dtype=np.uint32).astype(stored)
+
+
+@functools.cache
+def torch() -> Any:
+    """Imported where it is used: it takes seconds."""
+    return pytest.importorskip("torch")
+
+
+def theirs(name: str) -> Any:
+    return getattr(torch(), dtype(name).torch)
+
+
+def values(name: str) -> Any:
+    """What torch says that each pattern is."""
+    return torch().from_numpy(patterns(name)).view(theirs(name)).float().numpy()
+
+
+def nearest(name: str, given: Any) -> Any:
+    """The patterns of floats as torch rounds them; those of 8 bits once they are cut off at the largest value."""
+    largest = float(torch().finfo(theirs(name)).max)
+    cut = torch().from_numpy(given).clamp(-largest, largest) if name in EIGHT else torch().from_numpy(given)
+    return cut.to(theirs(name)).view(torch().uint8 if name in EIGHT else torch().uint16).numpy()
+
+
+def difficult(name: str) -> Any:
+    """Floats at and beside all values of a dtype and all midpoints between two, and many others."""
+    known = np.sort(values(name)[np.isfinite(values(name))])
+    with np.errstate(over="ignore"):
+        found = np.concatenate([known, known[:-1] / 2 + known[1:] / 2, known[[0, -1]] * np.float32(1.05)])
     beside = [np.nextafter(found, np.float32(limit)) for limit in (-np.inf, np.inf)]
-    bits = np.random.default_rng(7).integers(0, 1 << 32, 1_000_000, dtype=np.uint64).astype(np.uint32)
-    limits = np.array([np.inf, -np.inf, np.nan, 65519.996, 65520, 1e-45, 3e38], np.float32)
+    bits = np.random.default_rng(7).integers(0, 1 << 32, 200_000, dtype=np.uint64).astype(np.uint32)
+    limits = np.array(
+        [np.inf, -np.inf, np.nan, 464, 480, 61440, 65519.996, 65520, 65536, 1e-45, 3e38, -0.0], np.float32
+    )
     return np.concatenate([found, *beside, bits.view(np.float32), limits])
 
 
-def same(got: Any, want: Any) -> bool:
-    return bool(((got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))).all())
-
-
-def values_of(bits: Any, dtype: str) -> Any:
-    return bf16_values(bits) if dtype == "bf16" else bits.view(np.float16).astype(np.float32)
+def same(name: str, got: Any, want: Any) -> bool:
+    """Whether patterns are the same, but for which NaN it is."""
+    nan = np.isnan(values(name))
+    return bool(((got == want) | (nan[got] & nan[want])).all())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "dtype", "width"), CASES, ids=NAMES)
-def test_conversions(make: Callable[..., CpuKernel], target: Target, dtype: str, width: int) -> None:
-    given = difficult(dtype)
-    count = given.size - (given.size - 5) % 16  # some are left beside whole vectors
-    given = given[-count:].copy()
-    x = np.resize(PATTERNS, count)
-    wide, rounded = np.full(count, 7, np.float32), np.full(count, 7, np.uint16)
-    with np.errstate(over="ignore"):
-        want = bf16_bits(given) if dtype == "bf16" else given.astype(np.float16).view(np.uint16)
-    kernel = make(target, dtype, width)
-    assert kernel(x=x, given=given, wide=wide, rounded=rounded) == 0
-    assert same(wide, values_of(x, dtype))
-    assert same(values_of(rounded, dtype), values_of(want, dtype))
+@pytest.mark.parametrize(("target", "width"), [(TARGETS[0], 0), (TARGETS[0], 4), (TARGETS[-1], 8), (TARGETS[-1], 16)])
+def test_kernels_convert_as_torch_does(tmp_path: Path, target: Target, width: int) -> None:
+    count = max(difficult(name).size for name in NARROW)
+    count += (5 - count) % 16  # some are left beside whole vectors
+    arrays = {}
+    for name in NARROW:
+        arrays[f"x_{name}"], arrays[f"given_{name}"] = (
+            np.resize(patterns(name), count),
+            np.resize(difficult(name), count),
+        )
+        arrays[f"wide_{name}"] = np.full(count, 7, np.float32)
+        arrays[f"rounded_{name}"] = np.full(count, 7, patterns(name).dtype)
+    assert make(tmp_path, target, NARROW, width)(**arrays) == 0
+    for name in NARROW:
+        got, want = arrays[f"wide_{name}"], values(name)[arrays[f"x_{name}"]]
+        assert ((got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))).all(), name
+        assert same(name, arrays[f"rounded_{name}"], nearest(name, arrays[f"given_{name}"])), name
+
+
+def test_a_text_has_the_types_that_it_names_alone(tmp_path: Path) -> None:
+    source = make(tmp_path, TARGETS[0], ("bf16", "f8e5m2"), 0).source
+    assert "struct aot_tune_bf16" in source
+    assert "struct aot_tune_f8e5m2" in source
+    assert "struct aot_tune_f16" not in source
+    assert "struct aot_tune_f8e4m3" not in source
 
 
 def test_the_rounding_that_is_expected_of_bf16_is_torch_s() -> None:
-    torch = pytest.importorskip("torch")
     given = difficult("bf16")
-    theirs = torch.from_numpy(given).to(torch.bfloat16).float().numpy()
-    assert same(bf16_values(bf16_bits(given)), theirs)
+    assert same("bf16", bf16_bits(given), nearest("bf16", given))
+    np.testing.assert_array_equal(bf16_values(patterns("bf16")), values("bf16"))
 
 
-def test_a_text_has_the_types_that_it_names_alone(make: Callable[..., CpuKernel]) -> None:
-    source = make(TARGETS[0], "bf16", 0).source
-    assert "struct aot_tune_bf16" in source
-    assert "struct aot_tune_f16" not in source
+@pytest.mark.parametrize("name", EIGHT)
+def test_numpy_s_patterns_of_eight_bits_are_torch_s(name: str) -> None:
+    ours, given = dtype(name), difficult(name)
+    np.testing.assert_array_equal(values_of(ours, patterns(name)), values(name))
+    rounded = stored_as(ours, given)
+    assert rounded.dtype == array_dtype(ours) == np.uint8
+    assert same(name, rounded, nearest(name, given))
+    assert same(name, stored_as(ours, given.astype(np.float64)), rounded)
+    form = eight_bits(ours)
+    tie = np.float64(1 + 2.0 ** -(form.fraction + 1))  # a double is rounded once
+    above, below = (values_of(ours, stored_as(ours, np.array([tie + sign * 2.0**-50])))[0] for sign in (1, -1))
+    assert (above, below) == (1 + 2.0**-form.fraction, 1)
+    info = torch().finfo(theirs(name))
+    assert limits_of(ours) == (info.eps, info.tiny, info.max)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from triton_compiled import DIGESTS, PLAIN, compiled, recipe
-from triton_installed import EACH_TRITON, FUNCTIONS, chain
+from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.diagnostics import first_error
@@ -19,7 +19,6 @@ from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.render.triton.recipe import Recipe, with_recipe
 
 pytestmark = pytest.mark.slow
-
 BLOCKED = {"x": "*fp32", "BLOCK": "constexpr"}
 
 
@@ -59,10 +58,10 @@ def test_what_the_assembler_refuses(search: list[str], tmp_path: Path) -> None:
     assert str(tmp_path) not in outcome.log
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_a_config_that_does_not_fit_says_how_much_is_there(search: list[str], tmp_path: Path) -> None:
     signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "BLOCK": "constexpr"}
-    one = msgspec.structs.replace(wrong(search, "needs_much", signature, BLOCK=128), options={"num_stages": 4})
+    one = msgspec.structs.replace(wrong(search, "needs_much", signature, BLOCK=64), options={"num_stages": 6})
     line, outcome = broken(search, one, "cuda-sm_86", tmp_path)
     assert re.search(r"needs_much needs \d{6} bytes of shared memory, cuda-sm_86 has 101376 for a block", line)
     assert outcome.lasting
@@ -82,7 +81,7 @@ def test_code_that_must_have_integers_of_32_bits_says_how(search: list[str], tmp
             assert compiled(search, one, "cuda-sm_90a", tmp_path)[0].status == "ok"
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_a_crash_is_a_failure_and_the_next_compile_works(search: list[str], tmp_path: Path) -> None:
     line, outcome = broken(search, wrong(search, "crashes", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path)
     assert outcome.status == "compile-failed"
@@ -92,15 +91,15 @@ def test_a_crash_is_a_failure_and_the_next_compile_works(search: list[str], tmp_
     assert after.status == "ok"
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_a_compile_that_takes_too_long_is_killed(search: list[str], tmp_path: Path) -> None:
     compiled(search, recipe(search, "rows.py:plain", **PLAIN), "cuda-sm_90a", tmp_path)  # its process is started
     (tmp_path / "object.o").unlink()
     began = time.monotonic()
-    line, outcome = broken(search, wrong(search, "hangs", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path, timeout=3.0)
+    line, outcome = broken(search, wrong(search, "hangs", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path, timeout=2.0)
     assert time.monotonic() - began < 8
     assert outcome.status == "timeout"
-    assert "longer than 3 s" in line
+    assert "longer than 2 s" in line
 
 
 @EACH_TRITON
@@ -126,7 +125,7 @@ def test_other_failures_say_what_is_wrong(search: list[str], tmp_path: Path) -> 
     assert "wrong launcher" in first_error(outcome.log)
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_a_changed_source_is_compiled_as_it_is_now(search: list[str], tmp_path: Path) -> None:
     """A process that has loaded the old state is replaced; a digest that nothing has now is a failure."""
     shutil.copytree(FUNCTIONS, tmp_path / "triton_functions")

@@ -23,11 +23,6 @@ BLOCK = {"parameters": (Parameter("BLOCK", (16, 32)),)}
 
 
 @pytest.fixture(scope="session")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tl.stand_in(tmp_path_factory.mktemp("driver"), "libcuda_triton.cpp", "libcuda.so.1")
-
-
-@pytest.fixture(scope="session")
 def simple(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A launcher with two pointers and an integer."""
     source = simple_source()
@@ -39,11 +34,10 @@ def simple_source(function: TritonFunction = SIMPLE, warps: int = 4) -> Any:
     return tl.rendered(op, config={"BLOCK": 16, "num_warps": warps})
 
 
-def launched(folder: Path, cuda: Path, image: Any, *calls: Mapping[str, Any], **environ: str) -> list[dict[str, Any]]:
+def launched(folder: Path, cuda: Path, image: Any, *calls: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Calls of the simple launcher with another image."""
     source = simple_source()
-    library = tl.compiled(folder, source, (8, 8, 4, 8, 8), image)
-    return tl.call(library, source.symbol, calls or ({"arguments": [X, X]},), cuda, **environ)
+    return tl.call(tl.compiled(folder, source, (8, 8, 4, 8, 8), image), source.symbol, calls, cuda)
 
 
 def parameters(answer: Mapping[str, Any]) -> list[bytes]:
@@ -75,31 +69,27 @@ def test_an_integer_that_does_not_fit_is_an_error_and_nothing_runs(simple: tuple
     assert number(parameters(right)[2]) == (1 << 19) * ((1 << 12) - 1)
 
 
-@pytest.mark.parametrize(
-    ("shape", "status", "launches"),
-    [([0, 7], 0, 0), ([4, 65535], 0, 1), ([4, 65536], 1, 0), ([3, 5], 1, 0), ([2, 5], 1, 0)],
-)
-def test_grids_without_blocks_and_beyond_the_limits(
-    tmp_path_factory: pytest.TempPathFactory, cuda: Path, shape: list[int], status: int, launches: int
-) -> None:
+def test_grids_without_blocks_and_beyond_the_limits(tmp_path: Path, cuda: Path) -> None:
     """The first extent divides by M - 3, which is 0 once, and negative below: Python's floor, no crash."""
     function = TritonFunction(
         "scale.py:scale_kernel", {"x_ptr": "x", "out_ptr": "out"}, grid=(tl.M * (8 // (tl.M - 3)), tl.N, 1)
     )
-    folder = tmp_path_factory.getbasetemp() / "odd_grid"
     source = tl.rendered(tl.operator(function, tl.parameters("x_ptr out_ptr")))
-    library = (
-        folder / "candidate.so" if (folder / "candidate.so").exists() else tl.compiled(folder, source, (8, 8, 8, 8))
-    )
-    one = {"shape": shape, "memory": False}
-    (answer,) = tl.call(library, source.symbol, [{"arguments": [one, one]}], cuda)
-    assert answer["launch"] == status
-    assert len([line for line in answer["log"] if line.startswith("launch")]) == launches
+    library = tl.compiled(tmp_path, source, (8, 8, 8, 8))
+    wanted = {(0, 7): (0, 0), (4, 65535): (0, 1), (4, 65536): (1, 0), (3, 5): (1, 0), (2, 5): (1, 0)}
+    calls = [{"arguments": [{"shape": shape, "memory": False}] * 2} for shape in wanted]
+    for (status, launches), answer in zip(wanted.values(), tl.call(library, source.symbol, calls, cuda), strict=True):
+        assert answer["launch"] == status
+        assert len([line for line in answer["log"] if line.startswith("launch")]) == launches
 
 
-def test_clusters_cooperative_and_programmatic_launches(tmp_path: Path, cuda: Path) -> None:
+def test_clusters_cooperative_and_programmatic_launches_and_shared_memory_that_a_device_lacks(
+    tmp_path: Path, cuda: Path
+) -> None:
+    """A target's code runs on several devices, some of which have less shared memory."""
     image = IMAGE(tl.IMAGE, ctas=2, cooperative=True, pdl=True, warps=12, shared=100_000)
-    (answer,) = launched(tmp_path, cuda, image)
+    call = {"arguments": [X, X]}
+    (answer,) = launched(tmp_path, cuda, image, call)
     assert answer["log"][:9] == [
         "load scale_kernel",
         "cache 1 on 100",
@@ -111,6 +101,10 @@ def test_clusters_cooperative_and_programmatic_launches(tmp_path: Path, cuda: Pa
         "with 4=2,1,1",
         "with 5=1,0,0",
     ]
+    made = tmp_path / "candidate.so", simple_source().symbol
+    (answer,) = tl.call(*made, [{"set": ["shared_limit", 50_000]}, call], cuda)
+    assert (answer["workspace"], answer["launch"]) == (-100, 1)
+    assert "does not run blocks of 100000 bytes of shared memory" in answer["note"]
 
 
 def test_sixteen_threads_load_the_kernel_once(simple: tuple[Path, str], cuda: Path) -> None:
@@ -120,7 +114,7 @@ def test_sixteen_threads_load_the_kernel_once(simple: tuple[Path, str], cuda: Pa
     assert len([line for line in answer["log"] if line.startswith("launch")]) == 16
 
 
-def test_each_device_is_prepared_once(tmp_path: Path, cuda: Path) -> None:
+def test_each_device_is_prepared_once_and_preload_is_for_that_of_the_thread(tmp_path: Path, cuda: Path) -> None:
     calls = [{"arguments": [{**X, "device": d}, {**X, "device": d}]} for d in (3, 0, 3, 63, 64, -1)]
     image = IMAGE(tl.IMAGE, shared=60_000)
     third, first, again, absent, beyond, negative = launched(tmp_path, cuda, image, *calls)
@@ -131,45 +125,41 @@ def test_each_device_is_prepared_once(tmp_path: Path, cuda: Path) -> None:
     assert [line.split()[0] for line in again["log"]] == ["launch"] + ["parameter"] * 5
     assert absent["launch"] == absent["workspace"] == 101  # as the driver says
     assert beyond["launch"] == negative["launch"] == 101
-
-
-def test_preload_is_for_the_device_of_the_thread(tmp_path: Path, cuda: Path) -> None:
-    image = IMAGE(tl.IMAGE, shared=60_000)
-    (answer,) = launched(tmp_path, cuda, image, {"set": ["current", 5]}, {"preload": True})
+    made = tmp_path / "candidate.so", simple_source().symbol
+    (answer,) = tl.call(*made, [{"set": ["current", 5]}, {"preload": True}], cuda)
     assert answer["preload"] == 0
     assert answer["log"] == ["load scale_kernel", "cache 1 on 105", "attribute 8 60000 on 105", "function"]
 
 
-def test_a_kernel_that_the_driver_refuses_is_left_to_other_variants(tmp_path: Path, cuda: Path) -> None:
-    source = simple_source()
-    library = tl.compiled(tmp_path, source, (), text="refuse 222")
-    calls = [{"arguments": [X, X]}, {"arguments": [X, X]}, {"preload": True}]
-    first, second, preload = tl.call(library, source.symbol, calls, cuda)
+def with_image(
+    simple: tuple[Path, str], folder: Path, text: str, cuda: Path, *calls: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Calls of the simple launcher with another image for the driver."""
+    (folder / f"{simple[1]}.bin").write_text(text)
+    return tl.call(*simple, calls, cuda, AOT_TUNE_KERNEL_DIR=str(folder))
+
+
+def test_a_kernel_that_the_driver_refuses_is_left_to_other_variants(
+    simple: tuple[Path, str], tmp_path: Path, cuda: Path
+) -> None:
+    call = {"arguments": [X, X]}
+    first, second, preload = with_image(simple, tmp_path, "refuse 222", cuda, call, call, {"preload": True})
     assert (first["workspace"], first["launch"], second["workspace"], preload["preload"]) == (-100, 222, -100, -100)
     assert first["note"].startswith("the driver does not translate the kernel's PTX, error 222: update it, ")
     assert preload["loads"] == 1
-
-
-def test_a_failure_that_may_pass_is_reported_and_tried_again(tmp_path: Path, cuda: Path) -> None:
-    source = simple_source()
-    library = tl.compiled(tmp_path, source, (), text="refuse 2")  # out of memory
-    first, second = tl.call(library, source.symbol, [{"arguments": [X, X]}] * 2, cuda)
-    assert (first["workspace"], first["launch"], second["workspace"], first["note"]) == (2, 2, 2, "")
-    assert second["loads"] == 6  # the note tries as well
-
-
-def test_shared_memory_that_a_device_lacks_and_an_image_without_the_kernel(tmp_path: Path, cuda: Path) -> None:
-    """A target's code runs on several devices: sm_80's also where a block has less shared memory."""
-    image = IMAGE(tl.IMAGE, shared=160_000)
-    (answer,) = launched(tmp_path, cuda, image, {"set": ["shared_limit", 101_376]}, {"arguments": [X, X]})
-    assert (answer["workspace"], answer["launch"]) == (-100, 1)
-    assert "does not run blocks of 160000 bytes of shared memory" in answer["note"]
-    source = simple_source()
-    library = tl.compiled(tmp_path / "other", source, (), text="another_kernel 8")
-    (answer,) = tl.call(library, source.symbol, [{"arguments": [X, X]}], cuda)
+    (answer,) = with_image(simple, tmp_path, "another_kernel 8", cuda, call)
     assert (answer["workspace"], answer["launch"]) == (-100, 500)
     assert answer["note"].startswith("the driver refuses the kernel's code, error 500: build with this device among ")
     assert "unload" in answer["log"]
+
+
+def test_a_failure_that_may_pass_is_reported_and_tried_again(
+    simple: tuple[Path, str], tmp_path: Path, cuda: Path
+) -> None:
+    call = {"arguments": [X, X]}
+    first, second = with_image(simple, tmp_path, "refuse 2", cuda, call, call)  # out of memory
+    assert (first["workspace"], first["launch"], second["workspace"], first["note"]) == (2, 2, 2, "")
+    assert second["loads"] == 6  # the note tries as well
 
 
 def test_without_a_driver_or_with_one_that_is_too_old(simple: tuple[Path, str], tmp_path: Path) -> None:

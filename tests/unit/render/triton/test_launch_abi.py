@@ -19,11 +19,6 @@ _PARAMETER = 0x17  # EIATTR_KPARAM_INFO of cubins: index, ordinal, offset, then 
 SCALARS = (Scalar("scale"), Scalar("shift", "f64"))
 
 
-@pytest.fixture(scope="session")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tl.stand_in(tmp_path_factory.mktemp("driver"), "libcuda_triton.cpp", "libcuda.so.1")
-
-
 def places(cubin: bytes, kernel: str) -> list[tuple[int, int]]:
     """Offset and size of each parameter of a kernel, in order."""
     section: Any = ELFFile(io.BytesIO(cubin)).get_section_by_name(f".nv.info.{kernel}")
@@ -70,8 +65,7 @@ def operator(target: str, inspection: Any) -> Any:
 
 @pytest.mark.slow
 @EACH_TRITON
-@pytest.mark.parametrize("made", [False, True], ids=["", "made"])
-@pytest.mark.parametrize("target", ["cuda-sm_90a", "cuda-sm_80"])
+@pytest.mark.parametrize(("target", "made"), [("cuda-sm_90a", True), ("cuda-sm_80", False)])
 def test_parameters_are_where_the_kernel_reads_them(
     search: list[str], target: str, made: bool, tmp_path: Path, cuda: Path
 ) -> None:

@@ -35,11 +35,6 @@ from aot_tune.support.errors import RenderError
 A, B, C = dims("A B C")
 
 
-@pytest.fixture(scope="session")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tl.stand_in(tmp_path_factory.mktemp("driver"), "libcuda_triton.cpp", "libcuda.so.1")
-
-
 # ---- Kinds of arguments
 
 
@@ -260,41 +255,36 @@ def cubes(inspection: Declarations | None = None) -> Operator:
     )
 
 
-@pytest.mark.parametrize(
-    ("strides", "events"),
-    [
-        ([12, 4, 1], ["set 48 on 7"]),
-        ([1, 2, 6], ["set 48 on 7"]),  # dense, the other way round
-        ([15, 5, 1], ["set 8x6 every 10 on 7"]),  # rows with gaps, evenly apart
-        ([16, 4, 1], ["set 24x2 every 32 on 7"]),
-        ([40, 8, 1], ["set 8x3 every 16 on 7", "set 8x3 every 16 on 7"]),
-        ([100, 30, 3], ["set 2x4 every 6 on 7"] * 6),
-        ([-12, 4, 1], ["set 48 on 7"]),
-        ([12, -4, -1], ["set 48 on 7"]),
-        ([40, -8, 1], ["set 8x3 every 16 on 7", "set 8x3 every 16 on 7"]),
-    ],
+EVENTS: tuple[tuple[list[int], list[str]], ...] = (
+    ([12, 4, 1], ["set 48 on 7"]),
+    ([1, 2, 6], ["set 48 on 7"]),  # dense, the other way round
+    ([15, 5, 1], ["set 8x6 every 10 on 7"]),  # rows with gaps, evenly apart
+    ([16, 4, 1], ["set 24x2 every 32 on 7"]),
+    ([40, 8, 1], ["set 8x3 every 16 on 7", "set 8x3 every 16 on 7"]),
+    ([100, 30, 3], ["set 2x4 every 6 on 7"] * 6),
+    ([-12, 4, 1], ["set 48 on 7"]),
+    ([12, -4, -1], ["set 48 on 7"]),
+    ([40, -8, 1], ["set 8x3 every 16 on 7", "set 8x3 every 16 on 7"]),
 )
-def test_outputs_are_set_to_zero_and_what_lies_between_is_not(
-    tmp_path_factory: pytest.TempPathFactory, cuda: Path, strides: list[int], events: list[str]
-) -> None:
-    source = tl.rendered(cubes())
-    folder = tmp_path_factory.getbasetemp() / "cubes"
-    library = folder / "candidate.so"
-    if not library.exists():
-        tl.compiled(folder, source, (8, 8, 8, 8, 8))
-    shape = [2, 3, 4]
-    call = {
-        "arguments": [{"shape": shape}, {"shape": shape, "strides": strides, "dtype": "bf16"}, {"shape": [2]}],
-        "stream": 7,
-    }
-    (answer,) = tl.call(library, source.symbol, [call], cuda)
-    assert answer["launch"] == 0
-    assert answer["log"][2:4] == ["set 8 on 7", events[0]]
-    assert [line for line in answer["log"] if line.startswith("set")] == ["set 8 on 7", *events]
-    got = np.frombuffer(bytes.fromhex(answer["tensors"][1]), np.uint16)
-    wanted = np.full(got.shape, 0xFFFF, np.uint16)
-    start = -sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
-    as_strided(wanted[start:], shape, [2 * s for s in strides])[:] = 0
-    assert (got == wanted).all()
-    assert bytes.fromhex(answer["tensors"][2]) == bytes(8)
-    assert bytes.fromhex(answer["tensors"][0]) == b"\xff" * 96
+
+
+def test_outputs_are_set_to_zero_and_what_lies_between_is_not(tmp_path: Path, cuda: Path) -> None:
+    source, shape = tl.rendered(cubes()), [2, 3, 4]
+    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8))
+    calls = [
+        {
+            "arguments": [{"shape": shape}, {"shape": shape, "strides": strides, "dtype": "bf16"}, {"shape": [2]}],
+            "stream": 7,
+        }
+        for strides, _ in EVENTS
+    ]
+    for (strides, events), answer in zip(EVENTS, tl.call(library, source.symbol, calls, cuda), strict=True):
+        assert answer["launch"] == 0
+        assert [line for line in answer["log"] if line.startswith("set")] == ["set 8 on 7", *events]
+        got = np.frombuffer(bytes.fromhex(answer["tensors"][1]), np.uint16)
+        wanted = np.full(got.shape, 0xFFFF, np.uint16)
+        start = -sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
+        as_strided(wanted[start:], shape, [2 * s for s in strides])[:] = 0
+        assert (got == wanted).all()
+        assert bytes.fromhex(answer["tensors"][2]) == bytes(8)
+        assert bytes.fromhex(answer["tensors"][0]) == b"\xff" * 96

@@ -26,11 +26,6 @@ from aot_tune.triton.triton_messages import DescriptorMap
 A, B, C = dims("A B C")
 
 
-@pytest.fixture(scope="session")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tl.stand_in(tmp_path_factory.mktemp("driver"), "libcuda_triton.cpp", "libcuda.so.1")
-
-
 MAPS = [
     DescriptorMap(parameter="a", swizzle=3, element_size=2, element_type=10, fp4_padded=False, block=[64, 32]),
     DescriptorMap(parameter="c", swizzle=0, element_size=4, element_type=7, fp4_padded=False, block=[16, 8]),
@@ -61,6 +56,12 @@ def with_maps(op: Operator, folder: Path, maps: Sequence[DescriptorMap] = MAPS, 
     return tl.compiled(folder, source, (*one, 4, *one, 8, 8), image), source.symbol
 
 
+@pytest.fixture(scope="module")
+def maps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A launcher that encodes maps."""
+    return with_maps(described(), tmp_path_factory.mktemp("maps"))
+
+
 def test_tensor_maps_are_encoded_as_the_kernel_wants_them(tmp_path: Path, cuda: Path) -> None:
     library = with_maps(described("nan"), tmp_path)
     large = {"shape": [300, 200], "strides": [208, 1], "dtype": "bf16"}
@@ -79,24 +80,16 @@ def test_tensor_maps_are_encoded_as_the_kernel_wants_them(tmp_path: Path, cuda: 
     assert [int.from_bytes(p, "little") for p in got[7:]] == [300, 200, 204, 1, 0, 0]
 
 
-@pytest.mark.parametrize(("version", "kept"), [(12080, False), (13010, False), (13020, True)])
-def test_small_tensors_are_marked_as_the_driver_needs_it(
-    tmp_path_factory: pytest.TempPathFactory, cuda: Path, version: int, kept: bool
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "maps"
-    op = described()
-    if not (folder / "candidate.so").exists():
-        with_maps(op, folder)
-    library = folder / "candidate.so", tl.rendered(op, config={"BLOCK": 128}).symbol
+def test_small_tensors_are_marked_as_the_driver_needs_it(maps: tuple[Path, str], cuda: Path) -> None:
     # x: 300 x 208 x 2 B = 124800 B, out: 300 x 204 x 4 B = 244800 B
     call = {"arguments": [{"shape": [300, 208], "dtype": "bf16"}, {"shape": [300, 204]}]}
-    (answer,) = tl.call(*library, [{"set": ["driver_version", version]}, call], cuda)
-    marks = [struct.unpack("16Q", tl.passed(answer)[i])[1] >> 21 & 1 for i in (0, 6)]
-    assert marks == [int(kept), 1]
+    for version, kept in ((12080, False), (13010, False), (13020, True)):
+        (answer,) = tl.call(*maps, [{"set": ["driver_version", version]}, call], cuda)
+        marks = [struct.unpack("16Q", tl.passed(answer)[i])[1] >> 21 & 1 for i in (0, 6)]
+        assert marks == [int(kept), 1]
 
 
-def test_maps_are_kept_for_repeats_and_made_for_what_is_new(tmp_path: Path, cuda: Path) -> None:
-    library = with_maps(described(), tmp_path)
+def test_maps_are_kept_for_repeats_and_made_for_what_is_new(maps: tuple[Path, str], cuda: Path) -> None:
     first = {"shape": [32, 64], "dtype": "bf16", "address": 1 << 20}
     out = {"shape": [32, 64], "address": 1 << 21}
 
@@ -106,13 +99,13 @@ def test_maps_are_kept_for_repeats_and_made_for_what_is_new(tmp_path: Path, cuda
     others = [{**first, "address": (1 << 20) + 16}, {**first, "shape": [32, 63], "strides": [64, 1]}]
     others += [{**first, "shape": [31, 64]}, {**first, "strides": [72, 1]}]
     calls = [encodes(first, 5), *map(encodes, others), encodes(first), encodes(others[0])]
-    answers = tl.call(*library, calls, cuda)
+    answers = tl.call(*maps, calls, cuda)
     counts = [sum(line.startswith("encode") for line in a["log"]) for a in answers]
     assert counts == [2, 1, 1, 1, 1, 0, 0]
-    maps = [tl.passed(a)[0] for a in answers]
-    assert maps[0] == maps[5]
-    assert maps[1] == maps[6]
-    assert len(set(maps)) == 5
+    found = [tl.passed(a)[0] for a in answers]
+    assert found[0] == found[5]
+    assert found[1] == found[6]
+    assert len(set(found)) == 5
 
 
 @pytest.mark.parametrize("tma", [True, False])
@@ -159,32 +152,25 @@ def test_descriptors_in_parts(tmp_path: Path, cuda: Path, rounding: bool) -> Non
     assert got == wanted
 
 
+WRONG: list[dict[str, Any]] = [
+    {"strides": [1, 32]},
+    {"strides": [64, 2]},
+    {"strides": [65, 1]},
+    {"offset": 8},
+    {"shape": [32, 0]},
+    {"shape": [2**31, 64], "memory": False},
+]
+
+
 @pytest.mark.parametrize("tma", [True, False])
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"strides": [1, 32]},
-        {"strides": [64, 2]},
-        {"strides": [65, 1]},
-        {"offset": 8},
-        {"shape": [32, 0]},
-        {"shape": [2**31, 64], "memory": False},
-    ],
-    ids=str,
-)
 def test_tensors_that_no_descriptor_can_be_of_are_errors(
-    tmp_path_factory: pytest.TempPathFactory, cuda: Path, tma: bool, wrong: dict[str, Any]
+    tmp_path: Path, maps: tuple[Path, str], cuda: Path, tma: bool
 ) -> None:
-    folder = tmp_path_factory.getbasetemp() / f"wrong_{tma}"
-    op = described()
-    if not (folder / "candidate.so").exists():
-        with_maps(op, folder, MAPS if tma else ())
-    library = folder / "candidate.so", tl.rendered(op, config={"BLOCK": 128}).symbol
-    (answer,) = tl.call(
-        *library, [{"arguments": [{"shape": [32, 64], "dtype": "bf16", **wrong}, {"shape": [32, 64]}]}], cuda
-    )
-    assert answer["launch"] == 1
-    assert not [line for line in answer["log"] if line.startswith("launch")]
+    library = maps if tma else with_maps(described(), tmp_path, ())
+    calls = [{"arguments": [{"shape": [32, 64], "dtype": "bf16", **wrong}, {"shape": [32, 64]}]} for wrong in WRONG]
+    for wrong, answer in zip(WRONG, tl.call(*library, calls, cuda), strict=True):
+        assert answer["launch"] == 1, wrong
+        assert not [line for line in answer["log"] if line.startswith("launch")]
 
 
 def test_a_descriptor_of_five_axes_and_one_of_packed_pairs(tmp_path: Path, cuda: Path) -> None:
@@ -227,7 +213,7 @@ static void fill(uint64_t number, TensorMap* map) {
 }
 int main() {
   auto work = [](unsigned seed) {
-    for (int i = 0; i < 300000; ++i) {
+    for (int i = 0; i < 100000; ++i) {
       seed = seed * 1664525u + 1013904223u;
       const uint64_t number = (seed >> 8) % 2000;  // many more than there is room for
       Descriptor of = {};
@@ -259,5 +245,5 @@ def test_no_thread_ever_gets_the_map_of_another_tensor(tmp_path: Path) -> None:
     subprocess.run(run, cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "cache"], capture_output=True, text=True, check=True)
     found, wrong = map(int, done.stdout.split())
-    assert found > 100_000
+    assert found > 30_000
     assert wrong == 0

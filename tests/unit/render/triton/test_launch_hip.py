@@ -39,14 +39,14 @@ def parameters(answer: dict[str, Any]) -> list[int]:
     return [int.from_bytes(bytes.fromhex(line), "little") for line in lines]
 
 
-def launched(folder: Path, hip: Path, *calls: Any, image: Any = IMAGE, text: str = "") -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def simple(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     source = source_of()
-    library = tl.compiled(folder, source, (8, 8, 4, 8, 8, 8), image, text)
-    return tl.call(library, source.symbol, calls or ({"arguments": [X, X], "stream": 5},), hip)
+    return tl.compiled(tmp_path_factory.mktemp("simple"), source, (8, 8, 4, 8, 8, 8), IMAGE), source.symbol
 
 
-def test_a_kernel_is_loaded_its_outputs_are_cleared_and_it_runs(tmp_path: Path, hip: Path) -> None:
-    (answer,) = launched(tmp_path, hip)
+def test_a_kernel_is_loaded_its_outputs_are_cleared_and_it_runs(simple: tuple[Path, str], hip: Path) -> None:
+    (answer,) = tl.call(*simple, [{"arguments": [X, X], "stream": 5}], hip)
     assert (answer["workspace"], answer["bytes"], answer["launch"]) == (0, 256 + 192, 0)
     assert answer["log"][:4] == [
         "load scale_kernel on 0",
@@ -60,12 +60,13 @@ def test_a_kernel_is_loaded_its_outputs_are_cleared_and_it_runs(tmp_path: Path, 
 
 
 def test_cooperative_launches_and_what_these_devices_do_not_know(tmp_path: Path, hip: Path) -> None:
-    (answer,) = launched(tmp_path, hip, image=msgspec.structs.replace(IMAGE, cooperative=True))
+    source, image = source_of(), msgspec.structs.replace(IMAGE, cooperative=True)
+    library = tl.compiled(tmp_path, source, (8, 8, 4, 8, 8, 8), image)
+    (answer,) = tl.call(library, source.symbol, [{"arguments": [X, X], "stream": 5}], hip)
     assert "cooperative scale_kernel grid=3,1,1 block=256,1,1 shared=1024 stream=5" in answer["log"]
-    source = source_of().source
-    assert '"launch_cooperative_grid": true' in source
-    assert "launch_pdl" not in source
-    assert '"ranges": [\n    "x_ptr"\n  ]' in source
+    assert '"launch_cooperative_grid": true' in source.source
+    assert "launch_pdl" not in source.source
+    assert '"ranges": [\n    "x_ptr"\n  ]' in source.source
 
 
 def test_each_device_has_its_own_module_and_number_of_processors(tmp_path: Path, hip: Path) -> None:
@@ -87,29 +88,31 @@ def test_each_device_has_its_own_module_and_number_of_processors(tmp_path: Path,
     assert (again["loads"], "grid=304,1,1" in again["log"][0]) == (2, True)
 
 
-def test_a_kernel_that_is_refused_is_left_to_other_variants(tmp_path: Path, hip: Path) -> None:
-    call = {"arguments": [X, X]}
-    first, second = launched(tmp_path / "image", hip, call, call, text="refuse 209")
+def test_a_kernel_that_is_refused_is_left_to_other_variants(
+    simple: tuple[Path, str], tmp_path: Path, hip: Path
+) -> None:
+    def calls(text: str) -> list[dict[str, Any]]:
+        (tmp_path / f"{simple[1]}.bin").write_text(text)
+        return tl.call(*simple, [{"arguments": [X, X]}] * 2, hip, AOT_TUNE_KERNEL_DIR=str(tmp_path))
+
+    first, second = calls("refuse 209")
     assert (first["workspace"], first["launch"], second["workspace"], second["loads"]) == (-100, 209, -100, 1)
     assert first["log"] == ["last error"]
     assert first["note"].startswith("AMD's HIP runtime refuses the kernel's code, error 209: ")
-    (other,) = launched(tmp_path / "name", hip, call, text="another 8")
+    other, _ = calls("another 8")
     assert (other["workspace"], other["launch"]) == (-100, 500)
     assert other["log"] == ["load another on 0", "unload", "last error"]
-    first, second = launched(tmp_path / "memory", hip, call, call, text="refuse 2")
+    first, second = calls("refuse 2")
     assert (first["workspace"], first["launch"], second["loads"]) == (2, 2, 6)
 
 
-def test_without_a_runtime_or_with_one_that_is_too_old(tmp_path: Path) -> None:
-    source = source_of()
-    library = tl.compiled(tmp_path / "made", source, (8,), IMAGE)
+def test_without_a_runtime_or_with_one_that_is_too_old(simple: tuple[Path, str], tmp_path: Path) -> None:
     for name in ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"):
         (tmp_path / name).write_text("not a library\n")
     old = tl.stand_in(tmp_path / "old", "libamdhip64_triton.cpp", "libamdhip64.so", "-DTOO_OLD")
     said = ("libamdhip64.so of AMD's ROCm cannot be loaded", "AMD's HIP runtime has no hip")
     for folder, note in zip((tmp_path, old), said, strict=True):
-        call = {"arguments": [X, X]}
-        (answer,) = tl.call(library, source.symbol, [call], None, LD_LIBRARY_PATH=str(folder))
+        (answer,) = tl.call(*simple, [{"arguments": [X, X]}], None, LD_LIBRARY_PATH=str(folder))
         assert (answer["workspace"], answer["launch"]) == (-100, -100)
         assert answer["note"].startswith(note)
 

@@ -17,7 +17,6 @@ from aot_tune.spec import (
     Problem,
     Scalar,
     Target,
-    alignment,
     all_of,
     device,
     next_power_of_2,
@@ -195,12 +194,6 @@ def test_a_constant_of_a_scalars_name_is_refused() -> None:
         bind(op, op.kernel("rows"), SM90.name)
 
 
-def test_an_argument_without_a_mapping_is_named() -> None:
-    op = operator({k: v for k, v in ARGUMENTS.items() if k != "x_row"})
-    with pytest.raises(SpecError, match=r"(?s)nothing is passed as argument 'x_row' of 'rows.py:rows'.*add 'x_row'"):
-        bind(op, op.kernel("rows"), SM90.name)
-
-
 def test_an_argument_that_configs_have_too_is_refused() -> None:
     """As the JIT does: its grid would be of one value, and its code of the other."""
     configs = ({"BLOCK": 64, "num_warps": 4},)
@@ -211,22 +204,10 @@ def test_an_argument_that_configs_have_too_is_refused() -> None:
         bind(op, op.kernel("rows"), SM90.name)
 
 
-def test_an_argument_that_the_function_lacks_is_named() -> None:
-    op = operator({**ARGUMENTS, "n_col": D})
-    with pytest.raises(SpecError, match=r"(?s)has no argument 'n_col'.*n_cols"):
-        bind(op, op.kernel("rows"), SM90.name)
-
-
 def test_a_tensor_that_there_is_not_is_named() -> None:
     op = operator({**ARGUMENTS, "x_ptr": "xx"})
     with pytest.raises(SpecError, match=r"argument 'x_ptr': 'xx' is no tensor or scalar"):
         bind(op, op.kernel("rows"), SM90.name)
-
-
-def test_a_function_that_was_not_read_for_a_target() -> None:
-    op = operator()
-    with pytest.raises(SpecError, match="was not read for cuda-sm_80"):
-        bind(op, op.kernel("rows"), "cuda-sm_80")
 
 
 def test_a_generic_kernel_cannot_have_constants_that_depend_on_the_call() -> None:
@@ -248,23 +229,6 @@ def test_an_integer_fits_the_type_that_its_function_says(annotation: str, least:
         bounds = [g.key() for g in requirements(op, candidate) if "stride.x.0" in g.key()]
         wanted = [] if most is None else [f"(stride.x.0 <= {most})", f"(stride.x.0 >= {least})"]
         assert [b for b in bounds if "%" not in b] == wanted
-
-
-def test_a_generic_kernel_takes_no_descriptor_unless_every_call_can_have_one() -> None:
-    declared = Declarations(parameters=(parameter("x"), parameter("y")), digest="4" * 64)
-    op = operator({"x": Descriptor("x", (1, 64)), "y": "y"}, declared)
-    conditions = (alignment("x") >= 16, stride("x", 1) == 1, stride("x", 0) % 8 == 0, stride("x", 0) > 0)
-    for known, needed in ((0, "alignment.x >= 16"), (1, "stride.x.1 == 1"), (2, "stride.x.0 * 2) % 16) == 0")):
-        loose = replace(op, legal=conditions[:known])
-        with pytest.raises(SpecError, match=r"argument 'x' of 'rows\.py:rows' is a descriptor, which needs") as error:
-            candidate_for(loose, loose.kernel("rows"), {}, SM90)
-        assert needed in error.value.what
-    out = replace(operator({"x": "x", "y": Descriptor("y", (1, 64))}, declared), workload=(problem(R=4, D=1024),))
-    of_out = (alignment("y") >= 16, stride("y", 1) == 1, stride("y", 0) % 8 == 0, stride("y", 0) > 0)
-    with pytest.raises(SpecError, match=r"which needs \(\(D % 8\) == 0\)"):
-        candidate_for(replace(out, legal=of_out), out.kernel("rows"), {}, SM90)
-    strict = replace(op, legal=conditions, workload=(problem(R=4, D=1024),))
-    assert candidate_for(strict, strict.kernel("rows"), {}, SM90).pins == {}
 
 
 def narrow(op: Operator, *names: str) -> Operator:

@@ -10,11 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <vector>
 
 #include "../fibre.h"
-#include "../phases.h"
 
 #define __host__
 #define __device__
@@ -50,17 +48,12 @@ struct Barrier {
 };
 struct Warp {
   Barrier barrier;
-  int published = 0;  // lanes that have published their stores
   uint32_t words[32][8];
 };
-struct Known {  // of a barrier in shared memory
-  bool published = false, brought = false, unseen = false;
-};
 struct Block {
-  std::vector<unsigned char> memory, published;
-  Barrier barrier, named;
+  std::vector<unsigned char> memory;
+  Barrier barrier;
   std::vector<Warp> warps;
-  std::map<uint32_t, Known> barriers;
   int running = 0;  // threads
   bool begun = false;
 };
@@ -69,31 +62,14 @@ struct Copy {
   const void* from;
   int valid;
 };
-// What comes when it likes, and then counts at a barrier. The blocks whose shared memory it reads (-1: none)
-// and writes.
-struct Flight {
-  uint32_t barrier;
-  int from, to;
-  std::function<void()> arrive;
-};
-struct Product {  // by a warp group, on operands that are described
-  float* sums;
-  int width;
-  uint64_t rows, columns;
-  const uint32_t* words = nullptr;  // of the rows, where they are in registers
-  bool begins = false;              // it does not add to what was in the sums
-};
 struct Fibre {
   Context context;
   dim3 thread, block;
   int rank = 0, cluster_generation = 0;
   bool done = false, waited = false;  // for the kernels before this one
   bool announced = false;             // to the cluster, without waiting for it yet
-  bool may_multiply = false;
   std::vector<Copy> open;
   std::vector<std::vector<Copy>> groups;
-  std::vector<Product> open_products;
-  std::vector<std::vector<Product>> products;
 };
 struct Cluster {
   std::vector<Block> blocks;
@@ -104,7 +80,6 @@ struct Cluster {
   dim3 grid, size;
   std::function<void()> body;
   bool early = false;  // it may have started before the kernels before it had ended
-  std::vector<Flight> flights;
   long events = 0;  // without any in a turn of all threads there will be none
 };
 inline Cluster* cluster = nullptr;
@@ -162,13 +137,7 @@ inline uint32_t word_at(uint32_t at) {
 inline unsigned char* shared_memory() { return block().memory.data(); }
 
 // The last thread of a block has ended, and with it its shared memory.
-inline void check_is_idle(Block& ended, int rank) {
-  for (const Flight& flight : cluster->flights)
-    if (flight.from == rank || flight.to == rank) fail("a block ended before its copies");
-  for (auto& [at, known] : ended.barriers) {
-    const State state = state_of(shared_at(at, sizeof(State)));
-    if (known.unseen || state.missing != 0 || state.arrived != 0) fail("a phase that nobody waited for");
-  }
+inline void check_is_idle(Block& ended) {
   for (size_t i = ended.memory.size() - shared_guard; i < ended.memory.size(); ++i)
     if (ended.memory[i] != 0xff) fail("more shared memory is used than was launched with");
 }
@@ -176,10 +145,9 @@ inline void enter() {
   block().begun = true;
   cluster->body();
   check_has_waited();
-  if (!now().open_products.empty() || !now().products.empty()) fail("products that nobody waited for");
   now().done = true;
   ++cluster->events;
-  if (--block().running == 0) check_is_idle(block(), now().rank);
+  if (--block().running == 0) check_is_idle(block());
   for (;;) yield();
 }
 
@@ -204,11 +172,6 @@ inline bool run_turn(Cluster& all, int started) {
     for (size_t i = 0; i < static_cast<size_t>(started) * threads; i += 32) run_warp(all, i);
   } while (all.events != events);
   return std::any_of(all.fibres.begin(), all.fibres.end(), [](const Fibre& fibre) { return !fibre.done; });
-}
-inline void land_one(Cluster& all) {
-  const Flight flight = std::move(all.flights.back());
-  all.flights.pop_back();
-  flight.arrive();
 }
 
 inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t shared_bytes, bool early,
@@ -235,8 +198,6 @@ inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t s
   while (run_turn(all, started)) {
     if (started < blocks)
       ++started;
-    else if (!all.flights.empty())
-      land_one(all);
     else
       fail("a barrier is never reached by all");
   }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundled import bundled_operator
 from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, compile_shared
 
 from aot_tune.compile.toolchain import toolchain_for
@@ -15,10 +16,10 @@ from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import problem
 from aot_tune.spec.expr import all_of
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import RenderError
 
-OPERATOR = load_operator(bundled_templates() / "gemm")
+OPERATOR = bundled_operator("gemm")
 KERNEL = OPERATOR.kernel("cublaslt")
 
 
@@ -95,7 +96,7 @@ def test_guards_let_through_what_means_the_same_and_nothing_else() -> None:
 
 
 def test_without_the_library_nothing_is_done_and_the_note_says_so(built: dict[str, tuple[Path, str]]) -> None:
-    [made, answer] = call(built["own"], None, [{"preload": True}, PLAIN], stub=False)
+    [made, answer] = call(built["own"], None, [{"preload": True}, PLAIN])
     assert made["preload"] == UNAVAILABLE
     assert (answer["workspace"], answer["bytes"], answer["launch"]) == (UNAVAILABLE, 0, UNAVAILABLE)
     assert not answer["touched"]
@@ -227,7 +228,7 @@ def test_a_wheel_beside_the_package_is_found(built: dict[str, tuple[Path, str]],
     build_stub(tmp_path / "nvidia" / "cublas" / "lib", "-DVERSION=120903", name="libcublasLt.so.12", driver=False)
     (tmp_path / "package" / "lib").mkdir(parents=True)
     copy = Path(shutil.copy(built["recorded"][0], tmp_path / "package" / "lib" / "ops.so"))
-    [answer] = call((copy, built["recorded"][1]), None, [PLAIN], stub=False)
+    [answer] = call((copy, built["recorded"][1]), None, [PLAIN])
     assert answer["launch"] == 0
     assert answer["error"] < 1e-4
     assert answer["note"] == "cuBLASLt 12.9.3, recorded with 13.1.0: its own heuristic"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any
 
 import pytest
+from bundled import bundled_operator
 
 from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, requirements
-from aot_tune.spec import Kernel, Operator, Parameter, among, problem, table
+from aot_tune.spec import Kernel, Operator, problem
 from aot_tune.spec.expr import all_of
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
-OPERATORS = {name: load_operator(bundled_templates() / name) for name in ("gemm", "batched_gemm")}
+OPERATORS = {name: bundled_operator(name) for name in ("gemm", "batched_gemm")}
 TARGET = {t.name: t for t in TARGETS}
 HOPPER = TARGET["cuda-sm_90a"]
 KERNELS = [(op, k) for op in OPERATORS.values() for k in op.kernels if k.name.startswith("cutlass")]
@@ -123,41 +123,14 @@ def test_guards_are_what_tma_asks_for(op: Operator, kernel: Kernel) -> None:
         assert not allowed(B=65536)
 
 
-@pytest.mark.parametrize(
-    ("operator", "kernel", "a", "b", "out"),
-    [
-        ("gemm", "cutlass", "args.stride_a[0]", "args.stride_b[1]", "args.stride_out[0]"),
-        ("gemm", "cutlass_kn", "args.stride_a[0]", "args.stride_b[0]", "args.stride_out[0]"),
-        ("gemm", "cutlass_swapped", "args.stride_b[1]", "args.stride_a[0]", "args.stride_out[0]"),
-        (
-            "batched_gemm",
-            "cutlass",
-            "args.stride_a[1], args.stride_a[0]",
-            "args.stride_b[2], args.stride_b[0]",
-            "args.stride_out[1], args.stride_out[0]",
-        ),
-        (
-            "batched_gemm",
-            "cutlass_kn",
-            "args.stride_a[1], args.stride_a[0]",
-            "args.stride_b[1], args.stride_b[0]",
-            "args.stride_out[1], args.stride_out[0]",
-        ),
-    ],
-)
-def test_strides_that_the_kernel_is_given(operator: str, kernel: str, a: str, b: str, out: str) -> None:
-    """Rows of the tile's side along M, rows of the other, rows of the output; and of each, those of the batch."""
-    op = OPERATORS[operator]
-    source = render(op, op.kernel(kernel), op.kernel(kernel).order[0], "bf16")
-    given = re.findall(r"stride_of\((?:Gemm::)?(Stride\w+)\{\}, (.+?)\)[,;}]", source)
-    assert [g for g in given if "residual" not in g[1]] == [("StrideA", a), ("StrideB", b), ("StrideOut", out)]
-    extents = re.findall(r"problem_shape = \{m, n, k, (.+?)\};", source)
-    assert extents == ["static_cast<int>(args.dim_B)" if operator == "batched_gemm" else "1"]
-
-
-def test_few_configs_are_among_the_rows_of_a_table() -> None:
-    parameters = (Parameter("N", (8, 16, 32)), Parameter("HOW", ("fast", "slow")), Parameter("DEEP", (False, True)))
-    rows = table("N HOW DEEP", (32, "slow", True), (8, "fast", False))
-    kernel = Kernel("few", "few.cu.j2", parameters=parameters, constraints=(among(parameters, rows),), order=rows)
-    assert sorted(c["N"] for c in kernel.configs({})) == [8, 32]
-    assert all(dict(row) in list(kernel.configs({})) for row in rows)
+def test_products_by_halves_are_for_large_tf32_alone() -> None:
+    """Of the workload those of 1024 rows and more: below, making halves costs more than f16 saves."""
+    op = OPERATORS["gemm"]
+    kernel = op.kernel("cutlass_tf32_halves")
+    for math, taken in (("ieee", False), ("tf32", True)):
+        call = problem(M=512, N=512, K=512, dtypes={"T": "f32"}, order={"b": (1, 0)}, attributes={"math": math})
+        assert all_of(kernel.requires, op.facts(call)) == taken
+    calls = [p for p in op.workload_for("cuda") if p.attributes.get("math") == "tf32"]
+    worth = {p.dims["M"] for p in calls if all_of(kernel.worthwhile, op.facts(p))}
+    assert worth == {1024, 4096}
+    assert {p.dims["M"] for p in calls} == {1, 16, 64, 256} | worth

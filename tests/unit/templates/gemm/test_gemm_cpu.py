@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_calls import DTYPES, EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
+from bundled import bundled_operator
+from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
 from places import SHARED
 
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Target, all_of
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
-OP = load_operator(bundled_templates() / "gemm")
+OP = bundled_operator("gemm")
 ACTIVATIONS = OP.attributes[0].choices
 FIRSTS = list(firsts(OP))
 IDS = [f"{kernel.name}-{target.name}-{dtype}" for kernel, target, _, dtype in FIRSTS]
@@ -122,37 +123,37 @@ def everything(kernel: Kernel, call: Call, dtype: str) -> None:
     assert right((6, 37, 2200), b=(1, 2200) if columns else (37, 1), extra=spread)
 
 
-def build_first(folder: Path, name: str, dtype: str) -> Call:
-    """A kernel's first config for the highest target of this machine."""
-    kernel, target = OP.kernel(name), TARGETS[-1]
-    config = next(iter(kernel.configs(target.facts)), None)
-    if config is None:
-        pytest.skip(f"{target.name} has no instruction for {name}")
-    return build_for_cpu(folder, OP, kernel, target, config, dtype=dtype)
+def takes_less_workspace(kernel: Kernel, call: Call, dtype: str) -> None:
+    """Less is for fewer threads, and none is refused; threads of rows in pairs have nothing of their own."""
+    shape, b = (300, 40, 2100), (1, 2100) if by_columns(kernel) else (40, 1)
+    assert check(call, shape, dtype, b=b, left=1.0 if kernel.name == "rows_pairs" else 0.7) == 0
+    assert check(call, shape, dtype, b=b, left=0.0) == 1
+
+
+def pairs_alone_take_subnormal_values_for_zero(kernel: Kernel, call: Call) -> None:
+    values = np.random.default_rng(1)
+    a, b = Edged((1, 2), (2, 1), values, "bf16"), Edged((2, 1), (1, 1), values, "bf16")
+    out = Edged((1, 1), (1, 1), None, "bf16")
+    a.put(0.0, 2.0**-130)
+    a.put(0.5, 0.0)
+    b.put(0.0, 1.0)
+    passed = [ctypes.byref(t.tensor) for t in (a, b)]
+    assert call(*passed, None, None, ctypes.byref(out.tensor), ctypes.c_int32(0), ctypes.c_int32(0)) == 0
+    assert out.values[0, 0] == (0.0 if kernel.name.endswith(("pairs", "tiles")) else 2.0**-130)
 
 
 @pytest.mark.parametrize(("kernel", "target", "config", "dtype"), FIRSTS, ids=IDS)
 def test_kernels_are_right(kernel: Kernel, target: Target, config: Config, dtype: str, tmp_path: Path) -> None:
-    everything(kernel, build_for_cpu(tmp_path, OP, kernel, target, config, dtype=dtype), dtype)
+    call = build_for_cpu(tmp_path, OP, kernel, target, config, dtype=dtype)
+    everything(kernel, call, dtype)
+    takes_less_workspace(kernel, call, dtype)
+    if dtype == "bf16" and not kernel.name.startswith("rows"):
+        pairs_alone_take_subnormal_values_for_zero(kernel, call)
 
 
-@pytest.mark.parametrize("dtype", DTYPES[1:])
-def test_the_generic_kernel_takes_everything(dtype: str, tmp_path: Path) -> None:
+def test_the_generic_kernel_takes_everything(tmp_path: Path) -> None:
     kernel = generic(OP)
-    everything(kernel, build_for_cpu(tmp_path, OP, kernel, TARGETS[0], {}, dtype=dtype), dtype)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [(k.name, OP.dtype_choices(k)[0]["T"]) for k in cpu_kernels(OP)],
-)
-def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, dtype: str, tmp_path: Path) -> None:
-    call = build_first(tmp_path, name, dtype)
-    shape = (300, 40, 2100)
-    b = (1, 2100) if by_columns(OP.kernel(name)) else (40, 1)
-    shared = name == "rows_pairs"  # whose threads have nothing of their own
-    assert check(call, shape, dtype, b=b, left=1.0 if shared else 0.7) == 0
-    assert check(call, shape, dtype, b=b, left=0.0) == 1
+    everything(kernel, build_for_cpu(tmp_path, OP, kernel, TARGETS[0], {}, dtype="bf16"), "bf16")
 
 
 @pytest.mark.parametrize(
@@ -163,32 +164,27 @@ def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, dtyp
     ],
 )
 def test_a_fault_is_noticed(old: str, new: str, tmp_path: Path) -> None:
-    def change(source: str) -> str:
-        assert source.count(old) == 1
-        return source.replace(old, new)
-
     kernel, target = OP.kernel("packed"), TARGETS[-1]
-    config = next(kernel.configs(target.facts))
-    call = build_for_cpu(tmp_path, OP, kernel, target, config, change, "bf16")
+    call = build_for_cpu(tmp_path, OP, kernel, target, next(kernel.configs(target.facts)), once(old, new), "bf16")
     with pytest.raises(AssertionError):
         check(call, TALL, "bf16")
 
 
-def needs(target: str) -> pytest.MarkDecorator:
-    """Leaves a test out where the CPU cannot run a target's code."""
-    return pytest.mark.skipif(all(t.name != target for t in TARGETS), reason=f"this CPU does not run {target}")
+def once(old: str, new: str) -> Callable[[str], str]:
+    """A change of a source, which has that text once."""
+
+    def change(source: str) -> str:
+        assert source.count(old) == 1
+        return source.replace(old, new)
+
+    return change
 
 
-@needs("cpu-x86-64-v4")
-@pytest.mark.parametrize(("name", "dtype"), [("dot", "bf16")])
-def test_lanes_are_shuffled_without_the_builtin_of_newer_compilers(name: str, dtype: str, tmp_path: Path) -> None:
-    def older(source: str) -> str:
-        assert "__GNUC__ >= 12" in source
-        return source.replace("__GNUC__ >= 12", "__GNUC__ >= 99")
-
-    kernel, target = OP.kernel(name), next(t for t in TARGETS if t.name == "cpu-x86-64-v4")
+def test_lanes_are_shuffled_without_the_builtin_of_newer_compilers(tmp_path: Path) -> None:
+    target = next(t for t in CxxToolchain().targets() if t.name == "cpu-x86-64-v4")
+    kernel, older = OP.kernel("dot"), once("__GNUC__ >= 12", "__GNUC__ >= 99")
     config = next(kernel.configs(target.facts))
-    everything(kernel, build_for_cpu(tmp_path, OP, kernel, target, config, older, dtype), dtype)
+    everything(kernel, build_for_cpu(tmp_path, OP, kernel, target, config, older, "bf16"), "bf16")
 
 
 def test_every_kernel_is_for_some_of_the_workload() -> None:
@@ -197,48 +193,30 @@ def test_every_kernel_is_for_some_of_the_workload() -> None:
         assert any(all_of(guards, OP.facts(p)) for p in OP.workload_for("cpu")), kernel.name
 
 
-@pytest.mark.parametrize("name", ["packed", *(k.name for k in cpu_kernels(OP) if k.name.endswith("pairs"))])
-def test_pairs_alone_take_subnormal_values_for_zero(name: str, tmp_path: Path) -> None:
-    call = build_first(tmp_path, name, "bf16")
-    values = np.random.default_rng(1)
-    a, b = Edged((1, 2), (2, 1), values, "bf16"), Edged((2, 1), (1, 1), values, "bf16")
-    out = Edged((1, 1), (1, 1), None, "bf16")
-    a.put(0.0, 2.0**-130)
-    a.put(0.5, 0.0)
-    b.put(0.0, 1.0)
-    passed = [ctypes.byref(t.tensor) for t in (a, b)]
-    assert call(*passed, None, None, ctypes.byref(out.tensor), ctypes.c_int32(0), ctypes.c_int32(0)) == 0
-    assert out.values[0, 0] == (0.0 if name.endswith(("pairs", "tiles")) else 2.0**-130)
-
-
 AMX = CxxToolchain().targets()[-1]
-ON_HOST = ("-mno-amx-tile", f'-DAOT_TUNE_TILES="{SHARED / "tiles_on_host.h"}"')
+TILES = OP.kernel("packed_tiles")
 
 
-@needs("cpu-x86-64-v4-bf16")
+def tiles_on_host(folder: Path, change: Callable[[str], str] = lambda source: source) -> Call:
+    """Code for tiles whose instructions are functions that do what their manual says; the rest is AVX-512's."""
+    more = ("-mno-amx-tile", f'-DAOT_TUNE_TILES="{SHARED / "tiles_on_host.h"}"')
+    config = next(TILES.configs(AMX.facts))
+    return build_for_cpu(folder, OP, TILES, AMX, config, change, "bf16", more, on="cpu-x86-64-v4-bf16")
+
+
 def test_tiles_are_right_as_far_as_their_instructions_do_what_their_manual_says(tmp_path: Path) -> None:
-    kernel = OP.kernel("packed_tiles")
-    call = build_for_cpu(tmp_path, OP, kernel, AMX, next(kernel.configs(AMX.facts)), dtype="bf16", more=ON_HOST)
-    everything(kernel, call, "bf16")
+    everything(TILES, tiles_on_host(tmp_path), "bf16")
+
+
+def test_a_fault_of_tiles_is_noticed(tmp_path: Path) -> None:
+    call = tiles_on_host(tmp_path, once("AOT_TUNE_TILE_DOT(2, 5, 6)", "AOT_TUNE_TILE_DOT(2, 4, 6)"))
+    with pytest.raises(AssertionError):
+        check(call, (70, 90, 333), "bf16")
 
 
 def test_tiles_compile_for_cpus_that_have_them(tmp_path: Path) -> None:
-    kernel = OP.kernel("packed_tiles")
-    candidate = candidate_for(OP, kernel, next(kernel.configs(AMX.facts)), AMX, None, {"T": "bf16"})
+    candidate = candidate_for(OP, TILES, next(TILES.configs(AMX.facts)), AMX, None, {"T": "bf16"})
     source = Renderer([bundled_templates()]).render(OP, candidate, AMX).source
     made = CxxToolchain().compile(source, AMX, tmp_path / "kernel.o", timeout=120)
     assert made.status == "ok", made.log
     assert "warning" not in made.log
-
-
-def test_a_fault_of_tiles_is_noticed(tmp_path: Path) -> None:
-    def change(source: str) -> str:
-        old = "AOT_TUNE_TILE_DOT(2, 5, 6)"
-        assert source.count(old) == 1
-        return source.replace(old, "AOT_TUNE_TILE_DOT(2, 4, 6)")
-
-    kernel = OP.kernel("packed_tiles")
-    config = next(kernel.configs(AMX.facts))
-    call = build_for_cpu(tmp_path, OP, kernel, AMX, config, change, "bf16", ON_HOST)
-    with pytest.raises(AssertionError):
-        check(call, (70, 90, 333), "bf16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -15,14 +16,13 @@ from gemm_on_host import (
     build_for_host,
     by_columns,
     by_rows,
-    compile_for_hopper,
     config_like,
     render,
     run_check,
 )
-from ptx import ptx_of
+from ptx import compiled
 
-from aot_tune.spec import Config, Kernel, Operator, all_of, problem
+from aot_tune.spec import Config, Kernel, all_of, problem
 
 pytestmark = pytest.mark.slow
 
@@ -54,23 +54,20 @@ WHERE = {
     "cuda_bf16x6": (True,),
     "cuda_bf16x6_thin": (True,),
 }
-WAITING = [(op, kernel) for op, kernel in OURS if early_config(kernel) is not None]
-IDS = [f"{op.name}-{kernel.name}" for op, kernel in OURS]
 
 
-@pytest.mark.parametrize(("op", "kernel"), OURS, ids=IDS)
 @pytest.mark.parametrize("target", ["cuda-sm_80", "cuda-sm_90a", "cuda-sm_120"])
-def test_configs_to_try_first_exist_and_render(op: Operator, kernel: Kernel, target: str) -> None:
-    facts = TARGET[target].facts
-    configs = list(kernel.configs(facts))
-    assert len(configs) <= 24
-    assert bool(configs) == ((target == HOPPER.name) in WHERE.get(kernel.name, (True, False)) or op.name != "gemm")
-    if target == HOPPER.name:
-        for wanted in kernel.order:
+def test_configs_to_try_first_exist_and_render(target: str) -> None:
+    for op, kernel in OURS:
+        configs = list(itertools.islice(kernel.configs(TARGET[target].facts), 25 if target == HOPPER.name else 1))
+        assert len(configs) <= 24
+        wanted_here = (target == HOPPER.name) in WHERE.get(kernel.name, (True, False)) or op.name != "gemm"
+        assert bool(configs) == wanted_here, kernel.name
+        for wanted in kernel.order if target == HOPPER.name else ():
             config_like(kernel, HOPPER, wanted)
-    for dtypes in op.dtype_choices(kernel) if configs else ():
-        source = render(op, kernel, TARGET[target], configs[0], dtypes["T"]).source
-        assert 'extern "C"' in source
+        for dtypes in op.dtype_choices(kernel) if configs else ():
+            source = render(op, kernel, TARGET[target], configs[0], dtypes["T"]).source
+            assert 'extern "C"' in source
 
 
 @pytest.mark.parametrize("kernel", ["cuda_mma_ragged", "cuda_mma_kn_ragged"])
@@ -92,22 +89,31 @@ def test_ragged_kernels_are_worth_it_where_tma_is_not_possible(kernel: str) -> N
     assert tried(n=500, strides={"b": (504, 1)} if "_kn" in kernel else {})
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize(("op", "kernel"), OURS, ids=IDS)
-def test_kernels_compile_for_hopper_without_spills(op: Operator, kernel: Kernel, tmp_path: Path) -> None:
-    first = kernel.order[0] if kernel.order else {}
-    compile_for_hopper(tmp_path, render(op, kernel, HOPPER, first, op.dtype_choices(kernel)[-1]["T"]))
+# One kernel of each template.
+COMPILED = (
+    ("gemm", "cuda_generic"),
+    ("gemm", "cuda_skinny"),
+    ("gemm", "cuda_mma"),
+    ("gemm", "cuda_simt"),
+    ("gemm", "cuda_direct_gemv"),
+    ("gemm", "cuda_wgmma"),
+    ("gemm", "cuda_bf16x6"),
+    ("batched_gemm", "cuda_mma_kn"),
+)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize(("op", "kernel"), WAITING, ids=[f"{op.name}-{kernel.name}" for op, kernel in WAITING])
-def test_kernels_that_wait_read_nothing_as_what_nobody_writes(op: Operator, kernel: Kernel, tmp_path: Path) -> None:
-    """The assembler moves such loads ahead of the wait."""
-    config = early_config(kernel)
-    source = render(op, kernel, HOPPER, config, op.dtype_choices(kernel)[0]["T"]).source
-    assert "wait_for_earlier_kernels();\n" in source
-    waiting = [e for e in ptx_of(source, tmp_path).split(".entry ")[1:] if "griddepcontrol.wait" in e]
-    assert waiting
+@pytest.mark.parametrize(("operator", "name"), COMPILED)
+def test_kernels_compile_for_hopper_without_spills(operator: str, name: str, tmp_path: Path) -> None:
+    """Those that wait for earlier kernels read nothing as what nobody writes: the assembler moves such loads ahead."""
+    op, kernel = OPERATORS[operator], OPERATORS[operator].kernel(name)
+    early = early_config(kernel)
+    config = early or (kernel.order[0] if kernel.order else {})
+    source = render(op, kernel, HOPPER, config, op.dtype_choices(kernel)[-1]["T"]).source
+    assert ("wait_for_earlier_kernels();\n" in source) == (early is not None)
+    ptx, _ = compiled(source, tmp_path)
+    waiting = [e for e in ptx.split(".entry ")[1:] if "griddepcontrol.wait" in e]
+    assert bool(waiting) == (early is not None)
     assert not [step for entry in waiting for step in re.findall(r"ld\.global[\w.:]*\.nc[\w.:]*", entry)]
 
 
@@ -116,15 +122,10 @@ def test_kernels_that_wait_read_nothing_as_what_nobody_writes(op: Operator, kern
 
 EDGES = ((70, 90, 333), (5, 7, 16))
 CASES: tuple[tuple[str, str, str, Config, tuple[tuple[int, int, int], ...]], ...] = (
-    ("gemm", "cuda_gemv_short", "bf16", {"WN": 2, "STAGES": 4}, ((1, 200, 520), (3, 65, 777))),
     ("gemm", "cuda_skinny_short", "f16", {"MROWS": 16, "NT": 2, "SPLIT": 2}, ((16, 200, 520), (11, 65, 777))),
-    ("gemm", "cuda_skinny", "f32", {"MROWS": 16, "NT": 2, "SPLIT": 4}, ((16, 200, 520), (3, 8, 16))),
     ("gemm", "cuda_direct_gemv", "bf16", {"WARPS": 4, "NT": 1, "EARLY": True}, ((1, 200, 520), (20, 9, 64))),
-    ("gemm", "cuda_mma", "f16", {"BM": 64, "BN": 128, "SPLIT": 2, "REDUCE": "workspace"}, EDGES),
     ("gemm", "cuda_mma_kn_ragged", "bf16", {"BM": 64, "BN": 64, "SPLIT": 1}, EDGES),
     ("gemm", "cuda_tf32", "f32", {"BM": 64, "BN": 64, "SPLIT": 4, "REDUCE": "cluster"}, EDGES),
-    ("gemm", "cuda_simt", "f32", {"BM": 32, "BN": 64, "SPLIT": 4}, EDGES),
-    ("batched_gemm", "cuda_mma_kn", "bf16", {"BM": 128, "BN": 64}, EDGES),
     ("batched_gemm", "cuda_simt_kn", "f32", {"BM": 64, "BN": 64}, EDGES),
 )
 
@@ -141,10 +142,8 @@ def test_kernels_are_right_on_the_host(
         assert run_check(program, batch, shape, strides, epilogue=batch == 1) == ""
 
 
-@pytest.mark.parametrize("operator", ["gemm", "batched_gemm"])
-def test_generic_kernels_take_any_strides_on_the_host(operator: str, tmp_path: Path) -> None:
-    op = OPERATORS[operator]
-    batch = 2 if operator == "batched_gemm" else 1
+def test_a_generic_kernel_takes_any_strides_on_the_host(tmp_path: Path) -> None:
+    op = OPERATORS["batched_gemm"]
     program = build_for_host(tmp_path, render(op, op.kernel("cuda_generic"), HOPPER, {}, "bf16"))
     for shape, strides in (
         ((3, 70, 33), (33, 1, 1, 33, 70, 1)),
@@ -152,14 +151,13 @@ def test_generic_kernels_take_any_strides_on_the_host(operator: str, tmp_path: P
         ((5, 6, 9), (0, 2, -6, -1, -6, -1)),  # broadcast and reversed
         ((5, 6, 0), (1, 1, 6, 1, 6, 1)),
     ):
-        assert run_check(program, batch, shape, strides, epilogue=batch == 1) == ""
+        assert run_check(program, 2, shape, strides, epilogue=False) == ""
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ("    wait_copies<STAGES - 2>();\n    __syncthreads();", "    wait_copies<STAGES - 2>();"),
-        ("row + 8, column", "row + 4, column"),
         ("  arrive_at_cluster();\n  wait_for_cluster();\n  const float", "  const float"),
     ],
 )

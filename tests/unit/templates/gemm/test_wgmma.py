@@ -92,3 +92,23 @@ def test_every_config_fits(kernel: Kernel) -> None:
         assert cluster <= 8, config
         assert (2**27 // width + 1) * cluster < 2**31, config
         assert 2**20 // rows < 2**16, config
+
+
+BF16X6 = [k for k in GEMM.kernels if k.template == "gemm/cuda/wgmma/bf16x6.cu.j2"]
+
+
+@pytest.mark.parametrize("kernel", BF16X6, ids=lambda k: k.name)
+def test_products_of_floats_by_three_bf16_are_for_ieee_alone_and_fit(kernel: Kernel) -> None:
+    """Into shared memory, that many blocks at a time; elsewhere there is none."""
+    for math, taken in (("ieee", True), ("tf32", False)):
+        call = problem(M=64, N=512, K=512, dtypes={"T": "f32"}, order={"b": (1, 0)}, attributes={"math": math})
+        assert all_of(kernel.requires, GEMM.facts(call)) == taken
+    configs = list(kernel.configs(HOPPER.facts))
+    assert len(configs) == len(kernel.order)
+    assert not any(list(kernel.configs(t.facts)) for name, t in TARGET.items() if name != HOPPER.name)
+    for config in configs:
+        width, rows = int(config["WIDTH"]), 64 * int(config["GROUPS"])
+        stages = stages_of(render(GEMM, kernel, HOPPER, config, "f32"))
+        shared = stages * (rows + width) * 256 + 6 * width * 128 + (2 * stages + 5) * 8
+        assert (shared + 1024) * int(config["BLOCKS"]) <= HOPPER.facts["shared_bytes"] + 1024, config
+        assert 2 <= stages <= 16, config
