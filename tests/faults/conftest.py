@@ -116,16 +116,9 @@ def make_bench(tmp_path: Path) -> Callable[..., Bench]:
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
     """A bench that the tests of a module share: who dies in one is replaced before the next."""
-    root = tmp_path_factory.mktemp("bed")
-    with bench_in(root) as bench:
-        yield Bed(bench, write_operator(root), objects)
-
-
-@pytest.fixture
-def own_bed(make_bench: Callable[..., Bench], operator_folder: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
-    """A bench of a test's own, where it counts deaths, or leaves a worker that nobody else should have."""
-    with make_bench() as bench:
-        yield Bed(bench, operator_folder, objects)
+    root, lines = tmp_path_factory.mktemp("bed"), list[str]()
+    with bench_in(root, lines.append) as bench:
+        yield Bed(bench, write_operator(root), objects, lines)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from aot_tune.bench.host import containment
 from aot_tune.support.kernel_features import features
 
 
@@ -96,19 +95,3 @@ def test_files_have_a_largest_size_and_there_are_no_core_dumps(tmp_path: Path) -
 def test_a_process_whose_parent_is_gone_ends_at_once() -> None:
     assert run("sandbox.tie_to_parent(os.getpid())\nprint('alive')").returncode == 1
     assert run("sandbox.tie_to_parent(os.getppid())\nprint('alive')").stdout == "alive\n"
-
-
-def test_the_environment_holds_only_what_is_listed(tmp_path: Path) -> None:
-    given = {
-        "PATH": "/bin",
-        "LD_PRELOAD": "x",
-        "PYTHONPATH": "/user",
-        "HOME": "/home/user",
-        "LANG": "C",
-        "OMP_NUM_THREADS": "9",
-    }
-    env = containment.environment(given, ["", str(tmp_path), "/no/such/place"], tmp_path)
-    assert env["PATH"] == "/bin"
-    assert env["PYTHONPATH"] == str(tmp_path)
-    assert env["HOME"] == env["TMPDIR"] == str(tmp_path)
-    assert not {"LD_PRELOAD", "OMP_NUM_THREADS"} & set(env)
