@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,14 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator  # noq
 HOST = torch.device("cpu")
 
 
+@functools.cache
+def gemm() -> Operator:
+    return load_operator(bundled_templates() / "gemm")
+
+
 def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
     """What the bundled gemm is compared with on a problem, and its operands in float32."""
-    operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
+    operator, check = gemm().concrete(one.dtypes), Check(problem=one)
     write_limits(operator, check, folder / "limits", 5, HOST)
     storages = draw_inputs(operator, check, 5, HOST)
     exact = exact_values(operator, check, storages, HOST)
@@ -44,7 +50,7 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
 def test_inputs_are_what_is_drawn_for_each_alone(tmp_path: Path, size: int) -> None:
     """In whatever order threads draw."""
     one = problem(M=size, N=size, K=size, present=["bias"], dtypes={"T": "f32"})
-    operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
+    operator, check = gemm().concrete(one.dtypes), Check(problem=one)
     alone = {
         t.name: draw(operator, check, t, layout(operator, check, t).extent(), 5, truth.PERIOD)
         for t in operator.inputs
@@ -68,24 +74,23 @@ def split(a: Any, b: Any, parts: int) -> Any:
     return total
 
 
-@pytest.mark.slow
-def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path) -> None:
-    expected, a, b = product(tmp_path, problem(M=4096, N=4096, K=64, dtypes={"T": "bf16"}))
+def test_one_wrong_element_of_many_is_found(tmp_path: Path) -> None:
+    expected, a, b = product(tmp_path, problem(M=1024, N=512, K=64, dtypes={"T": "bf16"}))
     got = split(a, b, 4).to(torch_dtype(expected.tensor))
-    assert got.numel() == 1 << 24
+    assert got.numel() == 1 << 19
     assert float(expected.worst(got)) < 0.9
     neighbour = got[0, 1]  # as from an index that is off by one
-    terms = a[1234] * b[:, 2345]
+    terms = a[123] * b[:, 345]
     short = (terms.sum() - terms[terms.abs().argmax()]).to(got.dtype)  # lesser terms are for integers to find
     nothing = torch.tensor(float("nan"))  # as it was poisoned
-    for row, column, wrong in ((0, 0, neighbour), (1234, 2345, short), (4095, 4095, nothing)):
+    for row, column, wrong in ((0, 0, neighbour), (123, 345, short), (1023, 511, nothing)):
         right = got[row, column].clone()
         got[row, column] = wrong
         assert not float(expected.worst(got)) <= 1
-        fault = "" if row < 4095 else expected.judge(got)[0]
+        fault = "" if row < 1023 else expected.judge(got)[0]
         got[row, column] = right
-    assert fault.startswith("out[4095, 4095]: got nan, want ")
-    assert fault.endswith("; 1 of 16777216 elements are wrong")
+    assert fault.startswith("out[1023, 511]: got nan, want ")
+    assert fault.endswith("; 1 of 524288 elements are wrong")
 
 
 def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -> None:
