@@ -91,7 +91,7 @@ def write_operator(root: Path) -> Path:
 def bench_in(root: Path, log: Callable[[str], None] = lambda _line: None, threads: int = 2, **policy: Any) -> Bench:
     """A bench whose scratch is below a root."""
     deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
-    made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 30, "race_ns": 50_000_000, **policy})
+    made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 29, "race_ns": 50_000_000, **policy})
     return Bench(devices("cpu", threads)[0], made, scratch=root / "scratch", threads=threads, log=log)
 
 

@@ -33,7 +33,7 @@ LEFT = (
     ("leaves_spinning", "leaves-threads", r"^leaves 2 threads that run on after it returned"),
     ("leaves_sleeping", "leaves-threads", r"^leaves 1 thread in "),
     ("many_files", "too-much-disk", r"^its files take \d+ MiB, but only 256 are allowed in "),
-    ("shared_memory", "oom", r"^it shares \d+ MiB of memory, but only 1024 are allowed in "),
+    ("shared_memory", "oom", r"^it shares \d+ MiB of memory, but only 512 are allowed in "),
     ("packs_by_pointer", "wrong-result", r"elements are wrong"),
 )
 """Rows 48, 49, 50 and 53: candidates by their sources, and what must be said of them."""
