@@ -1,4 +1,4 @@
-"""Tolerances of the CUDA family, on the host's tensors: other orders of sums pass, one wrong element does not."""
+"""Tolerances of the CUDA family, on the host's tensors: TF32 where it is declared, and what a reference may make."""
 
 from __future__ import annotations
 
@@ -74,25 +74,6 @@ def split(a: Any, b: Any, parts: int) -> Any:
     return total
 
 
-def test_one_wrong_element_of_many_is_found(tmp_path: Path) -> None:
-    expected, a, b = product(tmp_path, problem(M=1024, N=512, K=64, dtypes={"T": "bf16"}))
-    got = split(a, b, 4).to(torch_dtype(expected.tensor))
-    assert got.numel() == 1 << 19
-    assert float(expected.worst(got)) < 0.9
-    neighbour = got[0, 1]  # as from an index that is off by one
-    terms = a[123] * b[:, 345]
-    short = (terms.sum() - terms[terms.abs().argmax()]).to(got.dtype)  # lesser terms are for integers to find
-    nothing = torch.tensor(float("nan"))  # as it was poisoned
-    for row, column, wrong in ((0, 0, neighbour), (123, 345, short), (1023, 511, nothing)):
-        right = got[row, column].clone()
-        got[row, column] = wrong
-        assert not float(expected.worst(got)) <= 1
-        fault = "" if row < 1023 else expected.judge(got)[0]
-        got[row, column] = right
-    assert fault.startswith("out[1023, 511]: got nan, want ")
-    assert fault.endswith("; 1 of 524288 elements are wrong")
-
-
 def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -> None:
     def rounded(x: Any) -> Any:
         return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
@@ -150,12 +131,11 @@ def test_arrays_that_a_reference_makes_are_where_the_others_are() -> None:
         _ = torch.empty(8, device=away) + torch.arange(8)
 
 
-@pytest.mark.parametrize("kind", ["linspace", "full", "asarray", "compared"])
-def test_numbers_of_a_reference_are_true_ones(kind: str) -> None:
+def test_numbers_of_a_reference_are_true_ones() -> None:
     """As numpy has them, and not as float32 rounds them."""
-    operator = made(lambda xp, call: {"y": call.x * 0.0 + ARRAYS[kind](xp, call.x.shape[0])})
-    check = Check(problem=problem(N=8))
-    concrete = operator.concrete({"T": "f32"})
-    got = exact_values(concrete, check, draw_inputs(concrete, check, 5, HOST), HOST)["y"].numpy()
-    assert np.allclose(got, ARRAYS[kind](np, 8), rtol=1e-15, atol=0)
-    assert not np.array_equal(got, got.astype(np.float32))
+    for kind in ("linspace", "full", "asarray", "compared"):
+        operator = made(lambda xp, call, make=ARRAYS[kind]: {"y": call.x * 0.0 + make(xp, call.x.shape[0])})
+        concrete, check = operator.concrete({"T": "f32"}), Check(problem=problem(N=8))
+        got = exact_values(concrete, check, draw_inputs(concrete, check, 5, HOST), HOST)["y"].numpy()
+        assert np.allclose(got, ARRAYS[kind](np, 8), rtol=1e-15, atol=0)
+        assert not np.array_equal(got, got.astype(np.float32))
