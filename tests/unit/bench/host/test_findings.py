@@ -13,29 +13,6 @@ from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.spec import dim
 
 
-def test_a_value_is_made_once_and_the_others_wait_for_it() -> None:
-    once, made, begun, go = Once[int](), list[int](), threading.Event(), threading.Event()
-
-    def make() -> int:
-        made.append(1)
-        begun.set()
-        assert go.wait(10)
-        return 7
-
-    with ThreadPoolExecutor(3) as threads:
-        first = threads.submit(once.get, "name", make)
-        assert begun.wait(10)
-        others = [threads.submit(once.get, "name", make) for _ in range(2)]
-        assert once.making("name")
-        assert not once.has("name")
-        assert once.get("another name", lambda: 8) == 8
-        go.set()
-        assert [f.result(10) for f in (first, *others)] == [7, 7, 7]
-    assert made == [1]
-    assert once.has("name")
-    assert not once.making("name")
-
-
 def test_what_could_not_be_made_is_made_by_the_next_one() -> None:
     once, begun, go = Once[int](), threading.Event(), threading.Event()
 

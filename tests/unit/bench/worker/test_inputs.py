@@ -23,9 +23,7 @@ from aot_tune.spec import (
     Operator,
     Probabilities,
     Tensor,
-    all_of,
     dims,
-    dtype_index,
     integers,
     permutation,
     probabilities,
@@ -34,7 +32,7 @@ from aot_tune.spec import (
     sparse,
     uniform,
 )
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import SpecError
 
 R, D, M, N, K = dims("R D M N K")
@@ -241,17 +239,3 @@ def test_no_sum_of_small_integers_is_rounded_and_the_last_term_counts(
     assert used[-1]
     if n >= -(-k // (LIMITS[dtype] // 2)):
         assert used.all()  # no term of a sum is 0 in all elements of the output
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("gemm", "bf16"), ("batched_gemm", "f16")])
-def test_kernels_of_products_have_one_check_on_integers_that_is_long_and_odd(name: str, dtype: str) -> None:
-    op = load_operator(bundled_templates() / name)
-    for kernel in (op.kernels[0], max(op.kernels, key=lambda k: len(k.requires))):
-        requires = (*kernel.requires, dtype_index("T") == op.dtypes["T"].index(dtype))
-        for most in (None, 24):
-            (check,) = (c for c in derived_checks(op, requires, most=most) if c.integers)
-            assert all_of((*requires, *op.exact.requires), op.facts(check.problem))  # type: ignore[union-attr]
-            assert op.dtype(check.problem, op.tensor("a")).name == dtype
-            depth = check.problem.dims["K"]
-            assert depth > 1000
-            assert depth % 16, "a multiple of what blocks are made of"

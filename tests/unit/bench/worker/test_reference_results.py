@@ -57,24 +57,7 @@ def orders(terms: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("dims", [(32, 32, 64), (3, 5, 7), (1, 1, 1), (2, 8, 4096)])
-def test_products_summed_in_any_order_pass_and_spoiled_ones_do_not(tmp_path: Path, dims: tuple[int, int, int]) -> None:
-    m, n, k = dims
-    operator, check, truths = truth(tmp_path, "gemm", M=m, N=n, K=k)
-    inputs = logical_inputs(operator, check, 5)
-    terms = inputs["a"][:, None, :] * inputs["b"].T[None]
-    for name, total in orders(terms).items():
-        assert error(operator, truths, "out", total) < 0.9, name
-        spoiled = np.array(total)
-        spoiled.flat[spoiled.size // 2] -= terms.reshape(-1, k)[spoiled.size // 2, 0]  # one term is missing
-        assert error(operator, truths, "out", spoiled) > 1, name
-        spoiled.flat[spoiled.size // 2] = np.nan
-        assert error(operator, truths, "out", spoiled) == FAR_OFF, name
-    half = np.add.accumulate(terms.astype(np.float16), axis=-1)[..., -1]
-    assert error(operator, truths, "out", half.astype(np.float32)) > 1
-
-
-@pytest.mark.parametrize("width", [1, 7, 768, 14336])
+@pytest.mark.parametrize("width", [1, 7, 14336])
 def test_norms_in_any_order_pass_and_spoiled_ones_do_not(tmp_path: Path, width: int) -> None:
     operator, check, truths = truth(tmp_path, "rms_norm", R=3, D=width, present=["weight"])
     inputs = logical_inputs(operator, check, 5)
