@@ -23,7 +23,8 @@ LAUNCH {
   if (connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno != EACCES)
     return 32;
   address.sin_port = 0;
-  if (bind(connection, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno != EACCES) return 36;
+  if (bind(connection, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno != EACCES)
+    return 36;
   close(connection);
   if (kill(getppid(), 0) == 0) return 33;
   correct(x, bias, y);
