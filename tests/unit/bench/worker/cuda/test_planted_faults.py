@@ -141,12 +141,16 @@ def product_backwards(bench: Bench) -> Outputs:
     return {"out": total + bench.arrays["bias"]}
 
 
+def rstd(squares: Any) -> Any:
+    return 1 / torch.sqrt(squares.mean(1) + 1e-5)
+
+
 def norm(bench: Bench, width: int = 515, rounded: bool = True) -> Outputs:
     """As production kernels do it: the statistic is of the sum as it was stored."""
     total = bench.arrays["x"] + bench.arrays["residual"]
     kept = bench.narrow(total) if rounded else total
-    rstd = 1 / torch.sqrt((kept[:, :width] ** 2).sum(1) / 515 + 1e-5)
-    return {"total": total, "rstd": rstd, "out": kept * rstd[:, None] * bench.arrays["weight"]}
+    found = 1 / torch.sqrt((kept[:, :width] ** 2).sum(1) / 515 + 1e-5)
+    return {"total": total, "rstd": found, "out": kept * found[:, None] * bench.arrays["weight"]}
 
 
 def decode(bench: Bench, keys: int = 131, rounded: bool = True) -> Outputs:
@@ -191,21 +195,15 @@ def changed(right: Computes, change: Callable[[Any], object]) -> Computes:
     return run
 
 
-def no_bias(bench: Bench) -> Outputs:
-    return {"out": bench.arrays["a"] @ bench.arrays["b"]}
+def with_(right: Computes, **changes: Callable[[Bench, Outputs], Any]) -> Computes:
+    """A right kernel, some of whose outputs are these."""
+    return lambda bench: (found := right(bench)) | {n: change(bench, found) for n, change in changes.items()}
 
 
-def races(bench: Bench) -> Outputs:
+def races(bench: Bench, found: Outputs) -> Any:
     """Half of the sum of a few elements is lost."""
-    found = product(bench)
     found["out"][::7, ::9] = product(bench, 512)["out"][::7, ::9]
-    return found
-
-
-def term_twice(bench: Bench) -> Outputs:
-    found = product(bench)
-    found["out"] += torch.outer(bench.arrays["a"][:, 512], bench.arrays["b"][512])
-    return found
+    return found["out"]
 
 
 def accumulates_narrowly(bench: Bench) -> Outputs:
@@ -218,44 +216,8 @@ def accumulates_narrowly(bench: Bench) -> Outputs:
     return {"out": total.float() + bench.arrays["bias"]}
 
 
-def no_epsilon_of_residual(bench: Bench) -> Outputs:
-    """The statistic is of the input before the residual was added."""
-    found, x = norm(bench), bench.arrays["x"]
-    found["rstd"] = 1 / torch.sqrt((x**2).mean(1) + 1e-5)
-    return found
-
-
-def mean_for_square(bench: Bench) -> Outputs:
-    found, kept = norm(bench), bench.narrow(bench.arrays["x"] + bench.arrays["residual"])
-    found["rstd"] = 1 / torch.sqrt(kept.abs().mean(1) + 1e-5)
-    return found
-
-
-def stale_rstd(bench: Bench) -> Outputs:
-    found = norm(bench)
-    found["rstd"] = found["rstd"].roll(1)
-    return found
-
-
-def weight_of_neighbour(bench: Bench) -> Outputs:
-    found = norm(bench)
-    found["out"] = found["out"] / bench.arrays["weight"] * bench.arrays["weight"].roll(1)
-    return found
-
-
-def total_is_the_input(bench: Bench) -> Outputs:
-    return {**norm(bench), "total": bench.arrays["x"]}
-
-
-def without_sum(bench: Bench) -> Outputs:
-    s, v = bench.arrays["s"], bench.arrays["v"]
-    return {"out": torch.exp(s - s.amax(1, keepdim=True)) @ v}
-
-
-def sum_of_rounded_scores(bench: Bench) -> Outputs:
-    """The scores lose all but two bits of fraction."""
-    s, v = bench.arrays["s"], bench.arrays["v"]
-    return {"out": torch.softmax(torch.round(s * 2) / 2, 1) @ v}
+def scores(bench: Bench, change: Callable[[Any], Any]) -> Outputs:
+    return {"out": change(bench.arrays["s"]) @ bench.arrays["v"]}
 
 
 FAULTS: list[tuple[Operator, Computes, str]] = [
@@ -266,19 +228,27 @@ FAULTS: list[tuple[Operator, Computes, str]] = [
     ),
     (PRODUCT, lambda b: product(b, 1024), "drops the tail"),
     (PRODUCT, lambda b: product(b, 1026), "K off by one"),
-    (PRODUCT, term_twice, "a term twice"),
-    (PRODUCT, no_bias, "no bias"),
-    (PRODUCT, races, "a race"),
+    (
+        PRODUCT,
+        with_(product, out=lambda b, f: f["out"] + torch.outer(b.arrays["a"][:, 512], b.arrays["b"][512])),
+        "a term twice",
+    ),
+    (PRODUCT, with_(product, out=lambda b, f: f["out"] - b.arrays["bias"]), "no bias"),
+    (PRODUCT, with_(product, out=races), "a race"),
     (PRODUCT, accumulates_narrowly, "accumulates narrowly"),
     (NORM, lambda b: norm(b, 448), "drops the tail"),
-    (NORM, no_epsilon_of_residual, "statistic of another tensor"),
-    (NORM, mean_for_square, "another mean"),
-    (NORM, stale_rstd, "statistic of another row"),
-    (NORM, weight_of_neighbour, "weight of a neighbour"),
-    (NORM, total_is_the_input, "output left out"),
+    (NORM, with_(norm, rstd=lambda b, _: rstd(b.arrays["x"] ** 2)), "statistic of another tensor"),
+    (NORM, with_(norm, rstd=lambda b, f: rstd(b.narrow(f["total"]).abs())), "another mean"),
+    (NORM, with_(norm, rstd=lambda _, f: f["rstd"].roll(1)), "statistic of another row"),
+    (
+        NORM,
+        with_(norm, out=lambda b, f: f["out"] / b.arrays["weight"] * b.arrays["weight"].roll(1)),
+        "weight of a neighbour",
+    ),
+    (NORM, with_(norm, total=lambda b, _: b.arrays["x"]), "output left out"),
     (DECODE, lambda b: decode(b, 112), "drops the tail"),
-    (DECODE, without_sum, "not normalized"),
-    (DECODE, sum_of_rounded_scores, "scores in fp4"),
+    (DECODE, lambda b: scores(b, lambda s: torch.exp(s - s.amax(1, keepdim=True))), "not normalized"),
+    (DECODE, lambda b: scores(b, lambda s: torch.softmax(torch.round(s * 2) / 2, 1)), "scores of two bits of fraction"),
 ]
 
 
