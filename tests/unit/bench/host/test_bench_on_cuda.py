@@ -112,13 +112,14 @@ class Monitor:
 
 def test_spoiled_samples_are_taken_again_but_not_for_ever(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monitors = [Monitor(slow=1), Monitor(slow=1000), Monitor(slow=1000)]
+    bed.screen("good")
     for monitor, waits in zip(monitors[:2], (1, 2), strict=True):
         monkeypatch.setattr(bed.bench.context, "monitor", monitor)
         measured = bed.screen("good")
         assert measured.status == "ok", measured.reason
         assert measured.screen
         assert monitor.waits == waits
-        assert waits == 2 or [s.sm_mhz for s in measured.conditions] == [3, 4]
+        assert waits == 2 or [s.sm_mhz for s in measured.conditions] == [2, 3]
     monkeypatch.setattr(bed.bench.context, "monitor", monitors[2])
     raced = bed.race("good")
     assert all(m.status == "ok" and m.final for m in raced.values())
