@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,8 +26,12 @@ class Bed:
     def __init__(
         self, bench: Bench, folder: Path, objects: Callable[[str], Path], lines: list[str] | None = None
     ) -> None:
-        self.bench, self.folder, self._objects = bench, folder, objects
+        self.bench, self.folder, self.objects = bench, folder, objects
         self.operator, self.lines = load_operator(folder), [] if lines is None else lines
+
+    def on(self, folder: Path) -> Bed:
+        """The same bench with the operator in another folder."""
+        return Bed(self.bench, folder, self.objects, self.lines)
 
     def prepare(self, **dims: int) -> Prepared:
         """A problem of the operator's, 16 x 256 without extents."""
@@ -34,7 +39,7 @@ class Bed:
 
     def entry(self, name: str) -> Entrant:
         """A candidate as the bench takes it."""
-        path = self._objects(name)
+        path = self.objects(name)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         candidate = SimpleNamespace(id=name)
         return Entrant(candidate=candidate, shared_object=path, symbol="candidate", code=digest)
@@ -42,6 +47,18 @@ class Bed:
     def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
         """Screen a candidate."""
         return self.bench.screen(prepared or self.prepare(), self.entry(name), **options)
+
+    def refuse(self, name: str, status: str, told: str, *, tune_checks: bool = True, **dims: int) -> None:
+        """Screen a bad candidate, which must come to a status with such words, and after it a good one."""
+        measured = self.screen(name, self.prepare(**dims), tune_checks=tune_checks)
+        assert (name, measured.status) == (name, status), measured.reason
+        assert re.search(told, measured.reason), (name, measured.reason)
+        assert not measured.screen or status in ("oom", "suspicious") or "timed calls" in measured.reason, name
+        assert self.screen("good").status == "ok", name
+
+    def race(self, *names: str, **dims: int) -> dict[str, Measurement]:
+        """What a race of candidates and baselines found, by their names."""
+        return {m.candidate: m for m in self.bench.race(self.prepare(**dims), [self.entry(n) for n in names])}
 
     def survey(self, *names: str, **dims: int) -> list[Measurement]:
         """Survey candidates on a problem, that of `prepare`."""
@@ -61,7 +78,7 @@ class CompiledBed:
         path = self.bench.findings.folder.parent / f"{digest[:16]}.so"
         if not path.exists():
             path.with_suffix(".cpp").write_text(source)
-            flags = ["-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fopenmp", *machine]
+            flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fopenmp", *machine]
             subprocess.run(["g++", *flags, "-o", path, path.with_suffix(".cpp")], check=True, timeout=120)
         return SimpleNamespace(path=path, symbol=symbol, digest=digest, candidate=SimpleNamespace(id=digest[:12]))
 

@@ -91,7 +91,7 @@ def write_operator(root: Path) -> Path:
 def bench_in(root: Path, log: Callable[[str], None] = lambda _line: None, threads: int = 2, **policy: Any) -> Bench:
     """A bench whose scratch is below a root."""
     deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
-    made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 30, "race_ns": 50_000_000, **policy})
+    made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 29, "race_ns": 50_000_000, **policy})
     return Bench(devices("cpu", threads)[0], made, scratch=root / "scratch", threads=threads, log=log)
 
 
@@ -116,16 +116,9 @@ def make_bench(tmp_path: Path) -> Callable[..., Bench]:
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
     """A bench that the tests of a module share: who dies in one is replaced before the next."""
-    root = tmp_path_factory.mktemp("bed")
-    with bench_in(root) as bench:
-        yield Bed(bench, write_operator(root), objects)
-
-
-@pytest.fixture
-def own_bed(make_bench: Callable[..., Bench], operator_folder: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
-    """A bench of a test's own, where it counts deaths, or leaves a worker that nobody else should have."""
-    with make_bench() as bench:
-        yield Bed(bench, operator_folder, objects)
+    root, lines = tmp_path_factory.mktemp("bed"), list[str]()
+    with bench_in(root, lines.append) as bench:
+        yield Bed(bench, write_operator(root), objects, lines)
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""Sums of small integers must be right to the last bit: what hides in rounding elsewhere is found by them."""
+"""Sums of small integers must be right to the last bit, and scalars must be used: what hides elsewhere is found."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,15 @@ import pytest
 from compiled import CompiledBed
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.compile import native_targets, toolchain_for
+from aot_tune.compile import target_by_name
 from aot_tune.render import Renderer, candidate_for, requirements
-from aot_tune.spec import Config, Kernel, Target, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec import Expr, Operator, problem
+from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import AotTuneError
 
 pytestmark = pytest.mark.slow
 
 TEMPLATES = bundled_templates()
-NAMES = ("gemm", "batched_gemm")
-OPERATORS = {n: load_operator(TEMPLATES / n) for n in NAMES}
-KERNELS = [(n, k.name) for n in NAMES for k in OPERATORS[n].kernels if k.backend == "cxx"]
 
 PRODUCT = '''
 """out = a @ b + bias, for candidates that are wrong in ways that are hard to see."""
@@ -92,7 +88,7 @@ HIDDEN = PLAIN + "if (depth > 600) sum -= 1e-5f * term(depth - 1);"  # less than
 @pytest.fixture
 def make_product(compiled_bed: Any, tmp_path: Path) -> Callable[..., CompiledBed]:
     def make(exact: str = DECLARED) -> CompiledBed:
-        folder = tmp_path / "templates" / "product"
+        folder = tmp_path / str(len(list(tmp_path.iterdir()))) / "product"
         folder.mkdir(parents=True)
         (folder / "operator.py").write_text(PRODUCT.replace("EXACT", exact))
         return compiled_bed(folder)
@@ -100,17 +96,14 @@ def make_product(compiled_bed: Any, tmp_path: Path) -> Callable[..., CompiledBed
     return make
 
 
-def test_sums_in_any_order_are_right(make_product: Callable[..., CompiledBed]) -> None:
+def test_sums_in_any_order_are_right_and_terms_that_are_left_out_or_added_are_found(
+    make_product: Callable[..., CompiledBed],
+) -> None:
     bed = make_product()
     for body in (PLAIN, BACKWARDS, SPLIT):
-        one = bed.build(SOURCE.replace("BODY", body))
-        assert bed.on_integers(one).error == 0, body
-        measured = bed.wholly(one)
-        assert measured.status == "ok", measured.reason
-
-
-def test_terms_that_are_left_out_or_added_are_found(make_product: Callable[..., CompiledBed]) -> None:
-    bed = make_product()
+        assert bed.on_integers(bed.build(SOURCE.replace("BODY", body))).error == 0, body
+    measured = bed.wholly(bed.build(SOURCE.replace("BODY", SPLIT)))
+    assert measured.status == "ok", measured.reason
     for body in (DROPS_LAST, ONE_TOO_MANY, DROPS_TAIL, TWICE, HIDDEN):
         measured = bed.on_integers(bed.build(SOURCE.replace("BODY", body)))
         assert measured.status == "wrong-result", body
@@ -118,57 +111,52 @@ def test_terms_that_are_left_out_or_added_are_found(make_product: Callable[..., 
         found = re.search(told, measured.reason)
         assert found, measured.reason
         assert int(found[1]) > 200  # not by luck in one of them
-        assert bed.on_integers(bed.build(SOURCE.replace("BODY", PLAIN))).status == "ok"
+    assert bed.on_integers(bed.build(SOURCE.replace("BODY", PLAIN))).status == "ok"
 
 
-def test_what_hides_in_rounding_is_found_only_by_integers(
-    make_product: Callable[..., CompiledBed], tmp_path: Path
-) -> None:
-    with_integers = make_product()
-    measured = with_integers.wholly(with_integers.build(SOURCE.replace("BODY", HIDDEN)))
-    assert measured.status == "wrong-result"
-    assert "small integers" in measured.reason
-    other = shutil.copytree(with_integers.folder, tmp_path / "without" / "product")
-    (other / "operator.py").write_text(PRODUCT.replace("EXACT", "None"))
-    without = CompiledBed(with_integers.bench, other)
-    measured = without.wholly(without.build(SOURCE.replace("BODY", HIDDEN) + "// another object"))
-    assert measured.status == "ok", measured.reason
+def test_what_hides_in_rounding_is_found_only_by_integers(make_product: Callable[..., CompiledBed]) -> None:
+    for exact, status in ((DECLARED, "wrong-result"), ("None", "ok")):
+        bed = make_product(exact)
+        measured = bed.wholly(bed.build(SOURCE.replace("BODY", HIDDEN)))
+        assert measured.status == status, measured.reason
+        assert ("small integers" in measured.reason) == (status != "ok")
 
 
-def least_target(kernel: Kernel) -> tuple[Target, Config]:
-    """The lowest level that a kernel has a config for, and the first of these; skips where the CPU lacks the level."""
-    for target in toolchain_for("cxx").targets():
-        config = next(iter(kernel.configs(target.facts)), None)
-        if config is not None:
-            if target.name not in {t.name for t in native_targets()}:
-                pytest.skip(f"no CPU of level {target.name} here, which {kernel.name} needs")
-            return target, config
-    raise AssertionError(f"{kernel.name} has no config for any CPU")
+def rendered(operator: Operator) -> tuple[Any, tuple[Expr, ...]]:
+    """The generic kernel for the lowest level of CPUs, and what it requires."""
+    target = target_by_name("cpu-x86-64")
+    candidate = candidate_for(operator, operator.kernel("generic"), {}, target)
+    return Renderer([TEMPLATES]).render(operator, candidate, target), requirements(operator, candidate)
 
 
-@pytest.mark.parametrize(("name", "kernel"), KERNELS)
-def test_bundled_products_are_exact_and_a_wrong_depth_is_found(compiled_bed: Any, name: str, kernel: str) -> None:
-    bed, op = compiled_bed(TEMPLATES / name), OPERATORS[name]
-    target, config = least_target(op.kernel(kernel))
-    dtypes = op.dtype_choices(op.kernel(kernel))[0]
-    candidate = candidate_for(op, op.kernel(kernel), dict(config), target, dtypes=dtypes)
-    rendered = Renderer([TEMPLATES]).render(op, candidate, target)
-    requires = requirements(op, candidate)
-    flags: Any = toolchain_for("cxx").recipe(target)["flags"]
-    machine = [flag for flag in flags if flag.startswith("-m")]
-    measured = bed.on_integers(bed.build(rendered.source, rendered.symbol, machine), requires)
+@pytest.mark.parametrize(("name", "axis"), [("gemm", 1), ("batched_gemm", 2)])
+def test_bundled_products_are_exact_and_a_wrong_depth_is_found(compiled_bed: Any, name: str, axis: int) -> None:
+    bed = compiled_bed(TEMPLATES / name)
+    one, requires = rendered(bed.operator)
+    measured = bed.on_integers(bed.build(one.source, one.symbol), requires)
     assert (measured.status, measured.error) == ("ok", 0), measured.reason
-    axis = "a->shape[1]" if name == "gemm" else "a->shape[2]"
-    assert axis in rendered.source
-    for wrong in (f"({axis} - 1)", f"({axis} + 1)"):
-        one = bed.build(rendered.source.replace(axis, wrong), rendered.symbol, machine)
-        measured = bed.on_integers(one, requires)
+    depth = f"a->shape[{axis}]"
+    assert depth in one.source
+    for wrong in (f"({depth} - 1)", f"({depth} + 1)"):
+        measured = bed.on_integers(bed.build(one.source.replace(depth, wrong), one.symbol), requires)
         if measured.status == "crashed":  # where no row is behind the last one
             assert wrong.endswith("+ 1)")
             assert "whose tensors end where memory that may be read ends" in measured.reason
         else:
             assert measured.status == "wrong-result", (wrong, measured)
             assert "small integers" in measured.reason
+
+
+def test_an_epsilon_that_is_left_out_is_found(compiled_bed: Any) -> None:
+    """Also where the default makes no difference."""
+    bed = compiled_bed(TEMPLATES / "layer_norm")
+    one, requires = rendered(bed.operator)
+    assert bed.wholly(bed.build(one.source, one.symbol), requires).status == "ok"
+    passed = "static_cast<double>(eps)"
+    assert passed in one.source
+    measured = bed.wholly(bed.build(one.source.replace(passed, "1e-5"), one.symbol), requires)
+    assert measured.status == "wrong-result"
+    assert ", eps 0.25" in measured.reason
 
 
 def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., CompiledBed]) -> None:

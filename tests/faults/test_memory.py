@@ -16,14 +16,11 @@ import pytest
 from environments import run
 from project import Project
 
-from aot_tune.bench.host.worker_process import DiedError
-from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import Activate, AddTensor, Attribute, Epilogue, Kernel, Operator, Tensor, dims, problem
 from aot_tune.support.control_groups import control_groups
-from aot_tune.support.errors import TooLargeError
-from aot_tune.support.memory_limits import allowed_memory, free_memory, kept_memory
+from aot_tune.support.memory_limits import allowed_memory, free_memory, kept_memory, memory_text
 from aot_tune.support.processes import resident_bytes
 
 GIB = 1 << 30
@@ -68,7 +65,7 @@ def test_a_build_leaves_out_what_does_not_fit_and_measures_the_rest(
 ) -> None:
     """All problems together would not fit. The kernel kills nobody but the worker for the greedy reference."""
     project = Project.make(tmp_path / "project")
-    large = tuple(range(12_000_000, 12_000_005))
+    large = tuple(range(16_000_000, 16_000_003))
     problems = ", ".join(f"problem(N={n})" for n in (20_000, *large, GREEDY, TOO_LARGE))
     project.change("problem(N=20000), problem(N=60000)", problems)
     project.change("(1, 4, 16, 64, 256)", "(1, 2)")
@@ -90,12 +87,6 @@ def test_a_build_leaves_out_what_does_not_fit_and_measures_the_rest(
     held = {one["what"]: one["bytes"] for one in report["memory"]}
     assert 0 < held["a worker for candidates"] < GIB < held["the control group as a whole"] <= 3 * GIB // 2
     assert re.search(r"^memory    at most 1\.\d GiB in ", said, re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_doctor_tells_what_is_allowed(limited: Callable[..., str], tmp_path: Path) -> None:
-    said = limited(Project.make(tmp_path / "project").command("doctor"), status=None)
-    assert re.search(r"^memory     1\.5 GiB allowed by a control group; the machine has .* GiB free$", said, re.M)
 
 
 MADE_UP = {
@@ -123,15 +114,15 @@ MADE_UP = {
 }
 
 
-@pytest.mark.parametrize("case", MADE_UP)
-def test_the_least_limit_counts(tmp_path: Path, case: str) -> None:
-    files, allowed, free = MADE_UP[case]
+def test_the_least_limit_counts(tmp_path: Path) -> None:
     meminfo = f"MemTotal: {64 << 20} kB\nMemAvailable: {60 << 20} kB\n"
-    for name, text in {"proc/meminfo": meminfo, **files}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert (allowed_memory(tmp_path), free_memory(tmp_path)) == (allowed * GIB, free * GIB)
-    assert kept_memory(tmp_path) == min(GIB, allowed * GIB // 8)
+    for case, (files, allowed, free) in MADE_UP.items():
+        for name, text in {"proc/meminfo": meminfo, **files}.items():
+            (tmp_path / case / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / case / name).write_text(text)
+        assert (allowed_memory(tmp_path / case), free_memory(tmp_path / case)) == (allowed * GIB, free * GIB), case
+        assert kept_memory(tmp_path / case) == min(GIB, allowed * GIB // 8)
+    assert memory_text(tmp_path / "own") == "4.0 GiB allowed by a control group; the machine has 64.0 GiB, 4.0 GiB free"
 
 
 def test_inputs_do_not_outlive_their_reference(tmp_path: Path) -> None:
@@ -169,30 +160,7 @@ def test_a_worker_collects_what_references_leave_in_cycles(bed: Any, operator_fo
         file.read_text().replace("    y = 2 * call.x + 1\n", "    call.own = call\n    y = 2 * call.x + 1\n")
     )
     held = []
-    for rows in range(2048, 2054):
-        bed.prepare(R=rows, D=2048)
+    for rows in range(2048, 2052):
+        bed.prepare(R=rows, D=1024)
         held.append(resident_bytes(bed.bench.pool.frameworks().pid))
-    assert max(held[1:]) - held[0] < rows * 2048 * 4
-
-
-@pytest.mark.parametrize("deaths", [1, 2])
-def test_a_candidate_is_not_blamed_for_memory_that_others_hold(
-    bed: Any, monkeypatch: pytest.MonkeyPatch, deaths: int
-) -> None:
-    """Workers give back what they keep, and it is tried again. After that, the problem is left out."""
-    pool, killed = bed.bench.pool, list[int]()
-    request = pool.request
-
-    def starve(worker: Any, message: Any, seconds: float) -> Any:
-        if isinstance(message, messages.Verify) and len(killed) < deaths:
-            killed.append(worker.pid)
-            worker.kill()
-            raise DiedError("oom", "killed by SIGKILL in verify at 90 MiB resident", starved=True)
-        return request(worker, message, seconds)
-
-    monkeypatch.setattr(pool, "request", starve)
-    if deaths == 2:
-        with pytest.raises(TooLargeError, match="no worker can hold problem 'R=16 D=256' of operator 'axpb'"):
-            bed.screen("good")
-    assert bed.screen("good").status == "ok"
-    assert len(set(killed)) == deaths
+    assert max(held[1:]) - held[0] < rows * 1024 * 4

@@ -7,7 +7,6 @@ import math
 import random
 import statistics
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +39,7 @@ def run(strategy: Strategy, costs: list[float], step: int) -> Configs:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     space=spaces(), costs=st.lists(COSTS, min_size=1, max_size=12), step=st.integers(1, 20), seed=st.integers(0, 2**31)
 )
@@ -52,7 +51,7 @@ def test_all_configs_are_proposed_once_in_an_order_that_the_seed_decides(
     assert run(make_strategy(space[::-1], (), None, seed=seed), costs, step) == found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(space=spaces(), costs=st.lists(COSTS, min_size=1, max_size=9), limit=st.integers(0, 30), step=st.integers(1, 9))
 def test_a_limit_is_kept(space: Configs, costs: list[float], limit: int, step: int) -> None:
     found = list(map(repr, run(make_strategy(space, (), limit), costs, step)))
@@ -63,7 +62,7 @@ def test_a_limit_is_kept(space: Configs, costs: list[float], limit: int, step: i
 GRID = [
     {"X": x, "Y": y, "T": t, "V": v, "L": layout}
     for x, y, t, v, layout in itertools.product(
-        (16, 32, 48, 64, 96, 128), (1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 4), ("row", "col", "swizzled")
+        (16, 32, 48, 64, 128), (1, 2, 4, 8, 16), (1, 2, 3), (1, 2, 4), ("row", "col", "swizzled")
     )
 ]
 
@@ -88,29 +87,24 @@ def best_after(strategy: Strategy, count: int, step: int) -> float:
     return best
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [1, 8])
-def test_it_finds_what_random_search_does_not(step: int) -> None:
+def test_it_finds_what_random_search_does_not() -> None:
     best = min(map(cost, GRID))
-    ours = [best_after(make_strategy(GRID, (), 80, seed=seed), 80, step) for seed in range(5)]
-    shuffled = [random.Random(seed).sample(GRID, 80) for seed in range(5)]
-    theirs = [min(map(cost, tried)) for tried in shuffled]
+    ours = [best_after(make_strategy(GRID, (), 64, seed=seed), 64, 8) for seed in range(3)]
+    theirs = [min(map(cost, random.Random(seed).sample(GRID, 64))) for seed in range(3)]
     assert statistics.median(ours) < 1.03 * best
     assert statistics.median(ours) < statistics.median(theirs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_what_fails_is_put_off(seed: int) -> None:
+def test_what_fails_is_put_off() -> None:
     def fails(config: dict[str, object]) -> bool:
         return config["L"] != "swizzled" or math.isinf(cost(config))
 
-    strategy = make_strategy(GRID, (), 70, seed=seed)
+    strategy = make_strategy(GRID, (), 50, seed=1)
     failed: list[bool] = []
     while asked := strategy.ask(1):
         failed.append(fails(asked[0]))
         strategy.tell(asked[0], math.inf if failed[-1] else cost(asked[0]))
-    assert statistics.fmean(map(fails, GRID)) > 0.68
+    assert statistics.fmean(map(fails, GRID)) > 0.66
     assert statistics.fmean(failed[16:]) < 0.34
 
 

@@ -88,7 +88,7 @@ times = st.dictionaries(st.sampled_from("abcde"), st.floats(1, 100), min_size=1)
 tables = st.dictionaries(st.integers(1, 5000).map(lambda m: f"M={m}"), times, min_size=1, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(tables, st.floats(0.0, 0.3), st.floats(1e-3, 1e3))
 def test_equal_weights_are_as_none(costs: Costs, limit: float, weight: float) -> None:
     assert choose_variants(costs, limit=limit, weights=dict.fromkeys(costs, weight)) == choose_variants(
@@ -96,7 +96,7 @@ def test_equal_weights_are_as_none(costs: Costs, limit: float, weight: float) ->
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(tables, st.sampled_from([0.0, 0.01, 0.2]))
 def test_kept_variants_serve_every_problem_within_the_limit(costs: Costs, limit: float) -> None:
     kept = frozenset(choose_variants(costs, limit=limit))
@@ -104,7 +104,7 @@ def test_kept_variants_serve_every_problem_within_the_limit(costs: Costs, limit:
     assert sum(regrets) / len(regrets) <= math.log1p(limit) + 1e-9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(tables, st.integers())
 def test_selection_does_not_depend_on_the_order_of_its_input(costs: Costs, seed: int) -> None:
     facts = {p: {"M": int(p[2:])} for p in costs}
@@ -114,7 +114,7 @@ def test_selection_does_not_depend_on_the_order_of_its_input(costs: Costs, seed:
     assert select(costs, facts, always) == select(shuffled, facts, always)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(tables)
 def test_a_learned_tree_ends_for_every_call_in_a_full_ranking(costs: Costs) -> None:
     facts = {p: {"M": int(p[2:])} for p in costs}

@@ -64,9 +64,9 @@ def decided(survey: Survey, rows: Costs | None = None, **options: object) -> Sel
 
 
 def test_other_shapes_get_what_is_faster_there() -> None:
-    found = decided(survey_of(drawn(400, 1)))
+    found = decided(survey_of(drawn(150, 1)))
     quiet, lost, most = random.Random(0), list[float](), list[float]()
-    for p in drawn(300, 2):
+    for p in drawn(100, 2):
         picked = ranked(found, p.id, GEMM.facts(p), always)[0]
         times = {c: time_of(c, p.dims, quiet) for c in ("small", "large")}
         lost.append(times[picked] / min(times.values()) - 1)
@@ -84,19 +84,19 @@ def test_a_tuned_problem_gets_what_was_measured_whatever_is_expected() -> None:
 
 
 def test_a_fifth_is_held_out_and_judged() -> None:
-    problems = drawn(300, 1)
+    problems = drawn(150, 1)
     survey = survey_of(problems)
     judged = decided(survey).judged
     assert judged is not None
     assert set(judged.regret) == {p.id for p in problems if is_held_out(p.id)}
-    assert 30 < len(judged.regret) < 90
+    assert 15 < len(judged.regret) < 45
     assert judged.learned_from + len(judged.regret) == len(survey.costs)
     assert 0 <= judged.mean <= judged.worst[0]
     assert 0 <= judged.percentile(0.5) <= judged.percentile(0.95) <= judged.worst[0]
 
 
 def test_nothing_is_learned_from_what_is_held_out() -> None:
-    survey = survey_of(drawn(200, 1))
+    survey = survey_of(drawn(100, 1))
     other = {p: {c: 1000 * t for c, t in row.items()} if is_held_out(p) else row for p, row in survey.costs.items()}
     one, two = decided(survey), decided(dataclasses.replace(survey, costs=other))
     assert [dataclasses.replace(e, model=None) for e in one.expected] == [
@@ -108,7 +108,7 @@ def test_nothing_is_learned_from_what_is_held_out() -> None:
 
 
 def test_the_vendor_serves_where_others_are_not_expected_to_be_faster_by_their_error() -> None:
-    found = decided(survey_of(drawn(300, 1), ("small", "large", "vendor")), limits=ChoiceLimits(regret=0.0, worst=0.0))
+    found = decided(survey_of(drawn(150, 1), ("small", "large", "vendor")), limits=ChoiceLimits(regret=0.0, worst=0.0))
     assert found.kept[0] == "vendor"  # in any case, though another one is always faster
     cautions = {e.candidate: e.caution for e in found.expected}
     assert cautions["vendor"] == 0

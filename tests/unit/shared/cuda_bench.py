@@ -1,9 +1,9 @@
-"""A bench of the CUDA family on the host's tensors, with real workers, for the tests of it and of its races."""
+"""A bench of the CUDA family on the host's tensors, with real workers, for the tests of it."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,26 +56,20 @@ H200 = device_of(
 CONTRACT = ROOT / "tests" / "faults" / "candidates"
 
 
-def objects_in(folder: Path) -> Callable[[str], Path]:
-    """Gives the shared object of a candidate by name, compiled into a folder when it is first asked for."""
-
-    def get(name: str) -> Path:
-        path = folder / f"{name}.so"
+@contextmanager
+def make_bed(root: Path) -> Iterator[Bed]:
+    def objects(name: str) -> Path:
+        path = root / f"{name}.so"
         if not path.exists():
             command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", path, CONTRACT / f"{name}.cpp"]
             subprocess.run(command, check=True, timeout=60)
         return path
 
-    return get
-
-
-@contextmanager
-def make_bed(root: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
     folder = root / "templates" / "axpb"
     folder.mkdir(parents=True)
     (folder / "operator.py").write_text(OPERATOR)
     policy = policy_for("cuda", Policy(race_ns=20_000_000, screen_ns=1_000_000))
-    policy = msgspec.structs.replace(policy, deadlines=Deadlines(handshake=120, load=20, check=3, verify=3, bench=20))
+    policy = msgspec.structs.replace(policy, deadlines=Deadlines(handshake=120))
     device = device_of(
         name="Host", uuid="host", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
     )

@@ -18,7 +18,7 @@ from aot_tune.spec import Problem
 
 OPERATOR = '''
 """The operator of these tests: y = 2 * x + 1, with weights that are cold."""
-from aot_tune.spec import Attribute, Baseline, Kernel, Operator, Tensor, dims, problem
+from aot_tune.spec import IntegerSums, Kernel, Operator, Tensor, dims, problem
 
 R, D = dims("R D")
 
@@ -26,10 +26,6 @@ R, D = dims("R D")
 def reference(xp, call):
     y = 2 * call.x + 1 + call.w
     return {"y": y if call.bias is None else y + call.bias}
-
-
-def torch_axpb(torch, call):
-    return lambda: torch.add(call.x, call.w, out=call.y)
 
 
 operator = Operator(
@@ -43,9 +39,9 @@ operator = Operator(
         Tensor("y", (R, D), "T", output=True),
     ),
     reference=reference,
+    exact=IntegerSums(1, thinned="x"),
     flops=3 * R * D,
     workload=(problem(R=16, D=256),),
-    baselines=(Baseline("torch", "torch", torch_axpb), Baseline("absent", "no_such_module_anywhere", torch_axpb)),
     kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
 )
 '''
@@ -101,11 +97,25 @@ PAST_END = "at(y, rows - 1, columns) = make(0);"
 MUTATES = "at(x, 0, 0) = make(5);"
 WRONG = "if (rows > 1) at(y, rows - 1, columns - 1) = make(1000);"
 NAN = "at(y, 0, 0) = make(0.0f / 0.0f * 0);"
-LATER = "if (calls > 8) at(y, 0, 0) = make(77);"
 REFUSES = "return 9;"
 FAULTS = "return 700;"
 UNSTEADY = "at(y, 0, 0) = make(load(at(y, 0, 0)) * (1 + 1e-7f * (calls % 2)));"
+ROUNDED = "at(y, 3, 5) = make(load(at(y, 3, 5)) * (1 + 1.0f / (BITS == 32 ? 1 << 22 : 128)));"
+HIDES_NAN = """for (int64_t i = 0; i < rows; ++i) for (int64_t j = 0; j < columns; ++j)
+        { const float v = load(at(y, i, j)); if (v != v) at(y, i, j) = 0; }"""
 PAST_WORKSPACE = "static_cast<char*>(workspace)[WORKSPACE] = 0;"
+
+WRONG_ONES: tuple[tuple[str, int, str, dict[str, Any], str], ...] = (
+    (PAST_END, 32, "0", {}, "oob: guard zone of 'y': 4 bytes written 0 bytes past its end"),
+    (MUTATES, 32, "0", {}, "input 'x' was changed, first at byte"),
+    (WRONG, 32, "0", {}, "y[12, 36]: got 1000.0, want"),
+    (NAN, 32, "0", {}, "y[0, 0]: got nan, want"),
+    (PAST_WORKSPACE, 32, "1000", {}, "oob: guard zone of 'workspace': 1 bytes written 0 bytes past its end"),
+    (HIDES_NAN, 32, "0", {"special": "x"}, "NaN and infinities in 'x'"),
+    (ROUNDED, 32, "0", {"integers": True}, "small integers)"),
+    (ROUNDED, 16, "0", {"integers": True}, "small integers)"),
+)
+"""Bodies, bits of an element, bytes of workspace, what is special of the problem, and what must be said."""
 
 
 class Engine(HostEngine):

@@ -157,80 +157,57 @@ def test_no_nvml_is_said_once_and_nothing_is_watched(library: str, change: Chang
     assert monitor.spoiled(None) == ""
 
 
-def test_the_bench_waits_for_a_busy_gpu_and_goes_on_when_it_is_idle(gpu: Gpu, change: Change) -> None:
+def test_the_bench_waits_for_a_busy_gpu_and_measures_one_that_stays_busy_with_a_note(gpu: Gpu, change: Change) -> None:
     change(percent=80, processes=2)
     sleep = Sleeper(change, after=2.0, percent=0)
     monitor, lines = watch(gpu, sleep)
     monitor.begin()
     assert sleep.total == 2.0
     assert lines == ["NVIDIA H200 is busy, 2 other processes use it: waiting"]
-
-
-def test_a_gpu_that_stays_busy_is_measured_with_a_note(gpu: Gpu, change: Change) -> None:
     change(percent=80, processes=2)
     sleep = Sleeper()
     monitor, lines = watch(gpu, sleep)
     monitor.begin()
     assert sleep.total == 10.0
     assert lines[-1].startswith("noisy: NVIDIA H200 is still busy after 10 s, with 2 other processes")
-    state = monitor.read([1000, 5])
-    assert state is not None
-    assert state.others == 1
-    state = watch(gpu, sleep)[0].read([7])  # numbered otherwise: counted
-    assert state is not None
-    assert state.others == 1
-    state = watch(gpu, sleep)[0].read([7, 8, 9])
-    assert state is not None
-    assert state.others == 0
+    for own, others in (([1000, 5], 1), ([7], 1), ([7, 8, 9], 0)):  # numbered otherwise: counted
+        state = watch(gpu, sleep)[0].read(own)
+        assert state is not None
+        assert state.others == others
 
 
-@pytest.mark.parametrize(("mode", "name"), [(1, "exclusive"), (2, "prohibited"), (3, "exclusive")])
-def test_a_gpu_that_serves_no_second_process_is_refused_with_the_remedy(
-    gpu: Gpu, change: Change, mode: int, name: str
-) -> None:
-    change(mode=mode)
-    monitor, _ = watch(gpu, Sleeper())
-    with pytest.raises(WorkerError, match=f"is in compute mode {name}") as caught:
-        monitor.begin()
-    assert "nvidia-smi -i GPU-0 -c DEFAULT" in caught.value.fix
+def test_a_gpu_that_serves_no_second_process_is_refused_with_the_remedy(gpu: Gpu, change: Change) -> None:
+    for mode, name in ((1, "exclusive"), (2, "prohibited"), (3, "exclusive")):
+        change(mode=mode)
+        with pytest.raises(WorkerError, match=f"is in compute mode {name}") as caught:
+            watch(gpu, Sleeper())[0].begin()
+        assert "nvidia-smi -i GPU-0 -c DEFAULT" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("values", "why"),
-    [
-        ({"reasons": 0x40, "celsius": 92}, "thermal slowdown at 92 C"),
-        ({"reasons": 0x20}, "software thermal slowdown"),
-        ({"reasons": 0x8}, "hardware slowdown"),
-        ({"reasons": 0x80}, "power brake"),
-        ({"sm": 1188}, "a clock of 1188 MHz instead of 1980"),
-        ({"sm": 1600}, ""),
-        ({"sm": 1188, "reasons": 0x4}, ""),
-        ({"sm": 345, "reasons": 0x1}, ""),
-        ({"sm": 1188, "reasons": 0x2}, ""),
-    ],
+USUAL = GpuTiming()
+SPOILED: tuple[tuple[dict[str, int], str, GpuTiming], ...] = (
+    ({"reasons": 0x40, "celsius": 92}, "thermal slowdown at 92 C", USUAL),
+    ({"reasons": 0x20}, "software thermal slowdown", USUAL),
+    ({"reasons": 0x8}, "hardware slowdown", USUAL),
+    ({"reasons": 0x80}, "power brake", USUAL),
+    ({"sm": 1188}, "a clock of 1188 MHz instead of 1980", USUAL),
+    ({"sm": 1600}, "", USUAL),
+    ({"sm": 1188, "reasons": 0x4}, "", USUAL),
+    ({"sm": 345, "reasons": 0x1}, "", USUAL),
+    ({"sm": 1188, "reasons": 0x2}, "", USUAL),
+    ({"reasons": 0x40}, "", GpuTiming(dropped=0x8)),
+    ({"reasons": 0x100}, "clock event reasons 0x100", GpuTiming(dropped=0x100)),
+    ({"sm": 1188}, "", GpuTiming(least_clock=0.5)),
+    ({"sm": 1188, "reasons": 0x4}, "a clock of", GpuTiming(kept=0)),
 )
-def test_samples_of_a_slowed_gpu_are_spoiled_and_those_under_a_power_cap_are_not(
-    gpu: Gpu, change: Change, values: dict[str, int], why: str
-) -> None:
-    monitor, _ = watch(gpu, Sleeper())
-    change(**values)
-    found = monitor.spoiled(monitor.read([]))
-    assert found.startswith(why)
-    assert bool(found) == bool(why)
 
 
-@pytest.mark.parametrize(
-    ("rules", "values", "spoiled"),
-    [
-        (GpuTiming(dropped=0x8), {"reasons": 0x40}, False),
-        (GpuTiming(dropped=0x100), {"reasons": 0x100}, True),
-        (GpuTiming(least_clock=0.5), {"sm": 1188}, False),
-        (GpuTiming(kept=0), {"sm": 1188, "reasons": 0x4}, True),
-    ],
-)
-def test_the_policy_says_what_spoils_samples(
-    gpu: Gpu, change: Change, rules: GpuTiming, values: dict[str, int], spoiled: bool
+def test_samples_of_a_slowed_gpu_are_spoiled_as_the_policy_says_and_those_under_a_power_cap_are_not(
+    gpu: Gpu, change: Change
 ) -> None:
-    monitor = GpuMonitor(H200, lambda _line: None, gpu, rules, Sleeper())
-    change(**values)
-    assert bool(monitor.spoiled(monitor.read([]))) == spoiled
+    for values, why, rules in SPOILED:
+        change(**values)
+        monitor = GpuMonitor(H200, lambda _line: None, gpu, rules, Sleeper())
+        found = monitor.spoiled(monitor.read([]))
+        assert found.startswith(why), values
+        assert bool(found) == bool(why), values

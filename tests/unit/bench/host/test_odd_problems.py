@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+import functools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_tune.bench.host.odd_problems import checks_for, derived_checks, oddest_checks
@@ -29,8 +29,15 @@ from aot_tune.spec import (
 from aot_tune.spec.check_problem import check_problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator, operator_folders
 
-FOLDERS = operator_folders([bundled_templates()])
-GEMM = load_operator(bundled_templates() / "gemm")
+
+@functools.cache
+def bundled(name: str) -> Operator:
+    return load_operator(bundled_templates() / name)
+
+
+@pytest.fixture(scope="module")
+def gemm() -> Operator:
+    return bundled("gemm")
 
 
 def assert_legal(operator: Operator, requires: tuple[Expr, ...] = ()) -> None:
@@ -50,21 +57,20 @@ def assert_legal(operator: Operator, requires: tuple[Expr, ...] = ()) -> None:
                 assert storage_extent(shape, strides)[0] >= 1
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
-def test_checks_of_every_bundled_operator_and_kernel_are_legal(folder: Path) -> None:
-    operator = load_operator(folder)
-    assert_legal(operator)
-    for kernel in operator.kernels:
+def kernels(operator: Operator) -> list[Kernel]:
+    """The generic one, and that which requires the most."""
+    return [operator.kernels[0], max(operator.kernels, key=lambda k: len(k.requires))]
+
+
+@pytest.mark.parametrize("name", [f.name for f in operator_folders([bundled_templates()])])
+def test_checks_of_bundled_operators_are_legal_and_vary_all_that_a_call_may_vary(name: str) -> None:
+    operator = bundled(name)
+    for kernel in kernels(operator):
         assert_legal(operator, kernel.requires)
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
-def test_checks_vary_all_that_a_call_may_vary(folder: Path) -> None:
-    operator = load_operator(folder)
     problems = [c.problem for c in derived_checks(operator)]
     facts = [operator.facts(p) for p in problems]
-    for name in operator.dims:
-        extents = {p.dims[name] for p in problems}
+    for extent in operator.dims:
+        extents = {p.dims[extent] for p in problems}
         assert 1 in extents
         assert max(extents) >= 259
         assert any(e % 2 for e in extents if e > 64)
@@ -84,53 +90,33 @@ def test_checks_vary_all_that_a_call_may_vary(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("on_host", [True, False])
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
-def test_the_oddest_checks_are_among_them(folder: Path, on_host: bool) -> None:
-    operator = load_operator(folder)
-    for kernel in operator.kernels:
-        every = checks_for(operator, kernel.requires, Policy(), on_host=on_host)
+def test_the_oddest_checks_are_among_them(gemm: Operator, on_host: bool) -> None:
+    for kernel in kernels(gemm):
+        every = checks_for(gemm, kernel.requires, Policy(), on_host=on_host)
         found = oddest_checks(every)
         assert 1 <= len(found) <= 2
         assert all(c in every and not c.special and not c.integers for c in found)
         if kernel.generic:
             assert found[0].problem.strides
-            assert bool(found[-1].problem.attributes) == bool(operator.attributes)
+            assert found[-1].problem.attributes
         if kernel.generic and on_host:  # where the list is thinned, such a check may be left out
             assert any(strides[-1] > 1 for strides in found[0].problem.strides.values())
     assert oddest_checks([]) == []
 
 
-def test_a_pinned_dim_has_its_value_in_every_check() -> None:
-    checks = derived_checks(GEMM, (dim("N") == 768, dim("K") == 64))
-    assert {(c.problem.dims["N"], c.problem.dims["K"]) for c in checks} == {(768, 64)}
-    assert len({c.problem.dims["M"] for c in checks}) > 3
-
-
-def test_multiples_are_met_by_rounding() -> None:
-    checks = derived_checks(GEMM, (dim("N") % 16 == 0, dim("K") % 4 == 0))
-    assert len(checks) > 5
-    assert any(c.problem.dims["N"] % 32 for c in checks)
-    assert any(c.problem.dims["M"] % 2 for c in checks)
-
-
-def test_a_problem_that_is_too_large_is_left_out_but_never_all() -> None:
-    huge = derived_checks(GEMM, (dim("N") == 8192, dim("K") == 8192))
+def test_what_is_required_of_dims_and_dtypes_holds_in_every_check(gemm: Operator) -> None:
+    pinned = derived_checks(gemm, (dim("N") == 768, dim("K") == 64))
+    assert {(c.problem.dims["N"], c.problem.dims["K"]) for c in pinned} == {(768, 64)}
+    assert len({c.problem.dims["M"] for c in pinned}) > 3
+    rounded = derived_checks(gemm, (dim("N") % 16 == 0, dim("K") % 4 == 0))
+    assert len(rounded) > 5
+    assert any(c.problem.dims["N"] % 32 for c in rounded)
+    assert any(c.problem.dims["M"] % 2 for c in rounded)
+    huge = derived_checks(gemm, (dim("N") == 8192, dim("K") == 8192))  # too large is left out, but never all
     assert [c.problem.dims["M"] for c in huge] == [3]
-
-
-@given(st.sampled_from(GEMM.dims), st.integers(1, 300), st.sampled_from([2, 3, 8, 48]))
-def test_whatever_is_required_holds(name: str, least: int, multiple: int) -> None:
-    requires = (dim(name) >= least, dim(name) % multiple == 0)
-    checks = derived_checks(GEMM, requires)
-    assert checks
-    for check in checks:
-        assert all_of(requires, GEMM.facts(check.problem))
-
-
-def test_dtypes_are_those_that_a_kernel_is_for_and_the_least_alignment_is_theirs() -> None:
-    choices = GEMM.dtypes["T"]
+    choices = gemm.dtypes["T"]
     for index, name in enumerate(choices):
-        checks = derived_checks(GEMM, (dtype_index("T") == index,))
+        checks = derived_checks(gemm, (dtype_index("T") == index,))
         assert len(checks) > 20
         assert {c.problem.dtypes.get("T", choices[0]) for c in checks} == {name}
         assert all(c.problem.dtypes == {} for c in checks) == (index == 0)
@@ -138,13 +124,22 @@ def test_dtypes_are_those_that_a_kernel_is_for_and_the_least_alignment_is_theirs
         assert least == (4 if name == "f32" else 2)
 
 
+@settings(max_examples=12)
+@given(st.sampled_from("MNK"), st.integers(1, 300), st.sampled_from([2, 3, 8, 48]))
+def test_whatever_is_required_holds(name: str, least: int, multiple: int) -> None:
+    requires = (dim(name) >= least, dim(name) % multiple == 0)
+    checks = derived_checks(bundled("gemm"), requires)
+    assert checks
+    for check in checks:
+        assert all_of(requires, bundled("gemm").facts(check.problem))
+
+
 @pytest.mark.parametrize(("first", "least"), [(0, 5), (1, 1)])
 def test_a_row_that_is_padded_to_a_power_of_two_may_have_to_be_a_multiple_too(first: int, least: int) -> None:
     """As in code of Triton functions that assumes what the JIT does: else nothing odd would be verified of it."""
-    softmax = load_operator(bundled_templates() / "softmax")
     width = dim("D")
     pair = (width % 16 == 0, next_power_of_2(width) == 1024)
-    checks = derived_checks(softmax, (pair[first], pair[1 - first]))
+    checks = derived_checks(bundled("softmax"), (pair[first], pair[1 - first]))
     widths = {c.problem.dims["D"] for c in checks}
     assert len(widths) >= least
     assert 1024 in widths
@@ -155,7 +150,7 @@ def test_a_row_that_is_padded_to_a_power_of_two_may_have_to_be_a_multiple_too(fi
 
 def test_a_kernel_for_rows_that_are_longer_than_a_block_is_checked_on_several() -> None:
     """As code of a Triton function whose loop is none for the others."""
-    softmax, width = dataclasses.replace(load_operator(bundled_templates() / "softmax"), checks=()), dim("D")
+    softmax, width = dataclasses.replace(bundled("softmax"), checks=()), dim("D")
     checks = derived_checks(softmax, (width % 16 == 0, where(width <= 4096, 4096, 0) == 0))
     widths = {c.problem.dims["D"] for c in checks}
     assert len(widths) >= 3
@@ -166,18 +161,18 @@ def test_a_kernel_for_rows_that_are_longer_than_a_block_is_checked_on_several() 
     assert min(plain) > 4096
 
 
-def test_rows_are_padded_where_a_kernel_copies_several_elements_at_once() -> None:
+def test_rows_are_padded_where_a_kernel_copies_several_elements_at_once(gemm: Operator) -> None:
     """Most problems have odd extents: only their pitch can be what such a kernel needs."""
     aligned = (stride("a", 0) % 8 == 0, stride("b", 1) % 8 == 0)
     requires = (stride("a", 1) == 1, stride("b", 0) == 1, *aligned)
-    checks = derived_checks(GEMM, requires)
-    assert_legal(GEMM, requires)
+    checks = derived_checks(gemm, requires)
+    assert_legal(gemm, requires)
     problems = [c.problem for c in checks]
     assert len(problems) > 30
     assert any(c.special for c in checks)
     assert sum(p.dims["K"] % 8 != 0 for p in problems) > 30
     assert {len(p.present) for p in problems} == {0, 1, 2}
-    assert {p.attributes.get("activation", "none") for p in problems} == set(GEMM.attributes[0].choices)
+    assert {p.attributes.get("activation", "none") for p in problems} == set(gemm.attributes[0].choices)
     assert {5, 131, 1031} <= {p.dims["N"] for p in problems}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
 import typing
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol import messages
@@ -28,7 +29,8 @@ def measurement(**fields: typing.Any) -> Measurement:
     return Measurement(**{**base, **fields})
 
 
-@given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=8), st.randoms())
+@settings(max_examples=20)
+@given(st.dictionaries(st.text("abcde", max_size=3), st.integers(), max_size=8), st.randoms())
 def test_a_digest_does_not_depend_on_the_order_of_keys(data: dict[str, int], random: typing.Any) -> None:
     items = list(data.items())
     random.shuffle(items)
@@ -83,37 +85,43 @@ SAMPLES: dict[type, object] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [*typing.get_args(messages.Request), *typing.get_args(messages.Reply)])
-def test_every_message_survives_its_encoding(kind: type) -> None:
-    hints = typing.get_type_hints(kind)
+def filled(kind: type) -> typing.Any:
+    """A message with values in all of its fields."""
+    hints, own = typing.get_type_hints(kind), {"check": Check(problem=problem(M=1), special="x"), "status": "oom"}
     fields = {}
     for field in msgspec.structs.fields(kind):
-        hint = hints[field.name]
-        if hint in SAMPLES:
-            fields[field.name] = SAMPLES[hint]
-        elif field.name == "check":
-            fields["check"] = Check(problem=problem(M=1), special="x")
-        elif field.name == "status":
-            fields["status"] = "oom"
+        if field.name in own or hints[field.name] in SAMPLES:
+            fields[field.name] = own.get(field.name) or SAMPLES[hints[field.name]]
         elif field.name == "device":
             fields["device"] = {"a": 1, "b": "c"}
         else:
             assert field.name in ("best_ns", "bitwise"), field.name
-    message = kind(**fields)
-    decode = messages.decode_request if kind in typing.get_args(messages.Request) else messages.decode_reply
-    assert decode(messages.encode(message)) == message
+    return kind(**fields)
 
 
-@pytest.mark.parametrize("data", [b'{"type":"nothing"}', b'{"type":"ping","a":1}', b"{}", b"1", b'{"type":"load"}'])
-def test_what_is_no_message_is_refused(data: bytes) -> None:
-    with pytest.raises(msgspec.MsgspecError):
-        messages.decode_request(data)
+def test_every_message_survives_its_encoding_and_what_is_none_is_refused() -> None:
+    for union, decode in ((messages.Request, messages.decode_request), (messages.Reply, messages.decode_reply)):
+        for kind in typing.get_args(union):
+            message = filled(kind)
+            assert decode(messages.encode(message)) == message
+    for data in (b'{"type":"nothing"}', b'{"type":"ping","a":1}', b"{}", b"1", b'{"type":"load"}'):
+        with pytest.raises(msgspec.MsgspecError):
+            messages.decode_request(data)
 
 
+def test_which_requests_end_a_candidates_turn_depends_on_who_is_unloaded() -> None:
+    whole, screen = messages.Verify(handle="a", keys=("p",)), messages.Screen(handle="a", key="p")
+    turns = [whole, screen, messages.Unload(handle="a")]
+    assert [messages.ends_a_turn(one, unloads=True) for one in turns] == [False, False, True]
+    assert [messages.ends_a_turn(one, unloads=False) for one in turns] == [True, True, True]
+    quick = messages.Verify(handle="a", keys=("p",), quick=True)  # a turn of its own
+    assert messages.ends_a_turn(quick, unloads=True)
+    assert messages.ends_a_turn(quick, unloads=False)
+
+
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=300), max_size=10), st.integers(1, 40))
 def test_frames_arrive_whole_however_they_are_cut(sent: list[bytes], cut: int) -> None:
-    import struct
-
     stream = b"".join(struct.pack("<I", len(s)) + s for s in sent)
     frames, got = Frames(), []
     for start in range(0, len(stream), cut):
@@ -121,12 +129,17 @@ def test_frames_arrive_whole_however_they_are_cut(sent: list[bytes], cut: int) -
     assert got == sent
 
 
-def test_a_frame_through_a_pipe_and_a_closed_pipe() -> None:
+def test_a_frame_through_a_pipe_that_closes_and_a_length_that_cannot_be() -> None:
     end, begin = os.pipe()
     write_frame(begin, b"hello")
     write_frame(begin, b"")
     assert read_frame(end) == b"hello"
     assert read_frame(end) == b""
+    os.write(begin, b"\xff\xff\xff\xff")
+    with pytest.raises(ClosedError, match=str(LIMIT)):
+        read_frame(end)
+    with pytest.raises(ClosedError, match=str(LIMIT)):
+        Frames().feed(b"\xff\xff\xff\xff")
     os.write(begin, b"\x05\0\0\0ab")
     os.close(begin)
     with pytest.raises(ClosedError):
@@ -134,14 +147,3 @@ def test_a_frame_through_a_pipe_and_a_closed_pipe() -> None:
     os.close(end)
     with pytest.raises(ClosedError):
         write_frame(end, b"x")
-
-
-def test_a_length_that_cannot_be_is_refused() -> None:
-    with pytest.raises(ClosedError, match=str(LIMIT)):
-        Frames().feed(b"\xff\xff\xff\xff")
-    end, begin = os.pipe()
-    os.write(begin, b"\xff\xff\xff\xff")
-    with pytest.raises(ClosedError, match=str(LIMIT)):
-        read_frame(end)
-    os.close(begin)
-    os.close(end)

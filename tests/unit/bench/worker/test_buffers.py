@@ -6,19 +6,17 @@ import ctypes
 import itertools
 import json
 import mmap
-import signal
 import subprocess
 import sys
 
 import numpy as np
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
-from aot_tune.bench.worker.inputs import Strided, draw, fill, storage_extent
+from aot_tune.bench.worker.inputs import draw, fill, storage_extent
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -26,6 +24,7 @@ placements = st.sampled_from(PLACEMENTS)
 alignments = st.sampled_from([4, 8, 16, 32, 64])
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 9000), st.integers(0, 200), alignments, placements, st.integers(0, 20))
 def test_the_aligned_address_is_aligned_to_that_and_no_more(
     size: int, first: int, alignment: int, placement: Placement, stagger: int
@@ -45,6 +44,7 @@ def test_the_aligned_address_is_aligned_to_that_and_no_more(
         region.close()
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 5000), placements, st.data())
 def test_a_write_outside_is_found_and_located(size: int, placement: Placement, data: st.DataObject) -> None:
     region = Region(size, placement=placement)
@@ -63,45 +63,7 @@ def test_a_write_outside_is_found_and_located(size: int, placement: Placement, d
         region.close()
 
 
-def test_an_inside_region_has_a_page_of_canaries_on_both_sides() -> None:
-    region = Region(100, stagger=320)
-    assert region._before >= mmap.PAGESIZE
-    assert region._after >= mmap.PAGESIZE
-    region.close()
-
-
-@pytest.mark.parametrize(("placement", "offset"), [("end", 256), ("start", -1), ("inside", 8300), ("inside", -4200)])
-def test_an_access_beyond_stops_the_process(placement: str, offset: int) -> None:
-    code = (
-        "import ctypes\nfrom aot_tune.bench.worker.cpu.buffers import Region\n"
-        f"r = Region(256, placement={placement!r})\nctypes.string_at(r.address, 256)\nprint('ok', flush=True)\n"
-        f"ctypes.string_at(r.address + {offset}, 1)\nprint('read', flush=True)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout == "ok\n"
-    assert done.returncode == -signal.SIGSEGV
-
-
-def test_views_see_the_storage() -> None:
-    region = Region(4 * 12)
-    flat = region.flat("float32")
-    flat[:] = np.arange(12)
-    assert region.view("float32", Strided((3, 2), (4, 1))).tolist() == [[0, 1], [4, 5], [8, 9]]
-    assert region.view("float32", Strided((3,), (-4,))).tolist() == [8, 4, 0]
-    assert region.view("float32", Strided((2, 2), (0, 1))).tolist() == [[0, 1], [0, 1]]
-    region.poison()
-    assert np.isnan(flat).all()
-    region.close()
-    region.close()
-
-
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(-5, 5)), min_size=1, max_size=3))
 def test_the_extent_of_a_strided_tensor(axes: list[tuple[int, int]]) -> None:
     shape, strides = tuple(n for n, _ in axes), tuple(s for _, s in axes)
@@ -111,10 +73,7 @@ def test_the_extent_of_a_strided_tensor(axes: list[tuple[int, int]]) -> None:
     ]
     assert first + min(offsets) == 0
     assert count == max(offsets) - min(offsets) + 1
-
-
-def test_an_empty_tensor_has_no_storage() -> None:
-    assert storage_extent((3, 0), (0, 1)) == (0, 0)
+    assert storage_extent((*shape, 0), (*strides, 1)) == (0, 0)
 
 
 def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
@@ -122,8 +81,8 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
         "import sys, json, hashlib\nfrom aot_tune.bench.protocol.measurement_records import Check\n"
         "from aot_tune.bench.worker.inputs import draw\n"
         "from aot_tune.spec.load_operators import bundled_templates, load_operator\nfrom aot_tune.spec import problem\n"
-        "op = load_operator(bundled_templates() / 'gemm')\n"
-        "check = Check(problem=problem(M=3, N=5, K=7, present=['bias']))\n"
+        "op = load_operator(bundled_templates() / 'layer_norm')\n"
+        "check = Check(problem=problem(R=3, D=5, present=['weight', 'bias']))\n"
         "digest = lambda t: hashlib.sha256(draw(op, check, t, 35, 7).tobytes()).hexdigest()\n"
         "told = {t.name: digest(t) for t in op.inputs}\n"
     )

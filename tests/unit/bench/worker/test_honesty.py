@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_tune.bench.worker.honesty import does_less
@@ -17,21 +18,14 @@ def played(repeated: float, fresh: float, disturbances: Callable[[], float]) -> 
     return lambda is_fresh: (fresh if is_fresh else repeated) + disturbances()
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 10), st.randoms(use_true_random=False))
 def test_disturbances_of_most_calls_do_not_make_an_honest_one_suspicious(busy: int, random: object) -> None:
     """Half of all calls and more take longer by up to three times; one pair that is not disturbed is enough."""
     left = [*[3 * CALL] * busy, 0.0]
     random.shuffle(left)  # type: ignore[attr-defined]
-    turns = iter(left)
-    current = 0.0
-
-    def disturbance() -> float:
-        nonlocal current
-        current = next(turns, 0.0)
-        return current
-
-    play = played(CALL, 1.1 * CALL, disturbance)
-    assert does_less(play, CALL, LEAST) == ""
+    turns = itertools.chain(left, itertools.repeat(0.0))
+    assert does_less(played(CALL, 1.1 * CALL, lambda: next(turns)), CALL, LEAST) == ""
 
 
 @pytest.mark.parametrize("looks", [1, 3])
@@ -53,29 +47,8 @@ def test_a_core_that_gets_slower_during_a_look_does_not_make_an_honest_call_susp
     assert slow == looks + 1
 
 
-@pytest.mark.parametrize("disturbed", [0.0, 0.2 * CALL])
-def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious(disturbed: float) -> None:
-    number = 0
-
-    def disturbance() -> float:
-        nonlocal number
-        number += 1
-        return disturbed * (number % 3)
-
-    said = does_less(played(CALL, 3 * CALL, disturbance), CALL, LEAST)
+def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious_and_what_no_clock_can_tell_is_not() -> None:
+    disturbances = itertools.cycle((0.0, 0.2 * CALL, 0.4 * CALL))
+    said = does_less(played(CALL, 3 * CALL, lambda: next(disturbances)), CALL, LEAST)
     assert said.startswith("takes 3.0 times as long when its outputs are missing")
-
-
-def test_differences_that_the_clock_cannot_tell_are_none() -> None:
     assert does_less(played(100.0, 390.0, lambda: 0.0), 100.0, LEAST) == ""
-
-
-def test_the_last_play_is_a_fresh_one() -> None:
-    kinds: list[bool] = []
-
-    def play(fresh: bool) -> float:
-        kinds.append(fresh)
-        return CALL
-
-    does_less(play, CALL, LEAST)
-    assert kinds[-1]

@@ -19,8 +19,13 @@ EXPORT int32_t lib_copy(void*, void*, void*) { return 0; }
 EXPORT int32_t lib_copy_workspace(void*, void*, size_t* size) { *size = 64; return 0; }
 EXPORT int32_t lib_copy_explain(void*, void*, void*, char* text, size_t room) {
   std::strncpy(text, "variant: rows\\n", room);
-  return EXPLAINED;
+  return 0;
 }
+EXPORT int32_t lib_mute(void*, void*, void*) { return 0; }
+EXPORT int32_t lib_mute_workspace(void*, void*, size_t* size) { *size = 64; return 0; }
+EXPORT int32_t lib_mute_explain(void*, void*, void*, char*, size_t) { return 7; }
+EXPORT int32_t one_launch(void*, void*, void*) { return 0; }
+EXPORT int32_t one_workspace(void*, void*, size_t*) { return -100; }
 EXPORT const char* lib_last_error() { return "no device"; }
 """
 (N,) = dims("N")
@@ -35,52 +40,22 @@ OPERATOR = Operator(
 )
 
 
-@pytest.fixture(autouse=True)
-def forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What loading sets in the environment is undone."""
-    monkeypatch.setenv("AOT_TUNE_FORCE", "")
+WRONG = (
+    ("lib_copy", "copy:columns", "lib_copy answers with rows, not with columns"),
+    ("lib_mute", "mute:rows", "lib_mute_explain returned 7: no device"),
+    ("one", "", r"one_workspace returned -100 \(it cannot serve this call: .*does not fit"),
+)
 
 
-def arguments() -> Arguments:
-    return Arguments(OPERATOR, {"x": 64, "out": 128}, {"x": (1,), "out": (1,)}, {"x": (1,), "out": (1,)}, {}, {})
-
-
-def library(folder: Path, explained: int) -> Path:
-    (folder / "lib.cpp").write_text(SOURCE.replace("EXPLAINED", str(explained)))
-    path = folder / "lib.so"
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", path, folder / "lib.cpp"], check=True, timeout=60)
-    return path
-
-
-def test_a_library_that_answers_with_the_variant_is_taken(tmp_path: Path) -> None:
-    loaded = load(library(tmp_path, 0), "lib_copy", "copy:rows")
-    assert loaded.workspace_bytes(arguments()) == 64
-
-
-def test_a_library_that_answers_with_another_variant_is_refused(tmp_path: Path) -> None:
-    loaded = load(library(tmp_path, 0), "lib_copy", "copy:columns")
-    with pytest.raises(LaunchError, match="lib_copy answers with rows, not with columns"):
-        loaded.workspace_bytes(arguments())
-
-
-def test_the_code_of_a_library_that_cannot_explain_is_told_with_its_words(tmp_path: Path) -> None:
-    loaded = load(library(tmp_path, 7), "lib_copy", "copy:rows")
-    with pytest.raises(LaunchError, match="lib_copy_explain returned 7: no device"):
-        loaded.workspace_bytes(arguments())
-
-
-def test_a_function_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_what_a_library_answers_is_taken_or_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AOT_TUNE_FORCE", "")  # what loading sets is undone
+    (tmp_path / "lib.cpp").write_text(SOURCE)
+    path = tmp_path / "lib.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", path, tmp_path / "lib.cpp"], check=True, timeout=60)
+    arguments = Arguments(OPERATOR, {"x": 64, "out": 128}, {"x": (1,), "out": (1,)}, {"x": (1,), "out": (1,)}, {}, {})
+    assert load(path, "lib_copy", "copy:rows").workspace_bytes(arguments) == 64
+    for symbol, variant, told in WRONG:
+        with pytest.raises(LaunchError, match=told):
+            load(path, symbol, variant).workspace_bytes(arguments)
     with pytest.raises(LoadError, match=r"lib\.so lacks a function: .*other_workspace"):
-        load(library(tmp_path, 0), "other")
-
-
-def test_what_a_candidate_refuses_is_told_in_words(tmp_path: Path) -> None:
-    (tmp_path / "one.cpp").write_text(
-        "#include <cstddef>\n#include <cstdint>\n"
-        'extern "C" int32_t one_workspace(void*, void*, size_t*) { return -100; }\n'
-        'extern "C" int32_t one_launch(void*, void*, void*) { return 0; }\n'
-    )
-    path = tmp_path / "one.so"
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", path, tmp_path / "one.cpp"], check=True, timeout=60)
-    with pytest.raises(LaunchError, match=r"one_workspace returned -100 \(it cannot serve this call: .*does not fit"):
-        load(path, "one").workspace_bytes(arguments())
+        load(path, "other")

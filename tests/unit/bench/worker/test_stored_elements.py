@@ -1,22 +1,20 @@
-"""Elements of 16 bits in arrays of numpy: conversions, what they are drawn as, and what is compared."""
+"""Elements of 16 bits in arrays of numpy: conversions, and tolerances."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from cpu_kernels import bf16_bits, bf16_values
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cpu.verify import compare
-from aot_tune.bench.worker.reference_results import logical_inputs, read_truth, write_truth
-from aot_tune.bench.worker.stored_elements import array_dtype, limits_of, stored_as, values_of
+from aot_tune.bench.worker.reference_results import read_truth, write_truth
+from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
 from aot_tune.spec import dtype, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
-BF16, F16 = dtype("bf16"), dtype("f16")
+BF16 = dtype("bf16")
 PATTERNS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
 
 
@@ -40,50 +38,12 @@ def test_floats_are_rounded_to_the_nearest_bf16() -> None:
 
 
 @pytest.mark.parametrize("name", ["bf16", "f16"])
-def test_inputs_are_drawn_in_their_dtype(name: str) -> None:
-    softmax, on = load_operator(bundled_templates() / "softmax"), problem(R=3, D=70, dtypes={"T": name})
-    values = logical_inputs(softmax, Check(problem=on, special="x"), 5)["x"]
-    narrow = dtype(name)
-    np.testing.assert_array_equal(values, values_of(narrow, stored_as(narrow, values)))
-    assert np.isnan(values).sum() == 1
-    assert np.isinf(values).sum() == 2
-
-
-@pytest.mark.parametrize("name", ["bf16", "f16"])
-def test_what_rounds_to_the_dtype_passes_and_what_is_further_off_does_not(tmp_path: Path, name: str) -> None:
-    norm, on = (
-        load_operator(bundled_templates() / "rms_norm"),
-        problem(R=7, D=4096, present=["weight"], dtypes={"T": name}),
-    )
-    check, narrow = Check(problem=on), dtype(name)
-    write_truth(norm, check, tmp_path / "truth", 5)
-    truth, values = read_truth(tmp_path / "truth")["out"]
-    out = norm.concrete(on.dtypes).tensor("out")
-
-    def error(got: Any) -> float:
-        fault, worst = compare(out, stored_as(narrow, np.asarray(got)), values, truth.bounds)
-        assert bool(fault) == (worst > 1)
-        return worst
-
-    assert error(values) <= 0.25  # half a step, of the two that four times the yardstick's error are
-    assert error(values * (1 + 8 * limits_of(narrow).eps)) > 1
-    lost = np.array(values)
-    lost[3, 4095] = np.nan
-    assert error(lost) > 1
-    doubled = np.array(values)
-    doubled[6] *= 2
-    assert error(doubled) > 1
-
-
-@pytest.mark.parametrize("name", ["bf16", "f16"])
-@pytest.mark.parametrize("operator", ["softmax", "layer_norm"])
-def test_tolerances_are_those_on_a_gpu(tmp_path: Path, operator: str, name: str) -> None:
+def test_tolerances_are_those_on_a_gpu(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
     from aot_tune.bench.worker.cuda.truth import read_limits, write_limits
 
-    op = load_operator(bundled_templates() / operator)
-    present = [t.name for t in op.tensors if t.name in ("weight", "bias")]
-    check = Check(problem=problem(R=16, D=4096, present=present, dtypes={"T": name}))
+    op = load_operator(bundled_templates() / "layer_norm")
+    check = Check(problem=problem(R=16, D=4096, present=["weight", "bias"], dtypes={"T": name}))
     write_truth(op, check, tmp_path / "here", 5)
     write_limits(op.concrete({"T": name}), check, tmp_path / "there", 5, torch.device("cpu"))
     here, there = read_truth(tmp_path / "here")["out"][0].bounds, read_limits(tmp_path / "there")["out"].bounds

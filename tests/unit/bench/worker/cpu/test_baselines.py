@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,43 +17,36 @@ from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import DTYPES, Baseline, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
-ROWS = {"softmax": "torch.softmax", "rms_norm": "torch.rms_norm", "layer_norm": "torch.layer_norm"}
-ROWS["silu_mul"] = "torch.silu_mul"
+
+def mine(seen: list[Any], compute: Callable[[Any, Any], Any], output: str) -> Baseline:
+    """A baseline of torch's that notes its tensors."""
+
+    def prepare(torch: Any, call: Any) -> Callable[[], object]:
+        out = getattr(call, output)
+        seen.extend((call.x, out))
+        return lambda: out.copy_(compute(torch, call))
+
+    return Baseline("mine", "torch", prepare)
 
 
-@pytest.fixture
-def state_of(tmp_path: Path) -> Callable[..., ProblemState]:
-    def make(operator: str, dtype: str, *baselines: Baseline, present: Sequence[str] = ()) -> ProblemState:
+def test_torch_is_right_in_each_dtype_on_tensors_in_the_problems_memory(tmp_path: Path) -> None:
+    torch, policy = pytest.importorskip("torch"), Policy()
+    for operator, dtype in (("softmax", "bf16"), ("softmax", "f32"), ("rms_norm", "f16"), ("layer_norm", "bf16")):
+        seen: list[Any] = []
         op = load_operator(bundled_templates() / operator)
-        check, policy = Check(problem=problem(R=5, D=768, present=present, dtypes={"T": dtype})), Policy()
-        truth = tmp_path / f"{operator} {dtype}"
-        write_truth(op, check, truth, policy.seed)
-        return ProblemState(replace(op, baselines=baselines or op.baselines), check, truth, policy, 1 << 20)
-
-    return make
-
-
-def test_torch_is_right_in_each_dtype(state_of: Callable[..., ProblemState]) -> None:
-    pytest.importorskip("torch")
-    for operator, baseline in ROWS.items():
-        for dtype in ("f32", "bf16", "f16"):
-            prepared = prepare_baseline(state_of(operator, dtype), baseline)
-            assert (0 < prepared.error <= 1, prepared.note) == (True, ""), (operator, dtype)
-            assert prepared.sample(1, 0) > 0
-
-
-def test_tensors_are_of_the_dtype_and_in_the_problem_s_memory(state_of: Callable[..., ProblemState]) -> None:
-    torch = pytest.importorskip("torch")
-    seen: list[Any] = []
-
-    def prepare(_torch: Any, call: Any) -> Callable[[], object]:
-        seen.extend((call.x, call.out))
-        return lambda: call.out.copy_(torch.softmax(call.x.double(), -1))
-
-    state = state_of("softmax", "bf16", Baseline("mine", "torch", prepare))
-    assert prepare_baseline(state, "mine").error <= 1
-    assert all(t.dtype == torch.bfloat16 for t in seen)
-    assert seen[1].data_ptr() == state.at("inside").regions["out"].address
+        own = mine(seen, lambda torch, call: torch.softmax(call.x.double(), -1), "out")
+        check = Check(problem=problem(R=5, D=768, dtypes={"T": dtype}))
+        write_truth(op, check, tmp_path / f"{operator} {dtype}", policy.seed)
+        state = ProblemState(
+            replace(op, baselines=(*op.baselines, own)), check, tmp_path / f"{operator} {dtype}", policy, 1 << 20
+        )
+        prepared = prepare_baseline(state, f"torch.{operator}")
+        assert (0 < prepared.error <= 1, prepared.note) == (True, ""), (operator, dtype)
+        assert prepared.sample(1, 0) > 0
+        if operator == "softmax":
+            assert prepare_baseline(state, "mine").error <= 1
+            assert all(t.dtype == getattr(torch, DTYPES[dtype].torch) for t in seen)
+            assert seen[1].data_ptr() == state.at("inside").regions["out"].address
 
 
 @pytest.mark.parametrize("dtype", ["f8e5m2", "f8e4m3"])
@@ -63,13 +56,7 @@ def test_floats_of_eight_bits_are_torch_s(tmp_path: Path, dtype: str) -> None:
     check = Check(problem=problem(N=500, dtypes={"T": dtype}))
     write_truth(op, check, tmp_path / "truth", policy.seed)
     seen: list[Any] = []
-
-    def prepare(_torch: Any, call: Any) -> Callable[[], object]:
-        seen.extend((call.x, call.y))
-        return lambda: call.y.copy_((call.x.float() * call.factor).to(call.y.dtype))
-
-    state = ProblemState(
-        replace(op, baselines=(Baseline("mine", "torch", prepare),)), check, tmp_path / "truth", policy, 1 << 20
-    )
+    own = mine(seen, lambda _torch, call: (call.x.float() * call.factor).to(call.y.dtype), "y")
+    state = ProblemState(replace(op, baselines=(own,)), check, tmp_path / "truth", policy, 1 << 20)
     assert prepare_baseline(state, "mine").error <= 1
     assert all(t.dtype == getattr(torch, DTYPES[dtype].torch) for t in seen)

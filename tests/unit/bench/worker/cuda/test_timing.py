@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,11 +20,10 @@ from aot_tune.bench.worker.comparison import compare  # noqa: E402
 from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
-from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of  # noqa: E402
+from aot_tune.bench.worker.cuda.memory import Arena, Want  # noqa: E402
 from aot_tune.bench.worker.cuda.restoring import put_back  # noqa: E402
 from aot_tune.bench.worker.cuda.timing import Sampler, graph_size  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import Limits  # noqa: E402
-from aot_tune.bench.worker.inputs import Strided  # noqa: E402
 from aot_tune.bench.worker.reference_results import EXACT, Bounds  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
 
@@ -97,6 +96,7 @@ def test_short_calls_are_repeated_and_copies_are_called_equally_often() -> None:
     assert device.closed == 1
 
 
+@settings(max_examples=30)
 @given(st.floats(100, 1e9), st.integers(1, 512))
 def test_graphs_hold_a_whole_number_of_rotations(call: float, copies: int) -> None:
     size = graph_size(call, copies, 200_000, GpuTiming())
@@ -121,21 +121,10 @@ def test_what_cannot_be_captured_is_timed_on_the_stream_and_noted() -> None:
     assert sampler.sample() == 5000.0
 
 
-def test_a_cold_device_is_heated_up_once() -> None:
-    device = Device([5000.0])
-    device.last_busy = -math.inf
-    sampler = Sampler(device, device.calls(), POLICY, device.clock)
-    sampler.sample()
-    plays = device.plays
-    assert plays > 100
-    sampler.sample()
-    assert device.plays < plays + 10
-
-
 alignments = st.sampled_from([0, 1, 2, 4, 16, 64, 1024])
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 50), alignments), min_size=1, max_size=5), st.data())
 def test_pieces_are_aligned_as_asked_and_a_write_outside_is_found(rows: Any, data: st.DataObject) -> None:
     wants = [Want(f"t{i}", size, origin * max(a, 1), a) for i, (size, origin, a) in enumerate(rows)]
@@ -175,35 +164,7 @@ def test_large_pieces_lie_where_torch_would_put_them_and_have_both_their_guards(
     assert len(arena._all) < 10 * 4096  # a gap of a segment is not looked at byte by byte
 
 
-@given(
-    st.lists(st.integers(0, 5), min_size=1, max_size=3),
-    st.lists(st.integers(-7, 7), min_size=3, max_size=3),
-)
-def test_strided_tensors_read_as_numpy_reads_them(shape: list[int], strides: list[int]) -> None:
-    import numpy as np
-
-    place = Strided(tuple(shape), tuple(strides[: len(shape)]))
-    flat = np.arange(place.extent(), dtype=np.float32)
-    storage = torch.from_numpy(flat.copy()).view(torch.uint8) if flat.size else torch.empty(0, dtype=torch.uint8)
-    wanted = np.lib.stride_tricks.as_strided(flat[place.first() :], place.shape, [4 * s for s in place.strides])
-    assert tensor_of(place, storage, torch.float32).tolist() == (
-        wanted.tolist() if 0 not in shape else np.empty(shape).tolist()
-    )
-
-
 BOUNDS = Bounds(absolute=0.1, relative=0.01)
-
-
-def test_the_worst_element_is_told() -> None:
-    want = torch.tensor([[0.0, 100.0], [50.0, -3.0]], dtype=torch.float64)
-    got = torch.tensor([[0.05, 100.5], [50.0, -3.0]], dtype=torch.float32)
-    fault, error = compare(torch, "y", got, want, BOUNDS, 3e38)
-    assert fault == ""
-    assert error == pytest.approx(0.5, rel=0.1)
-    got[1, 1], got[0, 0] = -4.0, 0.2
-    fault, error = compare(torch, "y", got, want, BOUNDS, 3e38)
-    assert fault == "y[1, 1]: got -4.0, want -3.0, tolerance 0.13; 2 of 4 elements are wrong"
-    assert error == pytest.approx(1 / 0.13)
 
 
 def test_of_the_bytes_that_are_true_only_one_is_right() -> None:
@@ -217,36 +178,22 @@ def test_of_the_bytes_that_are_true_only_one_is_right() -> None:
         assert (expected.judge(got)[0] == "") == right
 
 
-def test_integers_of_64_bits_are_compared_to_the_last_one() -> None:
-    exact = torch.tensor([5, (1 << 60) + 1])
-    expected = Expected(Tensor("y", (2,), "i64", output=True), exact, Limits(bounds=EXACT))
-    assert float(expected.worst(exact.clone())) == 0
-    off = exact - torch.tensor([0, 1])
-    assert float(expected.worst(off)) > 1
-    fault, _ = expected.judge(off)
-    assert fault == f"y[1]: got {1 << 60}, want {(1 << 60) + 1}, tolerance 0; 1 of 2 elements are wrong"
-
-
 INF, NAN = math.inf, math.nan
 
 
-@pytest.mark.parametrize(
-    ("got", "want", "right"),
-    [
-        (NAN, NAN, True),
-        (INF, INF, True),
-        (-INF, INF, False),
-        (NAN, 1.0, False),
-        (1.0, NAN, False),
-        (INF, 1.0, False),
-        (INF, 1e39, True),
-        (-INF, 1e39, False),
-        (INF, NAN, False),
-    ],
-)
-def test_nan_and_infinities_must_be_where_the_truth_has_them(got: float, want: float, right: bool) -> None:
-    fault, _ = compare(torch, "y", torch.tensor([got]), torch.tensor([want], dtype=torch.float64), BOUNDS, 3.4e38)
-    assert (fault == "") == right
+RIGHT = ((NAN, NAN), (INF, INF), (INF, 1e39))
+WRONG = ((-INF, INF), (NAN, 1.0), (1.0, NAN), (INF, 1.0), (-INF, 1e39), (INF, NAN), (1e30, INF), (NAN, INF))
+
+
+def test_nan_and_infinities_must_be_where_the_truth_has_them() -> None:
+    """An overflow counts as infinity."""
+    for got, want in (*RIGHT, *WRONG):
+        of_torch = torch.tensor([got]), torch.tensor([want], dtype=torch.float64)
+        of_numpy = np.array([got], np.float32), np.array([want])
+        for xp, pair in ((torch, of_torch), (np, of_numpy)):
+            with np.errstate(all="ignore"):
+                fault, _ = compare(xp, "y", *pair, BOUNDS, 3.4e38)
+            assert (fault == "") == ((got, want) in RIGHT), (got, want)
 
 
 def test_calls_that_are_undone_have_a_copy_each_and_are_undone_outside_of_their_times() -> None:
@@ -269,8 +216,8 @@ def test_calls_that_are_undone_have_a_copy_each_and_are_undone_outside_of_their_
 
 def test_what_a_call_changed_is_put_back() -> None:
     """Of blocks that it did not change nothing is written: what is there stays there."""
-    for offset, few in itertools.product((0, 8, 3), (True, False)):
-        for size in (0, 100, 4096 * 40, 4096 * 40 + 77, 4096 * 5_000 + 5):
+    for offset, few in ((0, True), (8, False), (3, True)):
+        for size in (0, 100, 4096 * 40, 4096 * 40 + 77, 4096 * 700 + 5):
             memory, source = torch.zeros(size + offset, dtype=torch.uint8), torch.arange(size, dtype=torch.uint8)
             storage = memory[offset:]
             storage.copy_(source)

@@ -1,7 +1,8 @@
-"""Tolerances of the CUDA family, on the host's tensors: other orders of sums pass, one wrong element does not."""
+"""Tolerances of the CUDA family, on the host's tensors: TF32 where it is declared, and what a reference may make."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,14 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator  # noq
 HOST = torch.device("cpu")
 
 
+@functools.cache
+def gemm() -> Operator:
+    return load_operator(bundled_templates() / "gemm")
+
+
 def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
     """What the bundled gemm is compared with on a problem, and its operands in float32."""
-    operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
+    operator, check = gemm().concrete(one.dtypes), Check(problem=one)
     write_limits(operator, check, folder / "limits", 5, HOST)
     storages = draw_inputs(operator, check, 5, HOST)
     exact = exact_values(operator, check, storages, HOST)
@@ -44,7 +50,7 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
 def test_inputs_are_what_is_drawn_for_each_alone(tmp_path: Path, size: int) -> None:
     """In whatever order threads draw."""
     one = problem(M=size, N=size, K=size, present=["bias"], dtypes={"T": "f32"})
-    operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
+    operator, check = gemm().concrete(one.dtypes), Check(problem=one)
     alone = {
         t.name: draw(operator, check, t, layout(operator, check, t).extent(), 5, truth.PERIOD)
         for t in operator.inputs
@@ -66,26 +72,6 @@ def split(a: Any, b: Any, parts: int) -> Any:
     for one in sums[1:]:
         total = total + one
     return total
-
-
-@pytest.mark.slow
-def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path) -> None:
-    expected, a, b = product(tmp_path, problem(M=4096, N=4096, K=64, dtypes={"T": "bf16"}))
-    got = split(a, b, 4).to(torch_dtype(expected.tensor))
-    assert got.numel() == 1 << 24
-    assert float(expected.worst(got)) < 0.9
-    neighbour = got[0, 1]  # as from an index that is off by one
-    terms = a[1234] * b[:, 2345]
-    short = (terms.sum() - terms[terms.abs().argmax()]).to(got.dtype)  # lesser terms are for integers to find
-    nothing = torch.tensor(float("nan"))  # as it was poisoned
-    for row, column, wrong in ((0, 0, neighbour), (1234, 2345, short), (4095, 4095, nothing)):
-        right = got[row, column].clone()
-        got[row, column] = wrong
-        assert not float(expected.worst(got)) <= 1
-        fault = "" if row < 4095 else expected.judge(got)[0]
-        got[row, column] = right
-    assert fault.startswith("out[4095, 4095]: got nan, want ")
-    assert fault.endswith("; 1 of 16777216 elements are wrong")
 
 
 def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -> None:
@@ -145,12 +131,11 @@ def test_arrays_that_a_reference_makes_are_where_the_others_are() -> None:
         _ = torch.empty(8, device=away) + torch.arange(8)
 
 
-@pytest.mark.parametrize("kind", ["linspace", "full", "asarray", "compared"])
-def test_numbers_of_a_reference_are_true_ones(kind: str) -> None:
+def test_numbers_of_a_reference_are_true_ones() -> None:
     """As numpy has them, and not as float32 rounds them."""
-    operator = made(lambda xp, call: {"y": call.x * 0.0 + ARRAYS[kind](xp, call.x.shape[0])})
-    check = Check(problem=problem(N=8))
-    concrete = operator.concrete({"T": "f32"})
-    got = exact_values(concrete, check, draw_inputs(concrete, check, 5, HOST), HOST)["y"].numpy()
-    assert np.allclose(got, ARRAYS[kind](np, 8), rtol=1e-15, atol=0)
-    assert not np.array_equal(got, got.astype(np.float32))
+    for kind in ("linspace", "full", "asarray", "compared"):
+        operator = made(lambda xp, call, make=ARRAYS[kind]: {"y": call.x * 0.0 + make(xp, call.x.shape[0])})
+        concrete, check = operator.concrete({"T": "f32"}), Check(problem=problem(N=8))
+        got = exact_values(concrete, check, draw_inputs(concrete, check, 5, HOST), HOST)["y"].numpy()
+        assert np.allclose(got, ARRAYS[kind](np, 8), rtol=1e-15, atol=0)
+        assert not np.array_equal(got, got.astype(np.float32))

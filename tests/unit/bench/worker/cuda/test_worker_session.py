@@ -1,4 +1,4 @@
-"""A session of the CUDA family on the host's tensors: candidates that go wrong, one after the other, in one process."""
+"""A session of the CUDA family on the host's tensors: what goes wrong is told, and the next candidate is unaffected."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from aot_tune.bench.protocol import messages
-from aot_tune.spec import Problem, problem
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.spec import problem
 
 torch = pytest.importorskip("torch")
 
 import cuda_session  # noqa: E402
-from cuda_session import GOOD, LATER, MUTATES, NAN, PAST_END, PAST_WORKSPACE, REFUSES, UNSTEADY, WRONG, Bed  # noqa: E402
+from cuda_session import FAULTS, GOOD, REFUSES, ROUNDED, UNSTEADY, WRONG, WRONG_ONES, Bed  # noqa: E402
 
-from aot_tune.bench.worker.cuda.engine import Recorded  # noqa: E402
+from aot_tune.bench.worker.cuda.connection import check_device  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import FaultError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.state import ProblemState  # noqa: E402
 
 
@@ -35,84 +38,39 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 SMALL = problem(R=13, D=37)
 
 
-def test_a_good_candidate_is_right_and_has_times(bed: Bed, build: Any) -> None:
-    key = bed.name(SMALL)
-    assert bed.ask(messages.Prepare(key=key)) == messages.Done()
-    assert bed.load(build(GOOD)) == messages.Done()
-    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
-    assert checked.status == "ok", checked.reason
-    assert 0 <= checked.error <= 1
-    assert checked.bitwise is True
-    assert len(checked.runs) == 2
-    timed = bed.ask(messages.Screen(handle="one", key=key))
-    assert timed.status == "ok", timed.reason
-    assert 2 <= len(timed.samples) <= 10
-    assert all(s > 0 for s in timed.samples)
-    assert timed.overhead > 0
-    slow = bed.ask(messages.Screen(handle="one", key=key, best_ns=0.001))
-    assert len(slow.samples) == 2
-    assert bed.ask(messages.Unload(handle="one")) == messages.Done()
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        problem(R=13, D=37, dtypes={"T": "bf16"}),
-        problem(R=16, D=256, dtypes={"T": "bf16"}, present=["bias"]),
-        problem(R=13, D=37, dtypes={"T": "bf16"}, alignment={"x": 2, "w": 2, "y": 2}),
-        problem(R=13, D=37, dtypes={"T": "bf16"}, strides={"x": (-37, 1), "w": (0,)}),
-        problem(R=13, D=37, dtypes={"T": "bf16"}, strides={"y": (80, 2)}),
-        problem(R=13, D=37, dtypes={"T": "bf16"}, order={"x": (1, 0), "y": (1, 0)}),
-    ],
-    ids=lambda p: p.id,
+LAYOUTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"present": ["bias"]},
+    {"alignment": {"x": 2, "w": 2, "y": 2}},
+    {"strides": {"x": (-37, 1), "w": (0,)}},
+    {"strides": {"y": (80, 2)}},
+    {"order": {"x": (1, 0), "y": (1, 0)}},
 )
-def test_layouts_and_bf16(bed: Bed, build: Any, one: Problem) -> None:
-    key = bed.name(one)
+
+
+def test_layouts_and_bf16(bed: Bed, build: Any) -> None:
     bed.load(build(GOOD, bits=16))
-    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
-    assert checked.status == "ok", checked.reason
-    wrong = bed.load(build(WRONG, bits=16), "two")
-    assert wrong == messages.Done()
-    assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "wrong-result"
+    bed.load(build(WRONG, bits=16), "two")
+    for layout in LAYOUTS:
+        key = bed.name(problem(R=13, D=37, dtypes={"T": "bf16"}, **layout))
+        checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
+        assert checked.status == "ok", checked.reason
+        assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "wrong-result"
 
 
-@pytest.mark.parametrize(
-    ("body", "workspace", "pattern"),
-    [
-        (PAST_END, "0", "oob: guard zone of 'y': 4 bytes written 0 bytes past its end"),
-        (MUTATES, "0", "input 'x' was changed, first at byte"),
-        (WRONG, "0", "y[12, 36]: got 1000.0, want"),
-        (NAN, "0", "y[0, 0]: got nan, want"),
-        (PAST_WORKSPACE, "1000", "oob: guard zone of 'workspace': 1 bytes written 0 bytes past its end"),
-    ],
-)
-def test_a_wrong_candidate_is_found_and_the_next_is_unaffected(
-    bed: Bed, build: Any, body: str, workspace: str, pattern: str
-) -> None:
-    key = bed.name(SMALL)
-    bed.load(build(body, workspace=workspace))
-    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
-    assert checked.status == "wrong-result"
-    assert pattern in checked.reason
-    bed.load(build(GOOD, workspace=workspace), "two")
-    assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "ok"
-
-
-def test_a_write_between_rows_is_found(bed: Bed, build: Any) -> None:
-    key = bed.name(problem(R=13, D=37, strides={"y": (40, 1)}))
-    bed.load(build("at(y, 0, columns) = 1;"))
-    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
-    assert "oob: 4 bytes between the rows of 'y' were written, first 148" in checked.reason
-
-
-def test_a_candidate_that_goes_wrong_later_is_found_after_timing(bed: Bed, build: Any) -> None:
-    key = bed.name(SMALL)
-    bed.load(build(LATER))
-    assert bed.ask(messages.Verify(handle="one", keys=(key,))).status == "ok"
-    timed = bed.ask(messages.Screen(handle="one", key=key))
-    assert timed.status == "wrong-result"
-    assert "y[0, 0]: got 77.0" in timed.reason
-    assert "timed calls" in timed.reason
+def test_a_wrong_candidate_is_found_and_the_next_is_unaffected(bed: Bed, build: Any) -> None:
+    for number, (body, bits, workspace, given, told) in enumerate(WRONG_ONES):
+        shape = {"R": 13, "D": 37, "dtypes": {"T": "f32" if bits == 32 else "bf16"}}
+        key = bed.name(problem(**shape), **given)
+        for one, status in ((body, "wrong-result"), (GOOD, "ok")):
+            handle = f"{number} {status}"
+            bed.load(build(one, bits, workspace=workspace), handle)
+            checked = bed.ask(messages.Verify(handle=handle, keys=(key,)))
+            assert checked.status == status, (told, checked.reason)
+            assert status == "ok" or told in checked.reason
+            if body is ROUNDED:  # it hides in the rounding of other values
+                plain = bed.name(problem(**shape))
+                assert bed.ask(messages.Verify(handle=handle, keys=(plain,))).status == "ok"
 
 
 def test_times_of_calls_that_leave_nothing_in_the_graph_are_none(bed: Bed, build: Any) -> None:
@@ -160,66 +118,6 @@ def test_different_bits_are_wrong_where_they_must_be_the_same(bed: Bed, build: A
     assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "ok"
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_small_integers_must_be_right_to_the_last_bit(bed: Bed, build: Any, dtype: str) -> None:
-    path, bits = bed.folder / "operator.py", 32 if dtype == "f32" else 16
-    text = path.read_text().replace('name="axpb",', 'name="axpb",\n    exact=IntegerSums(1, thinned="x"),')
-    path.write_text(text.replace("import Attribute, ", "import Attribute, IntegerSums, "))
-    one = problem(R=13, D=37, dtypes={"T": dtype}, present=("bias",))
-    bed.load(build(GOOD, bits))
-    bed.load(build("at(y, 3, 5) = make(load(at(y, 3, 5)) * (1 + 1.0f / (BITS == 32 ? 1 << 22 : 128)));", bits), "off")
-    for integers in (False, True):
-        key = bed.name(one, integers=integers)
-        right = bed.ask(messages.Verify(handle="one", keys=(key,)))
-        assert right.status == "ok", right.reason
-        assert (right.error == 0) == integers
-        wrong = bed.ask(messages.Verify(handle="off", keys=(key,)))
-        assert wrong.status == ("wrong-result" if integers else "ok"), wrong
-    assert "1 of 481 elements are wrong" in wrong.reason
-    assert wrong.reason.endswith("small integers)")
-
-
-def test_special_values_and_many_problems_at_once(bed: Bed, build: Any) -> None:
-    keys = (bed.name(SMALL), bed.name(SMALL, special="x"), bed.name(problem(R=1, D=1)), bed.name(problem(R=0, D=5)))
-    bed.load(build(GOOD))
-    checked = bed.ask(messages.Verify(handle="one", keys=keys))
-    assert checked.status == "ok", checked.reason
-    bed.load(
-        build(
-            "for (int64_t j = 0; j < columns; ++j) if (load(at(x, 0, j)) != load(at(x, 0, j))) "
-            "for (int64_t i = 0; i < rows; ++i) at(y, i, j) = 0;"
-            "for (int64_t i = 0; i < rows; ++i) for (int64_t j = 0; j < columns; ++j)"
-            "{ const float v = load(at(y, i, j)); if (v != v) at(y, i, j) = 0; }"
-        ),
-        "two",
-    )
-    checked = bed.ask(messages.Verify(handle="two", keys=keys))
-    assert checked.status == "wrong-result"
-    assert "want nan" in checked.reason
-    assert "NaN and infinities in 'x'" in checked.reason
-
-
-def test_races_and_baselines(tmp_path: Path, build: Any) -> None:
-    bed = Bed(tmp_path)
-    key = bed.name(SMALL)
-    prepared = bed.ask(messages.PrepareBaseline(handle="torch", key=key, name="torch"))
-    assert isinstance(prepared, messages.Checked), prepared
-    assert prepared.error > 1
-    assert "elements are wrong" in prepared.reason
-    absent = bed.ask(messages.PrepareBaseline(handle="absent", key=key, name="absent"))
-    assert isinstance(absent, messages.Empty)
-    bed.load(build(GOOD), "race-0")
-    assert bed.ask(messages.Verify(handle="race-0", keys=(key,), quick=True)).status == "ok"
-    for handle in ("torch", "race-0"):
-        for number in range(3):
-            turn = bed.ask(messages.Turn(handle=handle, key=key, calls=5, warm=1, fresh=number == 2))
-            assert turn.status == "ok", turn.reason
-            assert len(turn.samples) == 1
-            assert turn.samples[0] > 0
-    for handle in ("torch", "race-0"):
-        assert bed.ask(messages.Unload(handle=handle)) == messages.Done()
-
-
 def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed) -> None:
     key = bed.name(problem(R=1, D=4096))
     state = bed.session._state(key)
@@ -234,10 +132,9 @@ def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_nothing_of_an_attempt_that_lacked_memory_is_held_when_it_is_cleaned_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     """What frames of the error hold would be missing in the next attempt, and then in the other worker."""
-    bed = Bed(tmp_path)
     key = bed.name(problem(R=16, D=256))
     got: list[Any] = []
     held: list[bool] = []
@@ -263,3 +160,62 @@ def test_nothing_of_an_attempt_that_lacked_memory_is_held_when_it_is_cleaned_up(
     else:
         assert isinstance(reply, messages.Failure)
         assert (reply.status, reply.reason) == ("oom", "Tried to allocate 64.00 GiB.")
+
+
+def test_a_fault_of_the_device_is_the_last_word(bed: Bed, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = bed.name(SMALL)
+    bed.load(build(FAULTS))
+    monkeypatch.setattr(bed.engine, "forget", lambda: setattr(bed.engine, "broken", True))
+    reply = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert reply == messages.Failure(
+        kind="FaultError", reason="illegal memory access (700)", status="crashed", last=True
+    )
+
+
+def test_a_fault_of_the_machine_is_not_the_candidates(bed: Bed, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise FaultError(214, "uncorrectable ECC error encountered")
+
+    bed.load(build(GOOD))
+    key = bed.name(SMALL)
+    monkeypatch.setattr(bed.engine, "check", check)
+    reply = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert (reply.status, reply.last) == ("failed", True)
+    assert reply.reason == "in the worker: uncorrectable ECC error encountered (214)"
+
+
+def test_a_device_that_cannot_be_used_is_told_with_a_remedy(bed: Bed) -> None:
+    def connect() -> Any:
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
+
+    bed.session._connect = connect
+    reply = bed.ask(messages.Prepare(key="none"))
+    assert reply.last
+    assert reply.reason.startswith("in the worker: the GPU cannot be used: CUDA error: CUDA-capable device(s)")
+    assert "set its compute mode to default" in reply.reason
+
+
+def test_the_device_is_not_touched_before_it_is_needed(bed: Bed) -> None:
+    def connect() -> Any:
+        raise AssertionError
+
+    bed.session._connect = connect
+    assert isinstance(bed.ask(messages.Ping()), messages.Pong)
+    work = messages.Work(key="k", operator_folder=str(bed.folder), check=Check(problem=SMALL), folder="")
+    assert bed.ask(work) == messages.Done()
+
+
+def test_another_device_than_was_asked_for_is_refused(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = SimpleNamespace(name="Host", multi_processor_count=2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
+    with pytest.raises(FaultError, match=r"another device: Host with 2 .* instead of Host with 1 .*: build again"):
+        check_device(bed.engine, bed.session._device)
+    seen.multi_processor_count = 1
+    check_device(bed.engine, bed.session._device)
+
+
+def test_a_device_that_computes_a_wrong_sum_is_not_used(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "arange", lambda *_, **__: torch.zeros(4096))
+    reply = bed.ask(messages.Prepare(key="none"))
+    assert (reply.last, reply.status) == (True, "failed")
+    assert reply.reason.startswith("in the worker: the GPU computes a wrong sum: it needs a reset")
