@@ -282,6 +282,15 @@ def link_library(
     return Built(spec, made, library, module)
 
 
+SANITIZE = [*_WARN, "-fno-sanitize-recover=all", "-fsanitize=address,undefined"]
+
+
+def sanitized_runtime(folder: Path) -> list[Path]:
+    """Objects of the runtime, with sanitizers."""
+    own = ["-std=c++17", "-g", "-O0", f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}"]
+    return compile_objects(runtime_sources(), folder, [*SANITIZE, *own])
+
+
 def compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
     """Compile sources to objects in a folder."""
     folder.mkdir()
