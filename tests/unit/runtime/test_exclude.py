@@ -25,9 +25,7 @@ except cuda.Error as error:
 """
 
 
-def ask(
-    built: linked.Built, exclude: str, sizes: tuple[int, ...] = (8,), dtype: str = "f32", **more: str
-) -> list[str]:
+def ask(built: linked.Built, exclude: str, sizes: tuple[int, ...] = (8,), dtype: str = "f32", **more: str) -> list[str]:
     code = ASK.format(module=str(built.module), sizes=sizes, dtype=dtype)
     return forked.python(code, AOT_TUNE_EXCLUDE=exclude, **more).splitlines()
 

@@ -271,7 +271,9 @@ def link_library(
     if module.exists():
         return Built(spec, made, library, module)
     own = [*_FLAGS, "-O0", *(f"-I{folder}" for folder in (RUNTIME, RUNTIME / "include", *includes))]
-    objects = compile_objects([Path(made.dispatch), *runtime_sources(*families)], folder / "library", [*own, "-fopenmp"])
+    objects = compile_objects(
+        [Path(made.dispatch), *runtime_sources(*families)], folder / "library", [*own, "-fopenmp"]
+    )
     exports = [f"-Wl,--version-script={made.library_exports}", f"-Wl,-soname,{library.name}", "-Wl,-z,defs"]
     exports += ["-Wl,--wrap=GOMP_parallel", "-fopenmp"]
     subprocess.run([*_LINK, *objects, made.archive, *libraries, *exports, "-o", library], check=True)

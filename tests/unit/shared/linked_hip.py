@@ -35,9 +35,7 @@ def library(folder: Path) -> linked.Built:
     variants = [host_variant(objects, "plain_cpu")]
     for name, row in LAYOUT.items():
         of = row["target"]
-        variants.append(
-            stand_in_variant(objects, name, {**row, "target": of.name, "level": of.level, "last": of.last})
-        )
+        variants.append(stand_in_variant(objects, name, {**row, "target": of.name, "level": of.level, "last": of.last}))
     leaf = DecisionNode(leaf=(next(i for i, v in enumerate(variants) if v.name == "fast_942"),))
     table = TargetTable(target=GFX942.name, level=GFX942.level, last=GFX942.last, nodes=(leaf,), tuned=(problem(N=8),))
     scale = OperatorTable(operator=operator(), variants=tuple(variants), tables=(table,))

@@ -271,9 +271,7 @@ def plain_operators() -> list[tuple[Operator, str]]:
                 ),
                 legal=(where(G == 3, N == 0, N % G == 0),),
             ),
-            source(
-                "const DLTensor *out, const DLTensor *x, const DLTensor *groups, const DLTensor *padded", fill("7")
-            ),
+            source("const DLTensor *out, const DLTensor *x, const DLTensor *groups, const DLTensor *padded", fill("7")),
         ),
         (
             operator(

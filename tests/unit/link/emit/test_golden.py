@@ -43,9 +43,7 @@ def golden_spec() -> LibrarySpec:
         operator=linked.gemm_operator(),
         variants=(
             variant("plain", "cpu-x86-64", 1, generic=True),
-            variant(
-                "packed", "cpu-x86-64-v4", 4, requires=(stride("b", 1) == 1,), config={"MR": 6, "PACK": True}
-            ),
+            variant("packed", "cpu-x86-64-v4", 4, requires=(stride("b", 1) == 1,), config={"MR": 6, "PACK": True}),
         ),
         tables=(
             TargetTable(

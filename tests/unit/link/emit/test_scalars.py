@@ -16,6 +16,7 @@ from aot_tune.link.emit.python_stub import render_stub
 from aot_tune.spec import dtype
 from aot_tune.support.installed_paths import RUNTIME
 
+
 def test_scalars_of_each_kind(odd_ops: ModuleType) -> None:
     out = np.zeros(6)
     assert odd_ops.tell(np.zeros(6), needed=0.25, out=out) is out
