@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[..., linked.Built]:
-    """`once(name, make)` is what `make(folder)` links: in a folder of all processes of a run, of which the first does."""
+    """`once(name, make)` is what `make(folder)` links, in a folder of all processes of a run: the first one does it."""
     from filelock import FileLock
 
     whole = tmp_path_factory.getbasetemp()

@@ -69,7 +69,7 @@ int main() {
 
 
 def test_teams(tmp_path: Path) -> None:
-    """With a library that is linked as the build links it: regions that OpenMP began, a thread's number and its team."""
+    """Linked as the build links: of each call the regions that OpenMP began, the thread's number and its team."""
     (tmp_path / "kernel.cpp").write_text(KERNEL)
     (tmp_path / "program.cpp").write_text(PROGRAM)
     warned = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fopenmp"]

@@ -166,7 +166,7 @@ def host_variant(folder: Path, name: str, dtype: str = "f32", **how: Any) -> Lin
 
 
 def stand_in(folder: Path) -> linked.Built:
-    """`scale` for CPUs (f32) and CUDA (f32, bf16), beside an operator for CPUs alone, with the driver of fake_cuda.cpp."""
+    """`scale` for CPUs (f32) and CUDA (f32, bf16), an operator for CPUs alone, and the driver of fake_cuda.cpp."""
     objects, fake = folder / "objects", folder / "libcuda.so.1"
     objects.mkdir(parents=True, exist_ok=True)
     norm = OperatorTable(

@@ -29,7 +29,7 @@ LAYOUT: dict[str, dict[str, Any]] = {
 
 
 def library(folder: Path) -> linked.Built:
-    """`scale` for CPUs (f32) and HIP (f32, bf16), with a table for gfx942; it looks for the runtime at the first call."""
+    """`scale` for CPUs (f32) and HIP (f32, bf16), with a table for gfx942, as it ships: without the runtime."""
     objects = folder / "objects"
     objects.mkdir(parents=True, exist_ok=True)
     variants = [host_variant(objects, "plain_cpu")]

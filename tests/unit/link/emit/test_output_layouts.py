@@ -8,7 +8,6 @@ import weakref
 from types import ModuleType
 
 import numpy as np
-import pytest
 import torch
 
 SHAPE = (2, 3, 4, 5)
