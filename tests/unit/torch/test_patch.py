@@ -19,13 +19,7 @@ from aot_tune.torch import patch as patch_model
 nn = torch.nn
 MODELS: dict[str, Callable[..., Any]] = {"llama": llama, "bert": bert}
 CALLED = {
-    "llama": {
-        "gemm none": 15,
-        "rms_norm": 3,
-        "rms_norm residual": 2,
-        "silu_mul": 2,
-        "flash_attention upper_left": 2,
-    },
+    "llama": {"gemm none": 15, "rms_norm": 3, "rms_norm residual": 2, "silu_mul": 2, "flash_attention upper_left": 2},
     "bert": {"gemm none": 12, "gemm gelu": 2, "layer_norm": 6, "flash_attention none": 2},
 }
 

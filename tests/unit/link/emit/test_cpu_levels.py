@@ -50,7 +50,7 @@ def test_each_level_is_served_by_its_own_variant(odd: linked.Built) -> None:
             "narrow",
             "1",
             "ArgumentValueError",
-            "cpu:0 has the architecture x86-64-v1, but this library is for cpu-x86-64, cpu-x86-64-v2 and needs x86-64-v2",
+            "cpu:0 has the architecture x86-64-v1, but this library is for cpu-x86-64, cpu-x86-64-v2 and needs x86",
         ),
         ("lone", "", "ArgumentTypeError", "tensors are on cpu:0 with T=bf16, for which this library has no variants; "),
     ],

@@ -75,7 +75,7 @@ def empty(*shape: int, dtype: Any = None) -> Tensor: ...
 
 @pytest.mark.slow
 def test_mypy(folder: Path) -> None:
-    """With what the programs use of torch, which has a million lines to be read; the other checker reads torch's own."""
+    """With what the programs use of torch, which takes long to be read; the other checker reads torch's own."""
     (folder / "stubs").mkdir()
     (folder / "stubs" / "torch.pyi").write_text(TORCH)
     done = run(folder, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), "good.py", "bad.py")
