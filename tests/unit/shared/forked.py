@@ -81,7 +81,7 @@ _server = functools.cache(_Server)
 
 
 def run(code: str, *, status: int = 0, **environment: str) -> tuple[str, str]:
-    """What a program writes to stdout and stderr; it has numpy as `np`, `linked`, `linked_cuda`, `linked_hip`, `Path`."""
+    """What a program writes to stdout and stderr; it has `np`, `linked`, `linked_cuda`, `linked_hip`, `Path`."""
     found, out, err = _server().run(code, {**os.environ, **environment})
     assert found == status, out + err
     return out, err
