@@ -7,11 +7,13 @@ import subprocess
 from pathlib import Path
 
 import linked
+import pytest
 from places import SHARED
 
 from aot_tune.support.installed_paths import RUNTIME
 
 
+@pytest.mark.slow
 def test_calls_under_sanitizers(built: linked.Built, tmp_path: Path) -> None:
     """link_calls.cpp with the library's sources, all but the kernels compiled with sanitizers."""
     program, out = tmp_path / "calls", built.library.parent
