@@ -141,152 +141,13 @@ WIDTHS = operator(
         Scalar("some", "i16", default=2, binds="B"),
     ),
 )
-
-
-def plain_operators() -> list[tuple[Operator, str]]:
-    """Those with one generic kernel, and its source."""
-    four = (B, H, M, D)
-    return [
-        (
-            kinds(),
-            source(
-                "const DLTensor *x, const DLTensor *bias, const DLTensor *mask, const DLTensor *out, int32_t causal, "
-                "int32_t mode",
-                fill("7"),
-            ),
-        ),
-        (
-            operator(
-                "top",
-                {"M": 4, "N": 4, "K": 4},
-                (Tensor("x", (M, N)), Tensor("out", (M, K), output=True)),
-                scalars=(Scalar("top_k", "i64", binds="K"),),
-                legal=(K <= N,),
-            ),
-            source("const DLTensor *x, const DLTensor *out, int64_t top_k", fill("top_k")),
-        ),
-        (
-            operator(
-                "halves",
-                {"M": 4, "N": 4},
-                (
-                    Tensor("x", (M, 2 * N)),
-                    Tensor("scales", (M, ceildiv(N, 128) + 1)),
-                    Tensor("out", (M, N), output=True),
-                ),
-            ),
-            source("const DLTensor *x, const DLTensor *scales, const DLTensor *out", fill("7")),
-        ),
-        (
-            operator("resize", {"M": 4, "N": 4}, (Tensor("x", (M,)), Tensor("out", (N,), output=True))),
-            source("const DLTensor *x, const DLTensor *out", fill("7")),
-        ),
-        (
-            operator(
-                "fill",
-                {"N": 4},
-                (Tensor("out", (N + 1,), output=True),),
-                scalars=(Scalar("n", "i32", binds="N"),),
-            ),
-            source("const DLTensor *out, int32_t n", fill("n")),
-        ),
-        (
-            operator(
-                "cast",
-                {"N": 4},
-                (Tensor("x", (N,)), Tensor("out", (N,), "T", output=True), Tensor("other", (N,), "T", output=True)),
-                dtypes={"T": ("f32", "f64")},
-            ),
-            source("const DLTensor *x, const DLTensor *out, const DLTensor *other", fill("7")),
-        ),
-        (
-            operator(
-                "both",
-                {"N": 4},
-                (Tensor("x", (N,)), Tensor("out", (N,), output=True)),
-                scalars=(Scalar("N", "i64", binds="N"),),
-            ),
-            source("const DLTensor *x, const DLTensor *out, int64_t N", fill("N")),
-        ),
-        (
-            WIDTHS,
-            source("const DLTensor *x, const DLTensor *out, uint8_t few, uint32_t many, int16_t some", fill("7")),
-        ),
-        (
-            operator(
-                "blocks",
-                {"M": 4, "K": 4, "B": 4},
-                (Tensor("x", (M, K)), Tensor("w", (M * (B + 1) - K,)), Tensor("out", (M, B), output=True)),
-            ),
-            source("const DLTensor *x, const DLTensor *w, const DLTensor *out", fill("7")),
-        ),
-        (
-            operator(
-                "tell",
-                {"N": 6},
-                (Tensor("x", (N,), "f64"), Tensor("out", (N,), "f64", output=True)),
-                scalars=(
-                    Scalar("single", "f32", 0.1),
-                    Scalar("wide", "f64", 0.1),
-                    Scalar("small", "i32", -3),
-                    Scalar("large", "i64", LARGE),
-                    Scalar("needed", "f64"),
-                ),
-            ),
-            source(
-                "const DLTensor *x, const DLTensor *out, float single, double wide, int32_t small, int64_t large, "
-                "double needed",
-                """
+TELL = """
   const double found[] = {single, wide, double(small), double(large >> 32), double(large & 0xffffffff), needed};
-  for (int64_t i = 0; i < 6; ++i) static_cast<double*>(out->data)[i * out->strides[0]] = found[i];""",
-            ),
-        ),
-        (
-            operator(
-                "all_of_them",
-                {"N": 8},
-                (Tensor("x", (N,), "f64"), Tensor("out", (N,), "i64", output=True)),
-                scalars=(
-                    Scalar("flag", "bool", True),
-                    *(Scalar(f"of_{d}", d, dtype(d).limits[0] if d != "u64" else 2**64 - 1) for d in WHOLE),
-                ),
-            ),
-            source(
-                "const DLTensor *x, const DLTensor *out, bool flag, int8_t a, int16_t b, int32_t c, uint8_t e, "
-                "uint16_t f, uint32_t g, uint64_t h",
-                """
+  for (int64_t i = 0; i < 6; ++i) static_cast<double*>(out->data)[i * out->strides[0]] = found[i];"""
+TELL_ALL = """
   const int64_t found[] = {flag, a, b, c, e, f, g, static_cast<int64_t>(h)};
-  for (int64_t i = 0; i < 8; ++i) static_cast<int64_t*>(out->data)[i * out->strides[0]] = found[i];""",
-            ),
-        ),
-        (
-            operator(
-                "pieces",
-                {"M": 2, "N": 4, "G": 2},
-                (
-                    Tensor("out", (M * (N // G),), output=True),
-                    Tensor("x", (M, N)),
-                    Tensor("groups", (G,)),
-                    Tensor("padded", (next_power_of_2(M + 1),), output=True, optional=True),
-                ),
-                legal=(where(G == 3, N == 0, N % G == 0),),
-            ),
-            source("const DLTensor *out, const DLTensor *x, const DLTensor *groups, const DLTensor *padded", fill("7")),
-        ),
-        (
-            operator(
-                "copy",
-                {"B": 1, "H": 2, "M": 3, "D": 4},
-                (
-                    Tensor("x", four),
-                    Tensor("like", four),
-                    Tensor("out", four, output=True, layout_of="like"),
-                    Tensor("plain", four, output=True),
-                ),
-            ),
-            source(
-                "const DLTensor *x, const DLTensor *like, const DLTensor *out, const DLTensor *plain",
-                """
+  for (int64_t i = 0; i < 8; ++i) static_cast<int64_t*>(out->data)[i * out->strides[0]] = found[i];"""
+COPY = """
   const int64_t* n = x->shape;
   for (int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; ++i) {
     const int64_t at[] = {i / (n[3] * n[2] * n[1]), i / (n[3] * n[2]) % n[1], i / n[3] % n[2], i % n[3]};
@@ -298,29 +159,64 @@ def plain_operators() -> list[tuple[Operator, str]]:
     }
     static_cast<float*>(out->data)[to] = static_cast<float*>(x->data)[from];
     static_cast<float*>(plain->data)[second] = static_cast<float*>(x->data)[from];
-  }""",
-            ),
-        ),
-        (
-            operator(
-                "rows",
-                {"M": 8, "D": 8},
-                (Tensor("x", (M, D), "T"), Tensor("out", (M, D), "T", output=True)),
-                dtypes={"T": ("f32", "bf16")},
-                fold="M",
-            ),
-            source(
-                "const DLTensor *x, const DLTensor *out",
-                """
+  }"""
+ROWS = """
   const int64_t bytes = x->dtype.bits / 8, size = x->shape[0] * x->shape[1] * bytes;
   for (int64_t at = 0; at < size; ++at) {
     const int64_t b = at % bytes, j = at / bytes % x->shape[1], i = at / bytes / x->shape[1];
     static_cast<char*>(out->data)[(i * out->strides[0] + j * out->strides[1]) * bytes + b] =
         static_cast<const char*>(x->data)[(i * x->strides[0] + j * x->strides[1]) * bytes + b];
-  }""",
-            ),
-        ),
-    ]
+  }"""
+
+
+def plain_operators() -> list[tuple[Operator, str]]:
+    """Those with one generic kernel, and its source."""
+    made: list[tuple[Operator, str]] = []
+
+    def add(one: Operator, names: str, scalars: str = "", launch: str = "") -> None:
+        tensors = ", ".join(f"const DLTensor *{name}" for name in names.split())
+        made.append((one, source(tensors + f", {scalars}" * bool(scalars), launch or fill("7"))))
+
+    def out(*shape: Any, name: str = "out", dtype: str = "f32", **more: Any) -> Tensor:
+        return Tensor(name, shape, dtype, output=True, **more)
+
+    x, four = Tensor("x", (N,)), (B, H, M, D)
+    add(kinds(), "x bias mask out", "int32_t causal, int32_t mode")
+    top = {"scalars": (Scalar("top_k", "i64", binds="K"),), "legal": (K <= N,)}
+    tensors: tuple[Tensor, ...] = (Tensor("x", (M, N)), out(M, K))
+    add(operator("top", {"M": 4, "N": 4, "K": 4}, tensors, **top), "x out", "int64_t top_k", fill("top_k"))
+    tensors = (Tensor("x", (M, 2 * N)), Tensor("scales", (M, ceildiv(N, 128) + 1)), out(M, N))
+    add(operator("halves", {"M": 4, "N": 4}, tensors), "x scales out")
+    add(operator("resize", {"M": 4, "N": 4}, (Tensor("x", (M,)), out(N))), "x out")
+    scalars = (Scalar("n", "i32", binds="N"),)
+    add(operator("fill", {"N": 4}, (out(N + 1),), scalars=scalars), "out", "int32_t n", fill("n"))
+    tensors = (x, out(N, dtype="T"), out(N, name="other", dtype="T"))
+    add(operator("cast", {"N": 4}, tensors, dtypes={"T": ("f32", "f64")}), "x out other")
+    scalars = (Scalar("N", "i64", binds="N"),)
+    add(operator("both", {"N": 4}, (x, out(N)), scalars=scalars), "x out", "int64_t N", fill("N"))
+    add(WIDTHS, "x out", "uint8_t few, uint32_t many, int16_t some")
+    tensors = (Tensor("x", (M, K)), Tensor("w", (M * (B + 1) - K,)), out(M, B))
+    add(operator("blocks", {"M": 4, "K": 4, "B": 4}, tensors), "x w out")
+    scalars = (Scalar("single", "f32", 0.1), Scalar("wide", "f64", 0.1), Scalar("small", "i32", -3))
+    scalars += (Scalar("large", "i64", LARGE), Scalar("needed", "f64"))
+    told = "float single, double wide, int32_t small, int64_t large, double needed"
+    tensors = (Tensor("x", (N,), "f64"), out(N, dtype="f64"))
+    add(operator("tell", {"N": 6}, tensors, scalars=scalars), "x out", told, TELL)
+    scalars = (Scalar("flag", "bool", True),)
+    scalars += tuple(Scalar(f"of_{d}", d, dtype(d).limits[0] if d != "u64" else 2**64 - 1) for d in WHOLE)
+    told = "bool flag, int8_t a, int16_t b, int32_t c, uint8_t e, uint16_t f, uint32_t g, uint64_t h"
+    tensors = (Tensor("x", (N,), "f64"), out(N, dtype="i64"))
+    add(operator("all_of_them", {"N": 8}, tensors, scalars=scalars), "x out", told, TELL_ALL)
+    tensors = (out(M * (N // G)), Tensor("x", (M, N)), Tensor("groups", (G,)))
+    tensors += (out(next_power_of_2(M + 1), name="padded", optional=True),)
+    legal = (where(G == 3, N == 0, N % G == 0),)
+    add(operator("pieces", {"M": 2, "N": 4, "G": 2}, tensors, legal=legal), "out x groups padded")
+    tensors = (Tensor("x", four), Tensor("like", four), out(*four, layout_of="like"), out(*four, name="plain"))
+    add(operator("copy", {"B": 1, "H": 2, "M": 3, "D": 4}, tensors), "x like out plain", launch=COPY)
+    tensors = (Tensor("x", (M, D), "T"), out(M, D, dtype="T"))
+    rows = operator("rows", {"M": 8, "D": 8}, tensors, dtypes={"T": ("f32", "bf16")}, fold="M")
+    add(rows, "x out", launch=ROWS)
+    return made
 
 
 def _plain(folder: Path, operator: Operator, text: str) -> OperatorTable:
