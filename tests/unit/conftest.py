@@ -2,67 +2,84 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "shared"))
 
-import linked
-import linked_cuda
-import odd_operators
-from places import SHARED
+if TYPE_CHECKING:
+    import linked
 
-from aot_tune.link import LibrarySpec
-from aot_tune.render import Rendered
+    from aot_tune.link import LibrarySpec
+    from aot_tune.render import Rendered
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
+def once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[..., linked.Built]:
+    """`once(name, make)` is what `make(folder)` links, in a folder of all processes of a run: the first one does it."""
+    from filelock import FileLock
+
+    whole = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        whole = whole.parent
+
+    def made(name: str, make: Callable[[Path], linked.Built]) -> linked.Built:
+        with FileLock(whole / f"{name}.lock"):
+            return make(whole / name)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def built(once: Callable[..., linked.Built]) -> linked.Built:
     """The library of `linked.library_spec`, linked."""
-    folder = tmp_path_factory.mktemp("linked")
-    return linked.link_library(linked.library_spec(folder / "objects"), folder / "out")
+    import linked
+
+    return once("linked", lambda f: linked.link_library(linked.library_spec(f / "objects"), f / "out"))
 
 
 @pytest.fixture(scope="session")
 def ops(built: linked.Built) -> ModuleType:
     """Its Python module."""
-    return linked.load_module(built.module)
+    from linked import load_module
+
+    return load_module(built.module)
 
 
 @pytest.fixture(scope="session")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
+def odd(once: Callable[..., linked.Built]) -> linked.Built:
     """The library of `odd_operators`, linked."""
-    folder = tmp_path_factory.mktemp("odd")
-    return linked.link_library(odd_operators.library_spec(folder / "objects"), folder / "out")
+    import linked
+    import odd_operators
+
+    return once("odd", lambda f: linked.link_library(odd_operators.library_spec(f / "objects"), f / "out"))
 
 
 @pytest.fixture(scope="session")
 def odd_ops(odd: linked.Built) -> ModuleType:
     """Its Python module."""
-    return linked.load_module(odd.module)
+    from linked import load_module
+
+    return load_module(odd.module)
 
 
 @pytest.fixture(scope="session")
-def cuda_spec(tmp_path_factory: pytest.TempPathFactory) -> LibrarySpec:
-    """The library of `linked_cuda.library_spec` with stand-ins for kernels."""
-    return linked_cuda.library_spec(tmp_path_factory.mktemp("standins"), device=False)
+def standin(once: Callable[..., linked.Built]) -> linked.Built:
+    """The library of `linked_cuda` with stand-ins for kernels and for the driver; no toolkit is needed."""
+    from linked_cuda import stand_in
+
+    return once("standin", stand_in)
 
 
 @pytest.fixture(scope="session")
-def standin(cuda_spec: LibrarySpec, tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
-    """The library with kernels that run on the host, linked with the driver of fake_cuda.cpp; no toolkit is needed."""
-    folder = tmp_path_factory.mktemp("standin")
-    fake = folder / "libcuda.so.1"
-    source = str(SHARED / "fake_cuda.cpp")
-    run = ["g++", "-std=c++17", "-shared", "-fPIC", source, "-Wl,-soname,libcuda.so.1"]
-    subprocess.run([*run, "-o", str(fake)], check=True)
-    found = ["-Wl,--no-as-needed", str(fake), "-Wl,-rpath,$ORIGIN"]  # so that dlopen gets this one
-    return linked.link_library(cuda_spec, folder, families=["cuda"], libraries=found)
+def cuda_spec(standin: linked.Built) -> LibrarySpec:
+    """What that was linked of."""
+    return standin.spec
 
 
 @pytest.fixture

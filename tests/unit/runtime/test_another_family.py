@@ -51,13 +51,10 @@ int main() {
 """
 
 
-def test_a_family_of_its_own(tmp_path: Path) -> None:
-    spec = linked.library_spec(tmp_path / "objects")
-    gemm = spec.operators[0]
+def test_a_family_of_its_own(built: linked.Built, tmp_path: Path) -> None:
+    gemm, norm = built.spec.operators
     toy = tuple(
-        linked.variant(
-            tmp_path / "objects", linked.GEMM, name, target=target, level=level, generic=generic, mark=mark, scratch=200
-        )
+        linked.variant(tmp_path, linked.GEMM, name, target=target, level=level, generic=generic, mark=mark, scratch=200)
         for name, target, level, generic, mark in (
             ("toy_plain", "toy-1", 0, True, "100"),
             ("toy_fast", "toy-11", 11, False, "200"),
@@ -65,15 +62,16 @@ def test_a_family_of_its_own(tmp_path: Path) -> None:
     )
     variants = (*(v for v in gemm.variants if v.generic), *toy)
     table = TargetTable(target="toy-11", level=11, nodes=(DecisionNode(leaf=(2,)),))
-    operators = (dataclasses.replace(gemm, variants=variants, tables=(table,)), spec.operators[1])
-    made = generate(dataclasses.replace(spec, operators=operators), tmp_path / "out")
-    runtime = RUNTIME
+    operators = (dataclasses.replace(gemm, variants=variants, tables=(table,)), norm)
+    made = generate(dataclasses.replace(built.spec, operators=operators), tmp_path / "out")
     (tmp_path / "toy.cpp").write_text(BACKEND)
     (tmp_path / "program.cpp").write_text(PROGRAM)
-    sources = [str(tmp_path / "program.cpp"), str(tmp_path / "toy.cpp"), made.dispatch]
-    sources += [str(p) for p in sorted(runtime.glob("*.cpp"))]
-    flags = ["-std=c++17", f"-I{tmp_path / 'out'}", f"-I{runtime}", f"-I{runtime / 'include'}"]
-    subprocess.run(["g++", *flags, *sources, made.archive, "-o", str(tmp_path / "program")], check=True)
+    sources = [tmp_path / "program.cpp", tmp_path / "toy.cpp", made.dispatch]
+    objects = sorted((built.library.parent / "library").glob("[!0]*.o"))  # the runtime's
+    assert len(objects) >= len(linked.runtime_sources()) - 1
+    flags = ["-std=c++17", f"-I{tmp_path / 'out'}", f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}"]
+    wrapped = ["-Wl,--wrap=GOMP_parallel", "-fopenmp"]
+    subprocess.run(["g++", *flags, *sources, *objects, made.archive, *wrapped, "-o", tmp_path / "program"], check=True)
     out = subprocess.run([str(tmp_path / "program")], check=True, capture_output=True, text=True).stdout
     assert [line.rstrip() for line in out.splitlines()] == [
         "1:0 0 4",

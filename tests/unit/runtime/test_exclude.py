@@ -5,39 +5,33 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+import forked
 import linked
 import pytest
-from linked_cuda import python
-from places import SHARED
 
 from aot_tune.cli.main import main
 
 NAMED = "AOT_TUNE_EXCLUDE names it"
 ASK = """
-import sys
-sys.path.insert(0, {here!r})
-import linked, linked_cuda, os
-from pathlib import Path
 cuda = linked.load_module(Path({module!r}))
 try:
     for n in {sizes}:
         print(linked_cuda.call(cuda, n, 1))
     os.environ["AOT_TUNE_EXCLUDE"] = "*"  # it was read
-    told = cuda.explain("scale", N=8, device=1)
-    print(told["variant"], "|", told["why"], "|", *told["rejected"], sep="\\n")
+    told = cuda.explain("scale", N=8, T={dtype!r}, device=1)
+    print(told["variant"], told["why"], *told["rejected"], sep="\\n")
 except cuda.Error as error:
     print(type(error).__name__, error)
 """
 
 
-def ask(built: linked.Built, exclude: str, sizes: tuple[int, ...] = (8,), **more: str) -> list[str]:
-    code = ASK.format(here=str(SHARED), module=str(built.module), sizes=sizes)
-    return python(code, AOT_TUNE_EXCLUDE=exclude, **more).splitlines()
+def ask(built: linked.Built, exclude: str, sizes: tuple[int, ...] = (8,), dtype: str = "f32", **more: str) -> list[str]:
+    code = ASK.format(module=str(built.module), sizes=sizes, dtype=dtype)
+    return forked.python(code, AOT_TUNE_EXCLUDE=exclude, **more).splitlines()
 
 
-@pytest.mark.parametrize(
-    ("names", "mark", "rejected"),
-    [
+def test_what_is_named_is_never_chosen(standin: linked.Built) -> None:
+    for names, mark, rejected in (
         ("wide_90a", 400, ["wide_90a"]),
         ("wide", 400, ["wide_90a"]),
         ("scale:w*", 400, ["wide_90a"]),
@@ -48,46 +42,39 @@ def ask(built: linked.Built, exclude: str, sizes: tuple[int, ...] = (8,), **more
         ("gemm:wide,rms_norm:*,wid,ide_90a,*_80", 300, []),
         ("", 300, []),
         (" , ", 300, []),
+    ):
+        said = ask(standin, names)
+        assert float(said[0]) == mark
+        wanted = [f"{name}: {NAMED}" for name in rejected]
+        if "vendor_90a" not in rejected:
+            wanted.insert(0, "vendor_90a: the vendor's library 12.3 is not here")
+        if mark == 100:
+            assert said[1:3] == ["plain_cuda", "generic: no variant ranked for such calls accepts this one"]
+        assert said[3:] == wanted
+
+
+def test_a_generic_variant_stays_and_a_variant_by_name_wins(standin: linked.Built) -> None:
+    """One is ranked for sm_90a in bf16 after the variant that is left out, and explain() does not say it is out."""
+    said = ask(standin, "*", (), "bf16")
+    assert (said[0], said[2:]) == ("plain_bf16", [f"fast_bf16: {NAMED}"])
+    assert ask(standin, "wide", AOT_TUNE_FORCE="wide") == ["300.0", "wide_90a", "named by AOT_TUNE_FORCE"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "wanted", "bad"),
+    [
+        ("AOT_TUNE_EXCLUDE", ", with * for any characters", ["*:wide"]),
+        ("AOT_TUNE_FORCE", ", alone or as operator:name", ["wi*"]),
     ],
 )
-def test_what_is_named_is_never_chosen(standin: linked.Built, names: str, mark: int, rejected: list[str]) -> None:
-    said = ask(standin, names)
-    assert float(said[0]) == mark
-    wanted = [f"{name}: {NAMED}" for name in rejected]
-    if "vendor_90a" not in rejected:
-        wanted.insert(0, "vendor_90a: the vendor's library 12.3 is not here")
-    if mark == 100:
-        assert said[1:4] == ["plain_cuda", "|", "generic: no variant ranked for such calls accepts this one"]
-    assert said[5:] == wanted
-
-
-def test_a_generic_variant_stays(standin: linked.Built) -> None:
-    """It is ranked for sm_90a in bf16 after the variant that is left out, and explain() does not say that it is out."""
-    code = ASK.format(here=str(SHARED), module=str(standin.module), sizes=())
-    code = code.replace("N=8, device=1", "N=8, T='bf16', device=1")
-    said = python(code, AOT_TUNE_EXCLUDE="*").splitlines()
-    assert (said[0], said[4:]) == ("plain_bf16", [f"fast_bf16: {NAMED}"])
-
-
-def test_a_variant_by_name_wins(standin: linked.Built) -> None:
-    assert ask(standin, "wide", AOT_TUNE_FORCE="wide") == ["300.0", "wide_90a", "|", "named by AOT_TUNE_FORCE", "|"]
-
-
-@pytest.mark.parametrize("names", ["wide;fast", "scale:", ":wide", "*:wide", "a:b:c", "wide fast", "wide,fa?t", "ü"])
-def test_bad_syntax(standin: linked.Built, names: str) -> None:
-    (said,) = ask(standin, names)
-    assert said.startswith("CallError scale: AOT_TUNE_EXCLUDE has '")
-    assert "wanted the name of a variant or kernel, with * for any characters" in said
-    assert names.rsplit(",", maxsplit=1)[-1] in said
-
-
-@pytest.mark.parametrize("names", ["wide;fast", "scale:", ":wide", "a:b:c", "wide fast", "wide,fa?t", "wi*", "ü"])
-def test_bad_syntax_of_what_is_forced(standin: linked.Built, names: str) -> None:
+def test_bad_syntax(standin: linked.Built, variable: str, wanted: str, bad: list[str]) -> None:
     """FAULTS.md, row 71: a call fails, and is not served by what was not asked for."""
-    (said,) = ask(standin, "", AOT_TUNE_FORCE=names)
-    assert said.startswith("CallError scale: AOT_TUNE_FORCE has '")
-    assert "wanted the name of a variant or kernel, alone or as operator:name" in said
-    assert names.rsplit(",", maxsplit=1)[-1] in said
+    for names in ("wide;fast", "scale:", ":wide", "a:b:c", "wide fast", "wide,fa?t", "ü", *bad):
+        code = ASK.format(module=str(standin.module), sizes=(8,), dtype="f32")
+        (said,) = forked.python(code, **{variable: names}).splitlines()
+        assert said.startswith(f"CallError scale: {variable} has '")
+        assert f"wanted the name of a variant or kernel{wanted}" in said
+        assert names.rsplit(",", maxsplit=1)[-1] in said
 
 
 @pytest.fixture
@@ -116,26 +103,21 @@ def test_explain_passes_on_dtypes_devices_and_workspaces(cuda: ModuleType, capsy
     assert "why       no output has elements, so nothing runs\n" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["N=8", "T=f64"], "scale: dtype 'T' is 'f64', wanted one of ('f32', 'bf16')"),
-        (["N=8", "T=bf16"], "scale: tensors are on cpu:0 with T=bf16, for which this library has no variants"),
-        (["N=8", "X=3"], "scale() has no argument 'X'; it is called as scale("),
-        (["N=8", "X=3"], "or stated by ('N', 'T'), 'device' and 'workspace'"),
-        (["N=one"], "scale: dim 'N' is 'one', wanted a whole number"),
-        (["N=99999999999999999999"], "scale: dim 'N' is 99999999999999999999, wanted a whole number of 64 bits"),
-        (["N=8", "--device", "tpu"], "device 'tpu' is not known; wanted 'cpu', 'cuda', 'cuda:1'"),
-        (["N=8", "--device", "cuda:7"], "cuda:7: there is no such device; the driver sees 3"),
-        (["N=8", "--workspace", "much"], "--workspace 'much' is not a number of bytes"),
-        (["N=8", "--workspace", "99999999999999999999999"], "too large"),
-        (["N=8", "device=cuda:0"], "write --device cuda:0"),
-        (["N=8", "N=9"], "'N' is given twice"),
-        (["N=8", "bias"], "'bias' is not a fact of a call"),
-        (["N="], "'N=' is not a fact of a call"),
-    ],
-)
-def test_explain_refuses(
-    cuda: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert message in explain(capsys, "scale", *arguments, status=1)
+def test_explain_refuses(cuda: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        ("N=8 T=f64", "scale: dtype 'T' is 'f64', wanted one of ('f32', 'bf16')"),
+        ("N=8 T=bf16", "scale: tensors are on cpu:0 with T=bf16, for which this library has no variants"),
+        ("N=8 X=3", "scale() has no argument 'X'; it is called as scale("),
+        ("N=8 X=3", "or stated by ('N', 'T'), 'device' and 'workspace'"),
+        ("N=one", "scale: dim 'N' is 'one', wanted a whole number"),
+        ("N=99999999999999999999", "scale: dim 'N' is 99999999999999999999, wanted a whole number of 64 bits"),
+        ("N=8 --device tpu", "device 'tpu' is not known; wanted 'cpu', 'cuda', 'cuda:1'"),
+        ("N=8 --device cuda:7", "cuda:7: there is no such device; the driver sees 3"),
+        ("N=8 --workspace much", "--workspace 'much' is not a number of bytes"),
+        ("N=8 --workspace 99999999999999999999999", "too large"),
+        ("N=8 device=cuda:0", "write --device cuda:0"),
+        ("N=8 N=9", "'N' is given twice"),
+        ("N=8 bias", "'bias' is not a fact of a call"),
+        ("N=", "'N=' is not a fact of a call"),
+    ):
+        assert message in explain(capsys, "scale", *arguments.split(), status=1)

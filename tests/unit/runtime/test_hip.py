@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import forked
 import linked
 import linked_hip
 import numpy as np
 import pytest
-from linked_cuda import OnDevice, python
+from linked_cuda import OnDevice
 from linked_hip import Fake, call
-from places import SHARED
 from traces import read_trace
 
-from aot_tune.link import LibrarySpec, check_against_manifest
-from aot_tune.link.check.against_manifest import read_manifest
+from aot_tune.link import check_against_manifest
 from aot_tune.support.errors import ManifestError, ToolchainError
 from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.triton.installed import find_triton
 
 
 @pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> LibrarySpec:
-    return linked_hip.library_spec(tmp_path_factory.mktemp("objects"))
-
-
-@pytest.fixture(scope="module")
-def built(spec: LibrarySpec, tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
-    """The library, which finds the stand-in because the process has it."""
-    folder = tmp_path_factory.mktemp("hip")
-    found = ["-Wl,--no-as-needed", str(linked_hip.stand_in(folder)), "-Wl,-rpath,$ORIGIN"]
-    return linked.link_library(spec, folder, families=["hip"], libraries=found)
-
-
-@pytest.fixture(scope="module")
-def bare(spec: LibrarySpec, tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
+def built(once: Callable[..., linked.Built]) -> linked.Built:
     """The library as it ships: it looks for the runtime at the first call."""
-    return linked.link_library(spec, tmp_path_factory.mktemp("bare"), families=["hip"])
+    return once("hip", linked_hip.library)
 
 
 @pytest.fixture(scope="module")
 def hip(built: linked.Built) -> ModuleType:
+    """Its module, in a process that has the stand-in of the runtime."""
+    Fake(built.module)
     return linked.load_module(built.module)
 
 
 @pytest.fixture
-def fake(built: linked.Built) -> Iterator[Fake]:
-    made = Fake(built.library.parent)
+def fake(hip: ModuleType, built: linked.Built) -> Iterator[Fake]:
+    made = Fake(built.module)
     yield made
     made.reset()
 
@@ -103,27 +91,22 @@ def test_the_thread_is_left_as_it_was(hip: ModuleType, fake: Fake) -> None:
 def test_a_trace_tells_captured_calls(built: linked.Built, tmp_path: Path) -> None:
     """The stand-in captures from streams of odd numbers; the question that it has no answer to leaves no error."""
     code = f"""
-import sys
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_hip
-from pathlib import Path
-hip, fake = linked.load_module(Path({str(built.module)!r})), linked_hip.Fake(Path({str(built.module.parent)!r}))
+module = Path({str(built.module)!r})
+hip, fake = linked.load_module(module), linked_hip.Fake(module)
 for stream in (3, 4, 5, 0):
     linked_hip.call(hip, 8, 0, stream=stream)
     assert fake.state() == 0
 """
-    python(code, AOT_TUNE_TRACE=str(tmp_path / "trace"))
+    forked.python(code, AOT_TUNE_TRACE=str(tmp_path / "trace"))
     counts = read_trace(tmp_path / "trace").counts
     assert (sum(line["calls"] for line in counts), sum(line["captured"] for line in counts)) == (4, 2)
 
 
 def test_variants_load_in_relaxed_mode_once_per_device(built: linked.Built) -> None:
     code = f"""
-import sys
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_hip
-from pathlib import Path
-hip, fake = linked.load_module(Path({str(built.module)!r})), linked_hip.Fake(Path({str(built.module.parent)!r}))
+module = Path({str(built.module)!r})
+ctypes.CDLL(str(linked_hip.runtime_of(module)), ctypes.RTLD_GLOBAL)  # variants tell it that they are loaded
+hip, fake = linked.load_module(module), linked_hip.Fake(module)
 for device in (0, 0, 1):
     linked_hip.call(hip, 7, device)
 print("; ".join(fake.log()))
@@ -132,18 +115,15 @@ hip.preload("rocm:0")
 hip.preload("rocm:0")
 print("; ".join(fake.log()))
 """
-    calls, ahead = (line.split("; ") for line in python(code).splitlines())
+    calls, ahead = (line.split("; ") for line in forked.python(code).splitlines())
     assert [e for e in calls if "preload" in e] == ["preload aot_tune_plain_942", "preload aot_tune_plain_90a"]
     assert [e for e in ahead if "preload" in e] == ["preload aot_tune_plain_942_bf16", "preload aot_tune_fast_942"]
 
 
 def test_a_workspace_of_the_librarys_own_per_stream(built: linked.Built) -> None:
     code = f"""
-import sys, threading
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_hip
-from pathlib import Path
-hip, fake = linked.load_module(Path({str(built.module)!r})), linked_hip.Fake(Path({str(built.module.parent)!r}))
+module = Path({str(built.module)!r})
+hip, fake = linked.load_module(module), linked_hip.Fake(module)
 fake.reset(1)
 for stream in (0, 0, 5, 5, 2, 2):
     linked_hip.call(hip, 8, 0, stream=stream)
@@ -153,69 +133,60 @@ thread.start()
 thread.join()
 print(sum("malloc" in e for e in fake.log()))
 """
-    grown, count = python(code).splitlines()
+    grown, count = forked.python(code).splitlines()
     assert grown == str(["malloc 1024K on 0"] * 3)
     assert count == "4"  # under the handle 2 each thread has a stream of its own
 
 
-def said(bare: linked.Built, folder: Path, **environment: str) -> list[str]:
-    """What calls on rocm:0 raise, twice, in a process that finds the runtime in a folder, and its state after that."""
-    code = f"""
-import ctypes, sys
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_hip
-from pathlib import Path
-hip = linked.load_module(Path({str(bare.module)!r}))
+SAID = """
+import ctypes
+runtime = Path({runtime!r})
+if runtime.is_file() and {ahead}:
+    stand_in = ctypes.CDLL(str(runtime))
+hip = linked.load_module(Path({module!r}))
 for _ in range(2):
     try:
         print(linked_hip.call(hip, 8, 0))
     except hip.Error as error:
         print(type(error).__name__, error)
-if Path({str(folder / "libamdhip64.so")!r}).is_file():
-    print(ctypes.CDLL({str(folder / "libamdhip64.so")!r}).stub_state())
+if {ahead}:
+    print(stand_in.stub_state())
 """
-    return python(code, LD_LIBRARY_PATH=str(folder), **environment).splitlines()
 
 
-def test_the_runtime_is_found_at_the_first_call(bare: linked.Built, built: linked.Built) -> None:
-    assert said(bare, built.library.parent) == ["300.0", "300.0", "0"]
-
-
-@pytest.mark.parametrize(
-    ("environment", "kind", "message"),
-    [
+def test_errors_of_the_runtime(built: linked.Built) -> None:
+    code = SAID.format(runtime=str(linked_hip.runtime_of(built.module)), module=str(built.module), ahead=True)
+    for environment, kind, message in (
         ({"FAKE_INIT": "100"}, "ArgumentValueError", "rocm:0: the HIP runtime sees no device; look at rocminfo"),
         ({"FAKE_INIT": "3"}, "CallError", "HIP error 3 (a fake error); a process that was forked after HIP was used"),
         ({"FAKE_INIT": "802"}, "CallError", "rocm:0 cannot be used: HIP error 802 (a fake error)"),
         ({"FAKE_ARCHITECTURES": "Hainan"}, "ArgumentValueError", "architecture 'Hainan', wanted a name such as gfx942"),
         ({"FAKE_ARCHITECTURES": "gfx94x"}, "ArgumentValueError", "architecture 'gfx94x', wanted a name such as"),
         ({"FAKE_MALLOC": "2"}, "CallError", "rocm:0: no memory for a workspace of 1048576 bytes: HIP error 2"),
-    ],
-)
-def test_errors_of_the_runtime(
-    bare: linked.Built, built: linked.Built, environment: dict[str, str], kind: str, message: str
-) -> None:
-    *lines, state = said(bare, built.library.parent, **environment)
-    assert len(lines) == 2
-    for line in lines:
-        assert line.startswith(kind)
-        assert message in line
-    assert state.endswith("0")  # nobody's next question for an error gets ours
+    ):
+        *lines, state = forked.python(code, **environment).splitlines()
+        assert len(lines) == 2
+        assert all(line.startswith(kind) and message in line for line in lines), lines
+        assert state.endswith("0")  # nobody's next question for an error gets ours
 
 
-def test_without_a_runtime_or_with_one_that_is_too_old(bare: linked.Built, tmp_path: Path) -> None:
+def test_the_runtime_is_found_at_the_first_call(built: linked.Built, tmp_path: Path) -> None:
+    """Where the loader finds it; or there is none, or one that is too old."""
+    (tmp_path / "none").mkdir()
     for name in ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"):
-        (tmp_path / "none").mkdir(exist_ok=True)
         (tmp_path / "none" / name).write_text("not a library\n")
     linked_hip.stand_in(tmp_path / "old", "-DTOO_OLD")
-    code = f"import sys; sys.path.insert(0, {str(SHARED)!r}); import linked, linked_hip; from pathlib import Path; "
-    code += f"hip = linked.load_module(Path({str(bare.module)!r}))\n"
-    code += "try:\n  linked_hip.call(hip, 8, 0)\nexcept hip.CallError as error:\n  print(error)"
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import linked, linked_hip; from pathlib import Path\n"
+    code += SAID.format(runtime="", module=str(built.module), ahead=False)
     for folder, message in (
-        ("none", "rocm:0: there is no HIP runtime here (libamdhip64.so was not found); install AMD's ROCm, or"),
-        ("old", "rocm:0: the HIP runtime here has no function hipGetDevicePropertiesR0600; this library needs that"),
+        (linked_hip.runtime_of(built.module).parent, "300.0\n300.0\n"),
+        (tmp_path / "none", "rocm:0: there is no HIP runtime here (libamdhip64.so was not found); install AMD's ROCm"),
+        (tmp_path / "old", "the HIP runtime here has no function hipGetDevicePropertiesR0600; this library needs that"),
     ):
-        assert message in python(code, LD_LIBRARY_PATH=str(tmp_path / folder))
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}  # which is read when a process begins
+        run = [sys.executable, "-c", code]
+        said = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
+        assert message in said
 
 
 def header() -> Path | None:
@@ -229,15 +200,15 @@ def header() -> Path | None:
 
 @pytest.mark.skipif(header() is None, reason="no Triton with AMD's hip_runtime_api.h")
 def test_declarations_are_those_of_the_header(tmp_path: Path) -> None:
-    program = tmp_path / "program.cpp"
-    program.write_text(f"""
+    (tmp_path / "program.cpp").write_text(f"""
 #define __HIP_PLATFORM_AMD__ 1
 #include <hip/hip_runtime_api.h>
 #include <cstddef>
 #include "{RUNTIME / "hip" / "hip.cpp"}"
 #include "facts.h"
+#define TEXT_(name) #name
+#define TEXT(name) TEXT_(name)
 namespace aot_tune {{
-const LibraryInfo library_info = {{"none", "", nullptr, 0}};
 namespace {{
 static_assert(offsetof(Properties, architecture) == offsetof(hipDeviceProp_t, gcnArchName));
 static_assert(sizeof(Properties::architecture) == sizeof(hipDeviceProp_t::gcnArchName));
@@ -245,22 +216,14 @@ static_assert(sizeof(Properties) > sizeof(hipDeviceProp_t) + 1024);
 static_assert(kNotInitialized == int{{hipErrorNotInitialized}} && kNoDevice == int{{hipErrorNoDevice}});
 static_assert(kInvalidDevice == int{{hipErrorInvalidDevice}} && hipErrorOutOfMemory == 2);
 static_assert(kRelaxedCapture == int{{hipStreamCaptureModeRelaxed}});
-bool per_thread() {{ return hipStreamPerThread == reinterpret_cast<hipStream_t>(2); }}
+static_assert(__builtin_strcmp(TEXT(hipGetDeviceProperties), "hipGetDevicePropertiesR0600") == 0);
+static_assert(__builtin_strcmp(TEXT(hipStreamPerThread), "((hipStream_t)2)") == 0);
 }}
-}}
-#define TEXT_(name) #name
-#define TEXT(name) TEXT_(name)
-int main() {{
-  const bool same = std::strcmp(TEXT(hipGetDeviceProperties), "hipGetDevicePropertiesR0600") == 0;
-  return same && aot_tune::per_thread() ? 0 : 1;
 }}
 """)
-    runtime = RUNTIME
-    folders = [f"-I{header()}", f"-I{runtime}", f"-I{runtime / 'include'}"]
-    sources = [str(program), *(str(p) for p in sorted(runtime.glob("*.cpp")))]
-    flags = ["-std=c++17", "-w", "-DAOT_TUNE_PREFIX=test"]
-    subprocess.run(["g++", *flags, *folders, *sources, "-ldl", "-o", str(tmp_path / "program")], check=True)
-    subprocess.run([str(tmp_path / "program")], check=True)
+    flags = ["-std=c++17", "-w", "-fsyntax-only", "-DAOT_TUNE_PREFIX=test"]
+    folders = [f"-I{header()}", f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}"]
+    subprocess.run(["g++", *flags, *folders, str(tmp_path / "program.cpp")], check=True)
 
 
 # ---- Python's devices and streams
@@ -305,25 +268,12 @@ def test_streams(hip: ModuleType, torch: ModuleType) -> None:
         assert [t.streams for t in tensors] == [[handle]] * 2  # 0 is DLPack's default stream of ROCm
 
 
-# ---- Checks before and after linking
-
-
-def without(spec: LibrarySpec, *names: str, **changes: object) -> LibrarySpec:
-    (scale,) = spec.operators
-    kept = tuple(v for v in scale.variants if v.name not in names)
-    return dataclasses.replace(spec, operators=(dataclasses.replace(scale, variants=kept, **changes),))  # type: ignore[arg-type]
-
-
-def test_the_manifest_tells_of_each_architecture(built: linked.Built, bare: linked.Built, tmp_path: Path) -> None:
-    manifest, archive = Path(built.made.manifest), Path(built.made.archive)
-    document = check_against_manifest(bare.library, bare.module, Path(bare.made.manifest), Path(bare.made.archive))
+def test_the_manifest_tells_of_each_architecture(built: linked.Built, tmp_path: Path) -> None:
+    manifest = Path(built.made.manifest)
+    document = check_against_manifest(built.library, built.module, manifest, Path(built.made.archive))
     generic = {v.target for v in document.operators[0].variants if v.generic}
     assert generic == {"cpu-x86-64", "hip-gfx90a", "hip-gfx942"}
-    with pytest.raises(ManifestError, match=r"linked_hip\.so needs libamdhip64\.so, which a machine without a GPU"):
-        check_against_manifest(built.library, built.module, manifest, archive)
-    text = manifest.read_text()
     bad = tmp_path / "manifest.json"
-    bad.write_text(text.replace('"generic": true', '"generic": false'))
-    assert not any(v.generic for v in read_manifest(bad.read_bytes()).operators[0].variants)
+    bad.write_text(manifest.read_text().replace('"generic": true', '"generic": false'))
     with pytest.raises(ManifestError, match="has no generic variant for"):
-        check_against_manifest(bare.library, None, bad, archive)
+        check_against_manifest(built.library, None, bad, Path(built.made.archive))

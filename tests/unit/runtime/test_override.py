@@ -7,16 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import forked
 import linked
 import pytest
-from linked_cuda import python
-from places import SHARED
 
 PRELUDE = """
-import json, os, sys
-sys.path.insert(0, {here!r})
-import linked, linked_cuda, numpy as np
-from pathlib import Path
 ops = linked.load_module(Path({module!r}))
 
 def gemm(m, n=8, k=8, bias=None, **options):
@@ -40,9 +35,9 @@ RANKED = "first of the variants ranked for such calls whose guards hold"
 
 def run(built: linked.Built, rules: Path | str, code: str, **environment: str) -> Any:
     """What `code` leaves in `found`, in a process of its own; a program in Python, for CPUs of level 2."""
-    text = PRELUDE.format(here=str(SHARED), module=str(built.module)) + code + "\nprint(json.dumps(found))"
+    text = PRELUDE.format(module=str(built.module)) + code + "\nprint(json.dumps(found))"
     environment = {"AOT_TUNE_CPU_LEVEL": "2", "AOT_TUNE_OVERRIDE": str(rules), **environment}
-    return json.loads(python(text, **environment))
+    return json.loads(forked.python(text, **environment))
 
 
 @pytest.fixture
@@ -185,25 +180,18 @@ def test_many_bad_lines(built: linked.Built, tmp_path: Path) -> None:
     assert said[1].endswith(" (also bad: line 3)")
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("{here}/none", "it cannot be opened: No such file or directory; name a file with lines such as 'gemm: M<="),
-        ("{here}", "it cannot be read: Is a directory; name a file"),
+def test_files_that_cannot_be_read(built: linked.Built, tmp_path: Path) -> None:
+    for path, reason in (
+        (f"{tmp_path}/none", "it cannot be opened: No such file or directory; name a file with lines such as 'gemm: M"),
+        (f"{tmp_path}", "it cannot be read: Is a directory; name a file"),
         ("/dev/zero", "it has more than 1048576 bytes, and is no file of rules; name a file"),
-        ("{here}/" + "x" * 300, "it cannot be opened: File name too long"),
-    ],
-)
-def test_files_that_cannot_be_read(built: linked.Built, tmp_path: Path, path: str, reason: str) -> None:
-    path = path.format(here=tmp_path)
-    (said,) = run(built, path, "found = [said(gemm, 4)]")
-    assert said[0] == "CallError"
-    assert said[1].startswith(f"gemm: AOT_TUNE_OVERRIDE: {path[:300]}: ")
-    assert reason in said[1]
-
-
-def test_a_pipe_does_not_have_calls_wait(built: linked.Built, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
+        (f"{tmp_path}/" + "x" * 300, "it cannot be opened: File name too long"),
+    ):
+        ((kind, said),) = run(built, path, "found = [said(gemm, 4)]")
+        assert kind == "CallError"
+        assert said.startswith(f"gemm: AOT_TUNE_OVERRIDE: {path[:300]}: ")
+        assert reason in said
+    os.mkfifo(tmp_path / "pipe")  # calls do not wait for it
     assert run(built, tmp_path / "pipe", "found = [gemm(4)]") == [10]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-
-import pytest
+from pathlib import Path
 
 from aot_tune.support.installed_paths import RUNTIME
 
@@ -69,33 +68,20 @@ int main() {
 """
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
-    """What the program prints, with a library that is linked as the build links it."""
-    folder = tmp_path_factory.mktemp("team")
-    (folder / "kernel.cpp").write_text(KERNEL)
-    (folder / "program.cpp").write_text(PROGRAM)
-    warned = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fopenmp"]
+def test_teams(tmp_path: Path) -> None:
+    """Linked as the build links: of each call the regions that OpenMP began, the thread's number and its team."""
+    (tmp_path / "kernel.cpp").write_text(KERNEL)
+    (tmp_path / "program.cpp").write_text(PROGRAM)
+    warned = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fopenmp"]
     library = ["kernel.cpp", RUNTIME / "team_of_one.cpp", "-shared", "-fPIC", "-Wl,--wrap=GOMP_parallel", "-Wl,-z,defs"]
-    subprocess.run(["g++", *warned, *map(str, library), "-o", "libkernel.so"], cwd=folder, check=True)
-    program = ["program.cpp", "-rdynamic", "libkernel.so", f"-Wl,-rpath,{folder}", "-ldl", "-o", "program"]
-    subprocess.run(["g++", *warned, *program], cwd=folder, check=True)
-    done = subprocess.run([folder / "program"], capture_output=True, text=True, check=True, timeout=60)
-    return [[int(n) for n in line.split()] for line in done.stdout.splitlines()]
-
-
-def test_a_team_of_one_begins_no_region_of_openmp(said: list[list[int]]) -> None:
-    assert said[0] == [0, 0, 1]
-
-
-def test_larger_teams_do(said: list[list[int]]) -> None:
-    assert said[1] == [1, 1, 2]
-    assert said[2] == [1, 2, 3]
-
-
-def test_nor_does_a_default_team_of_one(said: list[list[int]]) -> None:
-    assert said[3] == [0, 0, 1]
-
-
-def test_in_a_region_of_the_caller_each_thread_has_a_team_of_its_own(said: list[list[int]]) -> None:
-    assert said[4] == [0, 1, 0, 1]
+    subprocess.run(["g++", *warned, *map(str, library), "-o", "libkernel.so"], cwd=tmp_path, check=True)
+    program = ["program.cpp", "-rdynamic", "libkernel.so", f"-Wl,-rpath,{tmp_path}", "-ldl", "-o", "program"]
+    subprocess.run(["g++", *warned, *program], cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "0 0 1",  # a team of one begins no region of OpenMP
+        "1 1 2",
+        "1 2 3",
+        "0 0 1",  # nor does a default team of one
+        "0 1 0 1",  # in a region of the caller each thread has a team of its own
+    ]

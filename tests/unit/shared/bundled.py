@@ -1,21 +1,26 @@
-"""The operators that ship with the project, each loaded once."""
+"""The operators that ship with the project, by name. Each is loaded once, when it is asked for."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import bundled_templates, load_operator, operator_folders
 
-
-@functools.cache
-def bundled_operator(name: str) -> Operator:
-    """The operator of a name."""
-    return load_operator(bundled_templates() / name)
+__all__ = ["OPERATORS"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "OPERATORS":  # all by name, loaded where they are asked for
-        return {folder.name: bundled_operator(folder.name) for folder in operator_folders([bundled_templates()])}
-    raise AttributeError(name)
+class _Operators(Mapping[str, Operator]):
+    @functools.cache  # noqa: B019 - there is one
+    def __getitem__(self, name: str) -> Operator:
+        return load_operator(bundled_templates() / name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (folder.name for folder in operator_folders([bundled_templates()]))
+
+    def __len__(self) -> int:
+        return len(operator_folders([bundled_templates()]))
+
+
+OPERATORS = _Operators()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.machinery
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -15,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import module_files
 
 from aot_tune.link import (
     DecisionNode,
@@ -22,21 +23,11 @@ from aot_tune.link import (
     LibrarySpec,
     LinkedVariant,
     OperatorTable,
+    SeenCalls,
     TargetTable,
     generate,
 )
-from aot_tune.spec import (
-    Attribute,
-    Expr,
-    Kernel,
-    Operator,
-    Scalar,
-    Tensor,
-    dim,
-    dims,
-    problem,
-    stride,
-)
+from aot_tune.spec import Attribute, Expr, Kernel, Operator, Scalar, Tensor, dim, dims, problem, stride
 from aot_tune.support.installed_paths import BINDING, RUNTIME
 
 M, N, K = dims("M N K")
@@ -44,7 +35,6 @@ M, N, K = dims("M N K")
 PRELUDE = """
 #include <cstddef>
 #include <cstdint>
-#include <cmath>
 struct DLTensor {
   void* data; struct { int32_t type, id; } device; int32_t ndim; struct { uint8_t code, bits; uint16_t lanes; } dtype;
   int64_t* shape; int64_t* strides; uint64_t byte_offset;
@@ -99,7 +89,7 @@ extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, vo
       if (residual_out) at(residual_out, i, j) = v;
       sum += v * v;
     }
-    const float scale = 1 / std::sqrt(sum / x->shape[1] + eps);
+    const float scale = 1 / __builtin_sqrtf(sum / x->shape[1] + eps);
     for (int64_t j = 0; j < x->shape[1]; ++j) {
       const float v = at(x, i, j) + (residual ? at(residual, i, j) : 0);
       at(out, i, j) = v * scale * static_cast<const float*>(weight->data)[j * weight->strides[0]];
@@ -166,16 +156,16 @@ def compile_object(
     mark: str = "0",
     failure: str = "0",
     scratch: int = 0,
+    flags: Sequence[str] = (),
 ) -> tuple[str, str, str]:
     """Compile a candidate; its symbol, path and digest. `mark` is added to every result, to tell variants apart."""
-    symbol = f"aot_tune_{name}"
-    text = source.replace("SYMBOL", symbol).replace("MARK", mark).replace("FAILURE", failure)
-    text = text.replace("SCRATCH", str(scratch))
-    path = folder / f"{name}.cpp"
-    path.write_text(text)
-    target = folder / f"{name}.o"
-    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", f"-march={march}"]
-    _compile(path, target, flags)
+    symbol, target = f"aot_tune_{name}", folder / f"{name}.o"
+    for word, text in (("SYMBOL", symbol), ("MARK", mark), ("FAILURE", failure), ("SCRATCH", str(scratch))):
+        source = source.replace(word, text)
+    if not target.exists():
+        path = folder / f"{name}.cpp"
+        path.write_text(source)
+        _compile(path, target, [*_FLAGS, "-O1", f"-march={march}", *flags])
     return symbol, str(target), hashlib.sha256(target.read_bytes()).hexdigest()
 
 
@@ -184,23 +174,19 @@ def variant(
     source: str,
     name: str,
     *,
-    target: str = "cpu-x86-64",
     level: int = 1,
+    target: str = "",
     generic: bool = False,
     requires: tuple[Expr, ...] = (),
-    march: str = "x86-64",
-    mark: str = "0",
-    failure: str = "0",
-    scratch: int = 0,
+    **how: Any,
 ) -> LinkedVariant:
-    symbol, path, digest = compile_object(
-        folder, source, name, march=march, mark=mark, failure=failure, scratch=scratch
-    )
+    """A variant, by default for a level of CPUs from 1 to 4; `how` is that of `compile_object`."""
+    symbol, path, digest = compile_object(folder, source, name, **how)
     return LinkedVariant(
         name=name,
         symbol=symbol,
         kernel=name.partition("_")[0],
-        target=target,
+        target=target or "cpu-x86-64" + f"-v{level}" * (level > 1),
         level=level,
         object_path=path,
         object_digest=digest,
@@ -211,36 +197,21 @@ def variant(
 
 
 def library_spec(folder: Path) -> LibrarySpec:
-    """gemm, whose variants add 0 (generic), 10 (small M), 20 (big M, guarded) or 30 (v3) to each element; rms_norm."""
+    """gemm, whose variants add 0 (generic), 10 (small M), 20 (big M, guarded) or 30 (v3) to each element; rms_norm.
+
+    The table for level 2 was tuned with 3 threads, on M from 2 to 64, with N = 8 and K from 1 to 8.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    unit = stride("b", 1) == 1
+    second, third = {"level": 2, "march": "x86-64-v2"}, {"level": 3, "march": "x86-64-v3"}
     gemm = OperatorTable(
         operator=gemm_operator(),
         variants=(
             variant(folder, GEMM, "plain", generic=True),
-            variant(
-                folder, GEMM, "small_2", target="cpu-x86-64-v2", level=2, march="x86-64-v2", mark="10", scratch=100
-            ),
-            variant(
-                folder,
-                GEMM,
-                "packed_2",
-                target="cpu-x86-64-v2",
-                level=2,
-                march="x86-64-v2",
-                mark="20",
-                requires=(stride("b", 1) == 1, dim("K") % 4 == 0),
-            ),
-            variant(
-                folder,
-                GEMM,
-                "packed_3",
-                target="cpu-x86-64-v3",
-                level=3,
-                march="x86-64-v3",
-                mark="30",
-                requires=(stride("b", 1) == 1,),
-            ),
-            variant(folder, GEMM, "broken", target="cpu-x86-64-v2", level=2, failure="7"),
+            variant(folder, GEMM, "small_2", **second, mark="10", scratch=100),
+            variant(folder, GEMM, "packed_2", **second, mark="20", requires=(unit, dim("K") % 4 == 0)),
+            variant(folder, GEMM, "packed_3", **third, mark="30", requires=(unit,)),
+            variant(folder, GEMM, "broken", level=2, failure="7"),
         ),
         tables=(
             TargetTable(
@@ -254,6 +225,8 @@ def library_spec(folder: Path) -> LibrarySpec:
                     DecisionNode(leaf=(4,)),
                 ),
                 tuned=(problem(M=8, N=8, K=8), problem(M=64, N=8, K=8, order={"b": (1, 0)})),
+                seen=(SeenCalls(facts=(), dims={"M": (2, 64), "N": (8, 8), "K": (1, 8)}),),
+                processors=3,
             ),
             TargetTable(
                 target="cpu-x86-64-v3",
@@ -277,35 +250,47 @@ class Built:
     module: Path
 
 
-_COMPILE = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
-_COMPILE += ["-Wall", "-Wextra", "-Werror"]
+_FLAGS = ["-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
+_WARN = ["-Wall", "-Wextra", "-Werror"]
 _LINK = ["g++", "-shared", "-Wl,--gc-sections", "-Wl,--build-id=none"]
 
 
+def runtime_sources(*families: str) -> list[Path]:
+    """What is compiled into every library, and for families of devices beside CPUs."""
+    return [p for f in ("", *families) for p in sorted((RUNTIME / f).glob("*.cpp"))]
+
+
 def link_library(
-    spec: LibrarySpec,
-    folder: Path,
-    *,
-    families: Sequence[str] = (),
-    includes: Sequence[str] = (),
+    spec: LibrarySpec, folder: Path, *, families: Sequence[str] = (), includes: Sequence[str] = (),
     libraries: Sequence[str] = (),
-) -> Built:
-    """Generate and link as a package would be; `families` are those beside CPUs, the rest is what toolchains need."""
+) -> Built:  # fmt: skip
+    """Generate and link as a package would be, if it is not there; `families` are those beside CPUs."""
     folder.mkdir(parents=True, exist_ok=True)
     made = generate(spec, folder)
-    runtime, binding = RUNTIME, BINDING
     library, module = folder / f"lib{spec.library}.so", folder / f"{spec.face}.abi3.so"
-    own = [f"-I{runtime}", f"-I{runtime / 'include'}", *(f"-I{folder}" for folder in includes)]
-    sources = [p for f in ("", *families) for p in sorted((runtime / f).glob("*.cpp"))]
-    objects = compile_objects([Path(made.dispatch), *sources], folder / "library", [*own, "-fopenmp"])
+    if module.exists():
+        return Built(spec, made, library, module)
+    own = [*_FLAGS, "-O0", *(f"-I{folder}" for folder in (RUNTIME, RUNTIME / "include", *includes))]
+    objects = compile_objects(
+        [Path(made.dispatch), *runtime_sources(*families)], folder / "library", [*own, "-fopenmp"]
+    )
     exports = [f"-Wl,--version-script={made.library_exports}", f"-Wl,-soname,{library.name}", "-Wl,-z,defs"]
     exports += ["-Wl,--wrap=GOMP_parallel", "-fopenmp"]
     subprocess.run([*_LINK, *objects, made.archive, *libraries, *exports, "-o", library], check=True)
-    own += [f"-I{binding}", f"-I{sysconfig.get_paths()['include']}"]
-    objects = compile_objects([Path(made.module), *sorted(binding.glob("*.cpp"))], folder / "module", own)
+    own += [f"-I{BINDING}", f"-I{sysconfig.get_paths()['include']}"]
+    objects = compile_objects([Path(made.module), *sorted(BINDING.glob("*.cpp"))], folder / "module", own)
     exports = [f"-Wl,--version-script={made.module_exports}", "-Wl,-rpath,$ORIGIN"]
     subprocess.run([*_LINK, *objects, library, *exports, "-o", module], check=True)
     return Built(spec, made, library, module)
+
+
+SANITIZE = [*_WARN, "-fno-sanitize-recover=all", "-fsanitize=address,undefined"]
+
+
+def sanitized_runtime(folder: Path) -> list[Path]:
+    """Objects of the runtime, with sanitizers."""
+    own = ["-std=c++17", "-g", "-O0", f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}"]
+    return compile_objects(runtime_sources(), folder, [*SANITIZE, *own])
 
 
 def compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
@@ -313,7 +298,7 @@ def compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str])
     folder.mkdir()
     objects = [folder / f"{number}-{source.stem}.o" for number, source in enumerate(sources)]
     for source, made in zip(sources, objects, strict=True):
-        _compile(source, made, [*_COMPILE, *flags], source.parent if source.parent == folder.parent else None)
+        _compile(source, made, [*_WARN, *flags], source.parent if source.parent == folder.parent else None)
     return objects
 
 
@@ -356,11 +341,6 @@ def _headers() -> str:
     return known.hexdigest()
 
 
-def load_module(path: Path, name: str = "ops") -> ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load_module(path: Path) -> ModuleType:
+    """A library's Python module."""
+    return module_files.load_module(path, "ops")

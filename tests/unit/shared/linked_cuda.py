@@ -1,24 +1,23 @@
-"""A library for CPUs and CUDA in two dtypes, for the tests of link: kernels by nvcc, or stand-ins for the host."""
+"""A library for CPUs and CUDA in two dtypes, for the tests of link, with stand-ins for kernels and the driver."""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
 import functools
-import hashlib
-import os
 import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import linked
 import numpy as np
-from places import ROOT, SHARED
+from places import SHARED
 
 from aot_tune.compile.toolchain import toolchain_for
-from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
-from aot_tune.spec import Expr, Kernel, Operator, Scalar, Tensor, dim, problem, stride
+from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, SeenCalls, TargetTable
+from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dim, problem, stride
 from aot_tune.support.errors import ToolchainError
 
 N = dim("N")
@@ -62,38 +61,6 @@ extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_note(ARGS, char
 }
 """
 
-DEVICE = """
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-#include <cstdint>
-struct DLTensor {
-  void* data; struct { int32_t type, id; } device; int32_t ndim; struct { uint8_t code, bits; uint16_t lanes; } dtype;
-  int64_t* shape; int64_t* strides; uint64_t byte_offset;
-};
-namespace {
-__global__ void scale(const TYPE* x, TYPE* out, int64_t n, int64_t x_step, int64_t out_step, float factor) {
-  const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;
-  if (i < n) out[i * out_step] = TYPE(float(x[i * x_step]) * factor + MARK);
-}
-}  // namespace
-#define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *out, float factor
-extern "C" int32_t SYMBOL_workspace(ARGS, size_t* size) { *size = SCRATCH; return 0; }
-extern "C" int32_t SYMBOL_launch(ARGS, void*, size_t, void* stream) {
-  const int64_t n = x->shape[0];
-  scale<<<(n + 255) / 256, 256, 0, static_cast<cudaStream_t>(stream)>>>(
-      static_cast<const TYPE*>(x->data), static_cast<TYPE*>(out->data), n, x->strides[0], out->strides[0], factor);
-  return cudaGetLastError();
-}
-extern "C" int32_t SYMBOL_preload() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, scale);
-}
-"""
-
-
-def _reference(_xp: object, _call: object) -> dict[str, object]:
-    raise AssertionError("link computes nothing")
-
 
 def operator() -> Operator:
     return Operator(
@@ -106,7 +73,7 @@ def operator() -> Operator:
         ),
         scalars=(Scalar("factor", "f32", 1.0),),
         dtypes={"T": ("f32", "bf16")},
-        reference=_reference,
+        reference=lambda xp, call: {},
         flops=N,
         workload={"cpu": (problem(N=8),), "cuda": (problem(N=8, dtypes={"T": "bf16"}),)},
         kernels=(
@@ -141,12 +108,14 @@ def table(plain: LinkedVariant, variants: dict[str, LinkedVariant]) -> OperatorT
                     leaves("fast_bf16", "plain_bf16"),
                 ),
                 tuned=(problem(N=8), problem(N=16, dtypes={"T": "bf16"})),
+                seen=(SeenCalls(facts=(("dtype.T", 0),), dims={"N": (8, 512)}),),
+                processors=132,
             ),
         ),
     )
 
 
-LAYOUT: dict[str, dict[str, object]] = {
+LAYOUT: dict[str, dict[str, Any]] = {
     "plain_cuda": {"target": "cuda-ptx_80", "generic": True, "mark": "100"},
     "plain_bf16": {"target": "cuda-ptx_80", "generic": True, "mark": "150", "dtype": "bf16"},
     "even_80": {"target": "cuda-sm_80", "last": 89, "mark": "200", "requires": (N % 2 == 0, stride("x", 0) == 1)},
@@ -172,72 +141,45 @@ def level_of(target: str) -> int:
     return int(target.partition("_")[2].rstrip("a") or 1)
 
 
-def variants(folder: Path, *, device: bool) -> dict[str, LinkedVariant]:
-    """The variants of LAYOUT, compiled by nvcc for a device or by g++ as stand-ins."""
-    return {name: _variant(folder, name, device=device, **row) for name, row in LAYOUT.items()}  # type: ignore[arg-type]
-
-
-def _variant(
-    folder: Path,
-    name: str,
-    *,
-    device: bool,
-    target: str,
-    mark: str,
-    last: int = 0,
-    generic: bool = False,
-    dtype: str = "f32",
-    scratch: int = 0,
-    notes: bool = False,
-    requires: tuple[Expr, ...] = (),
-) -> LinkedVariant:
-    if device:
-        symbol = f"aot_tune_{name}"
-        text = DEVICE.replace("SYMBOL", symbol).replace("MARK", mark).replace("SCRATCH", str(scratch))
-        path = folder / f"{name}.o"
-        toolchain = toolchain_for("nvcc")
-        made = next(t for t in toolchain.targets() if t.name == target)
-        text = text.replace("TYPE", "__nv_bfloat16" if dtype == "bf16" else "float")
-        outcome = toolchain.compile(text, made, path, 300)
-        assert outcome.status == "ok", outcome.log
-        where, digest = str(path), hashlib.sha256(path.read_bytes()).hexdigest()
-    else:
-        source = HOST_CUDA + (NOTE if notes else "")
-        source = source.replace("UNAVAILABLE", "-100" if notes else "0")
-        symbol, where, digest = linked.compile_object(folder, source, name, mark=mark, scratch=scratch)
-    return LinkedVariant(
-        name=name,
-        symbol=symbol,
-        kernel=name.partition("_")[0],
-        target=target,
-        level=level_of(target),
-        last=last,
-        dtypes={"T": dtype},
-        object_path=where,
-        object_digest=digest,
-        generic=generic,
-        requires=requires,
+def stand_in_variant(folder: Path, name: str, row: Mapping[str, Any]) -> LinkedVariant:
+    """A variant of a row of LAYOUT, for a host: a stand-in for one by nvcc."""
+    notes = bool(row.get("notes"))
+    source = (HOST_CUDA + NOTE * notes).replace("UNAVAILABLE", "-100" if notes else "0")
+    made = linked.variant(
+        folder,
+        source,
+        name,
+        target=row["target"],
+        level=row.get("level", level_of(row["target"])),
+        generic=row.get("generic", False),
+        requires=row.get("requires", ()),
+        mark=row["mark"],
+        scratch=row.get("scratch", 0),
     )
+    return dataclasses.replace(made, last=row.get("last", 0), dtypes={"T": row.get("dtype", "f32")}, config={})
 
 
-def library_spec(folder: Path, *, device: bool) -> LibrarySpec:
-    """`scale` for CPUs (f32) and CUDA (f32, bf16), beside an operator for CPUs alone."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = linked.variant(folder, HOST.replace("UNAVAILABLE", "0"), "plain_cpu", generic=True, mark="0")
-    plain = dataclasses.replace(plain, dtypes={"T": "f32"})
+def host_variant(folder: Path, name: str, dtype: str = "f32", **how: Any) -> LinkedVariant:
+    """A generic variant for CPUs."""
+    made = linked.variant(folder, HOST.replace("UNAVAILABLE", "0"), name, generic=True, **how)
+    return dataclasses.replace(made, dtypes={"T": dtype})
+
+
+def stand_in(folder: Path) -> linked.Built:
+    """`scale` for CPUs (f32) and CUDA (f32, bf16), an operator for CPUs alone, and the driver of fake_cuda.cpp."""
+    objects, fake = folder / "objects", folder / "libcuda.so.1"
+    objects.mkdir(parents=True, exist_ok=True)
     norm = OperatorTable(
-        operator=linked.norm_operator(), variants=(linked.variant(folder, linked.NORM, "norm", generic=True),)
+        operator=linked.norm_operator(), variants=(linked.variant(objects, linked.NORM, "norm", generic=True),)
     )
-    return LibrarySpec(output="linked_cuda", operators=(table(plain, variants(folder, device=device)), norm))
-
-
-def python(code: str, **environment: str) -> str:
-    """What a fresh process prints."""
-    path = os.pathsep.join([str(ROOT), str(SHARED)])
-    env = {**os.environ, "PYTHONPATH": path, **environment}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    variants = {name: stand_in_variant(objects, name, row) for name, row in LAYOUT.items()}
+    scale = table(host_variant(objects, "plain_cpu"), variants)
+    spec = LibrarySpec(output="linked_cuda", operators=(scale, norm))
+    if not fake.exists():
+        run = ["g++", "-std=c++17", "-shared", "-fPIC", SHARED / "fake_cuda.cpp", f"-Wl,-soname,{fake.name}"]
+        subprocess.run([*run, "-o", fake], check=True)
+    found = ["-Wl,--no-as-needed", str(fake), "-Wl,-rpath,$ORIGIN/.."]  # so that dlopen gets this one
+    return linked.link_library(spec, folder / "out", families=["cuda"], libraries=found)
 
 
 def call(module: ModuleType, n: int, device: int, **more: object) -> float:
@@ -307,8 +249,8 @@ class OnDevice:
 class Fake:
     """What the stand-in of the runtime was asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self._library = ctypes.CDLL(str(folder / "libcuda.so.1"))
+    def __init__(self, module: Path) -> None:
+        self._library = ctypes.CDLL(str(module.parent.parent / "libcuda.so.1"))
         self._library.fake_log.restype = ctypes.c_char_p
         self.reset()
 

@@ -3,62 +3,46 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import subprocess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import linked
 import numpy as np
-from linked_cuda import HOST, HOST_CUDA, N, OnDevice, operator
+from linked_cuda import N, OnDevice, host_variant, operator, stand_in_variant
 from places import SHARED
 
 from aot_tune.compile import target_by_name
-from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.link import DecisionNode, LibrarySpec, OperatorTable, TargetTable
 from aot_tune.spec import problem
 
 GFX90A, GFX942 = target_by_name("hip-gfx90a"), target_by_name("hip-gfx942")
 
-LAYOUT: dict[str, dict[str, object]] = {
-    "plain_90a": {"target": GFX90A, "generic": True, "mark": 100},
-    "plain_90a_bf16": {"target": GFX90A, "generic": True, "mark": 150, "dtype": "bf16"},
-    "plain_942": {"target": GFX942, "generic": True, "mark": 200},
-    "plain_942_bf16": {"target": GFX942, "generic": True, "mark": 250, "dtype": "bf16"},
-    "fast_942": {"target": GFX942, "mark": 300, "scratch": 1 << 20, "requires": (N % 4 == 0,)},
+LAYOUT: dict[str, dict[str, Any]] = {
+    "plain_90a": {"target": GFX90A, "generic": True, "mark": "100"},
+    "plain_90a_bf16": {"target": GFX90A, "generic": True, "mark": "150", "dtype": "bf16"},
+    "plain_942": {"target": GFX942, "generic": True, "mark": "200"},
+    "plain_942_bf16": {"target": GFX942, "generic": True, "mark": "250", "dtype": "bf16"},
+    "fast_942": {"target": GFX942, "mark": "300", "scratch": 1 << 20, "requires": (N % 4 == 0,)},
 }
 
 
-def _variant(folder: Path, name: str, row: dict[str, object]) -> LinkedVariant:
-    target = row["target"]
-    assert isinstance(target, type(GFX942))
-    source = HOST_CUDA.replace("UNAVAILABLE", "0")
-    scratch = int(str(row.get("scratch", 0)))
-    symbol, where, digest = linked.compile_object(folder, source, name, mark=str(row["mark"]), scratch=scratch)
-    return LinkedVariant(
-        name=name,
-        symbol=symbol,
-        kernel=name.partition("_")[0],
-        target=target.name,
-        level=target.level,
-        last=target.last,
-        dtypes={"T": str(row.get("dtype", "f32"))},
-        object_path=where,
-        object_digest=digest,
-        generic=bool(row.get("generic")),
-        requires=row.get("requires", ()),  # type: ignore[arg-type]
-    )
-
-
-def library_spec(folder: Path) -> LibrarySpec:
-    """`scale` for CPUs (f32) and HIP (f32, bf16), with a table for gfx942."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = linked.variant(folder, HOST.replace("UNAVAILABLE", "0"), "plain_cpu", generic=True, mark="0")
-    plain = dataclasses.replace(plain, dtypes={"T": "f32"})
-    variants = (plain, *(_variant(folder, name, row) for name, row in LAYOUT.items()))
-    leaf = DecisionNode(leaf=(variants.index(next(v for v in variants if v.name == "fast_942")),))
+def library(folder: Path) -> linked.Built:
+    """`scale` for CPUs (f32) and HIP (f32, bf16), with a table for gfx942, as it ships: without the runtime."""
+    objects = folder / "objects"
+    objects.mkdir(parents=True, exist_ok=True)
+    variants = [host_variant(objects, "plain_cpu")]
+    for name, row in LAYOUT.items():
+        of = row["target"]
+        variants.append(stand_in_variant(objects, name, {**row, "target": of.name, "level": of.level, "last": of.last}))
+    leaf = DecisionNode(leaf=(next(i for i, v in enumerate(variants) if v.name == "fast_942"),))
     table = TargetTable(target=GFX942.name, level=GFX942.level, last=GFX942.last, nodes=(leaf,), tuned=(problem(N=8),))
-    scale = OperatorTable(operator=operator(), variants=variants, tables=(table,))
-    return LibrarySpec(output="linked_hip", operators=(scale,))
+    scale = OperatorTable(operator=operator(), variants=tuple(variants), tables=(table,))
+    made = linked.link_library(LibrarySpec(output="linked_hip", operators=(scale,)), folder / "out", families=["hip"])
+    if not (folder / "runtime").exists():
+        stand_in(folder / "runtime")
+    return made
 
 
 def stand_in(folder: Path, *flags: str) -> Path:
@@ -71,6 +55,11 @@ def stand_in(folder: Path, *flags: str) -> Path:
     return out
 
 
+def runtime_of(module: Path) -> Path:
+    """The stand-in beside a library: a process that has loaded it has the library find it."""
+    return module.parent.parent / "runtime" / "libamdhip64.so"
+
+
 def call(module: ModuleType, n: int, device: int, **more: object) -> float:
     """The mark of the variant that a call of `n` elements gets, plus 1000 times its stream."""
     out = np.zeros(n, np.float32)
@@ -81,8 +70,8 @@ def call(module: ModuleType, n: int, device: int, **more: object) -> float:
 class Fake:
     """What the stand-in was asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self._library = ctypes.CDLL(str(folder / "libamdhip64.so"))
+    def __init__(self, module: Path) -> None:
+        self._library = ctypes.CDLL(str(runtime_of(module)))
         self._library.stub_log.restype = ctypes.c_char_p
         self.reset()
 

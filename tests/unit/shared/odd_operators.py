@@ -1,7 +1,6 @@
 """One library of odd operators, for all tests of what a library makes of calls.
 
-The fixtures `odd` (a `linked.Built`) and `odd_ops` (its Python module) link it once a process; what is compiled for it
-is kept (`linked.compile_objects`). Its operators:
+The fixtures `odd` (a `linked.Built`) and `odd_ops` (its Python module) have it. Its operators:
 
 kinds        conditions of every kind in `legal`, two dtypes that depend on each other
 top, fill, both, widths    integers that tell a dim
@@ -10,26 +9,40 @@ cast         a dtype that outputs alone have
 tell, all_of_them          scalars of every kind, with and without defaults
 pieces       extents that divide, and that overflow
 copy         an output with the layout of an input, of four axes
+rows         a copy of rows of f32 or bf16, for outputs that a call makes
 apply        generic variants for combinations of an optional tensor and an attribute
+levels       a product with a variant for each level of CPUs, which adds the level to each element
+narrow, lone generic variants for bf16 on higher levels alone, and for f32 alone
+threads      the number of threads that its kernel has; tuned with 64
+by_tree, by_times_9, by_times_11    variants that fill in, behind a tree or expected times
+likely       a choice by expected times
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from pathlib import Path
 from typing import Any
 
 import linked
+import linked_cuda
+import numpy as np
 
-from aot_tune.link import LibrarySpec, LinkedVariant, OperatorTable
+from aot_tune.link import DecisionNode, ExpectedTime, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.select.learn_times import Times, learn_times
+from aot_tune.select.terms import columns_of, terms_of
+from aot_tune.select.time_model import TimeModel
 from aot_tune.spec import (
     Attribute,
     Expr,
     Kernel,
     Operator,
+    Problem,
     Scalar,
     Tensor,
+    Tiling,
     alignment,
     attribute,
     ceildiv,
@@ -46,14 +59,45 @@ from aot_tune.spec import (
 
 M, N, K, B, G, H, D = dims("M N K B G H D")
 
-NOTHING = """
+
+def source(arguments: str, launch: str) -> str:
+    """A kernel without a workspace: its arguments in C, and what it does."""
+    return f"""{linked.PRELUDE}
 #define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
+PUBLIC SYMBOL_workspace({arguments}, size_t* size) {{ return *size = 0, 0; }}
+PUBLIC SYMBOL_launch({arguments}, void*, size_t, void*) {{
+{launch}
+  return 0;
+}}
 """
 
 
-def _reference(_xp: object, _call: object) -> dict[str, object]:
-    raise AssertionError("link computes nothing")
+def fill(value: str) -> str:
+    """A launch that writes a value to all of `out`."""
+    return f"""
+  int64_t count = 1;
+  for (int i = 0; i < out->ndim; ++i) count *= out->shape[i];
+  for (int64_t i = 0; i < count; ++i) {{
+    const int64_t at = out->ndim == 1 ? i * out->strides[0] : i;
+    if (out->dtype.bits == 32) static_cast<float*>(out->data)[at] = {value};
+    if (out->dtype.bits == 64) static_cast<double*>(out->data)[at] = {value};
+  }}"""
+
+
+def operator(name: str, shape: dict[str, int], tensors: tuple[Tensor, ...], **fields: Any) -> Operator:
+    """An operator whose workload is one problem of that shape; link computes nothing."""
+    return Operator(
+        name=name,
+        dims=tuple(shape),
+        tensors=tensors,
+        **{
+            "reference": lambda xp, call: {},
+            "flops": 1,
+            "workload": (problem(**shape),),
+            "kernels": (Kernel("plain", f"{name}/plain.cpp.j2", generic=True),),
+            **fields,
+        },
+    )
 
 
 LEGAL = (
@@ -66,250 +110,44 @@ LEGAL = (
     dtype_index("T") <= dtype_index("S"),
     present("mask") == 0,
 )
-KINDS = (
-    linked.PRELUDE
-    + """
-#define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *mask, const DLTensor *out, int32_t causal, \\
-             int32_t mode
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
-  for (int64_t i = 0; i < out->shape[0]; ++i) {
-    const int64_t at = i * out->strides[0];
-    if (out->dtype.bits == 32) static_cast<float*>(out->data)[at] = 7;
-    if (out->dtype.bits == 64) static_cast<double*>(out->data)[at] = 7;
-  }
-  return 0;
-}
-"""
-)
 
 
 def kinds(**changes: Any) -> Operator:
+    tensors = (
+        Tensor("x", (M, N), "T"),
+        Tensor("bias", (N,), "T", optional=True),
+        Tensor("mask", (N,), "u8", optional=True),
+        Tensor("out", (M,), "S", output=True),
+    )
     fields: dict[str, Any] = {
-        "name": "kinds",
-        "dims": ("M", "N"),
         "dtypes": {"T": ("f32", "f64"), "S": ("f32", "f64")},
-        "tensors": (
-            Tensor("x", (M, N), "T"),
-            Tensor("bias", (N,), "T", optional=True),
-            Tensor("mask", (N,), "u8", optional=True),
-            Tensor("out", (M,), "S", output=True),
-        ),
         "attributes": (Attribute("causal", ("no", "yes")), Attribute("mode", ("a", "b", "c", "d"))),
         "legal": LEGAL,
-        "reference": _reference,
-        "flops": M * N,
-        "workload": (problem(M=2, N=4),),
-        "kernels": (Kernel("plain", "kinds/plain.cpp.j2", generic=True),),
     }
-    return Operator(**{**fields, **changes})
-
-
-TAIL = """
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
-  int64_t count = 1;
-  for (int i = 0; i < out->ndim; ++i) count *= out->shape[i];
-  for (int64_t i = 0; i < count; ++i) {
-    if (out->dtype.bits == 32) static_cast<float*>(out->data)[i] = VALUE;
-    if (out->dtype.bits == 64) static_cast<double*>(out->data)[i] = VALUE;
-  }
-  return 0;
-}
-"""
-
-
-def _bound(name: str, **fields: object) -> Operator:
-    shape: dict[str, int] = dict.fromkeys(fields["dims"], 4)  # type: ignore[call-overload]
-    return Operator(
-        name=name,
-        reference=_reference,
-        flops=1,
-        workload=(problem(**shape),),
-        kernels=(Kernel("plain", f"{name}/plain.cpp.j2", generic=True),),
-        **fields,  # type: ignore[arg-type]
-    )
-
-
-BOUND = {
-    "const DLTensor *x, const DLTensor *out, int64_t top_k": _bound(
-        "top",
-        dims=("M", "N", "K"),
-        tensors=(Tensor("x", (M, N)), Tensor("out", (M, K), output=True)),
-        scalars=(Scalar("top_k", "i64", binds="K"),),
-        legal=(K <= N,),
-    ),
-    "const DLTensor *x, const DLTensor *scales, const DLTensor *out": _bound(
-        "halves",
-        dims=("M", "N"),
-        tensors=(
-            Tensor("x", (M, 2 * N)),
-            Tensor("scales", (M, ceildiv(N, 128) + 1)),
-            Tensor("out", (M, N), output=True),
-        ),
-    ),
-    "const DLTensor *x, const DLTensor *out": _bound(
-        "resize",
-        dims=("M", "N"),
-        tensors=(Tensor("x", (M,)), Tensor("out", (N,), output=True)),
-    ),
-    "const DLTensor *out, int32_t n": _bound(
-        "fill",
-        dims=("N",),
-        tensors=(Tensor("out", (N + 1,), output=True),),
-        scalars=(Scalar("n", "i32", binds="N"),),
-    ),
-    "const DLTensor *x, const DLTensor *out, const DLTensor *other": _bound(
-        "cast",
-        dims=("N",),
-        tensors=(Tensor("x", (N,)), Tensor("out", (N,), "T", output=True), Tensor("other", (N,), "T", output=True)),
-        dtypes={"T": ("f32", "f64")},
-    ),
-    "const DLTensor *x, const DLTensor *out, int64_t N": _bound(
-        "both",
-        dims=("N",),
-        tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
-        scalars=(Scalar("N", "i64", binds="N"),),
-    ),
-    "const DLTensor *x, const DLTensor *out, uint8_t few, uint32_t many, int16_t some": _bound(
-        "widths",
-        dims=("M", "N", "K", "B"),
-        tensors=(Tensor("x", (M,)), Tensor("out", (N, K, B), output=True)),
-        scalars=(
-            Scalar("few", "u8", binds="N"),
-            Scalar("many", "u32", binds="K"),
-            Scalar("some", "i16", default=2, binds="B"),
-        ),
-    ),
-    "const DLTensor *x, const DLTensor *w, const DLTensor *out": _bound(
-        "blocks",
-        dims=("M", "K", "B"),
-        tensors=(Tensor("x", (M, K)), Tensor("w", (M * (B + 1) - K,)), Tensor("out", (M, B), output=True)),
-    ),
-}
-VALUES = {"top": "top_k", "fill": "n", "both": "N"}
-
-
-LARGE = 2**53 + 1  # no double
-TELL = (
-    linked.PRELUDE
-    + """
-#define ARGS const DLTensor *x, const DLTensor *out, float single, double wide, int32_t small, int64_t large, \\
-             double needed
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
-  auto* values = static_cast<double*>(out->data);
-  const double found[] = {single, wide, double(small), double(large >> 32), double(large & 0xffffffff), needed};
-  for (int64_t i = 0; i < 6; ++i) values[i * out->strides[0]] = found[i];
-  return 0;
-}
-"""
-)
+    return operator("kinds", {"M": 2, "N": 4}, tensors, **{**fields, **changes})
 
 
 WHOLE = ("i8", "i16", "i32", "u8", "u16", "u32", "u64")
 """Integers in the order of the operator `all_of_them`, behind a boolean."""
+LARGE = 2**53 + 1  # no double
 
-BITS = (
-    linked.PRELUDE
-    + """
-#include <cstring>
-#define ARGS const DLTensor *x, const DLTensor *out, bool flag, int8_t a, int16_t b, int32_t c, \\
-             uint8_t e, uint16_t f, uint32_t g, uint64_t h
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-template <typename T>
-void put(const DLTensor* out, int64_t at, T value) {
-  int64_t wide = static_cast<int64_t>(value);
-  static_cast<int64_t*>(out->data)[at * out->strides[0]] = wide;
-}
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
-  put(out, 0, flag), put(out, 1, a), put(out, 2, b), put(out, 3, c);
-  put(out, 4, e), put(out, 5, f), put(out, 6, g), put(out, 7, h);
-  return 0;
-}
-"""
+WIDTHS = operator(
+    "widths",
+    {"M": 4, "N": 4, "K": 4, "B": 4},
+    (Tensor("x", (M,)), Tensor("out", (N, K, B), output=True)),
+    scalars=(
+        Scalar("few", "u8", binds="N"),
+        Scalar("many", "u32", binds="K"),
+        Scalar("some", "i16", default=2, binds="B"),
+    ),
 )
-
-
-def tell() -> Operator:
-    return Operator(
-        name="tell",
-        dims=("N",),
-        tensors=(Tensor("x", (dim("N"),), "f64"), Tensor("out", (dim("N"),), "f64", output=True)),
-        scalars=(
-            Scalar("single", "f32", 0.1),
-            Scalar("wide", "f64", 0.1),
-            Scalar("small", "i32", -3),
-            Scalar("large", "i64", LARGE),
-            Scalar("needed", "f64"),
-        ),
-        reference=_reference,
-        flops=dim("N"),
-        workload=(problem(N=6),),
-        kernels=(Kernel("plain", "tell/plain.cpp.j2", generic=True),),
-    )
-
-
-def all_of_them() -> Operator:
-    return Operator(
-        name="all_of_them",
-        dims=("N",),
-        tensors=(Tensor("x", (dim("N"),), "f64"), Tensor("out", (dim("N"),), "i64", output=True)),
-        scalars=(
-            Scalar("flag", "bool", True),
-            *(Scalar(f"of_{d}", d, dtype(d).limits[0] if d != "u64" else 2**64 - 1) for d in WHOLE),
-        ),
-        reference=_reference,
-        flops=dim("N"),
-        workload=(problem(N=8),),
-        kernels=(Kernel("plain", "all_of_them/plain.cpp.j2", generic=True),),
-    )
-
-
-PIECES = (
-    linked.PRELUDE
-    + """
-#define ARGS const DLTensor *out, const DLTensor *x, const DLTensor *groups, const DLTensor *padded
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
-  for (int64_t i = 0; i < out->shape[0]; ++i) static_cast<float*>(out->data)[i * out->strides[0]] = 7;
-  return 0;
-}
-"""
-)
-
-
-def pieces() -> Operator:
-    """`out` has M * (N // G) elements."""
-    return Operator(
-        name="pieces",
-        dims=("M", "N", "G"),
-        tensors=(
-            Tensor("out", (M * (N // G),), output=True),
-            Tensor("x", (M, N)),
-            Tensor("groups", (G,)),
-            Tensor("padded", (next_power_of_2(M + 1),), output=True, optional=True),
-        ),
-        legal=(where(G == 3, N == 0, N % G == 0),),
-        reference=_reference,
-        flops=M * N,
-        workload=(problem(M=2, N=4, G=2),),
-        kernels=(Kernel("plain", "pieces/plain.cpp.j2", generic=True),),
-    )
-
-
-COPY = (
-    linked.PRELUDE
-    + """
-#define ARGS const DLTensor *x, const DLTensor *like, const DLTensor *out, const DLTensor *plain
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
+TELL = """
+  const double found[] = {single, wide, double(small), double(large >> 32), double(large & 0xffffffff), needed};
+  for (int64_t i = 0; i < 6; ++i) static_cast<double*>(out->data)[i * out->strides[0]] = found[i];"""
+TELL_ALL = """
+  const int64_t found[] = {flag, a, b, c, e, f, g, static_cast<int64_t>(h)};
+  for (int64_t i = 0; i < 8; ++i) static_cast<int64_t*>(out->data)[i * out->strides[0]] = found[i];"""
+COPY = """
   const int64_t* n = x->shape;
   for (int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; ++i) {
     const int64_t at[] = {i / (n[3] * n[2] * n[1]), i / (n[3] * n[2]) % n[1], i / n[3] % n[2], i % n[3]};
@@ -321,58 +159,83 @@ PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
     }
     static_cast<float*>(out->data)[to] = static_cast<float*>(x->data)[from];
     static_cast<float*>(plain->data)[second] = static_cast<float*>(x->data)[from];
-  }
-  return 0;
-}
-"""
-)
+  }"""
+ROWS = """
+  const int64_t bytes = x->dtype.bits / 8, size = x->shape[0] * x->shape[1] * bytes;
+  for (int64_t at = 0; at < size; ++at) {
+    const int64_t b = at % bytes, j = at / bytes % x->shape[1], i = at / bytes / x->shape[1];
+    static_cast<char*>(out->data)[(i * out->strides[0] + j * out->strides[1]) * bytes + b] =
+        static_cast<const char*>(x->data)[(i * x->strides[0] + j * x->strides[1]) * bytes + b];
+  }"""
 
 
-def copy() -> Operator:
-    """`out` is a copy of `x` with the layout of `like`, and `plain` one without."""
-    shape = (B, H, M, D)
-    return Operator(
-        name="copy",
-        dims=("B", "H", "M", "D"),
-        tensors=(
-            Tensor("x", shape),
-            Tensor("like", shape),
-            Tensor("out", shape, output=True, layout_of="like"),
-            Tensor("plain", shape, output=True),
-        ),
-        reference=_reference,
-        flops=B * H * M * D,
-        workload=(problem(B=1, H=2, M=3, D=4),),
-        kernels=(Kernel("plain", "copy/plain.cpp.j2", generic=True),),
-    )
+def plain_operators() -> list[tuple[Operator, str]]:
+    """Those with one generic kernel, and its source."""
+    made: list[tuple[Operator, str]] = []
+
+    def add(one: Operator, names: str, scalars: str = "", launch: str = "") -> None:
+        tensors = ", ".join(f"const DLTensor *{name}" for name in names.split())
+        made.append((one, source(tensors + f", {scalars}" * bool(scalars), launch or fill("7"))))
+
+    def out(*shape: Any, name: str = "out", dtype: str = "f32", **more: Any) -> Tensor:
+        return Tensor(name, shape, dtype, output=True, **more)
+
+    x, four = Tensor("x", (N,)), (B, H, M, D)
+    add(kinds(), "x bias mask out", "int32_t causal, int32_t mode")
+    top = {"scalars": (Scalar("top_k", "i64", binds="K"),), "legal": (K <= N,)}
+    tensors: tuple[Tensor, ...] = (Tensor("x", (M, N)), out(M, K))
+    add(operator("top", {"M": 4, "N": 4, "K": 4}, tensors, **top), "x out", "int64_t top_k", fill("top_k"))
+    tensors = (Tensor("x", (M, 2 * N)), Tensor("scales", (M, ceildiv(N, 128) + 1)), out(M, N))
+    add(operator("halves", {"M": 4, "N": 4}, tensors), "x scales out")
+    add(operator("resize", {"M": 4, "N": 4}, (Tensor("x", (M,)), out(N))), "x out")
+    scalars = (Scalar("n", "i32", binds="N"),)
+    add(operator("fill", {"N": 4}, (out(N + 1),), scalars=scalars), "out", "int32_t n", fill("n"))
+    tensors = (x, out(N, dtype="T"), out(N, name="other", dtype="T"))
+    add(operator("cast", {"N": 4}, tensors, dtypes={"T": ("f32", "f64")}), "x out other")
+    scalars = (Scalar("N", "i64", binds="N"),)
+    add(operator("both", {"N": 4}, (x, out(N)), scalars=scalars), "x out", "int64_t N", fill("N"))
+    add(WIDTHS, "x out", "uint8_t few, uint32_t many, int16_t some")
+    tensors = (Tensor("x", (M, K)), Tensor("w", (M * (B + 1) - K,)), out(M, B))
+    add(operator("blocks", {"M": 4, "K": 4, "B": 4}, tensors), "x w out")
+    scalars = (Scalar("single", "f32", 0.1), Scalar("wide", "f64", 0.1), Scalar("small", "i32", -3))
+    scalars += (Scalar("large", "i64", LARGE), Scalar("needed", "f64"))
+    told = "float single, double wide, int32_t small, int64_t large, double needed"
+    tensors = (Tensor("x", (N,), "f64"), out(N, dtype="f64"))
+    add(operator("tell", {"N": 6}, tensors, scalars=scalars), "x out", told, TELL)
+    scalars = (Scalar("flag", "bool", True),)
+    scalars += tuple(Scalar(f"of_{d}", d, dtype(d).limits[0] if d != "u64" else 2**64 - 1) for d in WHOLE)
+    told = "bool flag, int8_t a, int16_t b, int32_t c, uint8_t e, uint16_t f, uint32_t g, uint64_t h"
+    tensors = (Tensor("x", (N,), "f64"), out(N, dtype="i64"))
+    add(operator("all_of_them", {"N": 8}, tensors, scalars=scalars), "x out", told, TELL_ALL)
+    tensors = (out(M * (N // G)), Tensor("x", (M, N)), Tensor("groups", (G,)))
+    tensors += (out(next_power_of_2(M + 1), name="padded", optional=True),)
+    legal = (where(G == 3, N == 0, N % G == 0),)
+    add(operator("pieces", {"M": 2, "N": 4, "G": 2}, tensors, legal=legal), "out x groups padded")
+    tensors = (Tensor("x", four), Tensor("like", four), out(*four, layout_of="like"), out(*four, name="plain"))
+    add(operator("copy", {"B": 1, "H": 2, "M": 3, "D": 4}, tensors), "x like out plain", launch=COPY)
+    tensors = (Tensor("x", (M, D), "T"), out(M, D, dtype="T"))
+    rows = operator("rows", {"M": 8, "D": 8}, tensors, dtypes={"T": ("f32", "bf16")}, fold="M")
+    add(rows, "x out", launch=ROWS)
+    return made
 
 
-APPLY = (
-    linked.PRELUDE
-    + """
-#define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *out, int32_t mode
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
-  for (int64_t i = 0; i < out->shape[0]; ++i) static_cast<float*>(out->data)[i * out->strides[0]] = MARK;
-  return 0;
-}
-"""
-)
+def _plain(folder: Path, operator: Operator, text: str) -> OperatorTable:
+    """An operator whose generic kernel, one for each of its dtypes, is that source."""
+    variants = []
+    for dtypes in operator.dtype_choices(operator.kernels[0]) if operator.dtypes else [{}]:
+        name = "_".join(["plain", operator.name, *dtypes.values()])
+        variants.append(dataclasses.replace(linked.variant(folder, text, name, generic=True), dtypes=dtypes))
+    return OperatorTable(operator=operator, variants=tuple(variants))
+
+
+# ---- Generic variants for combinations
+
+APPLY = source("const DLTensor *x, const DLTensor *bias, const DLTensor *out, int32_t mode", fill("MARK"))
 
 
 def apply(legal: tuple[Expr, ...] = ()) -> Operator:
-    return Operator(
-        name="apply",
-        dims=("N",),
-        tensors=(Tensor("x", (N,)), Tensor("bias", (N,), optional=True), Tensor("out", (N,), output=True)),
-        attributes=(Attribute("mode", ("a", "b", "c")),),
-        legal=legal,
-        reference=_reference,
-        flops=N,
-        workload=(problem(N=4),),
-        kernels=(Kernel("plain", "apply/plain.cpp.j2", generic=True),),
-    )
+    tensors = (Tensor("x", (N,)), Tensor("bias", (N,), optional=True), Tensor("out", (N,), output=True))
+    return operator("apply", {"N": 4}, tensors, attributes=(Attribute("mode", ("a", "b", "c")),), legal=legal)
 
 
 def generic(folder: Path, name: str, mark: int, *requires: Expr) -> LinkedVariant:
@@ -389,24 +252,157 @@ def combinations(folder: Path) -> tuple[LinkedVariant, ...]:
     return tuple(made)
 
 
-def _table(folder: Path, operator: Operator, source: str) -> OperatorTable:
-    """An operator whose generic kernel, one for each of its dtypes, is that source."""
-    variants = []
-    for dtypes in operator.dtype_choices(operator.kernels[0]) if operator.dtypes else [{}]:
-        name = "_".join(["plain", operator.name, *dtypes.values()])
-        variants.append(dataclasses.replace(linked.variant(folder, source, name, generic=True), dtypes=dtypes))
-    return OperatorTable(operator=operator, variants=tuple(variants))
+# ---- Levels of CPUs, and threads
+
+LEVELS = {"v2": 2, "v3": 3, "v4": 4, "v4-bf16": 5, "v4-amx": 6}
+
+
+def levels(folder: Path) -> OperatorTable:
+    """Those of v4-amx need no AMX."""
+    variants = [linked.variant(folder, linked.GEMM, "levels_plain", generic=True)]
+    for name, level in LEVELS.items():
+        target = f"cpu-x86-64-{name}"
+        variants.append(
+            linked.variant(folder, linked.GEMM, f"own_{level}", target=target, level=level, mark=str(level))
+        )
+    tables = [
+        TargetTable(target=v.target, level=v.level, nodes=(DecisionNode(leaf=(number,)),))
+        for number, v in enumerate(variants)
+        if number > 0
+    ]
+    named = dataclasses.replace(linked.gemm_operator(), name="levels")
+    return OperatorTable(operator=named, variants=tuple(variants), tables=tuple(tables))
+
+
+def narrow(folder: Path) -> list[OperatorTable]:
+    first = linked_cuda.host_variant(folder, "narrow_f32")
+    second = linked_cuda.host_variant(folder, "narrow_bf16", "bf16", level=2)
+    lone = linked_cuda.host_variant(folder, "lone_f32")
+    rows = {"narrow": (first, second), "lone": (lone,)}
+    scale = linked_cuda.operator()
+    return [OperatorTable(operator=dataclasses.replace(scale, name=n), variants=v) for n, v in rows.items()]
+
+
+COUNTED = """
+#include <omp.h>
+#include <cstddef>
+#include <cstdint>
+struct DLTensor {
+  void* data; struct { int32_t type, id; } device; int32_t ndim; struct { uint8_t code, bits; uint16_t lanes; } dtype;
+  int64_t* shape; int64_t* strides; uint64_t byte_offset;
+};
+#define EXPORT extern "C" __attribute__((visibility("default"))) int32_t
+EXPORT SYMBOL_workspace(const DLTensor*, const DLTensor*, size_t* size) {
+  *size = static_cast<size_t>(omp_get_max_threads()) * 64;
+  return 0;
+}
+EXPORT SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, size_t size, void*) {
+  int threads = 0;
+#pragma omp parallel reduction(+ : threads)
+  threads += 1;
+  if (size != static_cast<size_t>(omp_get_max_threads()) * 64) return 90;
+  float* const out = static_cast<float*>(y->data);
+  for (int64_t i = 0; i < x->shape[0]; ++i) out[i * y->strides[0]] = static_cast<float>(threads);
+  return 0;
+}
+"""
+
+
+def threads(folder: Path) -> OperatorTable:
+    counted = linked.variant(folder, COUNTED, "counted", generic=True, flags=["-fopenmp"])
+    table = TargetTable(target="cpu-x86-64", level=1, nodes=(DecisionNode(leaf=(0,)),), processors=64)
+    tensors = (Tensor("x", (N,)), Tensor("y", (N,), output=True))
+    return OperatorTable(operator=operator("threads", {"N": 4}, tensors), variants=(counted,), tables=(table,))
+
+
+# ---- Choices by a tree and by expected times: products of which nobody asks for numbers
+
+GENERIC, FILLS, MEASURED = 0, 1, 2
+TUNED, SLOWER = problem(M=8, N=8, K=6), problem(M=32, N=8, K=8)
+"""The generic variant was the fastest, and the slowest."""
+LIKELY = problem(M=24, N=24, K=24)
+TILES = {FILLS: Tiling({"M": 8, "N": 8}), MEASURED: Tiling({"M": 64, "N": 32, "K": 16}, 2)}
+TARGET: dict[str, Any] = {"target": "cpu-x86-64-v2", "level": 2}
+
+
+def _product(folder: Path, name: str, table: TargetTable, guards: dict[int, tuple[Expr, ...]]) -> OperatorTable:
+    """Variants plain, small and packed of an operator."""
+    arguments = ", ".join(f"const DLTensor *{n}" for n in ("a", "b", "bias", "residual", "out"))
+    variants = tuple(
+        dataclasses.replace(
+            linked.variant(
+                folder, source(f"{arguments}, int32_t activation", ""), f"{name}_{own}", level=1 + (number > 0),
+                generic=number == GENERIC, requires=guards.get(number, ()),
+            ),
+            name=own,
+        )
+        for number, own in enumerate(("plain", "small", "packed"))
+    )  # fmt: skip
+    named = dataclasses.replace(linked.gemm_operator(), name=name)
+    return OperatorTable(operator=named, variants=variants, tables=(table,))
+
+
+def filling_in(folder: Path) -> list[OperatorTable]:
+    """small takes up to 100 columns, packed a K of whole fours and a b at whole 16 bytes."""
+    guards = {FILLS: (N <= 100,), MEASURED: (K % 4 == 0, alignment("b") >= 16)}
+    terms = terms_of(linked.gemm_operator(), None, 4)
+
+    def constant(variant: int, log2: int) -> ExpectedTime:
+        model = TimeModel(terms=(0,), weights=(0,), base=4096 * log2 << 16, trees=())
+        within = (M > 16,) if variant == MEASURED else ()
+        return ExpectedTime(variant=variant, terms=terms, model=model, within=within)
+
+    tree = (
+        DecisionNode(fact="M", threshold=16, below=1, above=2),
+        DecisionNode(leaf=(GENERIC, MEASURED)),
+        DecisionNode(leaf=(MEASURED,)),
+    )
+    tables = {"by_tree": TargetTable(**TARGET, nodes=tree)}
+    for generic in (9, 11):  # packed is expected to take 2^10 ns
+        expected = (constant(GENERIC, generic), constant(MEASURED, 10))
+        tables[f"by_times_{generic}"] = TargetTable(**TARGET, nodes=(DecisionNode(),), expected=expected)
+    known = {"filling_in": (FILLS,), "tuned": (TUNED, SLOWER), "exact": ((GENERIC,), (MEASURED, GENERIC))}
+    return [_product(folder, n, dataclasses.replace(t, **known), guards) for n, t in tables.items()]
+
+
+def some_problems(count: int, seed: int) -> list[Problem]:
+    draw = random.Random(seed)
+
+    def extent() -> int:
+        return max(1, round(2 ** draw.uniform(0, 14))) if draw.random() < 0.5 else 16 * draw.randint(1, 200)
+
+    return [problem(M=extent(), N=extent(), K=extent()) for _ in range(count)]
+
+
+def _learned(op: Operator, variant: int, caution: int) -> ExpectedTime:
+    """From times that have something of blocks and something of chance."""
+    problems = some_problems(200, 1)
+    terms = terms_of(op, TILES[variant], 4)
+    draw = random.Random(variant)
+    logs = []
+    for p in problems:
+        m, n, k = (p.dims[d] for d in "MNK")
+        work = -(-m // 64) * -(-n // 32) * k * 2048 if variant == MEASURED else 1.3 * m * n * k
+        logs.append(round(4096 * np.log2(100 + work / 50 * draw.uniform(0.9, 1.1))))
+    columns = columns_of(terms, [op.facts(p) for p in problems])
+    times = Times([p.id for p in problems], columns, np.array(logs), np.full(len(logs), 32), terms.form)
+    return ExpectedTime(variant=variant, terms=terms, model=learn_times({"it": times})["it"], caution=caution)
+
+
+def likely(folder: Path) -> OperatorTable:
+    op = linked.gemm_operator()
+    expected = (_learned(op, FILLS, 0), _learned(op, MEASURED, 300))
+    table = TargetTable(
+        **TARGET, nodes=(DecisionNode(),), tuned=(LIKELY,), exact=((MEASURED, FILLS),), expected=expected
+    )
+    return _product(folder, "likely", table, {MEASURED: (stride("b", 1) == 1, K % 4 == 0)})
 
 
 def library_spec(folder: Path) -> LibrarySpec:
     """All of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    tables = [_table(folder, kinds(), KINDS)]
-    for arguments, operator in BOUND.items():
-        source = f"{linked.PRELUDE}#define ARGS {arguments}\n#define VALUE {VALUES.get(operator.name, '7')}\n{TAIL}"
-        tables.append(_table(folder, operator, source))
-    alone = ((tell(), TELL), (all_of_them(), BITS), (pieces(), PIECES), (copy(), COPY))
-    tables += [_table(folder, operator, source) for operator, source in alone]
+    tables = [_plain(folder, operator, text) for operator, text in plain_operators()]
     fast = linked.variant(folder, APPLY, "fast_1", requires=(dim("N") % 8 == 0,), mark="50")
     tables.append(OperatorTable(operator=apply(), variants=(*combinations(folder / "apply"), fast)))
+    tables += [levels(folder), *narrow(folder), threads(folder), *filling_in(folder), likely(folder)]
     return LibrarySpec(output="odd_ops", operators=tuple(tables))

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aot_tune.spec import Expr, dims, stride, trace
@@ -35,6 +35,7 @@ OF_BITS = ("shifted", "a power of two above", "another")
 
 
 @pytest.mark.parametrize("name", IDIOMS)
+@settings(max_examples=30)
 @given(st.integers(1, 5000), st.integers(1, 300))
 @example(380, 57)  # (n / b + 2) * 3 / 2 is 13; of floats it is 13.000000000000002
 def test_an_idiom_gives_what_it_gives_for_numbers(name: str, n: int, b: int) -> None:

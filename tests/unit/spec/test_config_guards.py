@@ -8,18 +8,7 @@ import pytest
 
 from aot_tune.plan.preflight import idle_kernels
 from aot_tune.render import candidate_for, requirements
-from aot_tune.spec import (
-    Kernel,
-    Operator,
-    Parameter,
-    Target,
-    Tensor,
-    TritonFunction,
-    dims,
-    parameter,
-    problem,
-    stride,
-)
+from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, TritonFunction, dims, parameter, problem, stride
 from aot_tune.spec.config_guards import guard_sets, may_serve, requires_of, worthwhile_of
 from aot_tune.support.errors import SpecError
 

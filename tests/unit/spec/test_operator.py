@@ -83,11 +83,9 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("parameter value", lambda: Parameter("P", ('1);system("x")',)), r"value '1\);system"),
     ("parameter long", lambda: Parameter("P", ("x" * 10_000,)), "not a finite number, a boolean or an identifier"),
     ("parameter nan", lambda: Parameter("P", (float("nan"),)), "value nan"),
-    (
-        "constraint of fractions",
-        lambda: Kernel("k", "k.j2", parameters=(Parameter("P", (0.5,)),), constraints=(parameter("P") == 1,)),
-        "uses 'parameter.P'",
-    ),
+    ("constraint of fractions",
+     lambda: Kernel("k", "k.j2", parameters=(Parameter("P", (0.5,)),), constraints=(parameter("P") == 1,)),
+     "uses 'parameter.P'"),
     ("parameter twice", lambda: Parameter("P", (1, 1)), "lists a value twice"),
     ("parameter empty", lambda: Parameter("P", ()), "has no values"),
     ("order", lambda: Kernel("k", "k.j2", parameters=(Parameter("P", (1,)),), order=({"P": 2},)), "P=2"),
@@ -95,62 +93,35 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("generic parameters", lambda: Kernel("g", "g.j2", generic=True, parameters=(Parameter("P", (1,)),)), "generic"),
     ("unbound dim", lambda: operator(flops=dim("Q")), "flops uses 'Q', which is not bound"),
     ("dim of no tensor", lambda: operator(dims=("M", "N", "K")), "dim 'K' is bound by no tensor"),
-    (
-        "dim of a quotient",
-        lambda: operator(dims=("M", "N", "K"), tensors=(Tensor("x", (M, N, dim("K") // 2)), OUT)),
-        r"dim 'K' is bound by no tensor and no scalar\n  why: .*but not from K // 2\n  fix: .*binds=.K",
-    ),
-    (
-        "dim of two unknown ones",
-        lambda: operator(dims=("M", "N", "K", "L"), tensors=(X, Tensor("y", (dim("K") * dim("L"),)), OUT)),
-        "dim 'K' is bound by no tensor",
-    ),
-    (
-        "dim of an optional tensor",
-        lambda: operator(dims=("M", "N", "K"), tensors=(X, Tensor("y", (dim("K"),), optional=True), OUT)),
-        "dim 'K' is bound by no tensor",
-    ),
+    ("dim of a quotient", lambda: operator(dims=("M", "N", "K"), tensors=(Tensor("x", (M, N, dim("K") // 2)), OUT)),
+     r"dim 'K' is bound by no tensor and no scalar\n  why: .*but not from K // 2\n  fix: .*binds=.K"),
+    ("dim of two unknown ones",
+     lambda: operator(dims=("M", "N", "K", "L"), tensors=(X, Tensor("y", (dim("K") * dim("L"),)), OUT)),
+     "dim 'K' is bound by no tensor"),
+    ("dim of an optional tensor",
+     lambda: operator(dims=("M", "N", "K"), tensors=(X, Tensor("y", (dim("K"),), optional=True), OUT)),
+     "dim 'K' is bound by no tensor"),
     ("scalar binds a float", lambda: Scalar("s", "f32", binds="M"), r"binds the dim 'M', and is f32\n  why: extents"),
-    (
-        "scalar binds and has other",
-        lambda: Scalar("s", "i64", other=3, binds="M"),
-        "binds the dim 'M', and has `other`",
-    ),
-    (
-        "scalar binds nothing",
-        lambda: operator(scalars=(Scalar("s", "i64", binds="MM"),)),
-        r"scalar 's' binds the unknown dim 'MM'\n  fix: did you mean 'M'",
-    ),
-    (
-        "two scalars of a dim",
-        lambda: operator(scalars=(Scalar("s", "i64", binds="M"), Scalar("t", "i32", binds="M"))),
-        "scalars 's' and 't' bind the dim 'M'",
-    ),
-    (
-        "a negative extent",
-        lambda: operator(tensors=(X, Tensor("y", (M - 4,)), OUT)),
-        r"a shape: \(\(M - 4\) >= 0\) does not hold on problem 'M=3 N=5'",
-    ),
-    (
-        "dim of shape",
-        lambda: operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, dim("Nn")), output=True))),
-        "shape of tensor 'out' uses 'Nn', which is not bound\n  fix: did you mean 'N'",
-    ),
+    ("scalar binds and has other", lambda: Scalar("s", "i64", other=3, binds="M"),
+     "binds the dim 'M', and has `other`"),
+    ("scalar binds nothing", lambda: operator(scalars=(Scalar("s", "i64", binds="MM"),)),
+     r"scalar 's' binds the unknown dim 'MM'\n  fix: did you mean 'M'"),
+    ("two scalars of a dim", lambda: operator(scalars=(Scalar("s", "i64", binds="M"), Scalar("t", "i32", binds="M"))),
+     "scalars 's' and 't' bind the dim 'M'"),
+    ("a negative extent", lambda: operator(tensors=(X, Tensor("y", (M - 4,)), OUT)),
+     r"a shape: \(\(M - 4\) >= 0\) does not hold on problem 'M=3 N=5'"),
+    ("dim of shape", lambda: operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, dim("Nn")), output=True))),
+     "shape of tensor 'out' uses 'Nn', which is not bound\n  fix: did you mean 'N'"),
     ("no output", lambda: operator(tensors=(Tensor("x", (M, N)),)), "no output"),
     ("same names", lambda: operator(attributes=(Attribute("x", ("a",)),)), "attribute 'x' has the name of a tensor"),
-    (
-        "endless space",
-        lambda: Kernel("k", "a/k.cpp.j2", parameters=tuple(Parameter(n, tuple(range(100))) for n in "ABCDE")),
-        "its parameters have 10000000000 combinations",
-    ),
+    ("endless space",
+     lambda: Kernel("k", "a/k.cpp.j2", parameters=tuple(Parameter(n, tuple(range(100))) for n in "ABCDE")),
+     "its parameters have 10000000000 combinations"),
     ("duplicate kernel", lambda: operator(kernels=(GENERIC, GENERIC)), "declares kernel 'generic' twice"),
     ("no generic", lambda: operator(kernels=(Kernel("k", "k.j2"),)), "0 generic kernels"),
     ("empty workload", lambda: operator(workload=()), "workload is empty"),
-    (
-        "nothing to do",
-        lambda: operator(workload=(problem(M=0, N=8),)),
-        "'M=0 N=8', on which there is nothing to compute",
-    ),
+    ("nothing to do", lambda: operator(workload=(problem(M=0, N=8),)),
+     "'M=0 N=8', on which there is nothing to compute"),
     ("missing dim", lambda: operator(workload=(problem(M=1),)), "dim 'N' is not bound"),
     ("unknown dim", lambda: operator(workload=(problem(M=1, N=2, K=3),)), "unknown dim 'K'"),
     ("negative dim", lambda: problem(M=-1), "dim M=-1 is not"),
@@ -162,127 +133,70 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("requires", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(dim("Q") == 1,)))), "uses 'Q'"),
     ("pins", lambda: operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
     ("epilogue", lambda: operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
-    (
-        "generic that fills in",
-        lambda: Kernel("k", "k.j2", generic=True, fills_in=True),
-        "'k' fills in, but it is generic",
-    ),
+    ("generic that fills in", lambda: Kernel("k", "k.j2", generic=True, fills_in=True),
+     "'k' fills in, but it is generic"),
     ("one stage", lambda: Kernel("k", "k.j2", stages=("cublaslt",)), "kernel 'k' has one stage, 'cublaslt'"),
     ("stage name", lambda: Kernel("k", "k.j2", stages=("a b", "c")), "'a b' is not a valid name"),
     ("scratch alone", lambda: Kernel("k", "k.j2", scratch=4 * M), "scratch memory but no stages"),
-    (
-        "scratch text",
-        lambda: Kernel("k", "k.j2", stages=("a", "b"), scratch="4 * M"),  # type: ignore[arg-type]
-        "scratch '4 \\* M' is not an expression",
-    ),
-    (
-        "scratch of a stride",
-        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "b"), scratch=M * stride("x", 0)))),
-        "kernel 'k': scratch uses 'stride.x.0'",
-    ),
-    (
-        "stage without an epilogue",
-        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "epilogue")))),
-        "has no epilogue for a stage of kernel 'k'",
-    ),
+    ("scratch text", lambda: Kernel("k", "k.j2", stages=("a", "b"), scratch="4 * M"),
+     "scratch '4 \\* M' is not an expression"),
+    ("scratch of a stride",
+     lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "b"), scratch=M * stride("x", 0)))),
+     "kernel 'k': scratch uses 'stride.x.0'"),
+    ("stage without an epilogue", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "epilogue")))),
+     "has no epilogue for a stage of kernel 'k'"),
     ("flops text", lambda: operator(flops="M"), r"operator 'scale': flops cannot be the text 'M'\n  fix: write dims"),
     ("flops None", lambda: operator(flops=None), r"operator 'scale': flops cannot be None\n  fix: give an integer"),
     ("flops by zero", lambda: operator(flops=M // (N - 5)), r"flops: division by zero in .* on problem 'M=3 N=5'"),
-    (
-        "axis text",
-        lambda: Tensor("x", ("N",)),
-        r"tensor 'x': an axis cannot be the text 'N'\n  fix: write dims\(\"N\"\)",
-    ),  # type: ignore[arg-type]
-    (
-        "shape text",
-        lambda: Tensor("x", "M N"),
-        r"tensor 'x': its shape is the text 'M N'\n  fix: write dims\(\"M N\"\)",
-    ),  # type: ignore[arg-type]
-    ("axis float", lambda: Tensor("x", (1.5,)), r"tensor 'x': an axis cannot be 1\.5"),  # type: ignore[arg-type]
-    (
-        "no problem",
-        lambda: operator(workload=({"M": 1},)),
-        r"'scale': its workload holds .*'M': 1.*not a problem\n  fix",
-    ),
+    ("axis text", lambda: Tensor("x", ("N",)),
+     r"tensor 'x': an axis cannot be the text 'N'\n  fix: write dims\(\"N\"\)"),
+    ("shape text", lambda: Tensor("x", "M N"),
+     r"tensor 'x': its shape is the text 'M N'\n  fix: write dims\(\"M N\"\)"),
+    ("axis float", lambda: Tensor("x", (1.5,)), r"tensor 'x': an axis cannot be 1\.5"),
+    ("no problem", lambda: operator(workload=({"M": 1},)),
+     r"'scale': its workload holds .*'M': 1.*not a problem\n  fix"),
     ("no reference", lambda: operator(reference={"out": 1}), r"'scale': reference .*out.* is not a function\n  fix"),
     ("NaN tolerance", lambda: operator(tolerance=float("nan")), r"'scale': tolerance nan is not a positive number"),
-    (
-        "tolerance of another",
-        lambda: operator(tolerance={"outt": 2.0}),
-        r"'scale': tolerance names 'outt', which is not an output\n  fix: did you mean 'out'",
-    ),
-    (
-        "off_by without integers",
-        lambda: operator(tolerance=off_by(1)),
-        r"'scale': tolerance: off_by has no effect\n  why: .*no output here is of an integer dtype\n  fix: give a",
-    ),
-    (
-        "tolerance of integers",
-        lambda: operator(tolerance={"out": 2.0}, tensors=(X, Tensor("out", (M, N), "i8", output=True))),
-        r"tolerance of 'out' 2\.0 has no effect\n  why: integers are compared as they are.*\n  fix: .*off_by\(1, share",
-    ),
-    (
-        "intermediates",
-        lambda: operator(intermediates="f23"),
-        r"intermediates cannot be 'f23'\n  fix: did you mean 'f32'",
-    ),
-    (
-        "intermediates as they are",
-        lambda: operator(intermediates="f32"),
-        r"'scale': intermediates='f32' has no effect\n  why: .*\n  fix: leave it out",
-    ),
-    (
-        "finite output",
-        lambda: operator(tensors=(X, Tensor("out", (M, N), output=True, finite=True))),
-        r"finite=True of tensor 'out' has no effect\n  why: .*only into floating-point inputs\n  fix: leave it out",
-    ),
+    ("tolerance of another", lambda: operator(tolerance={"outt": 2.0}),
+     r"'scale': tolerance names 'outt', which is not an output\n  fix: did you mean 'out'"),
+    ("off_by without integers", lambda: operator(tolerance=off_by(1)),
+     r"'scale': tolerance: off_by has no effect\n  why: .*no output here is of an integer dtype\n  fix: give a"),
+    ("tolerance of integers",
+     lambda: operator(tolerance={"out": 2.0}, tensors=(X, Tensor("out", (M, N), "i8", output=True))),
+     r"tolerance of 'out' 2\.0 has no effect\n  why: integers are compared as they are.*\n  fix: .*off_by\(1, share"),
+    ("intermediates", lambda: operator(intermediates="f23"),
+     r"intermediates cannot be 'f23'\n  fix: did you mean 'f32'"),
+    ("intermediates as they are", lambda: operator(intermediates="f32"),
+     r"'scale': intermediates='f32' has no effect\n  why: .*\n  fix: leave it out"),
+    ("finite output", lambda: operator(tensors=(X, Tensor("out", (M, N), output=True, finite=True))),
+     r"finite=True of tensor 'out' has no effect\n  why: .*only into floating-point inputs\n  fix: leave it out"),
     ("off_by 0", lambda: off_by(0), r"off_by\(0\) is not a step of integers\n  fix"),
     ("off_by share", lambda: off_by(1, share=2), r"off_by: share 2 is not a share\n  fix"),
     ("tolerance 0", lambda: operator(tolerance=0), r"'scale': tolerance 0 is not a positive number"),
-    (
-        "problem twice",
-        lambda: operator(workload=(problem(M=1, N=2), problem(N=2, M=1))),
-        r"operator 'scale': its workload lists problem '.*' twice\n  fix: remove one",
-    ),
-    (
-        "requires by zero",
-        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(M // (N - 5) == 1,)))),
-        r"operator 'scale': kernel 'k': .*division by zero in .*N - 5.* on problem 'M=3 N=5'\n  fix: write maximum",
-    ),
-    (
-        "worthwhile by zero",
-        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", worthwhile=(M % (N - 5) == 1,)))),
-        r"operator 'scale': kernel 'k': .*division by zero",
-    ),
-    (
-        "requires no expression",
-        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(True,)))),  # type: ignore[arg-type]
-        r"operator 'scale': kernel 'k': 'True' in requires or worthwhile is not an expression\n  fix",
-    ),
+    ("problem twice", lambda: operator(workload=(problem(M=1, N=2), problem(N=2, M=1))),
+     r"operator 'scale': its workload lists problem '.*' twice\n  fix: remove one"),
+    ("requires by zero", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(M // (N - 5) == 1,)))),
+     r"operator 'scale': kernel 'k': .*division by zero in .*N - 5.* on problem 'M=3 N=5'\n  fix: write maximum"),
+    ("worthwhile by zero", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", worthwhile=(M % (N - 5) == 1,)))),
+     r"operator 'scale': kernel 'k': .*division by zero"),
+    ("requires no expression", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(True,)))),
+     r"operator 'scale': kernel 'k': 'True' in requires or worthwhile is not an expression\n  fix"),
     ("order value", lambda: Kernel("k", "k.j2", parameters=(P12,), order=({"P": 3},)), r"fix: P is one of \[1, 2\]"),
     ("order name", lambda: Kernel("k", "k.j2", parameters=(P12,), order=({"Q": 3},)), r"Q=3.*\n  fix: use one of: P"),
-    (
-        "order, one",
-        lambda: Kernel("k", "k.j2", order={"P": 1}),  # type: ignore[arg-type]
-        r"kernel 'k': order is not a tuple but \{'P': 1\}\n  fix: write \(one,\)",
-    ),
-    (
-        "requires, one",
-        lambda: Kernel("k", "k.j2", requires=M == 1),
-        r"kernel 'k': requires is not a tuple but \(M == 1\)",
-    ),  # type: ignore[arg-type]
-    ("values, one", lambda: Parameter("P", 8), "parameter 'P': values is not a tuple but 8"),  # type: ignore[arg-type]
-    ("shape, one", lambda: Tensor("x", M), "tensor 'x': shape is not a tuple but M"),  # type: ignore[arg-type]
+    ("order, one", lambda: Kernel("k", "k.j2", order={"P": 1}),
+     r"kernel 'k': order is not a tuple but \{'P': 1\}\n  fix: write \(one,\)"),
+    ("requires, one", lambda: Kernel("k", "k.j2", requires=M == 1),
+     r"kernel 'k': requires is not a tuple but \(M == 1\)"),
+    ("values, one", lambda: Parameter("P", 8), "parameter 'P': values is not a tuple but 8"),
+    ("shape, one", lambda: Tensor("x", M), "tensor 'x': shape is not a tuple but M"),
     ("workload, one", lambda: operator(workload=problem(M=1, N=2)), "operator 'scale': workload is not a tuple but"),
-    ("dims, one", lambda: operator(dims="M"), r"operator 'scale': dims is not a tuple but 'M'\n  fix: write \('M',\)"),
+    ("dims, one", lambda: operator(dims="M"),
+     r"operator 'scale': dims is not a tuple but 'M'\n  fix: write \('M',\)"),
     ("dims, a text", lambda: operator(dims="M, N"), r"dims is not a tuple but 'M, N'\n  fix: write \('M', 'N'\)"),
-    (
-        "present, a text",
-        lambda: problem(M=1, present="bias"),
-        r"problem: present is not a tuple but 'bias'\n  fix: write \('bias',\)",
-    ),
+    ("present, a text", lambda: problem(M=1, present="bias"),
+     r"problem: present is not a tuple but 'bias'\n  fix: write \('bias',\)"),
     ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),
-]
+]  # fmt: skip
 
 
 def pinning(name: str) -> Kernel:
@@ -355,6 +269,7 @@ expressions = st.recursive(
 )
 
 
+@settings(max_examples=10)
 @given(st.lists(expressions, min_size=30, max_size=30), st.integers(0, 10_000), st.integers(0, 10_000))
 def test_python_value_follows_python_rules(many: list[Expr], m: int, n: int) -> None:
     for expr in many:
@@ -362,6 +277,7 @@ def test_python_value_follows_python_rules(many: list[Expr], m: int, n: int) -> 
         assert expr.facts() <= {"M", "N"}
 
 
+@settings(max_examples=40)
 @given(expressions, expressions, st.sampled_from(["//", "-", "where", "next_power_of_2"]), st.integers(0, 9))
 def test_what_is_evaluated_often_has_the_value_that_it_had(a: Expr, b: Expr, last: str, m: int) -> None:
     """Also where a divisor is zero or a fact is missing."""

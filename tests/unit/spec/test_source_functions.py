@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, words
 
 
@@ -12,25 +10,21 @@ def one(text: str) -> SourceFunction:
     return found
 
 
-@pytest.mark.parametrize(
-    ("text", "parameters"),
-    [
+def test_parameters_have_their_names() -> None:
+    for text, parameters in (
         ("void f() {}", ()),
         ("void f(void) {}", ()),
         ("void f(int n);", ("n",)),
         ("void f(const float *__restrict__ x, float* y, unsigned long long n) {}", ("x", "y", "n")),
-        (
-            "void f(std::pair<int, float> p, const int (&a)[4], float (*rows)[8], int more[]) {}",
-            ("p", "a", "rows", "more"),
-        ),
+        ("void f(std::pair<int, float> p, const int (&a)[4], float (*q)[8], int r[]) {}", ("p", "a", "q", "r")),
         ("void f(float eps = 1e-5f, int n = max(1, 2)) {}", ("eps", "n")),
         ("void f(int, const float*);", ("", "")),
         ("static inline auto f(ns::Params const p) -> int { return 0; }", ("p",)),
         ("int32_t f(int a) noexcept { return a; }", ("a",)),
-    ],
-)
-def test_parameters_have_their_names(text: str, parameters: tuple[str, ...]) -> None:
-    assert one(text).parameters == parameters
+        # a definition gives names to what was declared without
+        ('extern "C" { void f(float*, int); }\nvoid f(float* x, int n) {}', ("x", "n")),
+    ):
+        assert one(text).parameters == parameters
 
 
 def test_a_kernel_is_known_with_its_template_and_its_namespace() -> None:
@@ -61,17 +55,10 @@ def test_what_is_inside_of_others_is_no_function_of_the_source() -> None:
     assert [f.name for f in source_functions(text)] == ["h"]
 
 
-def test_a_definition_gives_names_to_what_was_declared_without() -> None:
-    assert one('extern "C" { void f(float*, int); }\nvoid f(float* x, int n) {}').parameters == ("x", "n")
-
-
 def test_words_are_those_of_code_and_of_the_preprocessor() -> None:
     found = words('#if BLOCK > 2 // COMMENT\nint a = "TEXT"[0]; /* MORE */\n#endif')
     assert {"BLOCK", "a", "int"} <= found
     assert not found & {"COMMENT", "TEXT", "MORE"}
-
-
-def test_included_in_quotes() -> None:
     assert included_names('#include <cmath>\n# include "a/b.h"\n#include "c.cuh"') == ("a/b.h", "c.cuh")
 
 

@@ -25,33 +25,23 @@ def test_a_tile_follows_from_the_config() -> None:
     assert one.tiling({"BM": 64, "CM": 1, "WHO": "first"}) == Tiling({"M": 128, "N": 32}, occupancy=2)
 
 
-def test_a_kernel_need_not_say() -> None:
+def test_a_kernel_need_not_say_and_a_tile_may_be_a_function() -> None:
     assert kernel().tiling({"BM": 64, "CM": 2, "WHO": "first"}) is None
-
-
-def test_a_tile_may_be_a_function() -> None:
     one = kernel(tile=lambda config: {"M": 7} if config["WHO"] == "first" else None)
     assert one.tiling({"BM": 64, "CM": 2, "WHO": "first"}) == Tiling({"M": 7})
     assert one.tiling({"BM": 64, "CM": 2, "WHO": "second"}) is None
 
 
-@pytest.mark.parametrize(
-    ("declared", "what"),
-    [
+def test_nothing_of_it_is_below_1_and_expressions_are_over_parameters() -> None:
+    for declared, what in (
         ({"tile": {"M": parameter("BM")}}, "M = 0"),
         ({"tile": {"M": 1}, "split": parameter("BM")}, "split = 0"),
         ({"tile": {"M": 1}, "cluster": {"M": parameter("BM")}}, "a cluster along M = 0"),
         ({"tile": {"M": 1}, "occupancy": parameter("BM")}, "occupancy = 0"),
-    ],
-)
-def test_nothing_of_it_is_below_1(declared: dict[str, object], what: str) -> None:
-    with pytest.raises(SpecError, match=what):
-        kernel(**declared).tiling({"BM": 0, "CM": 1, "WHO": "first"})
-
-
-@pytest.mark.parametrize("where", ["tile", "cluster"])
-def test_expressions_are_over_parameters(where: str) -> None:
-    declared = {"tile": {"M": 1}} | {where: {"M": parameter("BN")}}
-    with pytest.raises(SpecError, match=r"uses 'parameter\.BN'") as told:
-        kernel(**declared)
-    assert "BM" in str(told.value)
+    ):
+        with pytest.raises(SpecError, match=what):
+            kernel(**declared).tiling({"BM": 0, "CM": 1, "WHO": "first"})
+    for where in ("tile", "cluster"):
+        with pytest.raises(SpecError, match=r"uses 'parameter\.BN'") as told:
+            kernel(**{"tile": {"M": 1}, where: {"M": parameter("BN")}})
+        assert "BM" in str(told.value)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
 
 from aot_tune.spec import Config, Kernel, Target, all_of
 
-OP = bundled_operator("batched_gemm")
+OP = OPERATORS["batched_gemm"]
 FIRSTS = list(firsts(OP))
 IDS = [f"{kernel.name}-{target.name}-{dtype}" for kernel, target, _, dtype in FIRSTS]
 SHAPES = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from composed_on_host import Calls, OnHost
 from cublaslt_stand_in import build_stub
 from places import SHARED
@@ -27,7 +27,7 @@ from aot_tune.spec import Operator, all_of, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator, without_backends
 
 OURS = SHARED / "composed_templates"
-GEMM = bundled_operator("gemm")
+GEMM = OPERATORS["gemm"]
 MIXED, FORMED = (load_operator(OURS / name) for name in ("mixed", "formed"))
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 IN_PLACE, F32 = "cublaslt_then_epilogue", "cublaslt_f32_then_epilogue"

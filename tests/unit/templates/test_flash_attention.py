@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from numpy.typing import NDArray
 from rows_on_host import Stored, build_for_host, decode
 
@@ -23,7 +23,7 @@ from aot_tune.spec import Target, problem
 from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
-OP = bundled_operator("flash_attention")
+OP = OPERATORS["flash_attention"]
 CAUSAL = OP.attributes[0].choices
 INPUTS = tuple(t.name for t in OP.inputs)
 EPSILON = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
 
 from aot_tune.spec import Config, Kernel, Target, all_of
 
-OP = bundled_operator("flash_attention")
+OP = OPERATORS["flash_attention"]
 CAUSAL = OP.attributes[0].choices
 FIRSTS = list(firsts(OP))
 IDS = [f"{kernel.name}-{target.name}-{dtype}" for kernel, target, _, dtype in FIRSTS]

@@ -34,16 +34,17 @@ def symbols(facts: dict[str, int]) -> dict[str, Any]:
     return dict(zip(facts, fake.shape, strict=True))
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS, ids=Expr.key)
-def test_values_are_those_of_the_expression(expression: Expr) -> None:
+def test_values_are_those_of_the_expression() -> None:
     draw = random.Random(1)
-    for _ in range(20):
-        facts = {name: draw.randint(2, 40) for name in ("M", "N", "K")}
-        want = expression.evaluate(facts)
-        assert extent_of(expression.data(), facts) == want
-        symbolic = symbols(facts)
-        assert isinstance(symbolic["M"], torch.SymInt)
-        assert int(extent_of(expression.data(), symbolic)) == want
+    for expression in EXPRESSIONS:
+        for number in range(20):
+            facts = {name: draw.randint(2, 40) for name in ("M", "N", "K")}
+            want = expression.evaluate(facts)
+            assert extent_of(expression.data(), facts) == want
+            if number < 3:
+                symbolic = symbols(facts)
+                assert isinstance(symbolic["M"], torch.SymInt)
+                assert int(extent_of(expression.data(), symbolic)) == want
 
 
 def test_sums_stay_symbols() -> None:

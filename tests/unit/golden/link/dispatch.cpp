@@ -1,5 +1,5 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
-#include "aot_tune/cuda_ops.h"
+#include "aot_tune/ops.h"
 #include "choice.h"
 #include "cpu_threads.h"
 #include "expected.h"
@@ -17,30 +17,18 @@ extern const Backend backend_cuda;
 }  // namespace aot_tune
 
 extern "C" {
-int32_t aot_tune_even_80_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
-int32_t aot_tune_even_80_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
-int32_t aot_tune_even_80_preload(void);
-int32_t aot_tune_fast_90a_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
-int32_t aot_tune_fast_90a_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
-int32_t aot_tune_fast_90a_preload(void);
-int32_t aot_tune_fast_bf16_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
-int32_t aot_tune_fast_bf16_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
-int32_t aot_tune_fast_bf16_preload(void);
-int32_t aot_tune_plain_bf16_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
-int32_t aot_tune_plain_bf16_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
-int32_t aot_tune_plain_bf16_preload(void);
-int32_t aot_tune_plain_cpu_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
-int32_t aot_tune_plain_cpu_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
-int32_t aot_tune_plain_cuda_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
-int32_t aot_tune_plain_cuda_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_plain_workspace(const DLTensor* x, size_t* workspace_size);
+int32_t aot_tune_plain_launch(const DLTensor* x, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_plain_cuda_workspace(const DLTensor* x, size_t* workspace_size);
+int32_t aot_tune_plain_cuda_launch(const DLTensor* x, void* workspace, size_t workspace_size, void* stream);
 int32_t aot_tune_plain_cuda_preload(void);
-int32_t aot_tune_vendor_90a_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
-int32_t aot_tune_vendor_90a_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
-int32_t aot_tune_vendor_90a_preload(void);
-int32_t aot_tune_vendor_90a_note(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, char* buffer, size_t buffer_size);
-int32_t aot_tune_wide_90a_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
-int32_t aot_tune_wide_90a_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
-int32_t aot_tune_wide_90a_preload(void);
+int32_t aot_tune_plain_half_workspace(const DLTensor* x, size_t* workspace_size);
+int32_t aot_tune_plain_half_launch(const DLTensor* x, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_plain_half_preload(void);
+int32_t aot_tune_vendor_workspace(const DLTensor* x, size_t* workspace_size);
+int32_t aot_tune_vendor_launch(const DLTensor* x, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_vendor_preload(void);
+int32_t aot_tune_vendor_note(const DLTensor* x, char* buffer, size_t buffer_size);
 }
 
 namespace {
@@ -63,52 +51,42 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_set_num_threads(int32_t threads) { r
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_get_num_threads(void) { return get_num_threads(); }
 
-// ---- scale ----
+// ---- twice ----
 
 namespace {
-namespace operator_scale {
+namespace operator_twice {
 
 constexpr DTypeInfo kDTypes_T[] = {{"f32", 2, 32}, {"bf16", 4, 16}};
 constexpr VariableInfo kVariables[] = {{"T", kDTypes_T, 2}};
 constexpr TensorInfo kTensors[] = {
-    {"x", "[N]", "f32 or bf16", 2, 32, 1, false, false, 0},
-    {"bias", "[N]", "f32 or bf16", 2, 32, 1, false, true, 0},
-    {"out", "[N]", "f32 or bf16", 2, 32, 1, true, false, 0},
+    {"x", "[N]", "f32 or bf16", 2, 32, 1, true, false, 0, true},
 };
-constexpr OperatorInfo kOperator = {"scale", kTensors, 3, kVariables, 1};
+constexpr OperatorInfo kOperator = {"twice", kTensors, 1, kVariables, 1};
 const Backend* const kBackends[] = {&backend_cpu, &backend_cuda};
 
 const VariantInfo kInfo[] = {
-    {"plain_cpu", "cpu-x86-64", "plain", "0000000000000000000000000000000000000000000000000000000000000000", &backend_cpu, 1, 0},
-    {"plain_cuda", "cuda-ptx_80", "plain", "1111111111111111111111111111111111111111111111111111111111111111", &backend_cuda, 80, 0},
-    {"plain_bf16", "cuda-ptx_80", "plain", "2222222222222222222222222222222222222222222222222222222222222222", &backend_cuda, 80, 0},
-    {"even_80", "cuda-sm_80", "even", "3333333333333333333333333333333333333333333333333333333333333333", &backend_cuda, 80, 89},
-    {"vendor_90a", "cuda-sm_90a", "vendor", "4444444444444444444444444444444444444444444444444444444444444444", &backend_cuda, 90, 90},
-    {"wide_90a", "cuda-sm_90a", "wide", "5555555555555555555555555555555555555555555555555555555555555555", &backend_cuda, 90, 90},
-    {"fast_90a", "cuda-sm_90a", "fast", "6666666666666666666666666666666666666666666666666666666666666666", &backend_cuda, 90, 90},
-    {"fast_bf16", "cuda-sm_90a", "fast", "7777777777777777777777777777777777777777777777777777777777777777", &backend_cuda, 90, 90},
+    {"plain", "cpu-x86-64", "plain", "1111111111111111111111111111111111111111111111111111111111111111", &backend_cpu, 1, 0},
+    {"plain_cuda", "cuda-ptx_80", "plain", "0000000000000000000000000000000000000000000000000000000000000000", &backend_cuda, 80, 0},
+    {"plain_half", "cuda-ptx_80", "plain", "0000000000000000000000000000000000000000000000000000000000000000", &backend_cuda, 80, 0},
+    {"vendor", "cuda-sm_90a", "vendor", "0000000000000000000000000000000000000000000000000000000000000000", &backend_cuda, 90, 90},
 };
 
 struct Functions {
-  int32_t (*workspace)(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t*);
-  int32_t (*launch)(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void*, size_t, void*);
+  int32_t (*workspace)(const DLTensor* x, size_t*);
+  int32_t (*launch)(const DLTensor* x, void*, size_t, void*);
   int32_t (*preload)();
-  int32_t (*note)(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, char*, size_t);
+  int32_t (*note)(const DLTensor* x, char*, size_t);
 };
 const Functions kFunctions[] = {
-    {aot_tune_plain_cpu_workspace, aot_tune_plain_cpu_launch, nullptr, nullptr},
+    {aot_tune_plain_workspace, aot_tune_plain_launch, nullptr, nullptr},
     {aot_tune_plain_cuda_workspace, aot_tune_plain_cuda_launch, aot_tune_plain_cuda_preload, nullptr},
-    {aot_tune_plain_bf16_workspace, aot_tune_plain_bf16_launch, aot_tune_plain_bf16_preload, nullptr},
-    {aot_tune_even_80_workspace, aot_tune_even_80_launch, aot_tune_even_80_preload, nullptr},
-    {aot_tune_vendor_90a_workspace, aot_tune_vendor_90a_launch, aot_tune_vendor_90a_preload, aot_tune_vendor_90a_note},
-    {aot_tune_wide_90a_workspace, aot_tune_wide_90a_launch, aot_tune_wide_90a_preload, nullptr},
-    {aot_tune_fast_90a_workspace, aot_tune_fast_90a_launch, aot_tune_fast_90a_preload, nullptr},
-    {aot_tune_fast_bf16_workspace, aot_tune_fast_bf16_launch, aot_tune_fast_bf16_preload, nullptr},
+    {aot_tune_plain_half_workspace, aot_tune_plain_half_launch, aot_tune_plain_half_preload, nullptr},
+    {aot_tune_vendor_workspace, aot_tune_vendor_launch, aot_tune_vendor_preload, aot_tune_vendor_note},
 };
-std::atomic<uint64_t> loaded[8];  // a bit per device
+std::atomic<uint64_t> loaded[4];  // a bit per device
 
 struct Call {
-  View view[3];
+  View view[1];
   const Backend* backend;
   int32_t level;
   int generic;  // the variant that answers when no other does
@@ -116,11 +94,8 @@ struct Call {
   bool hollow;  // some output has elements, but not every input
   bool plain;   // nothing is unusual about tensors and memory
   const DLTensor* t_x;
-  const DLTensor* t_bias;
-  const DLTensor* t_out;
   int64_t d_N;
   int32_t y_T;
-  float v_factor;
   const DLDevice& device() const { return t_x->device; }
   static const VariantInfo& info(int variant) { return kInfo[variant]; }
   // What a variant says of the call, for people.
@@ -130,8 +105,8 @@ struct Call {
 int generic_of(const Call& c);
 
 // Checks a call and fills it in; `data_` is false where no memory is touched.
-int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor) {
-  const DLTensor* const given_[] = {x, bias, out};
+int32_t read(Call& c_, bool data_, const DLTensor* x) {
+  const DLTensor* const given_[] = {x};
   int32_t dtypes_[1];
   const bool plain_ = read_plainly<kOperator>(given_, c_.view, dtypes_);
   if (!plain_) {
@@ -139,20 +114,13 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* bias, cons
   }
   c_.y_T = dtypes_[0];
   c_.d_N = x->shape[0];
-  if (bias != nullptr && bias->shape[0] != c_.d_N)
-    return wrong_extent(kOperator, 1, 0, bias->shape[0], c_.d_N, "N");
-  if (out->shape[0] != c_.d_N)
-    return wrong_extent(kOperator, 2, 0, out->shape[0], c_.d_N, "N");
-  c_.empty = c_.view[2].empty;
-  c_.hollow = !c_.empty && (c_.view[0].empty || (bias != nullptr && c_.view[1].empty));
+  c_.empty = c_.view[0].empty;
+  c_.hollow = !c_.empty && (c_.view[0].empty);
   c_.plain = data_ && plain_ && has_plain_memory<kOperator>(given_, c_.view);
   if (data_ && !c_.empty && !c_.plain) {
     if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
   }
   c_.t_x = &c_.view[0].tensor;
-  c_.t_bias = bias ? &c_.view[1].tensor : nullptr;
-  c_.t_out = &c_.view[2].tensor;
-  c_.v_factor = factor;
   if (int32_t status = find_backend(kOperator, kBackends, 2, c_.device(), &c_.backend, &c_.level))
     return status;
   c_.generic = generic_of(c_);
@@ -161,18 +129,18 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* bias, cons
   if (c_.generic < 0 && c_.backend == &backend_cuda)
     return no_kernels(kOperator, c_.device(), dtypes_, "T=f32 or T=bf16");
   if (c_.backend == &backend_cuda && c_.level < kInfo[c_.generic].level)
-    return too_old(kOperator, c_.device(), c_.level, kInfo[c_.generic], "cuda-ptx_80, cuda-sm_80, cuda-sm_90a");
+    return too_old(kOperator, c_.device(), c_.level, kInfo[c_.generic], "cuda-ptx_80, cuda-sm_90a");
   return AOT_TUNE_OK;
 }
 
 constexpr const char* const kDimNames[] = {"N"};
 constexpr const char* const kDTypeNames_T[] = {"f32", "bf16"};
 constexpr AttributeInfo kDTypeFacts[] = {{"T", kDTypeNames_T, 2}};
-constexpr int32_t kTensorsByName[] = {1, 2, 0};
-constexpr FactsInfo kFacts = {&kOperator, kDimNames, 1, kDTypeFacts, 1, nullptr, 0, kTensorsByName, kInfo, 8};
+constexpr int32_t kTensorsByName[] = {0};
+constexpr FactsInfo kFacts = {&kOperator, kDimNames, 1, kDTypeFacts, 1, nullptr, 0, kTensorsByName, kInfo, 4};
 
 void read_facts(const Call& c, int64_t* facts) {
-  const int64_t values[] = {c.d_N, c.y_T, 1, c.t_bias != nullptr, 1};
+  const int64_t values[] = {c.d_N, c.y_T, 1};
   std::memcpy(facts, values, sizeof values);
 }
 
@@ -191,22 +159,7 @@ const char* refusal_2(const Call& c) {
 const char* refusal_3(const Call& c) {
   (void)c;
   if ((int64_t{c.y_T} == INT64_C(0)) == 0) return "(dtype.T == 0)";
-  if (((c.d_N % INT64_C(2)) == INT64_C(0)) == 0) return "((N % 2) == 0)";
-  if ((c.t_x->strides[0] == INT64_C(1)) == 0) return "(stride.x.0 == 1)";
-  return nullptr;
-}
-
-const char* refusal_6(const Call& c) {
-  (void)c;
-  if ((int64_t{c.y_T} == INT64_C(0)) == 0) return "(dtype.T == 0)";
   if (((c.d_N % INT64_C(4)) == INT64_C(0)) == 0) return "((N % 4) == 0)";
-  return nullptr;
-}
-
-const char* refusal_7(const Call& c) {
-  (void)c;
-  if ((int64_t{c.y_T} == INT64_C(1)) == 0) return "(dtype.T == 1)";
-  if (((c.d_N % INT64_C(8)) == INT64_C(0)) == 0) return "((N % 8) == 0)";
   return nullptr;
 }
 
@@ -216,17 +169,11 @@ const char* refusal(const Call& c, int variant) {
   switch (variant) {
     case 0:
     case 1:
-    case 4:
-    case 5:
       return refusal_0(c);
     case 2:
       return refusal_2(c);
     case 3:
       return refusal_3(c);
-    case 6:
-      return refusal_6(c);
-    case 7:
-      return refusal_7(c);
     default:
       return nullptr;
   }
@@ -238,7 +185,7 @@ bool accepts(const Call& c, int variant, Trace& trace) {
   return refused == nullptr || trace.guard(false, kInfo[variant], refused);
 }
 
-constexpr bool kGeneric[] = {true, true, true, false, false, false, false, false};
+constexpr bool kGeneric[] = {true, true, true, false};
 
 // The first of a leaf's variants that answers the call, or -1.
 template <typename Trace>
@@ -253,7 +200,7 @@ int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {
 
 struct Tuned {
   int64_t dims[1];
-  int64_t classes[3];  // of strides; -1 where the tensor is absent
+  int64_t classes[1];  // of strides; -1 where the tensor is absent
   int32_t attributes[1];
   int32_t dtypes[1];
   int32_t first;  // of its variants, and how many
@@ -267,54 +214,35 @@ uint64_t place_of_row(const Call& c) {
 }
 
 bool is_same(const Tuned& row, const Call& c) {
-  return row.dims[0] == c.d_N && row.dtypes[0] == c.y_T && row.classes[0] == stride_class(*c.t_x) && row.classes[1] == (c.t_bias != nullptr ? stride_class(*c.t_bias) : -1) && row.classes[2] == stride_class(*c.t_out);
+  return row.dims[0] == c.d_N && row.dtypes[0] == c.y_T && row.classes[0] == stride_class(*c.t_x);
 }
 
-constexpr Tuned kTuned_2[] = {
-    {{16}, {8, -1, 8}, {0}, {1}, 0, 0},
-    {{8}, {8, -1, 8}, {0}, {0}, 0, 0},
+constexpr Tuned kTuned_0[] = {
+    {{8}, {8}, {0}, {0}, 0, 0},
 };
-constexpr int16_t kRanked_2[] = {-1};
-constexpr int16_t kSlots_2[] = {1, -1, -1, 0};  // a row's number, or -1
+constexpr int16_t kRanked_0[] = {-1};
+constexpr int16_t kSlots_0[] = {-1, 0};  // a row's number, or -1
 
 // The row of the problem that a call is like, or null.
-const Tuned* measured_2(const Call& c) {
+const Tuned* measured_0(const Call& c) {
   for (uint64_t at = place_of_row(c);; ++at) {
-    const int row = kSlots_2[at & 3];
+    const int row = kSlots_0[at & 1];
     if (row < 0) return nullptr;
-    if (is_same(kTuned_2[row], c)) return &kTuned_2[row];
+    if (is_same(kTuned_0[row], c)) return &kTuned_0[row];
   }
 }
 
-// cuda-sm_80
-constexpr int16_t kLeaf_0_0[] = {3};
+// cuda-sm_90a
+constexpr int16_t kLeaf_0_0[] = {2};
+constexpr int16_t kLeaf_0_1[] = {3, 1};
 template <typename Trace>
 int choose_0(const Call& c, Trace& trace) {
   (void)c;
   (void)trace;
-  return first_of(c, kLeaf_0_0, 1, trace);
-}
-
-// cuda-sm_90
-constexpr int16_t kLeaf_1_0[] = {1};
-template <typename Trace>
-int choose_1(const Call& c, Trace& trace) {
-  (void)c;
-  (void)trace;
-  return first_of(c, kLeaf_1_0, 1, trace);
-}
-
-// cuda-sm_90a
-constexpr int16_t kLeaf_2_0[] = {4, 5, 6};
-constexpr int16_t kLeaf_2_1[] = {7, 2};
-template <typename Trace>
-int choose_2(const Call& c, Trace& trace) {
-  (void)c;
-  (void)trace;
   if (trace.test(int64_t{c.y_T} <= INT64_C(0), "dtype.T <= 0", "dtype.T > 0")) {
-    return first_of(c, kLeaf_2_0, 3, trace);
+    return first_of(c, kLeaf_0_1, 2, trace);
   } else {
-    return first_of(c, kLeaf_2_1, 2, trace);
+    return first_of(c, kLeaf_0_0, 1, trace);
   }
 }
 
@@ -330,16 +258,14 @@ int generic_of(const Call& c) {
 int table_for(const Backend* backend, int32_t level) {
   (void)backend;
   (void)level;
-  if (backend == &backend_cuda && level >= 90 && level <= 90) return 2;
-  if (backend == &backend_cuda && level >= 90 && level <= 99) return 1;
-  if (backend == &backend_cuda && level >= 80 && level <= 89) return 0;
+  if (backend == &backend_cuda && level >= 90 && level <= 90) return 0;
   return -1;
 }
 
 // The variant that AOT_TUNE_OVERRIDE has for a call, if that answers it, or -1.
 template <typename Trace>
 __attribute__((noinline, cold)) int overridden(const Call& c, Trace& trace) {
-  int16_t named[8];
+  int16_t named[4];
   int64_t facts[kFacts.count()];
   const Rule* rule;
   read_facts(c, facts);
@@ -357,12 +283,6 @@ int choose(const Call& c, Trace& trace) {
     case 0:
       choice = choose_0(c, trace);
       break;
-    case 1:
-      choice = choose_1(c, trace);
-      break;
-    case 2:
-      choice = choose_2(c, trace);
-      break;
     default:
       (void)trace;
       break;
@@ -373,8 +293,8 @@ int choose(const Call& c, Trace& trace) {
 int is_tuned(const Call& c) {
   if (c.empty || c.hollow) return 0;
   switch (table_for(c.backend, c.level)) {
-    case 2:
-      return measured_2(c) != nullptr;
+    case 0:
+      return measured_0(c) != nullptr;
     default:
       return 0;
   }
@@ -385,9 +305,9 @@ void tell_nearest(const Call& c, Text& text) {
   const Tuned* rows = nullptr;
   size_t count = 0;
   switch (table_for(c.backend, c.level)) {
-    case 2:
-      rows = kTuned_2;
-      count = sizeof kTuned_2 / sizeof *kTuned_2;
+    case 0:
+      rows = kTuned_0;
+      count = sizeof kTuned_0 / sizeof *kTuned_0;
       break;
     default:
       return;
@@ -411,11 +331,11 @@ void tell_nearest(const Call& c, Text& text) {
 // Bytes of workspace that a variant needs.
 int32_t need(const Call& c, int variant, size_t* size) {
   *size = 0;
-  return kFunctions[variant].workspace(c.t_x, c.t_bias, c.t_out, c.v_factor, size);
+  return kFunctions[variant].workspace(c.t_x, size);
 }
 
 void Call::note(int variant, char* buffer, size_t size) const {
-  if (kFunctions[variant].note != nullptr) kFunctions[variant].note((*this).t_x, (*this).t_bias, (*this).t_out, (*this).v_factor, buffer, size);
+  if (kFunctions[variant].note != nullptr) kFunctions[variant].note((*this).t_x, buffer, size);
 }
 
 // The error of a variant's function, with what the variant says of a call that it cannot serve.
@@ -428,7 +348,7 @@ int32_t failed(const Call& c, int variant, const char* function, int32_t status)
 // The variant that AOT_TUNE_FORCE names for the call, or -1.
 int32_t forced(const Call& c, int* variant) {
   const auto takes = [&c](int32_t i, FirstRefusal& refusal) { return accepts(c, i, refusal); };
-  return choose_forced(kOperator, kInfo, 8, *c.backend, c.level, takes, variant);
+  return choose_forced(kOperator, kInfo, 4, *c.backend, c.level, takes, variant);
 }
 
 // The first ranked variant that can be had here and whose workspace fits, else the generic one.
@@ -463,38 +383,32 @@ int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t siz
   Workspace workspace;
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
   if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {
-    const DLTensor* const given[] = {c.t_x, c.t_bias, c.t_out};
+    const DLTensor* const given[] = {c.t_x};
     if (int32_t status = check_workspace(kOperator, given, c.view, workspace.memory, size)) return status;
   }
   void* stream = exec != nullptr ? exec->stream : nullptr;
-  const int32_t status = kFunctions[variant].launch(c.t_x, c.t_bias, c.t_out, c.v_factor, workspace.memory, size, stream);
+  const int32_t status = kFunctions[variant].launch(c.t_x, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
 }
 
 // Loads the variants that calls on a device may get.
 int32_t preload(const Backend& backend, int32_t level, int32_t device_id) {
-  bool wanted[8];
-  for (int i = 0; i < 8; ++i) wanted[i] = false;
+  bool wanted[4];
+  for (int i = 0; i < 4; ++i) wanted[i] = false;
   if (&backend == &backend_cuda) {
     const DLDevice device = {static_cast<DLDeviceType>(backend.device_type), device_id};
     if (level < kInfo[1].level)
-      return too_old(kOperator, device, level, kInfo[1], "cuda-ptx_80, cuda-sm_80, cuda-sm_90a");
+      return too_old(kOperator, device, level, kInfo[1], "cuda-ptx_80, cuda-sm_90a");
     wanted[1] = wanted[2] = true;
   }
   switch (table_for(&backend, level)) {
     case 0:
-      wanted[3] = true;
-      break;
-    case 1:
-      wanted[1] = true;
-      break;
-    case 2:
-      wanted[2] = wanted[4] = wanted[5] = wanted[6] = wanted[7] = true;
+      wanted[1] = wanted[2] = wanted[3] = true;
       break;
     default:
       break;
   }
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 4; ++i) {
     if (!wanted[i]) continue;
     int32_t (*ahead)() = kFunctions[i].preload;
     if (int32_t status = load(kOperator, kInfo[i], ahead, device_id, loaded[i])) return status;
@@ -502,7 +416,7 @@ int32_t preload(const Backend& backend, int32_t level, int32_t device_id) {
   return AOT_TUNE_OK;
 }
 
-constexpr bool kSettled[] = {false, false, false, false, false, false, false, false};
+constexpr bool kSettled[] = {false, false, false, false};
 
 using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
 thread_local void* known_calls;  // the thread's, from the first that is remembered on
@@ -511,25 +425,17 @@ KnownCalls<Remembered>* thread_calls() { return static_cast<KnownCalls<Remembere
 
 // A number for a call that most others do not have: of its dims, attributes, optional tensors and where the
 // first ones lie within 64 bytes. 0 where it is no legal call.
-uint64_t number_of(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor) {
-  (void)out;
-  (void)factor;
+uint64_t number_of(const DLTensor* x) {
   if (x == nullptr || x->ndim != 1 || x->shape == nullptr) return 0;
-  return (static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(aot_tune::place_of(*x)) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>((bias != nullptr)) * UINT64_C(0x604a5ce3addef82d)) | 1;
+  return (static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(aot_tune::place_of(*x)) * UINT64_C(0xdf442d22ce4859b9)) | 1;
 }
 
 // A call that is like one that is known, as far as it takes to launch it.
-void fill(Call& c_, Remembered& known_, const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor) {
+void fill(Call& c_, Remembered& known_, const DLTensor* x) {
   c_.backend = known_.backend;
   (void)x;
   c_.t_x = &known_.tensors[0].tensor;
   known_.view(0, &c_.view[0]);
-  c_.t_bias = bias ? &known_.tensors[1].tensor : nullptr;
-  known_.view(1, &c_.view[1]);
-  (void)out;
-  c_.t_out = &known_.tensors[2].tensor;
-  known_.view(2, &c_.view[2]);
-  c_.v_factor = factor;
 }
 
 bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
@@ -545,18 +451,18 @@ bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, i
 
 // A call that is like the one of `known_` where memory is got, something may load, or the thread's device is another
 // one; false when other variants are to be tried.
-__attribute__((noinline)) bool repeat(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec,
+__attribute__((noinline)) bool repeat(const DLTensor* x, const aot_tune_exec* exec,
                                       Remembered& known_, int32_t* status_) {
   Call call_;
-  operator_scale::fill(call_, known_, x, bias, out, factor);
-  return operator_scale::repeat(call_, exec, known_, status_);
+  operator_twice::fill(call_, known_, x);
+  return operator_twice::repeat(call_, exec, known_, status_);
 }
 
 // The error of one that was launched as the thread was.
-__attribute__((noinline)) int32_t repeat_failed(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, Remembered& known_, int32_t status_) {
+__attribute__((noinline)) int32_t repeat_failed(const DLTensor* x, Remembered& known_, int32_t status_) {
   Call call_;
-  operator_scale::fill(call_, known_, x, bias, out, factor);
-  return operator_scale::failed(call_, known_.variant, "launch", status_);
+  operator_twice::fill(call_, known_, x);
+  return operator_twice::failed(call_, known_.variant, "launch", status_);
 }
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
@@ -584,13 +490,13 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
 
 // Counts a call for AOT_TUNE_TRACE.
 __attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {
-  const DLTensor* const given[] = {c.t_x, c.t_bias, c.t_out};
+  const DLTensor* const given[] = {c.t_x};
   int64_t words[trace_words(kFacts.own(), kTensors)];
   read_facts(c, words);
   count_call(kFacts, given, c.view, c.empty, captured, words);
 }
 
-constexpr Seen kSeen[] = {{"cuda-sm_80", nullptr, 0, false}, {"cuda-sm_90", nullptr, 0, false}, {"cuda-sm_90a", nullptr, 0, false}};
+constexpr Seen kSeen[] = {{"cuda-sm_90a", nullptr, 0, false}};
 
 // Tells of a call for AOT_TUNE_WARN.
 __attribute__((noinline, cold)) void warn(const Call& c) {
@@ -607,14 +513,14 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
   text.add("dim: N=%lld\n", static_cast<long long>(c.d_N));
   text.add("dtype: T=%s\n", kDTypes_T[c.y_T].name);
-  const DLTensor* const given[] = {c.t_x, c.t_bias, c.t_out};
+  const DLTensor* const given[] = {c.t_x};
   explain_tensors(text, kOperator, given, c.view);
   if (c.empty) {
     text.add("why: no output has elements, so nothing runs\n");
     return AOT_TUNE_OK;
   }
   const int table = c.hollow ? -1 : table_for(c.backend, c.level);
-  constexpr const char* kTargets[] = {"cuda-sm_80", "cuda-sm_90", "cuda-sm_90a"};
+  constexpr const char* kTargets[] = {"cuda-sm_90a"};
   if (table >= 0) text.add("table: %s\n", kTargets[table]);
   const bool tuned = is_tuned(c) != 0;
   text.add("tuned: %s\n", tuned ? "yes" : "no");
@@ -643,106 +549,106 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   return AOT_TUNE_OK;
 }
 
-}  // namespace operator_scale
+}  // namespace operator_twice
 }  // namespace
 
 namespace {
-namespace operator_scale {
+namespace operator_twice {
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec, uint64_t number_) {
+__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const aot_tune_exec* exec, uint64_t number_) {
   Call call_;
-  int32_t status_ = operator_scale::read(call_, true, x, bias, out, factor);
+  int32_t status_ = operator_twice::read(call_, true, x);
   if (status_ != AOT_TUNE_OK) return status_;
   const bool traced_ = aot_tune::is_traced();
   if (call_.empty) {
-    if (traced_) operator_scale::trace_call(call_, false);
+    if (traced_) operator_twice::trace_call(call_, false);
     return AOT_TUNE_OK;
   }
   Entered entered_;
   status_ = entered_.enter(*call_.backend, call_.device().device_id);
   if (status_ != AOT_TUNE_OK) return status_;
-  const DLTensor* const given_[] = {x, bias, out};
-  const uint64_t options_[] = {aot_tune::bits_of(factor)};
+  const DLTensor* const given_[] = {x};
+  const uint64_t options_[] = {0};
   // what is counted is not remembered, so that each such call comes here
-  status_ = operator_scale::run(call_, exec, given_, options_, traced_ ? 0 : number_);
-  if (traced_ && status_ == AOT_TUNE_OK) operator_scale::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
-  if (aot_tune::warns_of_unseen() && status_ == AOT_TUNE_OK) operator_scale::warn(call_);
+  status_ = operator_twice::run(call_, exec, given_, options_, traced_ ? 0 : number_);
+  if (traced_ && status_ == AOT_TUNE_OK) operator_twice::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  if (aot_tune::warns_of_unseen() && status_ == AOT_TUNE_OK) operator_twice::warn(call_);
   return status_;
 }
 
-}  // namespace operator_scale
+}  // namespace operator_twice
 }  // namespace
 
-extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec) {
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_twice(const DLTensor* x, const aot_tune_exec* exec) {
   const aot_tune::CallThreads threads_;
-  const uint64_t number_ = operator_scale::number_of(x, bias, out, factor);
-  auto* const calls_ = operator_scale::thread_calls();
-  operator_scale::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
+  const uint64_t number_ = operator_twice::number_of(x);
+  auto* const calls_ = operator_twice::thread_calls();
+  operator_twice::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
-    const DLTensor* const given_[] = {x, bias, out};
-    const uint64_t options_[] = {aot_tune::bits_of(factor)};
+    const DLTensor* const given_[] = {x};
+    const uint64_t options_[] = {0};
     if (__builtin_expect(known_->recall(given_, options_), 1)) {
       calls_->missed = 0;
       int32_t status_;
       if (__builtin_expect(known_->is_ready(), 1)) {
-        status_ = known_->launch(&known_->tensors[0].tensor, bias ? &known_->tensors[1].tensor : nullptr, &known_->tensors[2].tensor, factor, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
+        status_ = known_->launch(&known_->tensors[0].tensor, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
         if (__builtin_expect(status_ == 0, 1)) return status_;
-        return operator_scale::repeat_failed(x, bias, out, factor, *known_, status_);
+        return operator_twice::repeat_failed(x, *known_, status_);
       }
-      if (operator_scale::repeat(x, bias, out, factor, exec, *known_, &status_)) return status_;
+      if (operator_twice::repeat(x, exec, *known_, &status_)) return status_;
     }
   }
-  return operator_scale::call_anew(x, bias, out, factor, exec, number_);
+  return operator_twice::call_anew(x, exec, number_);
 }
 
-extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size) {
-  operator_scale::Call call_;
-  if (workspace_size == nullptr) return fail(AOT_TUNE_ERROR_NULL, "scale: workspace has nowhere to write to: workspace_size is NULL");
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_twice_workspace(const DLTensor* x, size_t* workspace_size) {
+  operator_twice::Call call_;
+  if (workspace_size == nullptr) return fail(AOT_TUNE_ERROR_NULL, "twice: workspace has nowhere to write to: workspace_size is NULL");
   *workspace_size = 0;
   const aot_tune::CallThreads threads_;
-  int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
+  int32_t status_ = operator_twice::read(call_, false, x);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   Entered entered_;
   status_ = entered_.enter(*call_.backend, call_.device().device_id);
   if (status_ != AOT_TUNE_OK) return status_;
   int variant_;
   bool first_;
-  return operator_scale::serve(call_, nullptr, &variant_, workspace_size, &first_);
+  return operator_twice::serve(call_, nullptr, &variant_, workspace_size, &first_);
 }
 
-extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_explain(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec, char* buffer, size_t size) {
-  operator_scale::Call call_;
-  if (buffer == nullptr && size > 0) return fail(AOT_TUNE_ERROR_NULL, "scale: explain has nowhere to write to: buffer is NULL");
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_twice_explain(const DLTensor* x, const aot_tune_exec* exec, char* buffer, size_t size) {
+  operator_twice::Call call_;
+  if (buffer == nullptr && size > 0) return fail(AOT_TUNE_ERROR_NULL, "twice: explain has nowhere to write to: buffer is NULL");
   Text text_(buffer, size);
   const aot_tune::CallThreads threads_;
-  int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
+  int32_t status_ = operator_twice::read(call_, false, x);
   if (status_ != AOT_TUNE_OK) return status_;
   Entered entered_;
   status_ = entered_.enter(*call_.backend, call_.device().device_id);
   if (status_ != AOT_TUNE_OK) return status_;
-  return operator_scale::explain(call_, exec, text_);
+  return operator_twice::explain(call_, exec, text_);
 }
 
-extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_is_tuned(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, int32_t* tuned) {
-  operator_scale::Call call_;
-  if (tuned == nullptr) return fail(AOT_TUNE_ERROR_NULL, "scale: is_tuned has nowhere to write to: tuned is NULL");
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_twice_is_tuned(const DLTensor* x, int32_t* tuned) {
+  operator_twice::Call call_;
+  if (tuned == nullptr) return fail(AOT_TUNE_ERROR_NULL, "twice: is_tuned has nowhere to write to: tuned is NULL");
   *tuned = 0;
-  int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
+  int32_t status_ = operator_twice::read(call_, false, x);
   if (status_ != AOT_TUNE_OK) return status_;
-  *tuned = operator_scale::is_tuned(call_);
+  *tuned = operator_twice::is_tuned(call_);
   return AOT_TUNE_OK;
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_preload(int32_t device_type, int32_t device_id) {
   static const Backend* const backends[] = {&backend_cpu, &backend_cuda};
-  static const Preload operators[] = {operator_scale::preload};
+  static const Preload operators[] = {operator_twice::preload};
   const DLDevice device = {static_cast<DLDeviceType>(device_type), device_id};
   return preload_all(backends, 2, device, operators, 1);
 }
 
 namespace {
-const FactsInfo* const kOperators[] = {&operator_scale::kFacts};
+const FactsInfo* const kOperators[] = {&operator_twice::kFacts};
 }  // namespace
 
 namespace aot_tune {

@@ -15,67 +15,54 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
+import forked
 import linked
 import numpy as np
 import pytest
 import torch
-from places import ROOT, SHARED
 from tensors import Old, Wrapped
 
 
 def test_a_workspace_of_the_callers(built: linked.Built) -> None:
     code = f"""
-import sys
-import numpy as np
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_cuda
-ops = linked.load_module(linked.Path({str(built.module)!r}))
+ops = linked.load_module(Path({str(built.module)!r}))
 a, b = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
 memory = np.zeros(64)
 memory = memory[-memory.ctypes.data % 64 // 8 :][:32]
 ops.gemm(a, b, workspace=memory)
-print(memory.tobytes().count(1), ops.explain("gemm", a, b, workspace=memory)["variant"])
-print(ops.explain("gemm", a, b, workspace=memory[:2])["variant"], ops.explain("gemm", a, b, workspace=99)["variant"])
+print(memory.tobytes().count(1))
 nowhere = linked_cuda.OnDevice(np.zeros((3, 0), np.float32), (1, 0))
 nowhere.tensor.data = None
-print(ops.explain("gemm", a, b, workspace=nowhere)["variant"], ops.explain("gemm", a, b, workspace=0)["variant"])
+for given in (memory, memory[:2], 99, nowhere, 0):
+    print(ops.explain("gemm", a, b, workspace=given)["variant"])
 for bad in ({{"workspace": 100}}, {{"device": "cpu"}}, {{"workspace": memory[::2]}}, {{"stream": "fast"}}):
     try:
         ops.gemm(a, b, **bad)
     except ops.Error as error:
         print(error)
 """
-    path = os.pathsep.join([str(ROOT), *sys.path])
-    env = {**os.environ, "AOT_TUNE_CPU_LEVEL": "2", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
-    lines = done.stdout.splitlines()
-    assert lines[:3] == ["100 small_2", "plain plain", "plain plain"], done.stderr
+    said = forked.python(code, AOT_TUNE_CPU_LEVEL="2").splitlines()
+    assert said[:6] == ["100", "small_2", *["plain"] * 4]
     wanted = (
         "'workspace' is of type int",
         "no argument 'device'",
         "the workspace has gaps",
         "stream is 'fast', wanted",
     )
-    for line, part in zip(lines[3:], wanted, strict=True):
+    for line, part in zip(said[6:], wanted, strict=True):
         assert part in line
 
 
 def test_what_is_no_text_is_quoted_as_far_as_it_is(built: linked.Built) -> None:
     code = f"""
-import sys
-sys.path.insert(0, {str(SHARED)!r})
-import linked, numpy as np
-ops = linked.load_module(linked.Path({str(built.module)!r}))
-a = np.ones((2, 2), np.float32)
+ops = linked.load_module(Path({str(built.module)!r}))
 try:
-    ops.gemm(a, a)
+    ops.gemm(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
 except ops.CallError as error:
     print(ascii(error))
 """
-    path = os.pathsep.join([str(ROOT), *sys.path])
-    env = {**os.environ, "AOT_TUNE_FORCE": os.fsdecode(b"gemm:\xff\xc3"), "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
-    assert r"AOT_TUNE_FORCE has 'gemm:\ufffd\ufffd', wanted the name of a variant or kernel" in done.stdout, done.stderr
+    said = forked.python(code, AOT_TUNE_FORCE=os.fsdecode(b"gemm:\xff\xc3"))
+    assert r"AOT_TUNE_FORCE has 'gemm:\ufffd\ufffd', wanted the name of a variant or kernel" in said
 
 
 def test_preload_of_a_cpu_does_nothing(ops: ModuleType) -> None:
@@ -103,12 +90,12 @@ def test_nothing_leaks(ops: ModuleType) -> None:
         work()
     gc.collect()
     counts, blocks = [sys.getrefcount(o) for o in held], sys.getallocatedblocks()
-    for _ in range(300):
+    for _ in range(100):
         work()
     gc.collect()
     after = [sys.getrefcount(o) for o in held]
     assert max(abs(a - b) for a, b in zip(after[:-2], counts[:-2], strict=True)) <= 2
-    assert sys.getallocatedblocks() - blocks < 300
+    assert sys.getallocatedblocks() - blocks < 100
 
 
 def test_threads_have_their_own_messages_and_workspaces(ops: ModuleType) -> None:

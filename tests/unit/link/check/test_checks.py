@@ -3,124 +3,103 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import linked
 import pytest
 
-from aot_tune.link import DecisionNode, LibrarySpec, TargetTable, generate
+from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, TargetTable, check_against_manifest, generate
 from aot_tune.link.check.check_tables import check_guard, check_library
-from aot_tune.spec import Attribute, Expr, dim, maximum, minimum, next_power_of_2, problem, stride, where
+from aot_tune.link.emit.dispatch import render_dispatch
+from aot_tune.spec import Attribute, dim, maximum, minimum, next_power_of_2, problem, stride, where
 from aot_tune.support.errors import ManifestError
 
-GUARDS = (dim("M") % stride("a", 0) == 0, dim("M") // (dim("N") - 1) == 2, dim("M") % 0 == 0)
+
+@pytest.fixture
+def spec(built: linked.Built) -> LibrarySpec:
+    return built.spec
 
 
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> LibrarySpec:
-    return linked.library_spec(tmp_path_factory.mktemp("objects"))
+def with_first(spec: LibrarySpec, **changes: object) -> LibrarySpec:
+    """The first operator's table with changes."""
+    first = dataclasses.replace(spec.operators[0], **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(spec, operators=(first, *spec.operators[1:]))
 
 
-def with_gemm(spec: LibrarySpec, **changes: object) -> LibrarySpec:
-    gemm = dataclasses.replace(spec.operators[0], **changes)  # type: ignore[arg-type]
-    return dataclasses.replace(spec, operators=(gemm, *spec.operators[1:]))
+def renamed(variants: tuple[LinkedVariant, ...]) -> LinkedVariant:
+    return dataclasses.replace(variants[0], name="other")
 
 
-def with_nodes(spec: LibrarySpec, *nodes: DecisionNode, target: str = "cpu-x86-64-v2", level: int = 2) -> LibrarySpec:
-    return with_gemm(spec, tables=(TargetTable(target=target, level=level, nodes=nodes),))
-
-
-def test_the_library_is_fine(spec: LibrarySpec) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: v[1:], r"'gemm' has 0 generic variants for cpu"),
+        (lambda v: (), r"'gemm' has 0 generic variants for cpu"),
+        (lambda v: (*v, renamed(v)), r"2 generic variants for cpu: \['plain', 'other'\]"),
+    ],
+)
+def test_there_is_one_generic_variant(spec: LibrarySpec, change: Callable[..., Any], message: str) -> None:
     check_library(spec)
+    with pytest.raises(ManifestError, match=message):
+        check_library(with_first(spec, variants=change(spec.operators[0].variants), tables=()))
 
 
-def test_no_generic_variant(spec: LibrarySpec) -> None:
-    with pytest.raises(ManifestError, match=r"'gemm' has 0 generic variants for cpu"):
-        check_library(with_gemm(spec, variants=spec.operators[0].variants[1:], tables=()))
-    with pytest.raises(ManifestError, match=r"'gemm' has 0 generic variants for cpu"):
-        check_library(with_gemm(spec, variants=(), tables=()))
-
-
-def test_two_generic_variants(spec: LibrarySpec) -> None:
-    variants = spec.operators[0].variants
-    twice = (*variants, dataclasses.replace(variants[0], name="other"))
-    with pytest.raises(ManifestError, match=r"2 generic variants for cpu: \['plain', 'other'\]"):
-        check_library(with_gemm(spec, variants=twice))
-
-
-def test_a_leaf_without_its_kernel(spec: LibrarySpec) -> None:
-    with pytest.raises(ManifestError, match="node 0 names variant 9, which is not in the library"):
-        check_library(with_nodes(spec, DecisionNode(leaf=(9,))))
-
-
-def test_a_leaf_of_a_higher_level(spec: LibrarySpec) -> None:
-    with pytest.raises(ManifestError, match="names variant 'packed_3' for cpu-x86-64-v3"):
-        check_library(with_nodes(spec, DecisionNode(leaf=(3,))))
-
-
-def test_a_tree_that_does_not_end(spec: LibrarySpec) -> None:
-    loop = DecisionNode(fact="M", threshold=1, below=0, above=1)
-    with pytest.raises(ManifestError, match=r"the path \(0, 0\) does not end"):
-        check_library(with_nodes(spec, loop, DecisionNode()))
-
-
-def test_a_node_that_does_not_exist(spec: LibrarySpec) -> None:
-    with pytest.raises(ManifestError, match="node 0 leads to node 7"):
-        check_library(with_nodes(spec, DecisionNode(fact="M", threshold=1, below=7, above=0)))
-
-
-def test_an_unknown_fact(spec: LibrarySpec) -> None:
-    with pytest.raises(ManifestError, match=r"'stride.c.0'"):
-        check_library(with_nodes(spec, DecisionNode(fact="stride.c.0", below=1, above=1), DecisionNode()))
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([DecisionNode(leaf=(9,))], "node 0 names variant 9, which is not in the library"),
+        ([DecisionNode(leaf=(3,))], "names variant 'packed_3' for cpu-x86-64-v3"),
+        ([DecisionNode(fact="M", threshold=1, below=0, above=1), DecisionNode()], r"the path \(0, 0\) does not end"),
+        ([DecisionNode(fact="M", threshold=1, below=7, above=0)], "node 0 leads to node 7"),
+        ([DecisionNode(fact="stride.c.0", below=1, above=1), DecisionNode()], r"'stride.c.0'"),
+    ],
+)
+def test_trees_end_at_variants_of_their_level(spec: LibrarySpec, nodes: list[DecisionNode], message: str) -> None:
+    table = TargetTable(target="cpu-x86-64-v2", level=2, nodes=tuple(nodes))
+    with pytest.raises(ManifestError, match=message):
+        check_library(with_first(spec, tables=(table,)))
 
 
 def test_more_arguments_than_the_binding_holds(spec: LibrarySpec) -> None:
     attributes = tuple(Attribute(f"a{i}", ("x",)) for i in range(9))
     operator = dataclasses.replace(spec.operators[0].operator, attributes=attributes)
     with pytest.raises(ManifestError, match="'gemm' has 9 attributes"):
-        check_library(with_gemm(spec, operator=operator))
+        check_library(with_first(spec, operator=operator))
 
 
-@pytest.mark.parametrize("guard", GUARDS)
-def test_a_guard_that_may_divide_by_zero(spec: LibrarySpec, guard: object) -> None:
-    variants = spec.operators[0].variants
-    guarded = dataclasses.replace(variants[2], requires=(guard,))  # type: ignore[arg-type]
-    with pytest.raises(ManifestError, match="divides by"):
-        check_library(with_gemm(spec, variants=(*variants[:2], guarded, *variants[3:])))
-
-
-@pytest.mark.parametrize(
-    "divisor",
-    [next_power_of_2(dim("N")), maximum(dim("M") - 3, 1), where(dim("M") == 1, dim("N"), 2), minimum(dim("M"), 8)],
-)
-def test_a_divisor_that_is_never_zero(spec: LibrarySpec, divisor: Expr) -> None:
-    check_guard(8192 // divisor == 2, spec.operators[0].operator, "a guard")
-
-
-@pytest.mark.parametrize("divisor", [minimum(dim("M"), 0), maximum(dim("M") - 3, 0), where(dim("M") == 1, 0, 2)])
-def test_a_divisor_that_may_be_zero_in_one_branch(spec: LibrarySpec, divisor: Expr) -> None:
-    with pytest.raises(ManifestError, match="a guard divides by"):
-        check_guard(8192 // divisor == 2, spec.operators[0].operator, "a guard")
+def test_a_guard_that_may_divide_by_zero(spec: LibrarySpec) -> None:
+    m, n, gemm = dim("M"), dim("N"), spec.operators[0]
+    for guard in (m % stride("a", 0) == 0, m // (n - 1) == 2, m % 0 == 0):
+        guarded = dataclasses.replace(gemm.variants[2], requires=(guard,))
+        with pytest.raises(ManifestError, match="divides by"):
+            check_library(with_first(spec, variants=(*gemm.variants[:2], guarded, *gemm.variants[3:])))
+    for divisor in (next_power_of_2(n), maximum(m - 3, 1), where(m == 1, n, 2), minimum(m, 8)):
+        check_guard(8192 // divisor == 2, gemm.operator, "a guard")
+    for divisor in (minimum(m, 0), maximum(m - 3, 0), where(m == 1, 0, 2)):
+        with pytest.raises(ManifestError, match="a guard divides by"):
+            check_guard(8192 // divisor == 2, gemm.operator, "a guard")
 
 
 def test_a_tuned_problem_that_lacks_a_dim(spec: LibrarySpec) -> None:
     table = TargetTable(target="cpu-x86-64-v2", level=2, nodes=(), tuned=(problem(M=1, N=2),))
     with pytest.raises(ManifestError, match="'M=1 N=2' does not state 'K'"):
-        check_library(with_gemm(spec, tables=(table,)))
+        check_library(with_first(spec, tables=(table,)))
 
 
 def test_another_object_than_the_measured_one(spec: LibrarySpec, tmp_path: Path) -> None:
     variants = spec.operators[0].variants
     other = dataclasses.replace(variants[0], object_digest="0" * 64)
     with pytest.raises(ManifestError, match="the object of variant 'plain' has digest"):
-        generate(with_gemm(spec, variants=(other, *variants[1:])), tmp_path)
+        generate(with_first(spec, variants=(other, *variants[1:])), tmp_path)
 
 
 def test_an_object_with_a_symbol_that_others_could_use(spec: LibrarySpec, tmp_path: Path) -> None:
     source = linked.GEMM + "float shared_helper(float x) { return x + 1; }\n"
     leaky = linked.variant(tmp_path, source, "leaky", generic=True)
     with pytest.raises(ManifestError, match="'leaky': its object defines the global symbol '_Z13shared_helperf'"):
-        generate(with_gemm(spec, variants=(leaky, *spec.operators[0].variants[1:])), tmp_path)
+        generate(with_first(spec, variants=(leaky, *spec.operators[0].variants[1:])), tmp_path)
 
 
 GPU = """
@@ -128,32 +107,80 @@ extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_preload() { ret
 namespace { int registered() { volatile int x = 3; return x; } }
 __attribute__((constructor)) static void register_kernels() { registered(); }
 """
+AT_LOAD = "its object has code that runs when the library is loaded"
 
 
 @pytest.mark.parametrize(
-    ("source", "allowed"),
+    ("more", "message"),
     [
-        (GPU, True),
-        (GPU + "#include <iostream>\nnamespace { std::ostream& out = std::cout; }\n", True),
-        (GPU + "namespace { [[gnu::used]] int g = registered(); }\n", False),
+        (GPU, ""),
+        (GPU + "#include <iostream>\nnamespace { std::ostream& out = std::cout; }\n", ""),
+        (GPU + "namespace { [[gnu::used]] int g = registered(); }\n", AT_LOAD),
+        ("", "its object does not define the function 'aot_tune_gpu_preload'"),
     ],
-    ids=["registration", "iostream", "another"],
+    ids=["registration", "iostream", "another", "no preload"],
 )
-def test_what_an_object_for_a_gpu_may_run_at_load(
-    spec: LibrarySpec, source: str, allowed: bool, tmp_path: Path
-) -> None:
+def test_an_object_for_a_gpu(spec: LibrarySpec, more: str, message: str, tmp_path: Path) -> None:
     """nvcc registers kernels by an initialiser, and <iostream> has one before GCC 13."""
-    made = linked.variant(tmp_path, linked.GEMM + source, "gpu", target="cuda-ptx_80", level=80, generic=True)
-    changed = with_gemm(spec, variants=(*spec.operators[0].variants, made))
-    if allowed:
+    made = linked.variant(tmp_path, linked.GEMM + more, "gpu", target="cuda-ptx_80", level=80, generic=True)
+    changed = with_first(spec, variants=(*spec.operators[0].variants, made))
+    if not message:
         generate(changed, tmp_path)
     else:
-        with pytest.raises(ManifestError, match="'gpu': its object has code that runs when the library is loaded"):
+        with pytest.raises(ManifestError, match=f"'gpu': {message}"):
             generate(changed, tmp_path)
 
 
-def test_an_object_that_runs_at_load(spec: LibrarySpec, tmp_path: Path) -> None:
-    source = linked.GEMM + "namespace { int f() { volatile int x = 3; return x; }\n[[gnu::used]] int g = f(); }\n"
-    eager = linked.variant(tmp_path, source, "eager", generic=True)
-    with pytest.raises(ManifestError, match="'eager': its object has code that runs when the library is loaded"):
-        generate(with_gemm(spec, variants=(eager, *spec.operators[0].variants[1:])), tmp_path)
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("float shared_helper(float x) { return x + 1; }", "its object defines the global symbol '_Z13shared_helperf'"),
+        ("namespace { int f() { volatile int x = 3; return x; }\n[[gnu::used]] int g = f(); }", AT_LOAD),
+    ],
+)
+def test_an_object_of_a_cpu_shows_and_runs_nothing_else(
+    spec: LibrarySpec, more: str, message: str, tmp_path: Path
+) -> None:
+    made = linked.variant(tmp_path, f"{linked.GEMM}{more}\n", "odd", generic=True)
+    with pytest.raises(ManifestError, match=f"'odd': {message}"):
+        generate(with_first(spec, variants=(made, *spec.operators[0].variants[1:])), tmp_path)
+
+
+# ---- Libraries for several families
+
+
+def test_variants_of_a_family_fit_its_dtypes_and_levels(cuda_spec: LibrarySpec) -> None:
+    first, *others = cuda_spec.operators[0].variants
+    tables = cuda_spec.operators[0].tables
+    with pytest.raises(ManifestError, match=r"0 generic variants for cuda with T=bf16: \[\]"):
+        check_library(
+            with_first(cuda_spec, variants=(first, *(v for v in others if v.name != "plain_bf16")), tables=())
+        )
+    with pytest.raises(ManifestError, match="'plain_cpu': T='f64' is no dtype of the operator"):
+        check_library(with_first(cuda_spec, variants=(dataclasses.replace(first, dtypes={"T": "f64"}), *others)))
+    sm_90 = dataclasses.replace(tables[1], nodes=tables[0].nodes)  # whose code ends before
+    with pytest.raises(ManifestError, match="names variant 'even_80' for cuda-sm_80"):
+        check_library(with_first(cuda_spec, tables=(sm_90,)))
+
+
+def test_a_generic_variant_for_newer_devices_alone(cuda_spec: LibrarySpec) -> None:
+    """As those of f8e4m3 in Triton are: older devices have the others, and a call that needs it is told."""
+    variants = cuda_spec.operators[0].variants
+    newer = [dataclasses.replace(v, target="cuda-ptx_89", level=89) if v.name == "plain_bf16" else v for v in variants]
+    changed = with_first(cuda_spec, variants=tuple(newer))
+    check_library(changed)
+    text, before = (render_dispatch(spec, "{}") for spec in (changed, cuda_spec))
+    names = [v.name for v in variants]
+    plain, special = names.index("plain_cuda"), names.index("plain_bf16")
+    for index in (plain, special):
+        assert f"wanted[{index}] = runs_on(kInfo[{index}], level);" in text
+    assert f"if (!wanted[{plain}] && !wanted[{special}])" in text
+    assert "c_.level < kInfo[c_.generic].level)" in text
+    assert f"wanted[{plain}] = wanted[{special}] = true;" in " ".join(before.split())
+
+
+def test_a_library_that_needs_the_driver(standin: linked.Built) -> None:
+    made = standin.made
+    with pytest.raises(ManifestError) as caught:
+        check_against_manifest(standin.library, standin.module, Path(made.manifest), Path(made.archive))
+    assert "needs libcuda.so.1, which a machine without a GPU does not have" in caught.value.what + caught.value.why

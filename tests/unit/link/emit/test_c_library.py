@@ -13,17 +13,22 @@ from places import SHARED
 from aot_tune.support.installed_paths import RUNTIME
 
 
-@pytest.fixture(scope="module")
-def program(built: linked.Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.mark.slow
+def test_calls_under_sanitizers(built: linked.Built, tmp_path: Path) -> None:
     """link_calls.cpp with the library's sources, all but the kernels compiled with sanitizers."""
-    target = tmp_path_factory.mktemp("sanitized") / "calls"
-    runtime, out = RUNTIME, built.library.parent
-    flags = ["-std=c++17", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
-    flags += ["-fsanitize=address,undefined", *(f"-I{folder}" for folder in (out, runtime, runtime / "include"))]
-    sources = [str(SHARED / "link_calls.cpp"), built.made.dispatch]
-    sources += [str(p) for p in sorted(runtime.glob("*.cpp"))]
-    subprocess.run(["g++", *flags, *sources, built.made.archive, "-pthread", "-o", str(target)], check=True)
-    return target
+    program, out = tmp_path / "calls", built.library.parent
+    flags = ["-std=c++17", "-g", "-O0", f"-I{out}", f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}"]
+    objects = linked.sanitized_runtime(tmp_path / "runtime")
+    sources = [SHARED / "link_calls.cpp", built.made.dispatch]
+    subprocess.run(
+        ["g++", *linked.SANITIZE, *flags, *sources, *objects, built.made.archive, "-pthread", "-o", program], check=True
+    )
+    for level in ("", "2"):
+        env = {k: v for k, v in os.environ.items() if k != "AOT_TUNE_CPU_LEVEL"}
+        env |= {"ASAN_OPTIONS": "detect_leaks=1:halt_on_error=1"} | ({"AOT_TUNE_CPU_LEVEL": level} if level else {})
+        done = subprocess.run([program], capture_output=True, text=True, check=False, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout == "0 failures\n"
 
 
 LAST = """
@@ -58,25 +63,18 @@ int main() { return call(); }
 """
 
 
+def compiled(built: linked.Built, text: str, folder: Path, *library: Path, language: str = "c") -> Path:
+    """A program against the library's header, linked with what is given."""
+    source, program, place = folder / "program.source", folder / "program", built.library.parent
+    source.write_text(text)
+    flags = [f"-I{place}", f"-I{RUNTIME / 'include'}", f"-Wl,-rpath,{place}", "-pthread", "-x", language, str(source)]
+    subprocess.run(["g++", *flags, "-x", "none", *library, "-o", program], check=True)
+    return program
+
+
 def test_a_call_after_the_end_of_its_thread_has_memory_of_its_own(built: linked.Built, tmp_path: Path) -> None:
-    source, program, folder = tmp_path / "last.cpp", tmp_path / "last", built.library.parent
-    source.write_text(LAST)
-    flags = ["-std=c++17", f"-I{folder}", f"-I{RUNTIME / 'include'}", f"-Wl,-rpath,{folder}"]
-    subprocess.run(["g++", *flags, str(source), str(built.library), "-o", str(program)], check=True)
-    done = subprocess.run([str(program)], check=False, env={**os.environ, "AOT_TUNE_CPU_LEVEL": "2"})
-    assert done.returncode == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", ["", "2"])
-def test_calls_under_sanitizers(program: Path, level: str) -> None:
-    env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:halt_on_error=1"}
-    env.pop("AOT_TUNE_CPU_LEVEL", None)
-    if level:
-        env["AOT_TUNE_CPU_LEVEL"] = level
-    done = subprocess.run([str(program)], capture_output=True, text=True, check=False, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout == "0 failures\n"
+    program = compiled(built, LAST, tmp_path, built.library, language="c++")
+    assert subprocess.run([program], check=False, env={**os.environ, "AOT_TUNE_CPU_LEVEL": "2"}).returncode == 0
 
 
 SMALL = """
@@ -109,11 +107,7 @@ int main() {
 
 def test_threads_of_small_stacks_call(built: linked.Built, tmp_path: Path) -> None:
     """What threads remember does not lie on their stacks, as the thread_locals of a program's libraries do."""
-    source, program, folder = tmp_path / "small.c", tmp_path / "small", built.library.parent
-    source.write_text(SMALL)
-    flags = [f"-I{folder}", f"-I{RUNTIME / 'include'}", "-pthread", f"-Wl,-rpath,{folder}"]
-    subprocess.run(["gcc", *flags, str(source), str(built.library), "-o", str(program)], check=True)
-    assert subprocess.run([str(program)], check=False).returncode == 0
+    assert subprocess.run([compiled(built, SMALL, tmp_path, built.library)], check=False).returncode == 0
 
 
 CLOSED = """
@@ -158,8 +152,4 @@ int main(int count, char** values) {
 
 
 def test_a_thread_ends_after_the_library_was_closed(built: linked.Built, tmp_path: Path) -> None:
-    source, program = tmp_path / "closed.c", tmp_path / "closed"
-    source.write_text(CLOSED)
-    flags = [f"-I{built.library.parent}", f"-I{RUNTIME / 'include'}", "-pthread"]
-    subprocess.run(["gcc", *flags, str(source), "-o", str(program)], check=True)
-    assert subprocess.run([str(program), str(built.library)], check=False).returncode == 0
+    assert subprocess.run([compiled(built, CLOSED, tmp_path), built.library], check=False).returncode == 0

@@ -30,23 +30,17 @@ EXTREMES = (
 )
 
 
-@pytest.mark.parametrize("name", ["manifest", "preload", "last_error", "is_tuned", "explain", "operators", "CallError"])
-def test_an_operator_with_a_name_of_the_librarys_own(name: str) -> None:
-    with pytest.raises(SpecError, match=f"operator '{name}' has a reserved name"):
-        dataclasses.replace(linked.norm_operator(), name=name)
-
-
-def test_operators_whose_functions_have_one_name() -> None:
+def test_names_of_the_librarys_own() -> None:
+    for name in ("manifest", "preload", "last_error", "is_tuned", "explain", "operators", "CallError"):
+        with pytest.raises(SpecError, match=f"operator '{name}' has a reserved name"):
+            dataclasses.replace(linked.norm_operator(), name=name)
+    for name in ("size", "buffer", "tuned", "workspace"):
+        for make in (lambda n: Tensor(n, (N,)), Scalar, lambda n: Attribute(n, ("x",))):
+            with pytest.raises(SpecError, match=f"'{name}' is a reserved name"):
+                make(name)
     check_unique_operators(["gemm", "gemm_work", "norm"])
     with pytest.raises(SpecError, match="'gemm_workspace' has the name of a function of operator 'gemm'"):
         check_unique_operators(["gemm_workspace", "norm", "gemm"])
-
-
-@pytest.mark.parametrize("name", ["size", "buffer", "tuned", "workspace"])
-def test_an_argument_with_a_name_of_the_librarys_own(name: str) -> None:
-    for make in (lambda: Tensor(name, (N,)), lambda: Scalar(name), lambda: Attribute(name, ("x",))):
-        with pytest.raises(SpecError, match=f"'{name}' is a reserved name"):
-            make()
 
 
 def test_choices_that_are_one_constant_in_c() -> None:
@@ -58,17 +52,14 @@ def test_choices_that_are_one_constant_in_c() -> None:
             dataclasses.replace(linked.norm_operator(), attributes=attributes)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "default"),
-    [
+def test_a_default_that_its_dtype_does_not_hold() -> None:
+    for dtype, default in (
         *(("i32", 2**31), ("i32", 1.5), ("i64", 2**63), ("i32", math.inf), ("f32", 1e39)),
         *(("u8", 256), ("u8", -1), ("u64", 2**64), ("i16", -(2**15) - 1), ("u16", 0.5)),
-    ],
-)
-def test_a_default_that_its_dtype_does_not_hold(dtype: str, default: float) -> None:
-    for given in ({"default": default}, {"default": 1, "other": default}):
-        with pytest.raises(SpecError, match=r"is not a whole number|does not fit"):
-            Scalar("limit", dtype, **given)
+    ):
+        for given in ({"default": default}, {"default": 1, "other": default}):
+            with pytest.raises(SpecError, match=r"is not a whole number|does not fit"):
+                Scalar("limit", dtype, **given)
 
 
 def extreme_library() -> LibrarySpec:
@@ -88,16 +79,10 @@ def test_defaults_that_have_no_literal(tmp_path: Path) -> None:
     (tmp_path / spec.header).write_text(render_header(spec))
     includes = [BINDING, RUNTIME, sysconfig.get_paths()["include"]]
     compiled(render_module(spec), tmp_path, "-std=c++17", *(f"-I{folder}" for folder in includes))
+    for name, standard in (("a.cpp", "c++20"), ("a.c", "c11")):
+        compiled(f'#include "{spec.header}"\n#include "{spec.header}"\n', tmp_path, f"-std={standard}", name=name)
     operator: Operator = spec.operators[0].operator
     signature = inspect._signature_fromstr(inspect.Signature, len, f"({python_signature(operator)})")  # type: ignore[attr-defined]
     defaults = {s.name: signature.parameters[s.name].default for s in EXTREMES}
     assert math.isnan(defaults.pop("nothing"))
     assert defaults == {s.name: s.default for s in EXTREMES if s.name != "nothing"}
-
-
-@pytest.mark.parametrize(("name", "standard"), [("a.cpp", "c++17"), ("a.cpp", "c++20"), ("a.c", "c11")])
-def test_the_header_is_one_of_c_and_of_cpp(name: str, standard: str, tmp_path: Path) -> None:
-    spec = extreme_library()
-    (tmp_path / spec.header).parent.mkdir(exist_ok=True)
-    (tmp_path / spec.header).write_text(render_header(spec))
-    compiled(f'#include "{spec.header}"\n#include "{spec.header}"\n', tmp_path, f"-std={standard}", name=name)

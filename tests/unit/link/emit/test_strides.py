@@ -34,7 +34,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("shim")
     (folder / "shim.cpp").write_text(SHIM)
     runtime = RUNTIME
-    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", f"-I{runtime}", f"-I{runtime / 'include'}"]
+    flags = ["-std=c++17", "-shared", "-fPIC", f"-I{runtime}", f"-I{runtime / 'include'}"]
     subprocess.run(["g++", *flags, str(folder / "shim.cpp"), "-o", str(folder / "shim.so")], check=True)
     library = ctypes.CDLL(str(folder / "shim.so"))
     library.shim.restype = ctypes.c_int64

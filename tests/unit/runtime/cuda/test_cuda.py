@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
+import forked
 import linked
 import numpy as np
 import pytest
-from linked_cuda import Fake, OnDevice, call, python
-from places import SHARED
+from linked_cuda import Fake, OnDevice, call
 
 from aot_tune.link import LibrarySpec
 
 
 @pytest.fixture
 def fake(standin: linked.Built) -> Iterator[Fake]:
-    made = Fake(standin.library.parent)
+    made = Fake(standin.module)
     yield made
     made.reset()
 
@@ -126,11 +126,8 @@ def test_the_thread_is_left_as_it_was(cuda: ModuleType, fake: Fake) -> None:
 
 def test_kernels_load_in_relaxed_mode_once_per_device(standin: linked.Built) -> None:
     code = f"""
-import sys
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_cuda
-from pathlib import Path
-cuda, fake = linked.load_module(Path({str(standin.module)!r})), linked_cuda.Fake(Path({str(standin.module.parent)!r}))
+module = Path({str(standin.module)!r})
+cuda, fake = linked.load_module(module), linked_cuda.Fake(module)
 for device in (0, 0, 1):
     linked_cuda.call(cuda, 7, device)
 print("; ".join(fake.log()))
@@ -139,7 +136,7 @@ cuda.preload("cuda:1")
 cuda.preload("cuda:1")
 print("; ".join(fake.log()))
 """
-    first, ahead = python(code).splitlines()
+    first, ahead = forked.python(code).splitlines()
     assert first.split("; ").count("preload aot_tune_plain_cuda") == 1  # on device 0, where the guard fails
     assert first.split("; ").count("preload aot_tune_wide_90a") == 1
     assert "strict mode" not in first.replace("attribute in a strict mode", "")
@@ -156,11 +153,8 @@ def test_a_device_that_cannot_be_used(cuda: ModuleType, fake: Fake) -> None:
 
 def test_a_workspace_of_the_librarys_own_per_stream(standin: linked.Built) -> None:
     code = f"""
-import sys, threading
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_cuda
-from pathlib import Path
-cuda, fake = linked.load_module(Path({str(standin.module)!r})), linked_cuda.Fake(Path({str(standin.module.parent)!r}))
+module = Path({str(standin.module)!r})
+cuda, fake = linked.load_module(module), linked_cuda.Fake(module)
 fake.reset()
 for stream in (0, 0, 5, 5, 2, 2):
     linked_cuda.call(cuda, 8, 1, stream=stream)
@@ -171,7 +165,11 @@ thread.join()
 print(sum(e.startswith("malloc") for e in fake.log()))
 print([e for e in fake.log() if e.startswith("malloc") and "strict" in e])
 """
-    assert python(code).splitlines() == ["3", "4", "[]"]  # under the handle 2 each thread has a stream of its own
+    assert forked.python(code).splitlines() == [
+        "3",
+        "4",
+        "[]",
+    ]  # under the handle 2 each thread has a stream of its own
 
 
 def test_the_callers_workspace_decides(cuda: ModuleType, fake: Fake) -> None:
@@ -195,16 +193,22 @@ def test_the_callers_workspace_decides(cuda: ModuleType, fake: Fake) -> None:
         call(cuda, 8, 1, workspace=OnDevice(enough[::2], (2, 1), code=1))
 
 
-@pytest.mark.parametrize(
-    ("names", "wanted"),
-    [
-        ("fast_90a", 400.0),
-        ("scale:wide", 300.0),
-        ("fast", 400.0),  # the kernel's name: the first of its variants that takes the call
-        ("plain_cuda, nobody", 100.0),
-        ("gemm:fast,rms_norm:norm", 300.0),  # of other operators
-        ("plain_cpu", 300.0),  # for CPUs
-        ("", 300.0),
+def test_a_variant_by_name(standin: linked.Built) -> None:
+    code = f"""
+cuda = linked.load_module(Path({str(standin.module)!r}))
+try:
+    print(linked_cuda.call(cuda, 8, 1), cuda.explain("scale", N=8, device=1)["why"])
+except cuda.CallError as error:
+    print(error)
+"""
+    for names, wanted in (
+        ("fast_90a", "400.0 named by AOT_TUNE_FORCE"),
+        ("scale:wide", "300.0 named by"),
+        ("fast", "400.0 named by"),  # the kernel's name: the first of its variants that takes the call
+        ("plain_cuda, nobody", "100.0 named by"),
+        ("gemm:fast,rms_norm:norm", "300.0 first of"),  # of other operators
+        ("plain_cpu", "300.0 first of"),  # for CPUs
+        ("", "300.0 first of"),
         ("even_80", "AOT_TUNE_FORCE names variant even_80 for cuda-sm_80, which this device (sm_90) does not run"),
         ("fast_bf16", "names variant fast_bf16, whose guard (dtype.T == 1) does not hold for this call"),
         ("scale:fats", "scale: AOT_TUNE_FORCE names 'fats', which is no variant and no kernel of it"),
@@ -212,28 +216,8 @@ def test_the_callers_workspace_decides(cuda: ModuleType, fake: Fake) -> None:
             "vendor",
             "variant vendor_90a for cuda-sm_90a: workspace returned -100 (the vendor's library 12.3 is not here)",
         ),
-    ],
-)
-def test_a_variant_by_name(standin: linked.Built, names: str, wanted: object) -> None:
-    code = f"""
-import sys
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_cuda, numpy as np
-from pathlib import Path
-cuda = linked.load_module(Path({str(standin.module)!r}))
-try:
-    print(linked_cuda.call(cuda, 8, 1))
-    told = cuda.explain("scale", N=8, device=1)
-    print(told["variant"], "|", told["why"])
-except cuda.CallError as error:
-    print(error)
-"""
-    said = python(code, AOT_TUNE_FORCE=names).splitlines()
-    if isinstance(wanted, str):
-        assert wanted in said[0]
-    else:
-        assert float(said[0]) == wanted
-        assert ("named by AOT_TUNE_FORCE" in said[1]) == (names.startswith(("fast", "scale", "plain_cuda")))
+    ):
+        assert wanted in forked.python(code, AOT_TUNE_FORCE=names)
 
 
 class Stream:
@@ -286,38 +270,20 @@ class Device:
         return "cuda:1"
 
 
-@pytest.mark.parametrize("device", ["cuda:1", 1, Device(), "cpu", "cpu:0"], ids=str)
-def test_preload_takes_devices(cuda: ModuleType, fake: Fake, device: object) -> None:
-    fake.reset()
-    assert cuda.preload(device) is None
-    assert ("set 1" in fake.log()) == (not str(device).startswith("cpu")), fake.log()
-
-
-@pytest.mark.parametrize("device", ["cuda:", "cuda:x", "tpu", -1, "cuda:99999999999", "cpus", None])
-def test_preload_refuses(cuda: ModuleType, device: object) -> None:
-    with pytest.raises(ValueError, match="is not known; wanted 'cpu', 'cuda', 'cuda:1'"):
-        cuda.preload(device)
+def test_preload_takes_devices(cuda: ModuleType, fake: Fake) -> None:
+    for device in ("cuda:1", 1, Device(), "cpu", "cpu:0"):
+        fake.reset()
+        assert cuda.preload(device) is None
+        assert ("set 1" in fake.log()) == (not str(device).startswith("cpu")), fake.log()
+    for bad in ("cuda:", "cuda:x", "tpu", -1, "cuda:99999999999", "cpus", None):
+        with pytest.raises(ValueError, match="is not known; wanted 'cpu', 'cuda', 'cuda:1'"):
+            cuda.preload(bad)
     with pytest.raises(ValueError, match="this library has no variants for rocm:0"):
         cuda.preload("rocm:0")
 
 
-@pytest.mark.parametrize(
-    ("environment", "kind", "message"),
-    [
-        ({"FAKE_ERROR": "35", "FAKE_VERSION": "0"}, "CallError", "there is no CUDA driver here"),
-        ({"FAKE_ERROR": "35", "FAKE_VERSION": "11040"}, "CallError", "the driver is for CUDA 11.4, but this library"),
-        ({"FAKE_ERROR": "100"}, "ArgumentValueError", "the driver sees no device; look at nvidia-smi"),
-        ({"FAKE_ERROR": "802"}, "CallError", "cuda:0 cannot be used: CUDA error 802 (a fake error)"),
-        ({"FAKE_EXCHANGE": "3"}, "CallError", "CUDA error 3 (a fake error); a process that was forked after CUDA"),
-        ({"FAKE_EXCHANGE": "4"}, "CallError", "cuda:0 cannot be used: CUDA error 4 (a fake error)"),
-    ],
-)
-def test_driver_errors(standin: linked.Built, environment: dict[str, str], kind: str, message: str) -> None:
+def test_driver_errors(standin: linked.Built) -> None:
     code = f"""
-import sys
-sys.path.insert(0, {str(SHARED)!r})
-import linked, linked_cuda
-from pathlib import Path
 cuda = linked.load_module(Path({str(standin.module)!r}))
 for _ in range(2):
     try:
@@ -325,14 +291,22 @@ for _ in range(2):
     except cuda.Error as error:
         print(type(error).__name__, error)
 """
-    lines = python(code, **environment).splitlines()
-    assert len(lines) == 2
-    assert all(line.startswith(f"{kind} ") and message in line for line in lines), lines
+    for environment, kind, message in (
+        ({"FAKE_ERROR": "35", "FAKE_VERSION": "0"}, "CallError", "there is no CUDA driver here"),
+        ({"FAKE_ERROR": "35", "FAKE_VERSION": "11040"}, "CallError", "the driver is for CUDA 11.4, but this library"),
+        ({"FAKE_ERROR": "100"}, "ArgumentValueError", "the driver sees no device; look at nvidia-smi"),
+        ({"FAKE_ERROR": "802"}, "CallError", "cuda:0 cannot be used: CUDA error 802 (a fake error)"),
+        ({"FAKE_EXCHANGE": "3"}, "CallError", "CUDA error 3 (a fake error); a process that was forked after CUDA"),
+        ({"FAKE_EXCHANGE": "4"}, "CallError", "cuda:0 cannot be used: CUDA error 4 (a fake error)"),
+    ):
+        lines = forked.python(code, **environment).splitlines()
+        assert len(lines) == 2
+        assert all(line.startswith(f"{kind} ") and message in line for line in lines), lines
 
 
 def test_threads(cuda: ModuleType) -> None:
     def work(seed: int) -> None:
-        for i in range(200):
+        for i in range(100):
             device = (seed + i) % 2
             wanted = {0: 200, 1: 300}[device] + 1000 * (seed + 3)
             assert call(cuda, 8, device, stream=seed + 3) == wanted, (seed, i)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from composed_on_host import Calls, OnHost
 from cublaslt_stand_in import build_stub
 from rows_on_host import HOPPER
@@ -20,7 +20,7 @@ from aot_tune.spec.config_guards import may_serve
 from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
-GEMM, BATCHED = (bundled_operator(name) for name in ("gemm", "batched_gemm"))
+GEMM, BATCHED = (OPERATORS[name] for name in ("gemm", "batched_gemm"))
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 ALWAYS, NEVER = 1, 1 << 40
 """From how many products an element matrices are copied of which 16 bytes are not whole."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu
 from gemm_on_host import TARGET, build_for_host, by_columns, render, run_check
 
@@ -18,7 +18,7 @@ from aot_tune.spec import Epilogue, Formula, problem
 from aot_tune.spec import elementwise as el
 from aot_tune.spec.fragment_programs import bind_fragments
 
-GEMM = bundled_operator("gemm")
+GEMM = OPERATORS["gemm"]
 ACTIVATIONS = {"relu": el.relu, "gelu": el.gelu, "gelu_tanh": el.gelu_tanh, "silu": el.silu}
 
 

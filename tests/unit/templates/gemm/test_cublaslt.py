@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, compile_shared
 
 from aot_tune.compile.toolchain import toolchain_for
@@ -19,7 +19,7 @@ from aot_tune.spec.expr import all_of
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import RenderError
 
-OPERATOR = bundled_operator("gemm")
+OPERATOR = OPERATORS["gemm"]
 KERNEL = OPERATOR.kernel("cublaslt")
 
 

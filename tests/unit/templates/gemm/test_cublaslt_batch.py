@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, compile_shared
 
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
@@ -15,7 +15,7 @@ from aot_tune.spec.expr import all_of
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.vendor.cublaslt import Product
 
-OPERATOR = bundled_operator("batched_gemm")
+OPERATOR = OPERATORS["batched_gemm"]
 KERNEL = OPERATOR.kernel("cublaslt")
 EVEN = {"batch": 3, "m": 8, "n": 12, "k": 4}
 ODD = {"batch": 3, "m": 5, "n": 11, "k": 7}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundled import bundled_operator
+from bundled import OPERATORS
 from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
 from places import SHARED
 
@@ -19,7 +19,7 @@ from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates
 
-OP = bundled_operator("gemm")
+OP = OPERATORS["gemm"]
 ACTIVATIONS = OP.attributes[0].choices
 FIRSTS = list(firsts(OP))
 IDS = [f"{kernel.name}-{target.name}-{dtype}" for kernel, target, _, dtype in FIRSTS]
