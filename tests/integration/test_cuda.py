@@ -29,23 +29,10 @@ from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.plan.options import resolve
 from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import load_operator
-from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.read_declarations import read_functions, with_declarations
 
-
-def _why_not() -> str:
-    try:
-        toolchain_for("nvcc").identity()
-    except ToolchainError as error:
-        return f"no CUDA compiler: {error.what}"
-    return ""
-
-
-pytestmark = [
-    pytest.mark.skipif(bool(_why_not()), reason=_why_not()),
-    pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU: tests/gpu is for it"),
-]
+pytestmark = pytest.mark.usefixtures("needs_nvcc")
 
 TUNING = Path(os.environ.get("AOT_TUNE_TEST_TUNING", ROOT / "tuning"))
 """The committed records; the variable names others to try."""

@@ -14,7 +14,8 @@ from environments import ROOT, Builder, Built, Venv, environment, members, run
 TOOLS = Path(sys.executable).parent
 
 
-def test_the_sdist_has_what_a_build_needs_and_no_more(sdist: Path) -> None:
+def test_the_sdist_has_what_a_build_needs_and_no_more(made_wheel: Path) -> None:
+    (sdist,) = (made_wheel / "sdist").iterdir()
     run([TOOLS / "twine", "check", "--strict", sdist])
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
