@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from environments import ROOT
-from jax_processes import run_scenarios
+from jax_processes import ON_CPU, run_scenarios
 from project import Project
 from torch_library import NAME, build_own
 
@@ -27,7 +27,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(module: Path) -> dict[str, str]:
-    return run_scenarios(SCRIPT, module, JAX_PLATFORMS="cpu")
+    return run_scenarios(SCRIPT, module, **ON_CPU)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
