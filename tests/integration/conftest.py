@@ -45,6 +45,37 @@ def tuned_once(tuned_once: Project, forks: Callable[..., str]) -> Project:
     return replace(tuned_once, runs=forks)
 
 
+FACED = """
+{{ prelude() }}
+#include <unistd.h>
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} {
+  if ({{ dim("N") }} > 1000000) usleep(300000);
+  #pragma omp parallel for num_threads(2)
+  for (int64_t i = 0; i < {{ dim("N") }}; ++i) {
+    {{ store("y", ["i"], "2 * " ~ load("x", ["i"])) }}
+  }
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def faced(once: Once) -> Project:
+    """A library, not tuned, whose kernel has two threads, and takes long for a million of elements.
+
+    Its module is `face`, in the folder `cmake`.
+    """
+
+    def make(folder: Path) -> None:
+        made = Project.make(folder / "project", arguments="MODULE face")
+        (made.templates / "twice" / "generic.cpp.j2").write_text(FACED)
+        made.cmake(AOT_TUNE_MODE="generic")
+        made.make_all(AOT_TUNE_MODE="generic")
+
+    return Project.at(once("faced", make) / "project")
+
+
 @pytest.fixture(scope="session")
 def needs_nvcc() -> None:
     """Skips where CUDA's code cannot be compiled, and where there is a GPU."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -91,39 +92,36 @@ def plain(result: Any) -> Array:
     return result.numpy() if isinstance(result, torch.Tensor) else np.from_dlpack(result)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ROWS)
-def test_rows(ops: ModuleType, name: str, layout: str) -> None:
+def test_rows(ops: ModuleType, name: str) -> None:
     reference, kinds = ROWS[name]
-    for rows, width in SHAPES:
+    for layout, (rows, width) in itertools.product(LAYOUTS, SHAPES):
         arrays = [normal(i, rows, width) if k == "x" else normal(i, width) for i, k in enumerate(kinds)]
         want = reference(*(a.astype(np.float64) for a in arrays))
         arrays = [LAYOUTS[layout](a) for a in arrays]
         before = [a.copy() for a in arrays]
         got = plain(getattr(ops, name)(*arrays))
         assert got.dtype == np.float32
-        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=f"{rows} x {width}")
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=f"{layout} {rows} x {width}")
         for array, copy in zip(arrays, before, strict=True):
             np.testing.assert_array_equal(array, copy)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", GEMM_SHAPES, ids=str)
-def test_gemm(ops: ModuleType, shape: tuple[int, int, int], layout: str) -> None:
-    m, n, k = shape
-    a, b, bias, residual = normal(1, m, k), normal(2, k, n), normal(3, n), normal(4, m, n)
-    product = a.astype(np.float64) @ b
-    bound = 1e-6 * (np.abs(a) @ np.abs(b)) + 1e-5
-    a, b, bias, residual = (LAYOUTS[layout](x) for x in (a, b, bias, residual))
-    assert (np.abs(plain(ops.gemm(a, b)) - product) <= bound).all()
-    for activation in ACTIVATIONS:
-        got = plain(ops.gemm(a, b, bias, residual, activation=activation))
-        assert (np.abs(got - (activated(activation, product + bias) + residual)) <= 1.2 * bound + 1e-5).all(), (
-            activation
-        )
-    for given in ({"bias": bias}, {"residual": residual}):
-        got = plain(ops.gemm(a, b, **given))
-        assert (np.abs(got - (product + next(iter(given.values())))) <= bound + 1e-5).all()
+def test_gemm(ops: ModuleType, layout: str) -> None:
+    for m, n, k in GEMM_SHAPES:
+        a, b, bias, residual = normal(1, m, k), normal(2, k, n), normal(3, n), normal(4, m, n)
+        product = a.astype(np.float64) @ b
+        bound = 1e-6 * (np.abs(a) @ np.abs(b)) + 1e-5
+        a, b, bias, residual = (LAYOUTS[layout](x) for x in (a, b, bias, residual))
+        assert (np.abs(plain(ops.gemm(a, b)) - product) <= bound).all(), (m, n, k)
+        for name in ACTIVATIONS:
+            got = plain(ops.gemm(a, b, bias, residual, activation=name))
+            wanted = activated(name, product + bias) + residual
+            assert (np.abs(got - wanted) <= 1.2 * bound + 1e-5).all(), (m, n, k, name)
+        for given in ({"bias": bias}, {"residual": residual}):
+            got = plain(ops.gemm(a, b, **given))
+            assert (np.abs(got - (product + next(iter(given.values())))) <= bound + 1e-5).all(), (m, n, k)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -324,18 +322,9 @@ def test_questions(ops: ModuleType) -> None:
     memory = np.zeros(3 * 7 + 16, np.float32)
     aligned = memory[-memory.ctypes.data % 64 // 4 :][: 3 * 7].reshape(3, 7)  # as stated tensors are
     assert asked == ops.explain("softmax", aligned)
-    problems = {o["name"]: o["tables"][-1]["tuned"] for o in manifest(ops)["operators"]}
+    problems = {o["name"]: o["tables"][-1]["tuned"] for o in ops.manifest()["operators"]}
     r, d = (int(part.split("=")[1]) for part in problems["softmax"][0].split()[:2])
     assert ops.is_tuned("softmax", R=r, D=d)
     assert not ops.is_tuned("softmax", R=r + 1, D=d)
     with pytest.raises(ValueError, match=r"has no operator 'softmacs'; it has .*'softmax'"):
         ops.explain("softmacs", R=1, D=1)
-
-
-def manifest(ops: ModuleType) -> Any:
-    found = ops.manifest()
-    if isinstance(found, str):
-        import json
-
-        return json.loads(found)
-    return found
