@@ -424,7 +424,7 @@ import importlib.machinery, importlib.util, sys
 loader = importlib.machinery.ExtensionFileLoader({NAME!r}, {module.__file__!r})
 made = importlib.util.module_from_spec(importlib.util.spec_from_file_location({NAME!r}, loader.path, loader=loader))
 loader.exec_module(made)
-print([name for name in ("torch", "numpy", "json", "aot_tune") if name in sys.modules], "operators" in made.signatures())
+print([n for n in ("torch", "numpy", "json", "aot_tune") if n in sys.modules], "operators" in made.signatures())
 """
     done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "[] True\n"), done.stderr
