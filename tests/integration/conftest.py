@@ -61,7 +61,7 @@ FACED = """
 
 
 @pytest.fixture(scope="session")
-def faced(once: Once) -> Project:
+def faced(once: Once, forks: Callable[..., str]) -> Project:
     """A library, not tuned, whose kernel has two threads, and takes long for a million of elements.
 
     Its module is `face`, in the folder `cmake`.
@@ -73,7 +73,7 @@ def faced(once: Once) -> Project:
         made.cmake(AOT_TUNE_MODE="generic")
         made.make_all(AOT_TUNE_MODE="generic")
 
-    return Project.at(once("faced", make) / "project")
+    return replace(Project.at(once("faced", make) / "project"), runs=forks)
 
 
 @pytest.fixture(scope="session")
