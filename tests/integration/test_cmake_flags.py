@@ -22,9 +22,9 @@ def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
     [
         (
             *("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-g3 -gdwarf-4 -fsanitize=address,undefined"),
-            *("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_CXX_STANDARD=20", "-DCMAKE_INSTALL_RPATH=/opt/lib"),
-            "-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=ON",
+            "-DCMAKE_INSTALL_RPATH=/opt/lib",
         ),
+        ("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=ON", "-DCMAKE_CXX_STANDARD=20"),
         ("-DBUILD_SHARED_LIBS=OFF", "-DCMAKE_CXX_FLAGS=-march=native -Werror -Wall -Wextra -Wpedantic -Wconversion"),
     ],
 )
