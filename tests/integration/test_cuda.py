@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +20,17 @@ from cuda_project import FAKE, TARGETS, TWICE, Made, author_templates, build, re
 from environments import ROOT, environment, run
 from record_texts import rewrite
 
-from aot_tune.compile import toolchain_for
+from aot_tune.compile import generic_targets, target_by_name, toolchain_for
 from aot_tune.compile.triton.triton_toolchain import TritonToolchain
-from aot_tune.database import OperatorDatabase, load_databases
+from aot_tune.database import OperatorDatabase, load_databases, problem_key
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.naming import variant_name
+from aot_tune.pipeline.shipping.finish import choose
+from aot_tune.plan.options import resolve
+from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.triton.installed import find_triton
+from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 pytestmark = pytest.mark.usefixtures("needs_nvcc")
 
@@ -251,10 +258,39 @@ def test_a_committed_record_gives_its_own_variants(subset: Made, device: str, op
     assert all(c.device for c in database.candidates if c.status == "ok")
     kept = subset.variants(operator, "cuda-sm_90a")
     (told,) = (r for r in subset.report.operators if r.operator == operator and r.target == "cuda-sm_90a")
-    assert {row.picked for row in told.problems} <= set(kept)
+    assert set(kept) == _selected(operator, database)
     _same_code(kept, database, _alike(database, _recorded_triton(device)))
     assert {v.name for v in told.variants if not v.target.startswith("cuda-ptx")} == set(kept)
     assert len(told.problems) == len(load_operator(ROOT / "templates" / operator).workload_for("cuda"))
+
+
+def _selected(operator: str, database: OperatorDatabase) -> set[str]:
+    """Names of the variants that selection keeps on the measurements of a database, the generic ones aside."""
+    roots, target = [ROOT / "templates"], target_by_name("cuda-sm_90a")
+    plain, renderer = load_operator(roots[0] / operator), Renderer(roots)
+    environ = {**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": str(roots[0])}
+    known, note = read_functions({operator: plain}, [target], generic_targets([target]), roots, environ)
+    assert not note
+    spec = with_declarations(plain, known, ["cpu", target.family])
+    measured = {m.candidate for m in database.measurements if m.status == "ok"}
+    entries = {}
+    for c in (r.candidate for r in database.candidates if r.id in measured):
+        built_for = target_by_name(c.target)
+        if c.generic or c.target == target.name:
+            entries[c.id] = Entry.of(spec, renderer.render(spec, c, built_for))
+    evidence = Evidence(spec, target, entries)
+    workload = {problem_key(p) for p in evidence.workload}
+    for m in database.measurements:
+        entry = entries.get(m.candidate)
+        fits = m.candidate.startswith("baseline:") or (entry is not None and evidence.meant_for(entry, m.problem))
+        if fits and problem_key(m.problem) in workload:
+            evidence.add(m)
+    evidence.surveyed.on(database.device)
+    for shape in database.survey:
+        evidence.surveyed.add(shape.problem, shape.ns, entries)
+    session: Any = SimpleNamespace(options=resolve({}, {}))
+    kept = choose(session, evidence).selection.kept
+    return {variant_name(entries[c]) for c in kept if not entries[c].candidate.generic}
 
 
 def _alike(database: OperatorDatabase, triton: str = "") -> dict[str, bool]:
