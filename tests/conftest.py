@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # `nohup`, or a s
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
+Once = Callable[[str, Callable[[Path], object]], Path]
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 
@@ -99,28 +101,44 @@ def make_rendered() -> Callable[..., Rendered]:
 
 
 @pytest.fixture(scope="session")
-def tuned_once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+def once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Once:
+    """`once(name, make)` is a folder that `make(folder)` filled once in a run: by the first process that wants it."""
+    from filelock import FileLock
+
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a process of several, whose folders are in one
+        base = base.parent
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        folder = base / "once" / name
+        folder.parent.mkdir(exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not (folder / "ready").exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a process that failed
+                folder.mkdir()
+                make(folder)
+                (folder / "ready").touch()
+        return folder
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tuned_once(once: Once) -> Any:
     """The tiny project of tests/project.py, built and recorded once in a run of the tests, to be copied.
 
     `tuned_once.copied(folder)` has the build in `build`, the record in `tuning`, the object cache and the measurements'
-    store in `cache`: a build of it compiles and measures only what a change asks for. Of several processes the first
-    that wants it makes it for all.
+    store in `cache`: a build of it compiles and measures only what a change asks for.
     """
-    from filelock import FileLock
     from project import Project
 
-    folder = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):  # a process of several, whose folders are in one
-        folder = folder.parent
-    with FileLock(folder / "tuned.lock"):
-        if not (folder / "tuned" / "ready").exists():
-            made = Project.make(folder / "tuned" / "project")
-            made.configure()
-            made.build()
-            made.record()
-            (folder / "tuned" / "ready").touch()
-            return made
-    return Project.at(folder / "tuned" / "project")
+    def make(folder: Path) -> None:
+        made = Project.make(folder / "project")
+        made.configure()
+        made.build()
+        made.record()
+
+    return Project.at(once("tuned", make) / "project")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ def command(argv, env, log):
         os.dup2(log, number)
     os.environ.clear()
     os.environ.update(env)
+    sys.path[:0] = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p not in sys.path]
     os.setsid()
     try:
         return main(argv)

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from environments import ROOT, environment, run
 
+ON_CPU = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+"""Variables of a process whose JAX compiles no longer than it must."""
+
 
 def run_scenarios(script: Path, module: Path, import_path: str = str(ROOT), **env: str) -> dict[str, str]:
     """Run all scenarios of a file; the traceback of each by its name, empty for one that went well.

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import transformers
 
 Tensor = torch.Tensor
 VOCABULARY = 200
@@ -28,12 +27,16 @@ _SIZES: dict[str, Any] = {
 
 
 def llama(dtype: torch.dtype = torch.float32, **given: Any) -> Any:
+    import transformers  # which takes long
+
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**{**_SIZES, "num_key_value_heads": 2, **given})
     return transformers.LlamaForCausalLM(config).eval().to(dtype)
 
 
 def bert(dtype: torch.dtype = torch.float32, **given: Any) -> Any:
+    import transformers
+
     torch.manual_seed(0)
     return transformers.BertForMaskedLM(transformers.BertConfig(**{**_SIZES, **given})).eval().to(dtype)
 

@@ -171,8 +171,12 @@ class Project:
 
     def record(self, folder: str = "tuning", **given: str) -> Path:
         """`aot-tune record` of what was built last: the folder, below the project's."""
-        run(self.command("record", self.folder / folder, "--library", "tiny"), env=self.environment(**given))
+        self.ask("record", self.folder / folder, "--library", "tiny", **given)
         return self.folder / folder
+
+    def ask(self, *arguments: object, status: int | None = 0, **given: str) -> str:
+        """What any other `aot-tune` command says."""
+        return self.runs(self.command(*arguments), env=self.environment(**given), status=status, timeout=300)
 
     def start(self, build: str = "build", **given: str) -> subprocess.Popen[str]:
         """`aot-tune build`, not waited for, in a session of its own."""

@@ -7,7 +7,8 @@ integer tells, and extents that are worked out; the dtype of `cast` is that of t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -156,20 +157,23 @@ OWN = {"blend": (BLEND, BLEND_ROWS), "spread": (SPREAD, SPREAD_ROWS), "cast": (C
 NAME = "tested_in_torch"
 
 
-def build_own(folder: Path, more: str = "") -> Path:
-    """Build the library with generic variants alone; the path of its Python module.
-
-    `more` goes to aot_tune_add_library, too.
-    """
-    arguments = f"MODULE {NAME} OUTPUT_NAME {NAME} OPERATORS {' '.join(OWN)} {more}"
-    made = Project.make(folder, arguments=arguments, AOT_TUNE_MODE="generic", AOT_TUNE_TARGETS="cpu-x86-64-v3")
+def build_own(folder: Path) -> None:
+    """Build the library with generic variants alone, and with XLA's handlers if there is jax."""
+    jax = "XLA_FFI 1" if importlib.util.find_spec("jax") else ""
+    arguments = f"MODULE {NAME} OUTPUT_NAME {NAME} OPERATORS {' '.join(OWN)} {jax}"
+    env = {"AOT_TUNE_MODE": "generic", "AOT_TUNE_TARGETS": "cpu-x86-64-v3"}
+    made = Project.make(folder / "project", arguments=arguments, **env)
     for name, (declared, template) in OWN.items():
         (made.templates / name).mkdir()
         (made.templates / name / "operator.py").write_text(declared)
         (made.templates / name / "generic.cpp.j2").write_text(template)
     made.cmake()
     made.make_all()
-    return made.folder / "cmake" / f"{NAME}.abi3.so"
+
+
+def own_module(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """The Python module of that library, which is built once in a run of the tests."""
+    return once("own", build_own) / "project" / "cmake" / f"{NAME}.abi3.so"
 
 
 def load_module(path: Path, name: str = NAME) -> ModuleType:

@@ -19,19 +19,9 @@ from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.render import Rendered, Renderer, candidates_for, requirements, resolved
 from aot_tune.spec import Operator, Target, all_of
 from aot_tune.spec.load_operators import load_operators
-from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 EXAMPLE = ROOT / "examples" / "triton_package"
-
-
-def why_no_triton() -> str:
-    """Why Triton kernels cannot be compiled here; empty where they can."""
-    try:
-        toolchain_for("triton").identity()
-    except ToolchainError as error:
-        return f"no Triton: {error.what}"
-    return ""
 
 
 def copy_templates(folder: Path) -> Path:

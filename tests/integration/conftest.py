@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -21,50 +23,109 @@ from environments import (
     pip,
     tree_digest,
 )
+from forked_commands import ForkedCommands
+from project import Project
+
+from aot_tune.compile import toolchain_for
+from aot_tune.support.errors import ToolchainError
+
+Once = Callable[[str, Callable[[Path], object]], Path]
 
 
 @pytest.fixture(scope="session")
-def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what a build and the package need, from which everything else is built without an index."""
-    folder = tmp_path_factory.mktemp("wheelhouse")
-    head = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[0]
-    requirements = re.findall(r'^  "([^":]+)",$', head, re.MULTILINE)
-    assert {"scikit-build-core", "rich"} <= {re.split("[<>=]", r)[0] for r in requirements}
-    pip("wheel", "-q", "-w", folder, *requirements)
-    return folder
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Runs `aot-tune` for a project's `runs`, where nothing is told by how a process starts."""
+    commands = ForkedCommands(tmp_path_factory.mktemp("forks"))
+    yield commands.run
+    commands.close()
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The object cache and measurement store of the session's builds."""
-    return tmp_path_factory.mktemp("cache") / "aot_tune"
+def tuned_once(tuned_once: Project, forks: Callable[..., str]) -> Project:
+    return replace(tuned_once, runs=forks)
+
+
+FACED = """
+{{ prelude() }}
+#include <unistd.h>
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} {
+  if ({{ dim("N") }} > 1000000) usleep(300000);
+  #pragma omp parallel for num_threads(2)
+  for (int64_t i = 0; i < {{ dim("N") }}; ++i) {
+    {{ store("y", ["i"], "2 * " ~ load("x", ["i"])) }}
+  }
+  return 0;
+}
+"""
 
 
 @pytest.fixture(scope="session")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    """The g++ of the session's builds."""
-    return Compiler.make(tmp_path_factory.mktemp("compiler"))
+def faced(once: Once, forks: Callable[..., str]) -> Project:
+    """A library, not tuned, whose kernel has two threads, and takes long for a million of elements.
+
+    Its module is `face`, in the folder `cmake`.
+    """
+
+    def make(folder: Path) -> None:
+        made = Project.make(folder / "project", arguments="MODULE face")
+        (made.templates / "twice" / "generic.cpp.j2").write_text(FACED)
+        made.cmake(AOT_TUNE_MODE="generic")
+        made.make_all(AOT_TUNE_MODE="generic")
+
+    return replace(Project.at(once("faced", make) / "project"), runs=forks)
 
 
 @pytest.fixture(scope="session")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's sdist, from which its wheel is built."""
-    return make_sdist(tmp_path_factory.mktemp("sdist"))
+def needs_nvcc() -> None:
+    """Skips where CUDA's code cannot be compiled, and where there is a GPU."""
+    try:
+        toolchain_for("nvcc").identity()
+    except ToolchainError as error:
+        pytest.skip(f"no CUDA compiler: {error.what}")
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU: tests/gpu is for it")
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory, sdist: Path) -> Path:
-    """What the sdist holds, read-only; its workloads are cut to a problem an operator."""
-    folder = copy_source(tmp_path_factory.mktemp("source") / "aot_tune", sdist)
-    make_read_only(folder)
-    return folder
+def needs_triton() -> None:
+    """Skips where Triton's code cannot be compiled."""
+    try:
+        toolchain_for("triton").identity()
+    except ToolchainError as error:
+        pytest.skip(f"no Triton: {error.what}")
 
 
 @pytest.fixture(scope="session")
-def builder(tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path, cache: Path, compiler: Compiler) -> Builder:
-    """Builds for this machine and for x86-64-v2, with quick effort."""
+def made_wheel(once: Once) -> Path:
+    """A folder with the wheel, what it is made of and with, and what its build said: made once in a run of the tests.
+
+    Its `house` has what a build and the package need: from that all else is built without an index.
+    """
+
+    def make(folder: Path) -> None:
+        head = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[0]
+        requirements = re.findall(r'^  "([^":]+)",$', head, re.MULTILINE)
+        assert {"scikit-build-core", "rich"} <= {re.split("[<>=]", r)[0] for r in requirements}
+        pip("wheel", "-q", "-w", folder / "house", *requirements)
+        (folder / "sdist").mkdir()
+        (folder / "source").mkdir()
+        source = copy_source(folder / "source" / "aot_tune", make_sdist(folder / "sdist"))
+        make_read_only(source)
+        before = tree_digest(source)
+        made = builder_in(folder, Compiler.make(folder / "compiler"), folder).build(source, "out", read_only=True)
+        assert tree_digest(source) == before
+        (folder / "house" / made.wheel.name).write_bytes(made.wheel.read_bytes())
+        (folder / "log").write_text(made.log)
+        Venv.make(folder / "venv").install("--find-links", folder / "house", made.wheel)
+
+    return once("wheel", make)
+
+
+def builder_in(folder: Path, compiler: Compiler, out: Path) -> Builder:
+    """Builds for this machine and for x86-64-v2, with quick effort and the cache of `folder`."""
     env = {
-        "AOT_TUNE_CACHE_DIR": str(cache),
+        "AOT_TUNE_CACHE_DIR": str(folder / "cache" / "aot_tune"),
         "AOT_TUNE_EFFORT": "quick",
         "AOT_TUNE_TARGETS": "cpu-x86-64-v2;native",
         "CXX": str(compiler.path),
@@ -72,25 +133,44 @@ def builder(tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path, cache: P
     jaxlib = importlib.util.find_spec("jaxlib")
     if jaxlib is not None and jaxlib.origin is not None:  # for test_jax_bundled; isolated builds see none
         env["AOT_TUNE_XLA_FFI"] = str(Path(jaxlib.origin).parent / "include")
-    return Builder(wheelhouse, tmp_path_factory.mktemp("wheels"), env)
+    return Builder(folder / "house", out, env)
 
 
 @pytest.fixture(scope="session")
-def built(builder: Builder, source: Path, wheelhouse: Path) -> Built:
-    """The project's wheel, also put into the wheelhouse."""
-    before = tree_digest(source)
-    made = builder.build(source, "first", read_only=True)
-    assert tree_digest(source) == before
-    (wheelhouse / made.wheel.name).write_bytes(made.wheel.read_bytes())
-    return made
+def cache(made_wheel: Path) -> Path:
+    """The object cache and measurement store of the wheel's build."""
+    return made_wheel / "cache" / "aot_tune"
 
 
 @pytest.fixture(scope="session")
-def venv(tmp_path_factory: pytest.TempPathFactory, built: Built, wheelhouse: Path) -> Venv:
+def source(made_wheel: Path) -> Path:
+    """What the sdist holds, read-only; its workloads are cut to a problem an operator."""
+    return made_wheel / "source" / "aot_tune"
+
+
+@pytest.fixture(scope="session")
+def built(made_wheel: Path) -> Built:
+    """The project's wheel."""
+    (wheel,) = (made_wheel / "out").glob("*.whl")
+    return Built(wheel, (made_wheel / "log").read_text())
+
+
+@pytest.fixture(scope="session")
+def venv(made_wheel: Path) -> Venv:
     """A fresh environment with the wheel and what it depends on."""
-    made = Venv.make(tmp_path_factory.mktemp("fresh") / "venv")
-    made.install("--find-links", wheelhouse, built.wheel)
-    return made
+    return Venv(made_wheel / "venv")
+
+
+@pytest.fixture(scope="session")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """The g++ of this process's builds."""
+    return Compiler.make(tmp_path_factory.mktemp("compiler"))
+
+
+@pytest.fixture(scope="session")
+def builder(made_wheel: Path, tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Builder:
+    """Builds as the wheel was built."""
+    return builder_in(made_wheel, compiler, tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="session")

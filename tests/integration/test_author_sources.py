@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -125,26 +126,25 @@ def test_sources_headers_and_libraries_of_a_project(folder: Path) -> None:
     assert "wrong-result" in build(folder, status=1)
 
 
-@pytest.mark.parametrize(
-    ("argument", "said"),
-    [
+def test_what_may_not_be_given_is_told_before_anything_is_compiled(folder: Path, forks: Callable[..., str]) -> None:
+    command = [sys.executable, "-m", "aot_tune.cli.main", "configure", "--name", "own", "--prefix", "own"]
+    command += ["--header", "own.h", "--directory", folder / "other", "--templates", folder / "templates"]
+    for argument, said in (
         ("--compile-option=-march=native", "COMPILE_OPTIONS: option '-march=native' is not allowed"),
         ("--compile-option=-fpack-struct", "it changes the ABI"),
         ("--compile-option=$<IF:1,-O2,-O3>", "the only generator expression that is understood"),
         ("--include-directory=/nowhere/at/all", "which is not a folder"),
         ("--library=no_such_library", "LINK_LIBRARIES: library 'no_such_library' is not found"),
-    ],
-)
-def test_what_may_not_be_given_is_told_before_anything_is_compiled(folder: Path, argument: str, said: str) -> None:
-    command = [sys.executable, "-m", "aot_tune.cli.main", "configure", "--name", "own", "--prefix", "own"]
-    command += ["--header", "own.h", "--directory", folder / "other", "--templates", folder / "templates", argument]
-    told = run(command, env=env(folder), status=1)
-    assert said in told
-    assert "fix:" in told
-    assert not os.path.lexists(folder / "other")
+    ):
+        told = forks([*command, argument], env=env(folder), status=1)
+        assert said in told
+        assert "fix:" in told
+        assert not os.path.lexists(folder / "other")
 
 
-def test_a_library_that_a_kernel_names_is_looked_for_first(folder: Path, tmp_path: Path) -> None:
+def test_a_library_that_a_kernel_names_is_looked_for_first(
+    folder: Path, forks: Callable[..., str], tmp_path: Path
+) -> None:
     """Of two that are not there both are told, with their kernels."""
     for name, library in (("halve", "no_such_library"), ("triple", "nor_this")):
         own = tmp_path / "templates" / name
@@ -158,6 +158,6 @@ def test_a_library_that_a_kernel_names_is_looked_for_first(folder: Path, tmp_pat
     (tmp_path / "CMakeLists.txt").touch()
     command = [sys.executable, "-m", "aot_tune.cli.main", "configure", "--name", "own", "--prefix", "own"]
     command += ["--header", "own.h", "--directory", tmp_path / "other", "--templates", tmp_path / "templates"]
-    told = run(command, env=env(folder), status=1)
+    told = forks(command, env=env(folder), status=1)
     assert "operator 'halve': kernel 'generic': library 'no_such_library' is not found" in told
     assert "operator 'triple': kernel 'generic': library 'nor_this' is not found" in told

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import run
 from project import Project
 
 OTHERS = {"trace": {"format": 1, "library": "mine", "prefix": "m", "build": "00" * 32}}
@@ -19,9 +18,9 @@ def twice(n: object = 20000, **more: Any) -> dict[str, Any]:
     return {"operator": "twice", "dims": {"N": n}, **more}
 
 
-@pytest.fixture
-def project(tuned: Project) -> Project:
-    return tuned
+@pytest.fixture(scope="module")
+def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return tuned_once.copied(tmp_path_factory.mktemp("inputs") / "project")
 
 
 @pytest.fixture
@@ -35,8 +34,7 @@ def written(path: Path, *lines: dict[str, Any]) -> Path:
 
 
 def workload(project: Project, *arguments: object, status: int = 1) -> str:
-    command = project.command("workload", *arguments, "--templates", project.templates)
-    return run(command, env=project.environment(), status=status)
+    return project.ask("workload", *arguments, "--templates", project.templates, status=status)
 
 
 def coverage(project: Project, file: Path, status: int = 1) -> str:

@@ -20,9 +20,11 @@ def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-g3 -gdwarf-4"),
+        (
+            *("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-g3 -gdwarf-4 -fsanitize=address,undefined"),
+            "-DCMAKE_INSTALL_RPATH=/opt/lib",
+        ),
         ("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=ON", "-DCMAKE_CXX_STANDARD=20"),
-        ("-DCMAKE_CXX_FLAGS=-g -fsanitize=address,undefined", "-DCMAKE_INSTALL_RPATH=/opt/lib"),
         ("-DBUILD_SHARED_LIBS=OFF", "-DCMAKE_CXX_FLAGS=-march=native -Werror -Wall -Wextra -Wpedantic -Wconversion"),
     ],
 )

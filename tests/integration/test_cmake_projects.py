@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,15 @@ def write(
     (place / "CMakeLists.txt").write_text(head + "".join(lines).replace("ADD\n", add))
 
 
-def test_folders_beside_each_other(tmp_path: Path) -> None:
+@pytest.fixture
+def project(forks: Callable[..., str], tmp_path: Path) -> Project:
+    made = Project.make(tmp_path / "project")
+    made.runs = forks
+    return made
+
+
+def test_folders_beside_each_other(project: Project) -> None:
     """Debugging information has the folder that a compiler runs in, which Ninja does not change."""
-    project = Project.make(tmp_path / "project")
     write(project, "add_subdirectory(one)\nadd_subdirectory(two)\n")
     write(project, INCLUDE, folder="one")
     write(project, INCLUDE, "ADD\n", folder="two", more="MODULE ops")
@@ -41,21 +48,19 @@ def test_folders_beside_each_other(tmp_path: Path) -> None:
     assert run([sys.executable, "-c", code], env=project.environment(PYTHONPATH=str(built))) == "[2. 2.]\n"
 
 
-def test_variables_count_whatever_the_projects_policies(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
+def test_variables_count_whatever_the_projects_policies(project: Project) -> None:
     write(project, "set(AOT_TUNE_FILTER nothing/like/this)\n", INCLUDE, "ADD\n", version="3.16")
     assert "AOT_TUNE_FILTER='nothing/like/this' matches no kernel" in project.cmake(status=1)
 
 
-def test_a_project_without_cxx_is_told(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
+def test_a_project_without_cxx_is_told(project: Project) -> None:
     write(project, INCLUDE, "ADD\n", languages="NONE")
     said = project.cmake(status=1)
     assert "the project has no C++" in said
     assert "CMake can not determine" not in said
 
 
-def test_an_editable_install_is_compiled_from_its_sources(tmp_path: Path) -> None:
+def test_an_editable_install_is_compiled_from_its_sources(project: Project, tmp_path: Path) -> None:
     """Of an editable install, site-packages have what was built, and not the sources that a library needs."""
     package = tmp_path / "site-packages" / "aot_tune"
     config = package / "share" / "cmake" / "aot_tune"
@@ -66,7 +71,6 @@ def test_an_editable_install_is_compiled_from_its_sources(tmp_path: Path) -> Non
         shutil.copy(ROOT / "cmake" / name, config)
     text = (ROOT / "cmake" / "aot_tuneConfig.cmake.in").read_text().replace("@PROJECT_VERSION@", "1.0")
     installed = config / "aot_tuneConfig.cmake"
-    project = Project.make(tmp_path / "project")
     write(project, "find_package(aot_tune REQUIRED)\nmessage(NOTICE at:${AOT_TUNE_PACKAGE_DIR})\n", "ADD\n")
     installed.write_text(text.replace("@editable_sources@", str(tmp_path / "gone")))
     assert f"aot_tune is an editable install of {tmp_path}/gone, which is gone" in " ".join(
@@ -78,8 +82,7 @@ def test_an_editable_install_is_compiled_from_its_sources(tmp_path: Path) -> Non
     assert (project.folder / "cmake" / "libtiny.so").is_file()
 
 
-def test_a_misspelt_option_that_holds_a_list_is_told(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
+def test_a_misspelt_option_that_holds_a_list_is_told(project: Project) -> None:
     said = " ".join(project.cmake("-DAOT_TUNE_TARGET=cpu;cuda", status=1).split())
     assert "unknown option AOT_TUNE_TARGET fix: did you mean 'AOT_TUNE_TARGETS'" in said
 
@@ -92,8 +95,7 @@ def test_brackets_in_a_path(tmp_path: Path, name: str, good: bool) -> None:
     assert ("holds '['" in said) == (not good)
 
 
-def test_a_python_without_our_requirements_is_told(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
+def test_a_python_without_our_requirements_is_told(project: Project, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
@@ -103,8 +105,7 @@ def test_a_python_without_our_requirements_is_told(tmp_path: Path) -> None:
     assert "set Python_EXECUTABLE to" in said
 
 
-def test_an_empty_variable_of_the_environment_is_as_none(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
+def test_an_empty_variable_of_the_environment_is_as_none(project: Project) -> None:
     assert "mode generic" in project.configure("--default", "AOT_TUNE_MODE=generic", AOT_TUNE_MODE="")
     assert "mode tune" in project.configure("--default", "AOT_TUNE_MODE=generic", AOT_TUNE_MODE="tune")
 
@@ -123,8 +124,7 @@ def test_a_compiler_behind_a_launcher(tmp_path: Path) -> None:
     assert Compiler(compiler, tmp_path / "runs.log").candidates() == 1  # it writes beside itself
 
 
-def test_a_compiler_for_another_machine_is_told(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project")
+def test_a_compiler_for_another_machine_is_told(project: Project, tmp_path: Path) -> None:
     cross = tmp_path / "cross-g++"
     cross.write_text('#!/bin/sh\n[ "$1" = -dumpmachine ] && exec echo aarch64-linux-gnu\nexec g++ "$@"\n')
     cross.chmod(0o755)

@@ -10,9 +10,6 @@ import pytest
 from cuda_project import FAKE, Made, build, record
 from environments import ROOT
 
-from aot_tune.compile import toolchain_for
-from aot_tune.support.errors import ToolchainError
-
 TARGET = "cuda-sm_90a"
 IN_PLACE, F32, FILLS_IN = "cublaslt_then_epilogue", "cublaslt_f32_then_epilogue", "cublaslt_any"
 _CUT = """
@@ -32,18 +29,7 @@ operator = dataclasses.replace(
 """
 
 
-def _why_not() -> str:
-    try:
-        toolchain_for("nvcc").identity()
-    except ToolchainError as error:
-        return f"no CUDA compiler: {error.what}"
-    return ""
-
-
-pytestmark = [
-    pytest.mark.skipif(bool(_why_not()), reason=_why_not()),
-    pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU: tests/gpu is for it"),
-]
+pytestmark = pytest.mark.usefixtures("needs_nvcc")
 
 
 @pytest.fixture(scope="module")

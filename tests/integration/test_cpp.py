@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from environments import ROOT, Venv, environment, obeying_modes, run
+from environments import ROOT, Builder, Venv, environment, front_end, obeying_modes, run
 
 from aot_tune.link.elf import SharedLibrary
 
@@ -79,13 +78,12 @@ def project_version() -> str:
     return str(found)
 
 
-def test_an_environment_that_is_active_is_found_by_itself(venv: Venv, tmp_path: Path) -> None:
+def test_an_environment_that_is_active_is_found_by_itself_and_another_version_is_not(
+    venv: Venv, tmp_path: Path
+) -> None:
     env = without_python(tmp_path)
     env["PATH"] = f"{venv.folder / 'bin'}:{env['PATH']}"
-    run(["cmake", "-G", "Ninja", "-S", CONSUMER, "-B", tmp_path / "build"], env=env)
-
-
-def test_a_version_that_is_not_there_is_told(venv: Venv, tmp_path: Path) -> None:
+    run(["cmake", "-G", "Ninja", "-S", CONSUMER, "-B", tmp_path / "active"], env=env)
     lists = "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(aot_tune 99 REQUIRED)\n"
     (tmp_path / "CMakeLists.txt").write_text(lists)
     argv = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={venv.folder}"]
@@ -111,12 +109,15 @@ def test_pkg_config(venv: Venv, tmp_path: Path, program: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Without pip, as C++ developers build and install; `cmake --install` may hold links."""
+def installed(tmp_path_factory: pytest.TempPathFactory, builder: Builder, source: Path) -> Path:
+    """Without pip, as C++ developers build and install; `cmake --install` may hold links.
+
+    The cache of the wheel's build serves what it has: the generic variants are the same.
+    """
     folder = tmp_path_factory.mktemp("installed")
-    search = os.pathsep.join(p for p in sys.path if p)
-    env = environment(AOT_TUNE_MODE="generic", AOT_TUNE_CACHE_DIR=str(folder / "cache"), PYTHONPATH=search)
-    argv = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", folder / "build", f"-DPython_EXECUTABLE={sys.executable}"]
+    cache = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "AOT_TUNE_CACHE_TIERS": builder.env["AOT_TUNE_CACHE_DIR"]}
+    env = environment(CXX=builder.env["CXX"], AOT_TUNE_MODE="generic", PYTHONPATH=str(source), **cache)
+    argv = ["cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", f"-DPython_EXECUTABLE={front_end()}"]
     run([*argv, f"-DCMAKE_INSTALL_PREFIX={folder / 'prefix'}", "-DAOT_TUNE_TARGETS=cpu"], env=env)
     run(["cmake", "--build", folder / "build"], env=env)
     run(["cmake", "--install", folder / "build"], env=env)

@@ -10,26 +10,17 @@ from aot_tune.compile import target_by_name, toolchain_for
 from aot_tune.compile.cuda.nvcc import NvccToolchain
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec.load_operators import bundled_templates, load_operator
-from aot_tune.support.errors import ToolchainError
 
 HOPPER = target_by_name("cuda-sm_90a")
 
 
-def _why_not() -> str:
-    chain = toolchain_for("nvcc")
-    assert isinstance(chain, NvccToolchain)
-    try:
-        chain.identity()
-    except ToolchainError as error:
-        return f"no CUDA compiler: {error.what}"
-    return "" if chain.cutlass() is not None else "no CUTLASS headers: install the wheel nvidia-cutlass"
-
-
-pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
-
-
+@pytest.mark.usefixtures("needs_nvcc")
 def test_it_compiles_without_spills(tmp_path: Path) -> None:
     """A kernel that makes f16 of f32. That the stages fit shared memory is an assertion of the source."""
+    chain = toolchain_for("nvcc")
+    assert isinstance(chain, NvccToolchain)
+    if chain.cutlass() is None:
+        pytest.skip("no CUTLASS headers: install the wheel nvidia-cutlass")
     op = load_operator(bundled_templates() / "gemm")
     found = op.kernel("cutlass_tf32_halves")
     row = found.order[0]
@@ -37,6 +28,6 @@ def test_it_compiles_without_spills(tmp_path: Path) -> None:
     rendered = Renderer([bundled_templates()]).render(
         op, candidate_for(op, found, config, HOPPER, None, {"T": "f32"}), HOPPER
     )
-    made = toolchain_for("nvcc").compile(rendered.source, HOPPER, tmp_path / "candidate.o", 600.0)
+    made = chain.compile(rendered.source, HOPPER, tmp_path / "candidate.o", 600.0)
     assert made.status == "ok", made.log
     assert made.resources["spill_bytes"] == 0

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from cuda_project import Made, build
-from triton_record import why_no_triton
 
-pytestmark = pytest.mark.skipif(bool(why_no_triton()), reason=why_no_triton())
+pytestmark = pytest.mark.usefixtures("needs_triton")
 
 OPERATOR = """
 from aot_tune.spec import Kernel, Operator, Parameter, Scalar, Tensor, TritonFunction

@@ -17,7 +17,7 @@ import pytest
 from cuda_project import FAKE, Made, build
 from elftools.elf.elffile import ELFFile
 from environments import ROOT, environment, run
-from triton_record import copy_templates, why_no_triton, write_record
+from triton_record import copy_templates, write_record
 
 from aot_tune.link.archive import read_archive
 from aot_tune.link.elf import device_code_digest
@@ -27,7 +27,7 @@ TARGETS = "hip-gfx90a;hip-gfx942;cuda-sm_90a"
 MACHINES = {"hip-gfx90a": 0x3F, "hip-gfx942": 0x4C}
 """Architectures in the flags of an ELF file. [AMDGPU backend of LLVM, ELF header]"""
 
-pytestmark = pytest.mark.skipif(bool(why_no_triton()), reason=why_no_triton())
+pytestmark = pytest.mark.usefixtures("needs_triton")
 
 
 @pytest.fixture(scope="module")

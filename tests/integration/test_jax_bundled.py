@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 from environments import ROOT
-from jax_processes import run_scenarios
+from jax_processes import ON_CPU, run_scenarios
 
 SCRIPT = ROOT / "tests" / "jax_bundled.py"
 SCENARIOS = re.findall(r"^def (\w+)\(ops: JaxOperators, module: Any\)", SCRIPT.read_text(), re.MULTILINE)
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason=
 
 @pytest.fixture(scope="module")
 def outcomes(ops: ModuleType) -> dict[str, str]:
-    return run_scenarios(SCRIPT, Path(str(ops.__file__)), JAX_PLATFORMS="cpu")
+    return run_scenarios(SCRIPT, Path(str(ops.__file__)), **ON_CPU)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -43,6 +43,6 @@ import aot_tune
 aot_tune.ops = sys.modules["aot_tune.ops"] = load_module(Path({ops.__file__!r}), "aot_tune.ops")
 runpy.run_path({str(ROOT / "examples" / "jax_model" / "model.py")!r}, run_name="__main__")
 """
-    env = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    env = {"PYTHONPATH": str(ROOT), **ON_CPU}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "all agree\n"), done.stderr

@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from environments import ROOT
-from jax_processes import run_scenarios
+from jax_processes import ON_CPU, run_scenarios
 from project import Project
-from torch_library import NAME, build_own
+from torch_library import NAME, own_module
 
 SCRIPT = ROOT / "tests" / "jax_own.py"
 SCENARIOS = re.findall(r"^def (\w+)\(ops: JaxOperators, module: Any\)", SCRIPT.read_text(), re.MULTILINE)
@@ -21,13 +22,13 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason=
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_own(tmp_path_factory.mktemp("jax_own"), "XLA_FFI 1")
+def module(once: Any) -> Path:
+    return own_module(once)
 
 
 @pytest.fixture(scope="module")
 def outcomes(module: Path) -> dict[str, str]:
-    return run_scenarios(SCRIPT, module, JAX_PLATFORMS="cpu")
+    return run_scenarios(SCRIPT, module, **ON_CPU)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

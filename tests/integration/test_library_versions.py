@@ -54,7 +54,7 @@ CASES = {
     # what the project says: options, files, the SONAME, the version for pkg-config
     "both": (
         SET.format("VERSION 2.3.4 SOVERSION 2"),
-        ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_DEBUG_POSTFIX=_d"],
+        ["-DCMAKE_DEBUG_POSTFIX=_d"],
         ["libtiny_d.so", "libtiny_d.so.2", "libtiny_d.so.2.3.4"],
         "libtiny_d.so.2",
         "2.3.4",
@@ -81,10 +81,11 @@ def test_names(project: Project, tmp_path: Path, case: str) -> None:
     properties, options, files, soname, version = CASES[case]
     cmake = Path(__file__).parents[2] / "cmake"
     (project.folder / "CMakeLists.txt").write_text(LISTS.format(cmake=cmake, properties=properties))
-    prefix, build = tmp_path / "prefix", tmp_path / "build"
-    project.cmake(*options, f"-DCMAKE_INSTALL_PREFIX={prefix}", build=str(build))
-    project.make_all(str(build))
-    run(["cmake", "--install", build], env=project.environment())
+    prefix = tmp_path / "prefix"
+    others = [f"-U{name}" for name in ("CMAKE_DEBUG_POSTFIX", "CMAKE_PLATFORM_NO_VERSIONED_SONAME", "SKBUILD")]
+    project.cmake(*others, "-DCMAKE_BUILD_TYPE=Debug", *options, f"-DCMAKE_INSTALL_PREFIX={prefix}")
+    project.make_all()  # what is new is linked
+    run(["cmake", "--install", project.folder / "cmake"], env=project.environment())
 
     found = sorted((prefix / "lib").glob("lib*"))
     assert [p.name for p in found] == files

@@ -11,29 +11,10 @@ from pathlib import Path
 import pytest
 from project import Project
 
-GENERIC = """
-{{ prelude() }}
-#include <unistd.h>
-{{ no_workspace() }}
-{{ kernel_signature("launch") }} {
-  if ({{ dim("N") }} > 1000000) usleep(300000);
-  #pragma omp parallel for num_threads(2)
-  for (int64_t i = 0; i < {{ dim("N") }}; ++i) {
-    {{ store("y", ["i"], "2 * " ~ load("x", ["i"])) }}
-  }
-  return 0;
-}
-"""
-
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library whose kernel has two threads, and takes long for a million of elements; with its module `face`."""
-    made = Project.make(tmp_path_factory.mktemp("lifetime") / "project", arguments="MODULE face")
-    (made.templates / "twice" / "generic.cpp.j2").write_text(GENERIC)
-    made.cmake(AOT_TUNE_MODE="generic")
-    made.make_all(AOT_TUNE_MODE="generic")
-    return made.folder / "cmake"
+def built(faced: Project) -> Path:
+    return faced.folder / "cmake"
 
 
 def python(code: str, *folders: Path, status: int = 0) -> str:

@@ -119,7 +119,7 @@ def test_what_was_not_reached_is_served_by_what_is_most_like_a_winner(tmp_path: 
              (', problem(N=20000, dtypes={"T": "f64"})', ",", "operator.py"))  # fmt: skip
     made.configure()
     made.build()
-    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=made.environment())
+    made.record()
     for database in load_databases(made.folder / "tuning"):
         own = {c.id for c in database.candidates if c.candidate.target == OLDER}
         lost = {m for m in own if database.operator == "again"}

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from environments import environment, run
 from project import Project
 from record_texts import rewrite
 
@@ -20,9 +19,10 @@ OWN = {"tuned", "plan.json", "paths.json", "plan.cmake", "clock.json", "headers.
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def first(forks: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Built once from a record, with a header that a candidate includes and a module that the operator imports."""
     made = Project.make(tmp_path_factory.mktemp("repeat") / "project")
+    made.runs = forks
     made.env["PYTHONPATH"] += f":{made.folder / 'lib'}"
     (made.folder / "lib").mkdir()
     (made.folder / "lib" / "sizes_elsewhere.py").write_text("SIZE = 20000\n")
@@ -33,7 +33,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.change("{{ prelude() }}", f'{{{{ prelude() }}}}\n#include "{made.folder / "factor.h"}"', "loop.cpp.j2")
     made.configure()
     made.build()
-    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=environment(**made.env))
+    made.record()
     shutil.rmtree(made.folder / "cache")
     configure(made)
     said = made.build()
@@ -72,24 +72,17 @@ def test_the_same_inputs_give_the_same_files_at_once(first: Project, project: Pr
     assert re.search(rf"{TAKEN}\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d, .* 0 measurements made", built(project))
     assert made_files(project.folder / "build") == made_files(first.folder / "build")
     assert project.compiler.candidates() == 0
-    recorded = run(project.command("record", project.folder / "again", "--library", "tiny"), env=project.environment())
-    assert "twice" in recorded
-
-
-def test_files_that_are_there_already_keep_their_time(project: Project) -> None:
-    built(project)
     before = {p.name: p.stat().st_mtime_ns for p in (project.folder / "build").iterdir() if p.name not in OWN}
-    assert TAKEN in project.build()
+    assert TAKEN in project.build()  # files that are there already keep their time
     assert {n: (project.folder / "build" / n).stat().st_mtime_ns for n in before} == before
+    project.record("again")
+    assert list((project.folder / "again").rglob("twice.jsonl"))
 
 
-def in_file(path: str, old: str, new: str) -> Callable[[Project], None]:
-    def change(project: Project) -> None:
-        file = project.folder / path
-        assert old in file.read_text()
-        file.write_text(file.read_text().replace(old, new))
-
-    return change
+def change(project: Project, path: str, old: str, new: str) -> None:
+    file = project.folder / path
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
 
 
 def less_of_the_record(project: Project) -> None:
@@ -102,41 +95,21 @@ def less_of_the_record(project: Project) -> None:
     rewrite(file, lambda text: line.sub("", text))
 
 
-def gone(pattern: str) -> Callable[[Project], None]:
-    def change(project: Project) -> None:
-        found = list((project.folder / "cache").glob(pattern))
-        assert found
-        for path in found:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    return change
-
-
-CHANGES: dict[str, Callable[[Project], None]] = {
-    "a byte of a template": in_file("templates/twice/loop.cpp.j2", "return 0;", "return (0);"),
-    "a problem": in_file("lib/sizes_elsewhere.py", "20000", "20001"),
-    "the record's text": in_file("tuning/NOTES.md", "the", "The"),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_any_change_is_built_anew(project: Project, name: str) -> None:
-    if name == "the record's text":
-        (project.folder / "tuning" / "NOTES.md").write_text("the notes")
-        assert TAKEN not in built(project)
-        assert TAKEN in built(project)
-    CHANGES[name](project)
-    said = built(project)
-    assert TAKEN not in said
-    assert re.search(r": \d+ measurements made, \d+ known from before", said)
-    assert TAKEN in built(project)  # which is what was built now
-
-
-def test_what_changes_the_code_of_a_template_is_in_the_library(first: Project, project: Project) -> None:
-    in_file("templates/twice/loop.cpp.j2", "return 0;", "volatile int none = 0; return none;")(project)
-    built(project)
+def test_any_change_is_built_anew(first: Project, project: Project) -> None:
+    """A byte of a template, a problem, a text beside the record; and then what was built now is taken."""
+    (project.folder / "tuning" / "NOTES.md").write_text("the notes")
+    for path, old, new in (
+        ("templates/twice/loop.cpp.j2", "return 0;", "volatile int none = 0; return none;"),
+        ("lib/sizes_elsewhere.py", "20000", "20001"),
+        ("tuning/NOTES.md", "the", "The"),
+    ):
+        change(project, path, old, new)
+        said = built(project)
+        assert TAKEN not in said
+        assert re.search(r": \d+ measurements made, \d+ known from before", said)
+        assert project.winners() != first.winners()  # the code of the template has changed
     assert project.compiler.candidates() > 0
-    assert project.winners() != first.winners()
+    assert TAKEN in built(project)
 
 
 def test_a_header_that_a_candidate_includes(first: Project, project: Project) -> None:
@@ -159,34 +132,36 @@ def test_less_of_a_record_is_measured_again(project: Project) -> None:
     assert " 1 measurements made" in said
 
 
-@pytest.fixture
-def measured(first: Project, project: Project) -> Project:
-    """The project without its record: all measurements are in the cache."""
+def test_measurements_of_the_cache(project: Project) -> None:
+    """Without a record they decide: a cache that is only read, one that lost them, and builds that ask for new ones."""
     shutil.rmtree(project.folder / "tuning")
     (project.folder / "tuning").mkdir()
     assert " 0 measurements made" not in built(project)
     assert TAKEN in built(project)
+
+    room = project.folder / "cache" / "builds"
+    before = {p: p.stat().st_mtime_ns for p in room.rglob("*")}
+    assert TAKEN in built(project, AOT_TUNE_CACHE="ro")
+    change(project, "templates/twice/loop.cpp.j2", "return 0;", "return (0);")
+    assert TAKEN not in built(project, AOT_TUNE_CACHE="ro")
+    assert {p: p.stat().st_mtime_ns for p in room.rglob("*")} == before
+    change(project, "templates/twice/loop.cpp.j2", "return (0);", "return 0;")
+
     project.compiler.clear()
-    return project
-
-
-def test_measurements_that_were_removed_are_made_again(measured: Project) -> None:
-    gone("measurements/*")(measured)
-    said = built(measured)
+    for path in (project.folder / "cache" / "measurements").iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    said = built(project)
     assert "measurements in the cache changed since the build of" in said
     assert " 0 measurements made" not in said
-    assert measured.compiler.candidates() == 0
+    assert project.compiler.candidates() == 0
 
-
-@pytest.mark.parametrize("given", [{"AOT_TUNE_MODE": "tune"}, {"AOT_TUNE_CACHE": "fresh"}])
-def test_what_asks_for_new_measurements_gets_them(measured: Project, given: dict[str, str]) -> None:
-    said = built(measured, **given)
-    assert TAKEN not in said
-    assert " 0 measurements made" not in said
-    again = built(measured)
-    assert TAKEN in again  # of the build that measured anew, or nothing in the cache has changed
-    own = json.loads(made_files(measured.folder / "build")["report.json"])["mode"]
-    assert own == given.get("AOT_TUNE_MODE", "auto")
+    for given in ({"AOT_TUNE_MODE": "tune"}, {"AOT_TUNE_CACHE": "fresh"}):
+        said = built(project, **given)
+        assert TAKEN not in said
+        assert " 0 measurements made" not in said
+        assert TAKEN in built(project)  # of the build that measured anew, or nothing in the cache has changed
+        own = json.loads(made_files(project.folder / "build")["report.json"])["mode"]
+        assert own == given.get("AOT_TUNE_MODE", "auto")
 
 
 def test_where_a_record_decides_what_tune_measured_does_not(project: Project) -> None:
@@ -195,15 +170,6 @@ def test_where_a_record_decides_what_tune_measured_does_not(project: Project) ->
     assert "changed since the build of" in again
     assert " 0 measurements made" in again
     assert TAKEN in built(project)
-
-
-def test_a_cache_that_is_only_read_gives_and_takes_nothing(measured: Project) -> None:
-    room = measured.folder / "cache" / "builds"
-    before = {p: p.stat().st_mtime_ns for p in room.rglob("*")}
-    assert TAKEN in built(measured, AOT_TUNE_CACHE="ro")
-    CHANGES["a byte of a template"](measured)
-    assert TAKEN not in built(measured, AOT_TUNE_CACHE="ro")
-    assert {p: p.stat().st_mtime_ns for p in room.rglob("*")} == before
 
 
 def flip(path: Path) -> None:
@@ -220,19 +186,19 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_damage_costs_an_ordinary_build(first: Project, project: Project, name: str) -> None:
-    (folder,) = (project.folder / "cache" / "builds").iterdir()
-    DAMAGE[name](folder)
-    said = built(project)
-    assert f"kept build {folder} is not used: " in said
-    assert TAKEN not in said
-    assert made_files(project.folder / "build") == made_files(first.folder / "build")
+def test_damage_costs_an_ordinary_build(first: Project, project: Project) -> None:
+    for damage in DAMAGE.values():
+        (folder,) = (project.folder / "cache" / "builds").iterdir()
+        damage(folder)
+        said = built(project)
+        assert f"kept build {folder} is not used: " in said
+        assert TAKEN not in said
+        assert made_files(project.folder / "build") == made_files(first.folder / "build")
     assert TAKEN in built(project)  # it was mended
 
 
 def test_two_builds_at_once_keep_a_whole_one(first: Project, project: Project) -> None:
-    gone("builds")(project)
+    shutil.rmtree(project.folder / "cache" / "builds")
     names = ["one", "two"]
     for name in names:
         configure(project, name)
@@ -273,10 +239,9 @@ def test_a_baseline_that_cannot_run_here_is_not_tried_again(project: Project) ->
     assert TAKEN in built(project)
 
 
-def test_through_cmake_nothing_is_tuned_and_the_library_works(project: Project) -> None:
-    lists = project.folder / "CMakeLists.txt"
-    text = lists.read_text().replace("TEMPLATES templates", "TEMPLATES templates DATABASE tuning")
-    lists.write_text(text)
+def test_through_cmake_until_a_module_of_the_project_changes(project: Project) -> None:
+    """One that lies outside the folder of the operators, of which CMake knows by what the configure imported."""
+    change(project, "CMakeLists.txt", "TEMPLATES templates", "TEMPLATES templates DATABASE tuning")
     for build in ("cmake", "cmake2"):
         project.cmake(build=build)
         said = project.make_all(build)
@@ -284,15 +249,8 @@ def test_through_cmake_nothing_is_tuned_and_the_library_works(project: Project) 
     assert "libtiny.so.1: its variants were verified before on this machine" in said
     libraries = [(project.folder / b / "libtiny.so").read_bytes() for b in ("cmake", "cmake2")]
     assert libraries[0] == libraries[1]
-
-
-def test_cmake_builds_again_when_a_module_of_the_project_changes(project: Project) -> None:
-    """One that lies outside the folder of the operators, of which CMake knows by what the configure imported."""
-    project.cmake()
-    project.make_all()
     assert "no work to do" in project.make_all()
-    module = project.folder / "lib" / "sizes_elsewhere.py"
-    module.write_text("SIZE = 20000  # as before\n")
+    change(project, "lib/sizes_elsewhere.py", "20000", "20000  # as before")
     said = project.make_all()
     assert "Re-running CMake" in said
     assert " 0 measurements made" in said

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from environments import Builder, Built, Compiler, Venv, copy_source, members
-from record_texts import rewrite
 
 OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 EPOCH = "1700000000"
@@ -57,19 +56,6 @@ def direct(replay: Builder) -> Builder:
     return replace(replay, isolated=False)
 
 
-@pytest.fixture
-def fresh(direct: Builder, tmp_path: Path) -> Builder:
-    """The same with an empty cache."""
-    return replace(direct, env={**direct.env, "AOT_TUNE_CACHE_DIR": str(tmp_path / "cache")})
-
-
-def fails(builder: Builder, source: Path, **given: str) -> str:
-    """The output of a build that must fail."""
-    with pytest.raises(AssertionError) as caught:
-        builder.build(source, "failed", **given)
-    return str(caught.value)
-
-
 def variants(wheel: Path) -> set[tuple[str, str]]:
     manifest = json.loads(members(wheel)["aot_tune/share/aot_tune/ops/manifest.json"])
     return {(o["name"], v["object"]) for o in manifest["operators"] for v in o["variants"]}
@@ -95,9 +81,9 @@ def test_recording_nothing_is_an_error(venv: Venv, tmp_path: Path) -> None:
 
 
 def test_replayed_wheels_are_bit_identical(
-    recorded: Path, replay: Builder, built: Built, compiler: Compiler, tmp_path: Path
+    recorded: Path, replay: Builder, direct: Builder, built: Built, compiler: Compiler, tmp_path: Path
 ) -> None:
-    """Two folders, two times, once with the cache and once with none; the variants are those that were tuned."""
+    """In isolation and not, two folders, two times, with the cache and with none; the variants are those tuned."""
     other = tmp_path / "somewhere else" / "copy"
     shutil.copytree(recorded, other)
     for path in other.rglob("*"):
@@ -105,7 +91,7 @@ def test_replayed_wheels_are_bit_identical(
     first = replay.build(recorded, "first", AOT_TUNE_STRICT="1")
     assert "measurements made" not in first.log
     compiler.clear()
-    second = replay.build(
+    second = direct.build(
         other, "second", AOT_TUNE_STRICT="1", AOT_TUNE_CACHE="off", CCACHE_DISABLE="1", TMPDIR=str(tmp_path), LC_ALL="C"
     )
     assert compiler.candidates() > 0
@@ -116,34 +102,9 @@ def test_replayed_wheels_are_bit_identical(
     assert variants(first.wheel) == variants(built.wheel)
 
 
-def test_auto_takes_the_record_of_this_device_as_it_is(
-    recorded: Path, fresh: Builder, built: Built, compiler: Compiler, builder: Builder
-) -> None:
-    """With an empty cache: nothing is measured, and only what is kept is compiled."""
-    compiler.clear()
-    targets = builder.env["AOT_TUNE_TARGETS"]
-    made = fresh.build(recorded, "auto", AOT_TUNE_MODE="auto", AOT_TUNE_TARGETS=targets)
-    assert made.measured == 0
-    assert 0 < compiler.candidates() <= len(variants(made.wheel))
-    assert variants(made.wheel) == variants(built.wheel)
-
-
-def test_an_empty_database_fails(recorded: Path, direct: Builder) -> None:
-    shutil.rmtree(recorded / "tuning")
-    said = fails(direct, recorded)
-    assert "the database is empty" in said
-    assert "aot-tune record" in said
-
-
-def test_without_the_device_the_record_decides(recorded: Path, direct: Builder, built: Built) -> None:
-    """The same target on a machine of another name: the database of the nearest device is used, and it is said."""
-    for path in (recorded / "tuning").rglob("*.jsonl"):
-        rewrite(path, lambda text: text.replace('"name":"', '"name":"Another ', 1))
-    made = direct.build(recorded, "other", AOT_TUNE_STRICT="1")
-    assert variants(made.wheel) == variants(built.wheel)
-
-
 def test_a_malformed_epoch_fails(recorded: Path, direct: Builder) -> None:
-    said = fails(direct, recorded, SOURCE_DATE_EPOCH="yesterday")
+    with pytest.raises(AssertionError) as caught:
+        direct.build(recorded, "failed", SOURCE_DATE_EPOCH="yesterday")
+    said = str(caught.value)
     assert "SOURCE_DATE_EPOCH='yesterday' is not a count of seconds" in said
     assert "Building project" not in said, "it is told before anything is compiled"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
-from environments import run
 from project import Project
 
 KERNELS = """
@@ -34,8 +34,9 @@ LOOP = """
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(forks: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = Project.make(tmp_path_factory.mktemp("surveyed") / "project", AOT_TUNE_SURVEY="100")
+    made.runs = forks
     text = made.operator.read_text()
     begin, end = text.index('        Kernel(\n            "loop"'), text.index("            requires=(stride")
     text = text[:begin] + KERNELS.lstrip("\n") + text[end:]
@@ -91,13 +92,12 @@ def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Projec
     picks = [shown["variants"][p] for row in shown["picks"] for p in row]
     assert picks[0] != picks[-1], "what is best for small calls is not best for large ones"
     assert one["seconds"]["bench"] > 0
-    said = run(project.command("report", "--file", project.folder / "build" / "report.json"), env=project.environment())
+    said = project.ask("report", "--file", project.folder / "build" / "report.json")
     assert f"on '{survey['where']}'" in said
 
 
 def test_a_replay_of_the_record_decides_the_same(project: Project) -> None:
-    tuning = project.folder / "tuning"
-    run(project.command("record", "--library", "tiny", tuning), env=project.environment())
+    tuning = project.record()
     (line,) = {
         line for p in tuning.rglob("*.jsonl") for line in p.read_text().splitlines() if line.startswith('{"survey"')
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cuda_project import FAKE, Made, build
 from environments import ROOT, environment, run
-from triton_record import copy_templates, why_no_triton, write_record
+from triton_record import copy_templates, write_record
 
 from aot_tune.link.archive import read_archive
 from aot_tune.link.elf import device_code_digest
@@ -21,7 +21,7 @@ from aot_tune.link.elf import device_code_digest
 TARGET = "cuda-sm_90a"
 
 
-pytestmark = pytest.mark.skipif(bool(why_no_triton()), reason=why_no_triton())
+pytestmark = pytest.mark.usefixtures("needs_triton")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from environments import run
 from project import Project, descendants, read_until, start, wait_until_gone
 
 HELPER = """
@@ -37,7 +36,7 @@ def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: 
     assert not list(made.folder.rglob("*.jsonl"))
 
     out = tmp_path / "records"
-    said = run(made.command("tune", made.folder, "--out", out, "--targets", "cpu"), env=made.environment())
+    said = made.ask("tune", made.folder, "--out", out, "--targets", "cpu")
     new, known = measured(said)
     assert new + known == 14
     assert 1 <= known < 14
@@ -47,5 +46,5 @@ def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: 
 
     said = made.cmake() + made.make_all()
     assert measured(said) == (0, 14)
-    run(made.command("record", tmp_path / "exported", "--library", "tiny"), env=made.environment())
+    made.ask("record", tmp_path / "exported", "--library", "tiny")
     assert (tmp_path / "exported" / record.relative_to(out)).read_bytes() == record.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tarfile
 from pathlib import Path
 
 from environments import Builder, Built, Compiler, Venv, members, run
@@ -12,8 +13,17 @@ from environments import Builder, Built, Compiler, Venv, members, run
 OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 
 
-def test_it_was_tuned_for_both_targets(built: Built, compiler: Compiler) -> None:
-    assert compiler.candidates() > 0
+def test_the_sdist_has_what_a_build_needs_and_no_more(made_wheel: Path) -> None:
+    (sdist,) = (made_wheel / "sdist").iterdir()
+    run([Path(sys.executable).parent / "twine", "check", "--strict", sdist])
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "NOTICE", "CHANGELOG.md", "aot_tune/build.py"} <= names
+    assert any(name.startswith("tuning/") for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/", ".ci/", "wheelhouse/"))]
+
+
+def test_it_was_tuned_for_both_targets(built: Built) -> None:
     assert built.measured > 0
     report = json.loads(members(built.wheel)["aot_tune/share/aot_tune/ops/report.json"])
     tuned = {(o["operator"], o["target"]) for o in report["operators"] if o["problems"]}

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from aot_tune.plan.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,8 +46,10 @@ def test_ruff_format() -> None:
     check(TOOLS / "ruff", "format", "--no-cache", "--check", "--quiet", *(p for p in PYTHON if (ROOT / p).is_dir()))
 
 
-def test_mypy(tmp_path: Path) -> None:
-    check(TOOLS / "mypy", "--strict", "--cache-dir", tmp_path, "--python-executable", sys.executable, "aot_tune")
+def test_mypy(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    kept = getattr(request.config, "cache", None)  # there is none with `-p no:cacheprovider`
+    folder = tmp_path if kept is None else kept.mkdir("mypy")
+    check(TOOLS / "mypy", "--strict", "--cache-dir", folder, "--python-executable", sys.executable, "aot_tune")
 
 
 def test_clang_format() -> None:
