@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from bundled import OPERATORS
+from bundled import OPERATORS as BUNDLED
 from places import SHARED
 from precompiled import include
 
@@ -20,7 +20,7 @@ from aot_tune.spec.load_operators import bundled_templates
 HOST = SHARED / "cuda_on_host"
 ELEMENTS = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
 TEMPLATES = bundled_templates()
-OPERATORS = {name: OPERATORS[name] for name in ("gemm", "batched_gemm")}
+OPERATORS = {name: BUNDLED[name] for name in ("gemm", "batched_gemm")}
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from bundled import OPERATORS
+from bundled import OPERATORS as BUNDLED
 from numpy.typing import NDArray
 from places import SHARED
 from precompiled import include
@@ -22,7 +22,7 @@ from aot_tune.spec.load_operators import bundled_templates
 
 HOST = SHARED / "cuda_rows_on_host"
 TEMPLATES = bundled_templates()
-OPERATORS = {name: OPERATORS[name] for name in ("softmax", "rms_norm", "layer_norm", "silu_mul")}
+OPERATORS = {name: BUNDLED[name] for name in ("softmax", "rms_norm", "layer_norm", "silu_mul")}
 KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if kernel.backend == "nvcc"]
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]

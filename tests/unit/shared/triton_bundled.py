@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from bundled import OPERATORS
+from bundled import OPERATORS as BUNDLED
 from served import serve
 from triton_problems import odd_problems
 
@@ -81,7 +81,7 @@ def declared(reference: str) -> Declarations:
 
 def bundled(name: str) -> Operator:
     """An operator whose Triton functions were read for all targets."""
-    operator = OPERATORS[name]
+    operator = BUNDLED[name]
     kernels = []
     for kernel in operator.kernels:
         if kernel.triton is not None:

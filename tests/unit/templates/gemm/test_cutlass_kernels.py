@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from bundled import OPERATORS
+from bundled import OPERATORS as BUNDLED
 
 from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.plan.options import effort_limit
@@ -15,7 +15,7 @@ from aot_tune.spec import Kernel, Operator, problem
 from aot_tune.spec.expr import all_of
 from aot_tune.spec.load_operators import bundled_templates
 
-OPERATORS = {name: OPERATORS[name] for name in ("gemm", "batched_gemm")}
+OPERATORS = {name: BUNDLED[name] for name in ("gemm", "batched_gemm")}
 TARGET = {t.name: t for t in TARGETS}
 HOPPER = TARGET["cuda-sm_90a"]
 KERNELS = [(op, k) for op in OPERATORS.values() for k in op.kernels if k.name.startswith("cutlass")]
