@@ -164,6 +164,13 @@ def test_what_belongs_to_another_user_is_not_used(
     assert counting_compiler[1]() == 2
 
 
+def test_a_root_of_another_user_is_refused(made, chain, monkeypatch) -> None:
+    root, _, _ = made
+    monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
+    with pytest.raises(CacheError, match="belongs to user"):
+        ObjectCache(root, chain)
+
+
 def test_the_cache_is_private_whatever_the_umask(tmp_path: Path, chain, make_rendered) -> None:
     before = os.umask(0)
     try:
