@@ -11,10 +11,16 @@ from aot_tune.spec.load_operators import bundled_templates, load_operator, opera
 __all__ = ["OPERATORS"]
 
 
+@functools.cache
+def _loaded(name: str) -> Operator:
+    return load_operator(bundled_templates() / name)
+
+
 class _Operators(Mapping[str, Operator]):
-    @functools.cache  # noqa: B019 - there is one
     def __getitem__(self, name: str) -> Operator:
-        return load_operator(bundled_templates() / name)
+        if name not in list(self):
+            raise KeyError(name)
+        return _loaded(name)
 
     def __iter__(self) -> Iterator[str]:
         return (folder.name for folder in operator_folders([bundled_templates()]))
