@@ -40,6 +40,13 @@ def raises(numpy, call):
     raise TypeError("no such backend")
 
 
+def sleeps(numpy, call):
+    import time
+
+    compute = numpy_axpb(numpy, call)
+    return lambda: (time.sleep(0.05), compute())
+
+
 def crash(numpy, call):
     return lambda: os._exit(3)
 
@@ -56,6 +63,7 @@ operator = Operator(
         Baseline("absent", "no_such_module_anywhere", numpy_axpb),
         Baseline("crash", "numpy", crash, supports=lambda p: p.dims["R"] == 17),
         Baseline("raises", "numpy", raises, supports=lambda p: p.dims["R"] == 18),
+        Baseline("sleeps", "numpy", sleeps, supports=lambda p: p.dims["R"] == 19),
     ),
     kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
 )

@@ -64,6 +64,15 @@ def test_a_baseline_that_raises_is_told_once_and_the_race_is_worth_keeping(bed: 
     assert bed.lines.count("axpb: baseline:raises fails: TypeError: no such backend (operator.py:20)") == 1
 
 
+def test_a_baseline_that_is_far_behind_is_timed_once(bed: Bed) -> None:
+    found = bed.race("good", R=19, D=64)
+    far = found["baseline:sleeps"]
+    assert (far.status, len(far.final or ())) == ("ok", 1)
+    assert far.ns is not None
+    assert far.ns >= 5e7
+    assert len(found["good"].final or ()) == len(found["baseline:numpy"].final or ()) >= 5
+
+
 def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen's was possible, or there would be no race: the clock slipped."""
     monkeypatch.setattr(bed.bench.context, "floor_ns", lambda _prepared: 1e12)
