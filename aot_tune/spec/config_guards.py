@@ -42,11 +42,14 @@ def with_config(kernel: Kernel, expr: Expr, config: Config) -> Expr:
 
 
 def guard_sets(kernel: Kernel, *, worthwhile: bool = False) -> list[tuple[Expr, ...]]:
-    """The different sets of what a kernel's configs require of calls; with `worthwhile`, also of problems."""
-    if worthwhile not in kernel.guards:
+    """The different sets of what a kernel's configs require of calls; with `worthwhile`, also of problems.
+
+    They are kept with the kernel, because they are asked for on every problem.
+    """
+    if worthwhile not in kernel._guards:
         stated = (*kernel.requires, *kernel.worthwhile) if worthwhile else kernel.requires
-        kernel.guards[worthwhile] = _guard_sets(kernel, stated)
-    return kernel.guards[worthwhile]
+        kernel._guards[worthwhile] = _guard_sets(kernel, stated)
+    return kernel._guards[worthwhile]
 
 
 def _guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:

@@ -141,7 +141,7 @@ class Kernel:
     fills_in: bool = False
     function: NativeFunction | tuple[NativeFunction, ...] = ()
     compile: CompileOptions = field(default_factory=CompileOptions)
-    guards: dict[bool, list[tuple[Expr, ...]]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _guards: dict[bool, list[tuple[Expr, ...]]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.function, NativeFunction):

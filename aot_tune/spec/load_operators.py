@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import importlib.util
@@ -149,10 +148,6 @@ def _remedy(error: BaseException) -> str:
 
 def _with_files(operator: Operator, folder: Path) -> Operator:
     """The operator with its folder, and with the digests of the files that values come from."""
-    if not any(isinstance(t.values, FromFile) for t in operator.tensors):
-        placed = copy.copy(operator)  # checked when it was made, which takes long for a large workload
-        object.__setattr__(placed, "folder", str(folder.resolve()))
-        return placed
     tensors = list(operator.tensors)
     for number, tensor in enumerate(tensors):
         if isinstance(tensor.values, FromFile):
@@ -165,7 +160,7 @@ def _with_files(operator: Operator, folder: Path) -> Operator:
                     fix=f"save them by numpy.save below {folder}",
                 ) from error
             tensors[number] = tensor.with_values(FromFile(tensor.values.path, found))
-    return dataclasses.replace(operator, tensors=tuple(tensors), folder=str(folder.resolve()))
+    return operator.in_folder(str(folder.resolve()), tensors)
 
 
 def without_backends(operator: Operator, backends: Collection[str]) -> Operator:

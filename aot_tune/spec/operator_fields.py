@@ -6,7 +6,7 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -152,13 +152,26 @@ class OperatorFields:
         chosen = {v: dtypes.get(v, choices[0]) for v, choices in self.dtypes.items()}
         key = tuple(chosen.values())
         if key not in self._concrete:
-            one = copy.copy(self)
-            tensors = tuple(t.with_dtype(chosen[t.dtype_name]) if t.dtype_name in chosen else t for t in self.tensors)
-            object.__setattr__(one, "tensors", tensors)
-            object.__setattr__(one, "_by_name", {t.name: t for t in tensors})
-            object.__setattr__(one, "_concrete", {})
-            self._concrete[key] = one
+            self._concrete[key] = self._with_tensors(
+                t.with_dtype(chosen[t.dtype_name]) if t.dtype_name in chosen else t for t in self.tensors
+            )
         return cast(T, self._concrete[key])
+
+    def in_folder(self: T, folder: str, tensors: Iterable[Tensor]) -> T:
+        """The operator with its folder, and with what its tensors are now that their files are read.
+
+        It is not checked again: that takes long for a large workload, and neither can make it wrong.
+        """
+        one = self._with_tensors(tensors)
+        object.__setattr__(one, "folder", folder)
+        return one
+
+    def _with_tensors(self: T, tensors: Iterable[Tensor]) -> T:
+        one, given = copy.copy(self), tuple(tensors)
+        object.__setattr__(one, "tensors", given)
+        object.__setattr__(one, "_by_name", {t.name: t for t in given})
+        object.__setattr__(one, "_concrete", {})
+        return one
 
     def dtype(self, problem: Problem, tensor: Tensor) -> DType:
         """The element type of a tensor on a problem."""

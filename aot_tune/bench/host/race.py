@@ -36,7 +36,7 @@ _SPARED = 3
 _ROUNDS = 6
 """A race on a CPU that is decided after so many rounds ends with one more."""
 _FAR = 20
-"""On a CPU, a baseline that takes so many times as long as the fastest is timed once: five calls may take a minute."""
+"""On a CPU, a baseline whose call is long, and so many times as long as the fastest, is timed once."""
 _LINGER = 0.3
 """Seconds to wait whether a worker dies of what the one entry in it left running."""
 
@@ -250,9 +250,11 @@ class Race:
         self._repeat(runners, order)
 
     def _near(self, runners: Sequence[Runner]) -> list[Runner]:
-        """Those whose times more rounds may tell apart. Others keep the one sample by which they were sized."""
+        """Those that take turns: all but baselines that are far behind, which keep the sample that sized them."""
         known = [r.samples[0] for r in runners if r.samples and r.status == "ok"]
-        most = _FAR * min(known) if known and self._context.family.on_host else math.inf
+        if not known or not self._context.family.on_host:
+            return list(runners)
+        most = max(_FAR * min(known), self._policy.long_ns)  # a short call may have been disturbed
         return [r for r in runners if r.entry is not None or not r.samples or r.samples[0] <= most]
 
     def _is_decided(self, runners: Sequence[Runner]) -> bool:

@@ -42,7 +42,7 @@ from aot_tune.support.storage import DISK_ERRORS, TEMPORARIES, check_folder, pri
 __all__ = ["plan_checks", "verify_linked_library"]
 
 _FILE = "shipped.json"
-_HOST_FLOPS, _HOST_BYTES = 1 << 28, 8 << 20
+_HOST_FLOPS, _HOST_BYTES = 1 << 31, 32 << 20
 """Limits of a quick problem on a CPU. References of larger ones take seconds, too long for the end of each build."""
 _REMEMBERED = 256
 _ENOUGH = 8

@@ -6,11 +6,11 @@ import logging
 from pathlib import Path
 
 import pytest
+from bundled import OPERATORS
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore, operator_digest
 from aot_tune.spec import Operator, Problem, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import CacheError
 
 
@@ -119,7 +119,7 @@ def replaced(operator: Operator, **changes: object) -> Operator:
 
 
 def test_a_contract_is_what_results_are_checked_against() -> None:
-    operator = load_operator(bundled_templates() / "softmax")
+    operator = OPERATORS["softmax"]
     before = operator_digest(operator)
     assert operator_digest(replaced(operator, workload=operator.workload_for("cpu")[:1])) == before
     assert operator_digest(replaced(operator, documentation="other", baselines=())) == before

@@ -6,10 +6,10 @@ import re
 import shlex
 
 import pytest
+from bundled import OPERATORS
 from places import ROOT
 
 from aot_tune.cli.main import command_line, main
-from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.workloads.from_tunableop import map_tunableop
 from aot_tune.workloads.known_problems import known
 from aot_tune.workloads.mapped_calls import MappedCalls
@@ -20,7 +20,7 @@ COMMANDS = re.findall(r"aot-tune workload [^`\n]+\.[^`\n]+", TEXT)
 
 
 def test_its_lines_are_read_and_that_of_tunableop_is_the_problem_that_it_says() -> None:
-    operators = {name: operator for name, (_, operator) in load_operators([bundled_templates()]).items()}
+    operators = dict(OPERATORS)
     for lines in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL):
         found = known(decode_workload(lines.encode(), "docs"), operators)
         assert len(found) == lines.count('"operator"') > 0

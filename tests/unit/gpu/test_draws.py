@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+from bundled import OPERATORS
 from places import ROOT
 
 from aot_tune.spec import Operator, alignment, all_of, dim, maximum, minimum, next_power_of_2, stride, where
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
@@ -29,7 +29,7 @@ JIT = (
 
 @pytest.fixture(scope="module")
 def softmax() -> Operator:
-    return load_operator(bundled_templates() / "softmax")
+    return OPERATORS["softmax"]
 
 
 def test_guards_of_kernels_are_read_back_and_get_calls(softmax: Operator) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+from bundled import OPERATORS
+
 from aot_tune.compile import target_by_name
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.proportion import out_of_proportion
 from aot_tune.render import candidate_for
 from aot_tune.spec import problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
-ATTENTION = load_operator(bundled_templates() / "flash_attention")
+ATTENTION = OPERATORS["flash_attention"]
 SHORT = tuple(problem(B=1, H=4, HK=4, M=n, N=n, D=64) for n in (128, 256, 384))
 LONG = problem(B=1, H=32, HK=32, M=16384, N=16384, D=128)
 
@@ -24,7 +25,7 @@ def test_attention_over_a_long_sequence_is_left_to_short_ones() -> None:
 
 def test_no_problem_of_the_bundled_operators_is_left_out() -> None:
     for folder in ("flash_attention", "gemm", "batched_gemm", "silu_mul", "softmax", "layer_norm", "rms_norm"):
-        operator = load_operator(bundled_templates() / folder)
+        operator = OPERATORS[folder]
         assert out_of_proportion(operator, operator.workload_for("cpu")) == {}, folder
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from bundled import OPERATORS
 from compiled_project import project
 from nvcc_sources import MISSING
 from triton_installed import VERSIONS
@@ -63,7 +64,7 @@ def test_templates_of_a_project_may_include_bundled_ones(
 def test_a_source_is_written_anywhere_without_a_device(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operator, target = load_operator(bundled_templates() / "softmax"), target_by_name("cuda-sm_90a")
+    operator, target = OPERATORS["softmax"], target_by_name("cuda-sm_90a")
     if target.name in [t.name for t in native_targets()]:
         pytest.skip("there is such a device here")
     kernel = operator.kernel("cuda_split")

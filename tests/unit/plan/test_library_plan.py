@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from bundled import OPERATORS
 
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import generic_targets, target_by_name
@@ -14,7 +15,6 @@ from aot_tune.pipeline import session as sessions
 from aot_tune.plan import library_plan as plan
 from aot_tune.plan.preflight import idle_kernels
 from aot_tune.spec import Kernel, stride
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.progress import Progress
 
 
@@ -29,7 +29,7 @@ def test_generic_variants_are_compiled_for_what_the_devices_of_the_targets_run()
 
 
 def test_a_kernel_that_is_for_no_problem_of_the_workload_is_told() -> None:
-    one = load_operator(bundled_templates() / "softmax")
+    one = OPERATORS["softmax"]
     target = [target_by_name("cpu-x86-64")]
     assert idle_kernels([one], target) == []
     kernels = (*one.generics, Kernel("idle", "softmax/rows.cpp.j2", requires=(stride("x", 1) == 2,)))

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundled import OPERATORS as BUNDLED
 
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import target_by_name
 from aot_tune.plan.preflight import check_memory
 from aot_tune.plan.workload_files import ReadWorkload, read_workload
 from aot_tune.spec import Operator, Problem, problem, stride
-from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.spec.workload import WeightedProblem
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError
 
-OPERATORS = {n: op for n, (_, op) in load_operators([bundled_templates()], ["gemm", "softmax"]).items()}
+OPERATORS = {n: BUNDLED[n] for n in ("gemm", "softmax")}
 SOFTMAX: dict[str, Any] = {"operator": "softmax", "dims": {"R": 8, "D": 32}, "dtypes": {"T": "f32"}}
 GEMM: dict[str, Any] = {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}}
 

@@ -6,13 +6,13 @@ import dataclasses
 import random
 
 import numpy as np
+from bundled import OPERATORS
 
 from aot_tune.select import ChoiceLimits, Costs, Selection, Survey, ranked, select, terms_of
 from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Facts, Problem, Tiling, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
-GEMM = load_operator(bundled_templates() / "gemm")
+GEMM = OPERATORS["gemm"]
 TILES = {
     "small": Tiling({"M": 16, "N": 64, "K": 64}),
     "middle": Tiling({"M": 64, "N": 128, "K": 64}),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+from bundled import OPERATORS
+
 from aot_tune.select import terms_of
 from aot_tune.select.terms import UNIT, columns_of
 from aot_tune.spec import Tiling, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
-GEMM = load_operator(bundled_templates() / "gemm")
+GEMM = OPERATORS["gemm"]
 
 
 def own_terms(tiling: Tiling, **dims: int) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundled import OPERATORS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ from aot_tune.spec import (
     uniform,
     where,
 )
-from aot_tune.spec.load_operators import bundled_templates, load_operator, load_operators
+from aot_tune.spec.load_operators import load_operator, load_operators
 from aot_tune.spec.reference import activation
 from aot_tune.support.errors import SpecError
 
@@ -323,7 +324,7 @@ def test_cpp_text_has_the_value_that_python_computes(
 
 
 def test_bundled_operators_load_and_state_what_they_cost() -> None:
-    operators = {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
+    operators = dict(OPERATORS)
     assert set(operators) >= {"gemm", "softmax", "rms_norm", "layer_norm", "silu_mul"}
     gemm = operators["gemm"]
     call = problem(M=2, N=3, K=5, present=["bias"])
@@ -332,7 +333,7 @@ def test_bundled_operators_load_and_state_what_they_cost() -> None:
 
 
 def test_what_a_call_need_not_read_costs_no_bytes() -> None:
-    attention = load_operator(bundled_templates() / "flash_attention")
+    attention = OPERATORS["flash_attention"]
     q, k = 2 * 6 * 40, 2 * 3 * 1344  # rows of 64 columns
     for causal, rows in (
         ("none", 2 * q + 2 * k),

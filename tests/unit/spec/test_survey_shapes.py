@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from bundled import OPERATORS
 
 from aot_tune.spec import Operator
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.spec.survey_shapes import kind_of, survey_shapes
 
 
 @pytest.fixture(scope="module")
 def gemm() -> Operator:
-    return load_operator(bundled_templates() / "gemm")
+    return OPERATORS["gemm"]
 
 
 def test_each_kind_has_as_many_as_asked_for(gemm: Operator) -> None:
@@ -48,14 +48,14 @@ def test_extents_are_within_declared_ranges(gemm: Operator) -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "silu_mul", "flash_attention", "batched_gemm"])
 def test_all_bundled_operators_have_shapes_to_survey(name: str) -> None:
-    operator = load_operator(bundled_templates() / name)
+    operator = OPERATORS[name]
     for family in ("cpu", "cuda"):
         for problems in survey_shapes(operator, family, 30).values():
             assert len(problems) == 30
 
 
 def test_shapes_are_as_calls_are_expected_to_be() -> None:
-    attention = load_operator(bundled_templates() / "flash_attention")
+    attention = OPERATORS["flash_attention"]
     drawn = [p for problems in survey_shapes(attention, "cuda", 60).values() for p in problems]
     assert all(p.dims["H"] % p.dims["HK"] == 0 for p in drawn)
     assert len({p.dims["H"] // p.dims["HK"] for p in drawn}) > 2

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from bundled import OPERATORS
 
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import floor_of, make_device
 from aot_tune.bench.devices.roofline import roofline_of
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.spec import Operator, Problem, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
-GEMM, SOFTMAX = (load_operator(bundled_templates() / name) for name in ("gemm", "softmax"))
+GEMM, SOFTMAX = (OPERATORS[name] for name in ("gemm", "softmax"))
 
 
 def gpu(name: str) -> Device:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import pytest
+from bundled import OPERATORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,17 +27,11 @@ from aot_tune.spec import (
     where,
 )
 from aot_tune.spec.check_problem import check_problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator, operator_folders
-
-
-@functools.cache
-def bundled(name: str) -> Operator:
-    return load_operator(bundled_templates() / name)
 
 
 @pytest.fixture(scope="module")
 def gemm() -> Operator:
-    return bundled("gemm")
+    return OPERATORS["gemm"]
 
 
 def assert_legal(operator: Operator, requires: tuple[Expr, ...] = ()) -> None:
@@ -62,9 +56,9 @@ def kernels(operator: Operator) -> list[Kernel]:
     return [operator.kernels[0], max(operator.kernels, key=lambda k: len(k.requires))]
 
 
-@pytest.mark.parametrize("name", [f.name for f in operator_folders([bundled_templates()])])
+@pytest.mark.parametrize("name", OPERATORS)
 def test_checks_of_bundled_operators_are_legal_and_vary_all_that_a_call_may_vary(name: str) -> None:
-    operator = bundled(name)
+    operator = OPERATORS[name]
     for kernel in kernels(operator):
         assert_legal(operator, kernel.requires)
     problems = [c.problem for c in derived_checks(operator)]
@@ -104,6 +98,19 @@ def test_the_oddest_checks_are_among_them(gemm: Operator, on_host: bool) -> None
     assert oddest_checks([]) == []
 
 
+@pytest.mark.parametrize(("on_host", "most"), [(True, 40), (False, 24)])
+def test_where_there_are_many_some_of_each_kind_are_left(on_host: bool, most: int) -> None:
+    attention = OPERATORS["flash_attention"]
+    every = derived_checks(attention)
+    found = checks_for(attention, (), Policy(), on_host=on_host)
+    assert len(every) > 80
+    assert len(found) == most
+    assert found[0] == every[0]
+    assert [c for c in found if c.special] == [c for c in every if c.special]
+    for kind in ("strides", "order", "present", "attributes", "dims"):
+        assert any(getattr(c.problem, kind) for c in found), kind
+
+
 def test_what_is_required_of_dims_and_dtypes_holds_in_every_check(gemm: Operator) -> None:
     pinned = derived_checks(gemm, (dim("N") == 768, dim("K") == 64))
     assert {(c.problem.dims["N"], c.problem.dims["K"]) for c in pinned} == {(768, 64)}
@@ -128,10 +135,10 @@ def test_what_is_required_of_dims_and_dtypes_holds_in_every_check(gemm: Operator
 @given(st.sampled_from("MNK"), st.integers(1, 300), st.sampled_from([2, 3, 8, 48]))
 def test_whatever_is_required_holds(name: str, least: int, multiple: int) -> None:
     requires = (dim(name) >= least, dim(name) % multiple == 0)
-    checks = derived_checks(bundled("gemm"), requires)
+    checks = derived_checks(OPERATORS["gemm"], requires)
     assert checks
     for check in checks:
-        assert all_of(requires, bundled("gemm").facts(check.problem))
+        assert all_of(requires, OPERATORS["gemm"].facts(check.problem))
 
 
 @pytest.mark.parametrize(("first", "least"), [(0, 5), (1, 1)])
@@ -139,7 +146,7 @@ def test_a_row_that_is_padded_to_a_power_of_two_may_have_to_be_a_multiple_too(fi
     """As in code of Triton functions that assumes what the JIT does: else nothing odd would be verified of it."""
     width = dim("D")
     pair = (width % 16 == 0, next_power_of_2(width) == 1024)
-    checks = derived_checks(bundled("softmax"), (pair[first], pair[1 - first]))
+    checks = derived_checks(OPERATORS["softmax"], (pair[first], pair[1 - first]))
     widths = {c.problem.dims["D"] for c in checks}
     assert len(widths) >= least
     assert 1024 in widths
@@ -150,7 +157,7 @@ def test_a_row_that_is_padded_to_a_power_of_two_may_have_to_be_a_multiple_too(fi
 
 def test_a_kernel_for_rows_that_are_longer_than_a_block_is_checked_on_several() -> None:
     """As code of a Triton function whose loop is none for the others."""
-    softmax, width = dataclasses.replace(bundled("softmax"), checks=()), dim("D")
+    softmax, width = dataclasses.replace(OPERATORS["softmax"], checks=()), dim("D")
     checks = derived_checks(softmax, (width % 16 == 0, where(width <= 4096, 4096, 0) == 0))
     widths = {c.problem.dims["D"] for c in checks}
     assert len(widths) >= 3

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import numpy as np
+from bundled import OPERATORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
@@ -18,7 +19,6 @@ from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
 from aot_tune.bench.worker.inputs import draw, fill, storage_extent
 from aot_tune.spec import problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 placements = st.sampled_from(PLACEMENTS)
 alignments = st.sampled_from([4, 8, 16, 32, 64])
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
 
 
 def test_values_depend_on_seed_problem_and_tensor_and_repeat_with_a_prime_period() -> None:
-    operator = load_operator(bundled_templates() / "gemm")
+    operator = OPERATORS["gemm"]
     check, other = Check(problem=problem(M=3, N=5, K=7)), Check(problem=problem(M=3, N=5, K=8))
     a, b = operator.tensor("a"), operator.tensor("b")
     drawn = [draw(operator, c, t, 50, s) for c, t, s in ((check, a, 1), (check, a, 2), (check, b, 1), (other, a, 1))]
@@ -110,7 +110,7 @@ def test_values_depend_on_seed_problem_and_tensor_and_repeat_with_a_prime_period
 
 
 def test_special_values_are_in_the_input_that_is_named_only() -> None:
-    operator = load_operator(bundled_templates() / "gemm")
+    operator = OPERATORS["gemm"]
     views = {"a": np.empty(91, dtype=np.float32), "b": np.empty(77, dtype=np.float32)}
     fill(operator, Check(problem=problem(M=13, N=11, K=7), special="a"), views, 1)
     assert np.isnan(views["a"]).sum() == 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bundled import OPERATORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,15 +23,12 @@ from aot_tune.bench.worker.reference_results import (
     write_truth,
 )
 from aot_tune.spec import Operator, Tensor, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
-
-bundled = functools.cache(lambda name: load_operator(bundled_templates() / name))
 
 OUT = Tensor("out", (4, 4), output=True)
 
 
 def truth(tmp_path: Path, name: str, **arguments: Any) -> tuple[Operator, Check, dict[str, Any]]:
-    operator = bundled(name)
+    operator = OPERATORS[name]
     check = Check(problem=problem(**arguments))
     write_truth(operator, check, tmp_path / "truth", 5)
     return operator, check, read_truth(tmp_path / "truth")
@@ -55,6 +53,19 @@ def orders(terms: Any) -> dict[str, Any]:
         "lanes": split,
         "pairwise": terms.sum(-1),
     }
+
+
+@pytest.mark.parametrize(("depth", "draws"), [(7, 24), (1 << 20, 2)])
+def test_few_results_are_drawn_often_unless_the_inputs_are_large(tmp_path: Path, depth: int, draws: int) -> None:
+    """One element says little of errors, but another draw of 16 MiB takes as long as the whole check of a kernel."""
+    gemm, made = OPERATORS["gemm"], list[bool]()
+
+    def reference(xp: Any, call: Any) -> Any:
+        made.append(call.a.dtype == np.float64)
+        return gemm.reference(xp, call)
+
+    write_truth(replace(gemm, reference=reference), Check(problem=problem(M=1, N=1, K=depth)), tmp_path / "truth", 5)
+    assert sum(made) == draws
 
 
 @pytest.mark.parametrize("width", [1, 7, 14336])
@@ -86,7 +97,7 @@ def test_small_probabilities_are_compared_by_their_own_size(tmp_path: Path) -> N
 
 
 def test_a_rectified_product_may_be_off_by_its_error_where_it_is_zero(tmp_path: Path) -> None:
-    operator = bundled("gemm")
+    operator = OPERATORS["gemm"]
     check = Check(problem=problem(M=49, N=512, K=256, attributes={"activation": "relu"}))
     write_truth(operator, check, tmp_path / "truth", 5)
     truths = read_truth(tmp_path / "truth")

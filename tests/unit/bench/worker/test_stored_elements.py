@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundled import OPERATORS
 from cpu_kernels import bf16_bits, bf16_values
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
 from aot_tune.spec import dtype, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 BF16 = dtype("bf16")
 PATTERNS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
@@ -42,7 +42,7 @@ def test_tolerances_are_those_on_a_gpu(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
     from aot_tune.bench.worker.cuda.truth import read_limits, write_limits
 
-    op = load_operator(bundled_templates() / "layer_norm")
+    op = OPERATORS["layer_norm"]
     check = Check(problem=problem(R=16, D=4096, present=["weight", "bias"], dtypes={"T": name}))
     write_truth(op, check, tmp_path / "here", 5)
     write_limits(op.concrete({"T": name}), check, tmp_path / "there", 5, torch.device("cpu"))

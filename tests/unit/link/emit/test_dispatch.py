@@ -12,12 +12,12 @@ import forked
 import linked
 import numpy as np
 import pytest
+from bundled import OPERATORS
 
 from aot_tune.compile.cpu_levels import cpu_level as from_cpuinfo
 from aot_tune.link import OperatorTable, TargetTable
 from aot_tune.link.emit.decision import fact_printer
 from aot_tune.spec import Facts, all_of, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.spec.targets import TILES_LEVEL
 
 CALLS = """
@@ -163,7 +163,7 @@ def test_questions_say_what_is_wrong(ops: ModuleType) -> None:
 
 
 def test_absent_tensors_have_the_strides_that_their_facts_say() -> None:
-    op = load_operator(bundled_templates() / "rms_norm")
+    op = OPERATORS["rms_norm"]
     shown = fact_printer(op)
     assert shown("stride.residual.1").endswith(": INT64_C(1))")
     assert shown("stride.residual.0").endswith(": c.d_D)")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from bundled import OPERATORS
 from databases import DEVICE
 from places import ROOT
 
@@ -160,7 +161,7 @@ def softmax_of_the_h200() -> OperatorDatabase:
 
 def test_a_record_loses_what_its_operator_has_no_longer_or_renders_to_another_source() -> None:
     """The rest stays as it is, also what raced with it."""
-    operator = load_operator(bundled_templates() / "softmax")
+    operator = OPERATORS["softmax"]
     whole = softmax_of_the_h200()
     first, second = [c for c in whole.candidates if c.candidate.kernel == "cuda_flat"][:2]
     less = without(whole, {first.id})
@@ -227,7 +228,7 @@ def test_a_record_of_a_kernel_that_is_not_here_is_refused_with_the_remedy(
         plan=SimpleNamespace(toolchains=toolchains),
         renderer=Renderer([bundled_templates()]),
     )
-    here = without_backends(load_operator(bundled_templates() / "softmax"), ["triton"])
+    here = without_backends(OPERATORS["softmax"], ["triton"])
     with pytest.raises(DatabaseError) as refused:
         rendered_again(session, here, target_by_name("cuda-sm_90a"), whole)
     assert refused.value.what.startswith("operator 'softmax': no kernel 'triton_")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from bundled import OPERATORS
 from databases import DEVICE, a_database
 
 from aot_tune.compile import target_by_name
@@ -15,10 +16,9 @@ from aot_tune.database import OperatorDatabase, operator_digest
 from aot_tune.pipeline.records.lookup import most_fitting, recorded_evidence
 from aot_tune.plan.preflight import check_devices
 from aot_tune.spec import Target
-from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import DatabaseError, OptionError
 
-GEMM = load_operator(bundled_templates() / "gemm")
+GEMM = OPERATORS["gemm"]
 
 
 def recorded(name: str, family: str = "cpu", operator: str = "gemm") -> OperatorDatabase:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from bundled import OPERATORS
+
 from aot_tune.compile import target_by_name
 from aot_tune.pipeline.scheduling.transfer import most_alike
-from aot_tune.spec.load_operators import bundled_templates, load_operators
 
 NEW, OLD = target_by_name("cpu-x86-64-v4-bf16"), target_by_name("cpu-x86-64-v3")
 
 
 def test_tiles_of_products_become_those_that_fewer_registers_hold() -> None:
-    _, gemm = load_operators([bundled_templates()], ["gemm"])["gemm"]
+    gemm = OPERATORS["gemm"]
     kernel = gemm.kernel("packed")
     there, here = (list(kernel.configs(target.facts)) for target in (NEW, OLD))
     rest = {"KC": 512, "MC": 64, "NC": 768, "KU": 4, "PACK_A": True, "PACK_B": True, "PF": 0, "PART": "m"}

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from bundled import OPERATORS
 
 from aot_tune.compile import target_by_name
 from aot_tune.pipeline.evidence import Chosen, Evidence
@@ -13,9 +14,9 @@ from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in, wit
 from aot_tune.render import Renderer
 from aot_tune.select import Selection
 from aot_tune.select.selection_records import Node
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates
 
-GEMM = load_operator(bundled_templates() / "gemm")
+GEMM = OPERATORS["gemm"]
 TARGET = target_by_name("cuda-sm_90a")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundled import OPERATORS
 from element_types import write_operators
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
@@ -15,7 +16,7 @@ from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import DTYPES, Baseline, problem
-from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.spec.load_operators import load_operator
 
 
 def mine(seen: list[Any], compute: Callable[[Any, Any], Any], output: str) -> Baseline:
@@ -33,7 +34,7 @@ def test_torch_is_right_in_each_dtype_on_tensors_in_the_problems_memory(tmp_path
     torch, policy = pytest.importorskip("torch"), Policy()
     for operator, dtype in (("softmax", "bf16"), ("softmax", "f32"), ("rms_norm", "f16"), ("layer_norm", "bf16")):
         seen: list[Any] = []
-        op = load_operator(bundled_templates() / operator)
+        op = OPERATORS[operator]
         own = mine(seen, lambda torch, call: torch.softmax(call.x.double(), -1), "out")
         check = Check(problem=problem(R=5, D=768, dtypes={"T": dtype}))
         write_truth(op, check, tmp_path / f"{operator} {dtype}", policy.seed)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bundled import OPERATORS
 
 torch = pytest.importorskip("torch")
 
@@ -24,19 +24,13 @@ from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
 )
 from aot_tune.bench.worker.inputs import draw, layout  # noqa: E402
 from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem  # noqa: E402
-from aot_tune.spec.load_operators import bundled_templates, load_operator  # noqa: E402
 
 HOST = torch.device("cpu")
 
 
-@functools.cache
-def gemm() -> Operator:
-    return load_operator(bundled_templates() / "gemm")
-
-
 def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
     """What the bundled gemm is compared with on a problem, and its operands in float32."""
-    operator, check = gemm().concrete(one.dtypes), Check(problem=one)
+    operator, check = OPERATORS["gemm"].concrete(one.dtypes), Check(problem=one)
     write_limits(operator, check, folder / "limits", 5, HOST)
     storages = draw_inputs(operator, check, 5, HOST)
     exact = exact_values(operator, check, storages, HOST)
@@ -50,7 +44,7 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
 def test_inputs_are_what_is_drawn_for_each_alone(tmp_path: Path, size: int) -> None:
     """In whatever order threads draw."""
     one = problem(M=size, N=size, K=size, present=["bias"], dtypes={"T": "f32"})
-    operator, check = gemm().concrete(one.dtypes), Check(problem=one)
+    operator, check = OPERATORS["gemm"].concrete(one.dtypes), Check(problem=one)
     alone = {
         t.name: draw(operator, check, t, layout(operator, check, t).extent(), 5, truth.PERIOD)
         for t in operator.inputs
