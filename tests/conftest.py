@@ -101,17 +101,21 @@ def make_rendered() -> Callable[..., Rendered]:
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Once:
+def run_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A folder that the processes of a run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if hasattr(request.config, "workerinput") else base) / "run"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def once(run_folder: Path) -> Once:
     """`once(name, make)` is a folder that `make(folder)` filled once in a run: by the first process that wants it."""
     from filelock import FileLock
 
-    base = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):  # a process of several, whose folders are in one
-        base = base.parent
-
     def get(name: str, make: Callable[[Path], object]) -> Path:
-        folder = base / "once" / name
-        folder.parent.mkdir(exist_ok=True)
+        folder = run_folder / name
         with FileLock(f"{folder}.lock"):
             if not (folder / "ready").exists():
                 shutil.rmtree(folder, ignore_errors=True)  # of a process that failed
@@ -139,6 +143,14 @@ def tuned_once(once: Once) -> Any:
         made.record()
 
     return Project.at(once("tuned", make) / "project")
+
+
+@pytest.fixture(scope="session")
+def forks() -> Callable[..., str]:
+    """Runs `aot-tune` for a project's `runs`, where nothing is told by how a process starts."""
+    from forked import command
+
+    return command
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from compiled import Bed, CompiledBed
-from forked_commands import ForkedCommands
 
 from aot_tune.bench.devices.family import devices
 from aot_tune.bench.host.bench import Bench
@@ -101,14 +100,6 @@ def bench_in(root: Path, log: Callable[[str], None] = lambda _line: None, thread
     deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
     made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 29, "race_ns": 50_000_000, **policy})
     return Bench(devices("cpu", threads)[0], made, scratch=root / "scratch", threads=threads, log=log)
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Runs `aot-tune` for a project's `runs`, where nothing is told by how a process starts."""
-    commands = ForkedCommands(tmp_path_factory.mktemp("forks"))
-    yield commands.run
-    commands.close()
 
 
 @pytest.fixture

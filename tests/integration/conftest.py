@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -23,21 +23,12 @@ from environments import (
     pip,
     tree_digest,
 )
-from forked_commands import ForkedCommands
 from project import Project
 
 from aot_tune.compile import toolchain_for
 from aot_tune.support.errors import ToolchainError
 
 Once = Callable[[str, Callable[[Path], object]], Path]
-
-
-@pytest.fixture(scope="session")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Runs `aot-tune` for a project's `runs`, where nothing is told by how a process starts."""
-    commands = ForkedCommands(tmp_path_factory.mktemp("forks"))
-    yield commands.run
-    commands.close()
 
 
 @pytest.fixture(scope="session")

@@ -20,27 +20,23 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[..., linked.Built]:
-    """`once(name, make)` is what `make(folder)` links, in a folder of all processes of a run: the first one does it."""
+def linked_once(run_folder: Path) -> Callable[..., linked.Built]:
+    """`linked_once(name, make)` is what `make(folder)` links: a second process takes the files of the first."""
     from filelock import FileLock
 
-    whole = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        whole = whole.parent
-
     def made(name: str, make: Callable[[Path], linked.Built]) -> linked.Built:
-        with FileLock(whole / f"{name}.lock"):
-            return make(whole / name)
+        with FileLock(run_folder / f"{name}.lock"):
+            return make(run_folder / name)
 
     return made
 
 
 @pytest.fixture(scope="session")
-def built(once: Callable[..., linked.Built]) -> linked.Built:
+def built(linked_once: Callable[..., linked.Built]) -> linked.Built:
     """The library of `linked.library_spec`, linked."""
     import linked
 
-    return once("linked", lambda f: linked.link_library(linked.library_spec(f / "objects"), f / "out"))
+    return linked_once("linked", lambda f: linked.link_library(linked.library_spec(f / "objects"), f / "out"))
 
 
 @pytest.fixture(scope="session")
@@ -52,12 +48,12 @@ def ops(built: linked.Built) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def odd(once: Callable[..., linked.Built]) -> linked.Built:
+def odd(linked_once: Callable[..., linked.Built]) -> linked.Built:
     """The library of `odd_operators`, linked."""
     import linked
     import odd_operators
 
-    return once("odd", lambda f: linked.link_library(odd_operators.library_spec(f / "objects"), f / "out"))
+    return linked_once("odd", lambda f: linked.link_library(odd_operators.library_spec(f / "objects"), f / "out"))
 
 
 @pytest.fixture(scope="session")
@@ -69,11 +65,11 @@ def odd_ops(odd: linked.Built) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def standin(once: Callable[..., linked.Built]) -> linked.Built:
+def standin(linked_once: Callable[..., linked.Built]) -> linked.Built:
     """The library of `linked_cuda` with stand-ins for kernels and for the driver; no toolkit is needed."""
     from linked_cuda import stand_in
 
-    return once("standin", stand_in)
+    return linked_once("standin", stand_in)
 
 
 @pytest.fixture(scope="session")

@@ -25,9 +25,9 @@ from aot_tune.triton.installed import find_triton
 
 
 @pytest.fixture(scope="module")
-def built(once: Callable[..., linked.Built]) -> linked.Built:
+def built(linked_once: Callable[..., linked.Built]) -> linked.Built:
     """The library as it ships: it looks for the runtime at the first call."""
-    return once("hip", linked_hip.library)
+    return linked_once("hip", linked_hip.library)
 
 
 @pytest.fixture(scope="module")

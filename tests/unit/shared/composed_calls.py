@@ -1,11 +1,10 @@
 """Runs in a process of its own: calls composed kernels that were compiled for the host, with the vendor's stand-in.
 
-Each line of input is answered as `served` says. A line: {"candidate": path, "symbol": ..., "templates": folder,
-"operator": name, "dtype": ..., "rounded": whether the first stage's results are rounded to the dtype, "libraries": the
-stand-ins' paths, the vendor's first, "calls": [...]}. A call has `dims`, and may have `present`, `attributes`,
-`strides` by tensor, `given` values by tensor, tensors that are `shifted` by an element, and `room`, or is {"set":
-[name, value]} for the stand-in. The answer: a list with what each call came to; `off` is the largest error, in units
-of the result's last place.
+What `answers` gets: {"candidate": path, "symbol": ..., "templates": folder, "operator": name, "dtype": ..., "rounded":
+whether the first stage's results are rounded to the dtype, "libraries": the stand-ins' paths, the vendor's first,
+"calls": [...]}. A call has `dims`, and may have `present`, `attributes`, `strides` by tensor, `given` values by tensor,
+tensors that are `shifted` by an element, and `room`, or is {"set": [name, value]} for the stand-in. The answer: a list
+with what each call came to; `off` is the largest error, in units of the result's last place.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any
 import numpy as np
 from rounded_products import RoundedProducts
 from rows_on_host import Stored, decode, encode
-from served import serve
 
 from aot_tune.spec import Operator, row_major
 from aot_tune.spec.load_operators import load_operator
@@ -95,7 +93,10 @@ def run(functions: dict[str, Any], called: Called, room: int | None) -> dict[str
     return found
 
 
-loaded = functools.cache(load_operator)
+@functools.cache
+def loaded(folder: str) -> Operator:
+    """The operator of a folder, which forks of this process have too."""
+    return load_operator(Path(folder))
 
 
 def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -106,7 +107,7 @@ def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
     functions = {f: getattr(library, f"{given['symbol']}_{f}") for f in names}
     if stub is not None:
         stub.stub_log.restype = ctypes.c_char_p
-    operator = loaded(Path(given["templates"], given["operator"]))
+    operator = loaded(str(Path(given["templates"], given["operator"])))
     found = []
     for one in given["calls"]:
         if "set" in one:
@@ -121,7 +122,3 @@ def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
             stub.stub_clear()
         found.append(answer)
     return found
-
-
-if __name__ == "__main__":
-    serve(answers, lambda given: loaded(Path(given["templates"], given["operator"])))

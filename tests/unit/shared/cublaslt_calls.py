@@ -1,6 +1,6 @@
 """Runs in a process of its own: loads a candidate that calls cuBLASLt and makes calls of it.
 
-Each line of input is answered as `served` says. A line: {"candidate": path, "symbol": ..., "libraries": the stand-ins'
+What `answers` gets: {"candidate": path, "symbol": ..., "libraries": the stand-ins'
 paths, the vendor's first, "calls": [...]}. A call has the fields that `Candidate.call` reads, or is {"set": [name,
 value]} for the stand-in of the library. The answer: a list with what each call came to.
 """
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from served import serve
 
 CODES = {"f32": (2, 32), "f16": (2, 16), "bf16": (4, 16)}
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
@@ -151,7 +150,3 @@ def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
             stub.stub_clear()
         found.append(answer)
     return found
-
-
-if __name__ == "__main__":
-    serve(answers)

@@ -1,8 +1,6 @@
-"""What tests of the bundled Triton kernels share, and the program that they run in other processes.
+"""What tests of the bundled Triton kernels share, and what they run in forks of other processes.
 
-Whether a function is interpreted is decided when Triton is imported, so there are two of these processes:
-`python triton_bundled.py interpret|build`. Each line of input, a list of an operator's name, a kernel's and perhaps
-more, is answered as `served` says.
+Whether a function is interpreted is decided when Triton is imported, so there are two of these processes.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from bundled import OPERATORS as BUNDLED
-from served import serve
+from forked import answer
 from triton_problems import odd_problems
 
 from aot_tune.bench.protocol.measurement_records import Check
@@ -378,16 +376,14 @@ def rendered(
     return render_triton(concrete, candidate, on)[1]
 
 
-if __name__ == "__main__":
-    import torch
-    import triton.tools.tensor_descriptor
+def apart(work: Callable[..., Any], given: Sequence[str], **environ: str) -> Any:
+    """`interpret` or `build` in a fork, with a cache of Triton of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        first = "import torch, triton.tools.tensor_descriptor\nfrom triton_bundled import *"
+        return answer(first, f"in_cache({folder!r}, {work.__name__}, given)", given, **environ)
 
-    del torch, triton
-    answer = {"interpret": interpret, "build": build}[sys.argv[1]]
 
-    def answered(given: list[str]) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["TRITON_CACHE_DIR"] = folder
-            return answer(*given)
-
-    serve(answered)
+def in_cache(folder: str, work: Callable[..., Any], given: Sequence[str]) -> Any:
+    """What is done in the fork."""
+    os.environ["TRITON_CACHE_DIR"] = folder
+    return work(*given)

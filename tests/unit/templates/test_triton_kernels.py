@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from served import served
 from triton_bundled import (
     DESCRIPTORS,
     KERNELS,
@@ -21,9 +20,12 @@ from triton_bundled import (
     OPERATORS,
     TARGET,
     TEMPLATES,
+    apart,
+    build,
     builds,
     declared,
     home,
+    interpret,
     looked_up,
     rendered,
     starts_early,
@@ -109,7 +111,7 @@ def test_files_of_kernels_import_triton_alone_and_have_no_number_beyond_float32(
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), OF_EACH)
 def test_kernels_are_right_in_the_interpreter(operator: str, name: str) -> None:
-    said = served("triton_bundled.py", "interpret", TRITON_INTERPRET="1")([operator, name])
+    said = apart(interpret, [operator, name], TRITON_INTERPRET="1")
     assert said["calls"] >= 3
     assert said["faults"] == []
 
@@ -130,7 +132,7 @@ _LAST_PART_ONLY = f"{_EARLIER}+= total * total => {_EARLIER}= total * total"
     ],
 )
 def test_the_interpreter_notices_a_fault(operator: str, name: str, change: str) -> None:
-    assert served("triton_bundled.py", "interpret", TRITON_INTERPRET="1")([operator, name, change])["faults"]
+    assert apart(interpret, [operator, name, change], TRITON_INTERPRET="1")["faults"]
 
 
 @pytest.mark.slow
@@ -138,19 +140,19 @@ def test_the_interpreter_notices_a_fault(operator: str, name: str, change: str) 
 @pytest.mark.parametrize(("operator", "name"), OF_EACH)
 def test_kernels_compile(operator: str, name: str) -> None:
     """Configs as the JIT would compile them for a problem; some also for other GPUs."""
-    built = served("triton_bundled.py", "build")([operator, name])
+    built = apart(build, [operator, name])
     _, kernel = looked_up(operator, name)
     on = home(kernel)
     config = next(iter(kernel.configs(on.facts)))
     assert list(built) == list(builds(operator, name))
-    for build, said in built.items():
-        room = {"gfx942": 64, "80": 163}.get(build.partition(" ")[0], 227)
-        assert said["shared"] <= room * 1024, build
-        assert "float64" not in said["uses"], build
-        hinted = "twice" in name and build.startswith("90")
+    for made, said in built.items():
+        room = {"gfx942": 64, "80": 163}.get(made.partition(" ")[0], 227)
+        assert said["shared"] <= room * 1024, made
+        assert "float64" not in said["uses"], made
+        hinted = "twice" in name and made.startswith("90")
         assert {"stays in L2", "leaves L2 first"} <= set(said["uses"]) or not hinted
-        early = starts_early(kernel, on) and build.startswith("90")
-        assert (said["waits"], said["lets others start"]) == (early, early), build
+        early = starts_early(kernel, on) and made.startswith("90")
+        assert (said["waits"], said["lets others start"]) == (early, early), made
     said = built["90 config 0"]
     assert said["warps"] == int(config["num_warps"]) * (3 if "specialized" in name else 1)
     products = operator in ("gemm", "flash_attention") and int(config.get("BLOCK_M", 0)) >= 64
