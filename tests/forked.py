@@ -74,7 +74,7 @@ class _Server:
         environ = environment(PYTHONPATH=path, OPENBLAS_NUM_THREADS="1", **given)
         argv = [sys.executable, "-B", "-u", "-c", SERVER, first]
         self._process = subprocess.Popen(
-            argv, env=environ, cwd=self._folder.name, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            argv, env=environ, cwd=tempfile.gettempdir(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         atexit.register(self._end)
 
