@@ -1,16 +1,19 @@
 """Calls on a CPU that each differ from the call before, beside calls that are repeated. See `honesty`.
 
-Both kinds write to the same places before each call, so that caches are in the same state. Only the contents differ.
+Both kinds copy from and to the same places before each call, and only the contents differ. So caches are in the same
+state, and no kind is slow because of where its source lies.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aot_tune.bench.worker.cpu.buffers import Region
 from aot_tune.bench.worker.cpu.restoring import Copies
@@ -22,6 +25,7 @@ __all__ = ["FreshCalls"]
 
 _SAMPLE_NS = 100_000
 _MOST = 256
+_PAGE = mmap.PAGESIZE
 
 
 class FreshCalls:
@@ -30,7 +34,6 @@ class FreshCalls:
     Args:
         launch: the candidate's function.
         calls: the call set.
-        calls: the set.
         pristine: the inputs' contents, by name.
         call_ns: roughly the time of a call.
         undone: what undoes a call on the tensors that it reads and writes.
@@ -51,7 +54,7 @@ class FreshCalls:
         self._inputs = [t for t in exchangeable(calls.operator, calls.inputs()) if pristine[t.name].size]
         self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
         self._results = [r.bytes().copy() for r in self._outputs]
-        self._poison = [np.full_like(r, 0xFF) for r in self._results]
+        self._sources = [_beside(r) for r in self._outputs]
         self._places = np.random.default_rng()
 
     def play(self, fresh: bool) -> float:
@@ -60,8 +63,9 @@ class FreshCalls:
         Raises:
             LaunchError: when a call fails.
         """
-        sources = self._poison if fresh else self._results
-        copies = [(r.address, s.ctypes.data, r.size) for r, s in zip(self._outputs, sources, strict=True)]
+        for source, result in zip(self._sources, self._results, strict=True):
+            source[...] = 0xFF if fresh else result
+        copies = [(r.address, s.ctypes.data, r.size) for r, s in zip(self._outputs, self._sources, strict=True)]
         copies += self._undone
         changes = self._changes(fresh)
         memmove, launch, arguments = ctypes.memmove, self._launch, self._arguments
@@ -90,3 +94,13 @@ class FreshCalls:
                 contents = (own.address + (other if fresh else one), own.address + one)
                 found.append((self._calls.regions[tensor.name].address + one, contents, width))
         return found
+
+
+def _beside(region: Region) -> NDArray[np.uint8]:
+    """As many bytes as a region has, at the same place in a page.
+
+    Copied from a few bytes below that place, memory waits for its own stores: 190 us instead of 14 us for 360 KB.
+    """
+    held = np.empty(region.size + _PAGE, np.uint8)
+    start = (region.address - held.ctypes.data) % _PAGE
+    return held[start : start + region.size]

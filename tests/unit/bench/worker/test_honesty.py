@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aot_tune.bench.protocol.measurement_records import Check, Policy
+from aot_tune.bench.worker.cpu.fresh_calls import FreshCalls
+from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.honesty import does_less
+from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
 
 CALL, LEAST = 10_000.0, 300.0
+(N,) = dims("N")
+COPY = Operator(
+    name="copy",
+    dims=("N",),
+    tensors=(Tensor("x", (N,)), Tensor("y", (N,), output=True)),
+    reference=lambda xp, call: {"y": call.x},
+    flops=N,
+    workload=(problem(N=4096),),
+    kernels=(Kernel("generic", "g.j2", generic=True),),
+)
 
 
 def played(repeated: float, fresh: float, disturbances: Callable[[], float]) -> Callable[[bool], float]:
@@ -52,3 +68,21 @@ def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious_and_what_
     said = does_less(played(CALL, 3 * CALL, lambda: next(disturbances)), CALL, LEAST)
     assert said.startswith("takes 3.0 times as long when its outputs are missing")
     assert does_less(played(100.0, 390.0, lambda: 0.0), 100.0, LEAST) == ""
+
+
+def test_no_place_of_what_a_fresh_call_copies_makes_an_honest_one_suspicious(tmp_path: Path) -> None:
+    """Copying from 16 bytes below the target's place in a page takes ten times as long. All such places come up."""
+    state = ProblemState(COPY, Check(problem=COPY.workload[0]), tmp_path, Policy(), 1 << 20)
+    calls = state.at("inside")
+    x, y = (calls.regions[name] for name in "xy")
+
+    def honest() -> int:
+        ctypes.memmove(y.address, x.address, x.size)
+        return 0
+
+    honest()
+    held: list[object] = []
+    for number in range(512):  # with what is held, each begins 32 bytes further in a page than the one before, or 48
+        fresh = FreshCalls(honest, (), calls, state.pristine, 500.0)
+        held += [fresh, x.bytes().copy()] if number % 2 else [fresh]
+        assert does_less(fresh.play, 500.0, 300.0, lambda _seconds: None) == ""
