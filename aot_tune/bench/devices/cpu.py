@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -159,6 +160,7 @@ def cpu_identity() -> dict[str, str | int]:
     return identity
 
 
+@functools.cache
 def last_cache_bytes() -> int:
     """Bytes of the last cache level, or 32 MiB if the system does not tell."""
     sizes = [_bytes(size) for name, size in _caches() if not name.endswith("i")]

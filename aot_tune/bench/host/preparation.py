@@ -46,9 +46,9 @@ def _needed_memory(operator: Operator, problem: Problem, policy: Policy) -> int:
     return _PROCESSES + max(references, buffers)
 
 
-def has_room(operator: Operator, problem: Problem, policy: Policy, beside: int = 0) -> bool:
-    """Whether the memory that is allowed here is enough for a problem, and for so many bytes beside it."""
-    return _needed_memory(operator, problem, policy) + beside <= allowed_memory()
+def has_room(operator: Operator, problem: Problem, policy: Policy) -> bool:
+    """Whether the memory that is allowed here is enough for a problem."""
+    return _needed_memory(operator, problem, policy) <= allowed_memory()
 
 
 def check_need(operator: Operator, problem: Problem, policy: Policy) -> None:
@@ -83,6 +83,7 @@ class Preparation:
     ) -> None:
         self._device, self._policy, self._refer, self._relieve = device, policy, refer, relieve
         self._sources: dict[str, str] = {}
+        self._fits = 0
         self.seconds = 0.0
 
     def of(self, findings: Findings, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
@@ -124,10 +125,13 @@ class Preparation:
         Raises:
             TooLargeError: when it needs more than is allowed.
         """
-        if self._on_host:
-            check_need(operator, problem, self._policy)
-            if not has_room(operator, problem, self._policy, beside=2 * kept_memory()):
-                self._relieve()
+        if not self._on_host or (needed := _needed_memory(operator, problem, self._policy)) <= self._fits:
+            return
+        check_need(operator, problem, self._policy)
+        if needed + 2 * kept_memory() <= allowed_memory():
+            self._fits = needed  # so do smaller ones: there are hundreds of small checks
+        else:
+            self._relieve()
 
     def _key(self, operator_folder: Path, operator: Operator, check: Check) -> str:
         folder = str(operator_folder)

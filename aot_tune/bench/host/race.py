@@ -60,7 +60,7 @@ class Race:
         self._last: Runner | None = None
 
     def run(self) -> list[Measurement]:
-        """Hold the race. There is always one measurement per entry."""
+        """Hold the race. There is always one measurement per entry. The last turns also verify what calls left."""
         for runner in self._entries:
             self._qualify(runner)
         for runner in self._baselines:
@@ -68,9 +68,6 @@ class Race:
         self._baselines = [b for b in self._baselines if b.status != "skipped"]
         runners = [*self._entries, *self._baselines]
         self._rounds(runners)
-        for runner in self._entries:
-            if runner.status == "ok":
-                self._verify(runner, "after the race")
         self._unload()
         return [self._result(r) for r in runners]
 
@@ -195,19 +192,15 @@ class Race:
         if struck is not None:
             runner.out(struck.status, struck.reason)
             return
-        checked = self._verify(runner, "before the race")
-        if checked is not None and checked.runs:
-            runner.calls = group_size(checked.runs[-1], self._policy.sample_ns)
-
-    def _verify(self, runner: Runner, when: str) -> messages.Checked | None:
         request = messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True)
         reply = self._ask(runner, request, self._policy.deadlines.verify)
         if not isinstance(reply, messages.Checked):
-            return None
+            return
         if reply.status != "ok":
-            runner.out(reply.status, f"{reply.reason} {when}")
-        runner.error = max(reply.error, runner.error or 0.0)
-        return reply
+            runner.out(reply.status, f"{reply.reason} before the race")
+        runner.error = reply.error
+        if reply.runs:
+            runner.calls = group_size(reply.runs[-1], self._policy.sample_ns)
 
     def _prepare_baseline(self, runner: Runner) -> None:
         try:

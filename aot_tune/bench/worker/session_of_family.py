@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +82,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
             messages.PrepareBaseline: self._baseline,
             messages.Turn: self._turn,
         }
-        _quiet_collector()
+        self._modules = _quiet_collector()
 
     def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
         """Answer a request. `emit` sends messages in between."""
@@ -130,7 +131,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
     def _operator(self, folder: str) -> Operator:
         if folder not in self._operators:
             self._operators[folder] = load_operator(Path(folder))
-            _quiet_collector()  # an operator stays: later collections need not look at it
+            self._modules = _quiet_collector()  # an operator stays: later collections need not look at it
         return self._operators[folder]
 
     def _state(self, key: str) -> State:
@@ -180,6 +181,8 @@ class WorkerSession(ABC, Generic[State, Ready]):
     def _collect(self) -> None:
         """Free what is in cycles. This is between problems: nothing is timed."""
         gc.collect()
+        if len(sys.modules) > self._modules:  # what a framework imported stays: no later collection looks at it
+            self._modules = _quiet_collector()
 
     def _make_room(self, keys: Sequence[str], coming: int = 0) -> None:
         """If there are too many buffers, release those that were used longest ago. Those of `keys` are kept.
@@ -289,11 +292,12 @@ def _timed(take: Callable[[], messages.Timed]) -> messages.Timed:
         return messages.Timed(samples=(), status="skipped", reason=str(error))
 
 
-def _quiet_collector() -> None:
-    """Keep Python's garbage collector out of timed loops."""
+def _quiet_collector() -> int:
+    """Keep Python's garbage collector out of timed loops. Returns how many modules are imported."""
     gc.collect()
     gc.freeze()
     gc.disable()
+    return len(sys.modules)
 
 
 def session_of(policy: Policy, role: Role, device: Device) -> WorkerSession[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from aot_tune.pipeline.session import Session
@@ -20,24 +21,31 @@ Models = dict[str, tuple[Candidate, set[str]]]
 def winners(costs: Costs, near: float, each: int) -> Iterator[tuple[str, set[str]]]:
     """Candidates with the ids of the problems that each won: it is within the factor `near` of the best there.
 
-    First come the fewest that together won all problems. Of each problem's winners, the first `each` come in any case.
+    First come the fewest that together won all problems. If `each` is not 0, the best of each problem come next, then
+    the fewest others until so many of the winners of each problem are there.
     """
     won: dict[str, set[str]] = {}
-    always: dict[str, set[str]] = {}
     for problem, row in costs.items():
-        own = sorted((t, c) for c, t in row.items())
-        for place, (time, candidate) in enumerate(own):
-            if time <= own[0][0] * near:
+        limit = near * min(row.values(), default=0.0)
+        for candidate, time in row.items():
+            if time <= limit:
                 won.setdefault(candidate, set()).add(problem)
-                if place < each:
-                    always.setdefault(candidate, set()).add(problem)
-    left = set().union(*won.values())
-    while left:
-        best = min(won, key=lambda c: (-len(won[c] & left), c))
-        left -= won[best]
-        yield best, won.pop(best)
-        always.pop(best, None)
-    yield from sorted(always.items(), key=lambda found: (-len(found[1]), found[0]))
+    rivals = Counter(problem for own in won.values() for problem in own)
+    found = Counter[str]()
+
+    def fewest(count: int) -> Iterator[tuple[str, set[str]]]:
+        while won and (left := {p for p in costs if found[p] < min(count, rivals[p])}):
+            yield take(min(won, key=lambda c: (-len(won[c] & left), c)))
+
+    def take(candidate: str) -> tuple[str, set[str]]:
+        found.update(won[candidate])
+        return candidate, won.pop(candidate)
+
+    yield from fewest(1)
+    if each:
+        best = dict.fromkeys(min(row, key=lambda c: (row[c], c)) for row in costs.values() if row)
+        yield from (take(c) for c in best if c in won)
+        yield from fewest(each)
 
 
 def like_winners(
