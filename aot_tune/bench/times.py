@@ -9,7 +9,7 @@ from collections.abc import Sequence
 __all__ = ["is_decided", "median_error", "paired_gain", "spread", "steady_rounds", "without_drift"]
 
 
-_CLEAR, _EXACT = 0.02, 0.005
+_CLEAR, _EXACT = 0.02, 0.01
 """What is behind by less than the former may win yet, unless its distance is known to within the latter."""
 
 
@@ -36,7 +36,7 @@ def paired_gain(old: Sequence[float], new: Sequence[float]) -> tuple[float, floa
 def is_decided(rounds: Sequence[Sequence[float]]) -> bool:
     """Whether more rounds would hardly change which runner is the fastest, by the times of each in the same rounds.
 
-    Each of the others is behind by more than 2 % and three standard errors, or its distance is known within half a
+    Each of the others is behind by more than 2 % and three standard errors, or its distance is known within one
     percent.
     """
     first = min(rounds, key=statistics.median)
