@@ -30,7 +30,7 @@ __all__ = ["Bench"]
 
 _MOST_LOADED = 256
 """The most objects that stay loaded in a worker of a GPU. On a CPU none stays."""
-_LARGE = 64 << 20
+_LARGE = 16 << 20
 """Bytes of a problem's tensors from which on its runs on a CPU are not repeated, nor placed at the end of memory."""
 _JUST_NOW = 0.25
 """Seconds. While the state after one candidate's samples is no older, it is also the state before the next one's."""

@@ -97,8 +97,8 @@ class WorkerSession(ABC, Generic[State, Ready]):
         """A problem without any buffers yet."""
 
     @abstractmethod
-    def _fill(self, state: State) -> None:
-        """Make the buffers that a problem is verified with."""
+    def _fill(self, state: State, quick: bool) -> None:
+        """Make the buffers that a problem is verified with, those of the first run if it is `quick`."""
 
     @abstractmethod
     def _write_reference(self, operator: Operator, request: messages.Reference) -> None:
@@ -161,16 +161,16 @@ class WorkerSession(ABC, Generic[State, Ready]):
         return messages.Done()
 
     def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
-        self._warm([request.key])
+        self._warm([request.key], quick=True)
         self._state(request.key).rotation()
         self._collect()
         return messages.Done()
 
-    def _warm(self, keys: Sequence[str]) -> None:
-        """Make all buffers of some problems. Release those of other problems that were used longest ago."""
+    def _warm(self, keys: Sequence[str], quick: bool) -> None:
+        """Make the buffers of some problems, see `_fill`. Release those of others that were used longest ago."""
         self._make_room_for(keys)
         for key in keys:
-            self._fill(self._state(key))
+            self._fill(self._state(key), quick)
 
     def _make_room_for(self, keys: Sequence[str]) -> None:
         """Release buffers of other problems, so that there is room for those of these."""
@@ -226,7 +226,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
 
     def _verify(self, request: messages.Verify, emit: Emit) -> messages.Reply:
         loaded = self._loaded[request.handle]
-        self._warm(request.keys)
+        self._warm(request.keys, request.quick)
         worst, bitwise, verdict = 0.0, None, Verdict()
         for key in request.keys:
             try:

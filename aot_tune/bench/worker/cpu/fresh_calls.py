@@ -63,8 +63,8 @@ class FreshCalls:
         Raises:
             LaunchError: when a call fails.
         """
-        for source, result in zip(self._sources, self._results, strict=True):
-            source[...] = 0xFF if fresh else result
+        for held, result in zip(self._sources, self._results, strict=True):
+            held[...] = 0xFF if fresh else result
         copies = [(r.address, s.ctypes.data, r.size) for r, s in zip(self._outputs, self._sources, strict=True)]
         copies += self._undone
         changes = self._changes(fresh)

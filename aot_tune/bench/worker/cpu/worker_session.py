@@ -106,8 +106,8 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
     def _make_state(self, operator: Operator, work: messages.Work) -> ProblemState:
         return ProblemState(operator, work.check, Path(work.folder), self._policy, self._last_cache)
 
-    def _fill(self, state: ProblemState) -> None:
-        for placement in state.placements():
+    def _fill(self, state: ProblemState, quick: bool) -> None:
+        for placement in state.placements()[: 1 if quick else None]:
             state.at(placement)
         _ = state.truth
 

@@ -159,7 +159,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
     def _make_state(self, operator: Operator, work: messages.Work) -> ProblemState:
         return ProblemState(self._engine, operator, work.check, Path(work.folder), self._policy, self._last_cache)
 
-    def _fill(self, state: ProblemState) -> None:
+    def _fill(self, state: ProblemState, quick: bool) -> None:  # noqa: ARG002
         if self._role == "candidate":
             state.exact()
         _ = state.expected
@@ -270,7 +270,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         return fault
 
     def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
-        self._warm([request.key])
+        self._warm([request.key], quick=True)
         return prepare_baseline(self._engine, self._state(request.key), request.name, self._probes.clock_mhz)
 
     def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
