@@ -204,7 +204,7 @@ def make_plan(
         check_memory(operators.values(), options.filter, targets, found, workload.places)
     notes += [*workload.notes, *workload.plan.notes(operators, families)]
     notes += idle_kernels(operators.values(), targets)
-    notes += unchecked(operators.values()) if options.mode not in _UNMEASURED else []
+    notes += unchecked(operators.values(), targets) if options.mode not in _UNMEASURED else []
     plan = Plan(
         name=request.name,
         prefix=request.prefix,

@@ -12,7 +12,7 @@ from aot_tune.compile import families_of, toolchain_for, toolchains
 from aot_tune.compile.cuda.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.plan.workload_files import is_served
-from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.spec import Operator, Target
 from aot_tune.spec.config_guards import guard_sets, may_serve
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
 
@@ -142,9 +142,10 @@ def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> li
     return found
 
 
-def unchecked(operators: Iterable[Operator]) -> list[str]:
-    """Lines about derived checks that are left out because of their size, and about kernels without any."""
+def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[str]:
+    """Lines about derived checks that are left out because of their size, and about kernels for targets without any."""
     most, lines = Policy().check_bytes, list[str]()
+    families = {t.family for t in targets}
     for operator in operators:
         left, count = large_checks(operator, (), most)
         if not count:
@@ -153,7 +154,13 @@ def unchecked(operators: Iterable[Operator]) -> list[str]:
                 "and checks; declare `checks` of odd sizes"
             )
             continue
-        own = {k.name: _large_checks(operator, k, most) for k in operator.kernels if not k.generic}
+        tried = [k for k in operator.kernels if not k.generic and families & families_of(toolchain_for(k.backend))]
+        guards = {tuple(g.key() for g in one): one for k in tried for one in guard_sets(k)}  # many kernels share some
+        counts = {key: large_checks(operator, one, most) for key, one in guards.items()}
+        own = {
+            k.name: max((counts[tuple(g.key() for g in one)] for one in guard_sets(k)), key=lambda found: found[1])
+            for k in tried
+        }
         never = [name for name, (_, all_of_it) in own.items() if not all_of_it]
         if never:
             lines.append(
@@ -168,12 +175,6 @@ def unchecked(operators: Iterable[Operator]) -> list[str]:
                 f"{most >> 20} MiB"
             )
     return lines
-
-
-def _large_checks(operator: Operator, kernel: Kernel, most: int) -> tuple[int, int]:
-    """As `large_checks`, for the config with the most derived checks, because guards may depend on parameters."""
-    sets = guard_sets(kernel)
-    return max((large_checks(operator, guards, most) for guards in sets), key=lambda counts: counts[1])
 
 
 def check_kernels(operators: Mapping[str, Operator]) -> None:
