@@ -148,24 +148,20 @@ def build_for_cpu(
     config: Config,
     change: Callable[[str], str] = lambda source: source,
     dtype: str = "f32",
-    more: Sequence[str] = (),
-    on: str = "",
 ) -> Callable[..., int]:
     """Compile a kernel; returns a function that asks for workspace, leaves `missing` bytes of it out, and launches.
 
-    There are three threads, whatever the machine has. `more` are further flags for the compiler, with which the code
-    is for the target `on`.
+    There are three threads, whatever the machine has.
     """
-    needed = on or target.name
-    if all(t.name != needed for t in TARGETS):  # a lacking instruction would end the whole process
-        pytest.skip(f"this CPU does not run {needed}")
+    if all(t.name != target.name for t in TARGETS):  # a lacking instruction would end the whole process
+        pytest.skip(f"this CPU does not run {target.name}")
     rendered = _RENDERER.render(
         operator, candidate_for(operator, kernel, dict(config), target, None, {"T": dtype}), target
     )
     (folder / "kernel.cpp").write_text(change(rendered.source))
     flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-math-errno"]
     flags += ["-fPIC", "-shared", "-fopenmp"]
-    command = ["g++", *flags, *_machine(target), *more, "kernel.cpp", "-o", "kernel.so"]
+    command = ["g++", *flags, *_machine(target), "kernel.cpp", "-o", "kernel.so"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     library = ctypes.CDLL(str(folder / "kernel.so"))
