@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +14,9 @@ import msgspec
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from ptx import compiled, faults
 from rows_on_host import Stored, build_for_host, decode, encode
 
-from aot_tune.compile.cuda.gpu_targets import TARGETS
+from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target, all_of
@@ -112,6 +112,35 @@ def compiled_config(op: Operator, kernel: Kernel) -> Config:
         lasting = (c for c in configs if not c.get("STREAM", False))
         return max(lasting, key=lambda c: (c.get("VECTORS", 0), c.get("THREADS", 0)))
     return next((c for c in configs if c.get("EARLY") or c.get("AHEAD") or c.get("PDL")), configs[0])
+
+
+def faults(ptx: str, ahead: bool = False) -> list[str]:
+    """What is wrong with the order of instructions; kernels for any call are launched after all others have ended.
+
+    Kernels that are `ahead` let the next one start before they wait: it waits, too.
+    """
+    found = []
+    for entry in ptx.split(".entry ")[1:]:
+        name = entry.partition("(")[0]
+        if "_any" in name:
+            continue
+        steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global[\w.:]*", entry)
+        first = ["griddepcontrol.launch_dependents"] * ahead + ["griddepcontrol.wait"]
+        if steps[: len(first)] != first or steps.count("griddepcontrol.launch_dependents") != 1:
+            found.append(f"{name} begins with {steps[:2]}")
+        found += [f"{name} has {step}" for step in steps if ".nc" in step]
+    return found
+
+
+def compiled(source: str, folder: Path) -> tuple[str, str]:
+    """The PTX, and what the assembler said; there was no warning and no spill."""
+    (folder / "candidate.cu").write_text(source)
+    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177", "-keep"]
+    done = subprocess.run([*command, "-cubin", "candidate.cu"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
+    return (folder / "candidate.ptx").read_text(), done.stderr
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
