@@ -82,13 +82,13 @@ def batches() -> Iterator[Problem]:
     ):
         for order in ({}, {"b": (0, 2, 1)}):
             yield problem(B=b, M=m, N=n, K=k, order=order)
-    for b in ((37, 1), (1, 30)):
+    for of_b in ((37, 1), (1, 30)):
         for first, second in itertools.product((0, -7 * 37 * 30, 3), ("a", "b")):  # one for all, the last one first
-            strides = {"a": (180, 30, 1), "b": (37 * 30, *b)}
+            strides = {"a": (180, 30, 1), "b": (37 * 30, *of_b)}
             yield problem(B=3, M=6, N=37, K=30, strides=strides | {second: (first, *strides[second][1:])})
         for out in ((6 * 41, 41, 1), (37, 3 * 37, 1)):  # the batch within a row, as attention has its heads
-            yield problem(B=3, M=6, N=37, K=30, strides={"b": (37 * 30, *b), "out": out})
-        yield problem(B=3, M=6, N=37, K=30, strides={"a": (1, 3, 18), "b": (37 * 30, *b)})
+            yield problem(B=3, M=6, N=37, K=30, strides={"b": (37 * 30, *of_b), "out": out})
+        yield problem(B=3, M=6, N=37, K=30, strides={"a": (1, 3, 18), "b": (37 * 30, *of_b)})
     yield problem(B=2, M=5, N=7, K=9, strides={"a": (45, 1, 5), "b": (-63, 7, -1), "out": (80, 2, 11)})
 
 
@@ -97,7 +97,8 @@ def attention() -> Iterator[Problem]:
 
     def of(shape: Sequence[int], causal: str = "none", **given: Any) -> Problem:
         attributes = {} if causal == "none" else {"causal": causal}
-        return problem(**dict(zip(("B", "H", "HK", "M", "N", "D"), shape, strict=True)), attributes=attributes, **given)
+        dims: dict[str, Any] = dict(zip(("B", "H", "HK", "M", "N", "D"), shape, strict=True))
+        return problem(**dims, attributes=attributes, **given)
 
     for causal in ("none", "upper_left", "lower_right"):
         for shape in (
@@ -141,13 +142,19 @@ def taken(op: Operator, kernel: Kernel, dtype: str) -> list[Problem]:
 # -- their truth ------------------------------------------------------------------------------------------------------
 
 
+def scalars_of(op: Operator, one: Problem) -> dict[str, float]:
+    """Numbers of a call: their defaults, or of some shapes other values."""
+    given = {s.name: s.default if one.dims["M"] % 2 else s.other for s in op.scalars}
+    return {name: float(np.float32(value or 0)) for name, value in given.items()}
+
+
 def wanted(op: Operator, one: Problem, tensors: dict[str, Edged], own: bool) -> Any:
     """What the operator's definition says; `own`: of a product with a formula for an epilogue, the formula."""
     values: dict[str, Any] = {t.name: tensors[t.name].values if t.name in tensors else None for t in op.inputs}
     if values.get("mask") is not None:
         values["mask"] = values["mask"] != 0
     chosen = {a.name: one.attributes.get(a.name, a.choices[0]) for a in op.attributes}
-    call = SimpleNamespace(**values, **chosen, **{s.name: s.default for s in op.scalars})
+    call = SimpleNamespace(**values, **chosen, **scalars_of(op, one))
     with np.errstate(all="ignore"):
         if own:
             bind_fragments(op, one, np, call)
@@ -174,7 +181,7 @@ def check(
     if special:
         tensors[op.inputs[0].name].put(0.0, np.inf)
         tensors[op.inputs[0].name].put(0.5, np.nan)
-    chosen = [ctypes.c_float(s.default) for s in op.scalars]
+    chosen = [ctypes.c_float(value) for value in scalars_of(op, one).values()]
     given = [a.choices.index(one.attributes.get(a.name, a.choices[0])) for a in op.attributes]
     passed = [ctypes.byref(tensors[t.name].tensor) if t.name in tensors else None for t in op.tensors]
     code = launch(*passed, *chosen, *map(ctypes.c_int32, given), missing=lambda size: size - int(size * left))

@@ -40,7 +40,7 @@ RECORDED: dict[str, Any] = {
     "CLUSTER": 9,
     "VERSION": 130100,
 }
-OWN = {"ALGO": -1}
+OWN: dict[str, Any] = {"ALGO": -1}
 COPIES, NO_COPIES = {"PACK": 1, "WORK": 0}, {"PACK": 1 << 40, "WORK": 0}
 """From how many products an element matrices are copied of which 16 bytes are not whole."""
 CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
