@@ -158,6 +158,8 @@ def test_kernels_compile_without_spills_and_wait_before_they_read(
     waiting = [e for e in ptx.split(".entry ")[1:] if "griddepcontrol.wait" in e]
     assert bool(waiting) == waits
     assert not [step for entry in waiting for step in re.findall(r"ld\.global[\w.:]*\.nc[\w.:]*", entry)]
+    if "epilogue" in name:  # of a product that is there only then
+        assert not [entry for entry in waiting if "ld.global" in entry.partition("griddepcontrol.wait")[0]]
     if name in EARLY:
         assert not faults(ptx, "AHEAD" in config)
         assert faults(ptx.replace("griddepcontrol.wait;", ""), "AHEAD" in config)
@@ -181,7 +183,8 @@ def softmax_on_host(folder: Path, old: str = "", new: str = "") -> str:
     for rows, width, stride in ((1, 8, 8), (70, 72, 72), (13, 40, 48), (5, 2056, 2072), (3, 8200, 8200)):
         x = Stored((rows, width), (stride, 1), "bf16", draws)
         out = Stored((rows, width), (stride + 8, 1), "bf16", None)
-        x.flat[: 3 * (rows == 13)] = encode(np.array([-np.inf, np.nan, np.inf]), "bf16")[: 3 * (rows == 13)]
+        if rows == 13:
+            x.flat[:3] = encode(np.array([-np.inf, np.nan, np.inf]), "bf16")
         values = decode(x.view.copy(), "bf16")
         assert call(ctypes.byref(x.tensor), ctypes.byref(out.tensor)) == 0
         with np.errstate(all="ignore"):
