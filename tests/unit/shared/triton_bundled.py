@@ -128,13 +128,12 @@ def looked_up(operator: str, name: str) -> tuple[Operator, Kernel]:
 
 
 def module_of(path: Path, change: str = "") -> Any:
-    """A file of kernels as a module; `change`: a condition that always holds then, or text, `old => new`."""
+    """A file of kernels as a module; `change`: a condition that always holds then."""
     if change:
         text = path.read_text()
-        old, _, new = change.partition(" => ")
-        assert text.count(old) == 1
+        assert text.count(change) == 1
         changed = Path(os.environ["TRITON_CACHE_DIR"]) / "changed.py"
-        changed.write_text(text.replace(old, new or f"({old}) | True"))
+        changed.write_text(text.replace(change, f"({change}) | True"))
         path = changed
     spec = importlib.util.spec_from_file_location(f"kernels_{path.parent.name}", path)
     assert spec is not None
