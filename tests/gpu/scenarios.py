@@ -84,14 +84,6 @@ def empty_calls(world: World) -> None:
     torch.testing.assert_close(world.ops.gemm(a, b, bias), bias.expand(4, 8).contiguous())
 
 
-def explained(world: World, dtype: str) -> None:
-    """What the library says of a product with bias and activation."""
-    given: Any = {"M": 64, "N": 1024, "K": 1024, "present": ["bias"], "attributes": {"activation": "gelu"}}
-    case = world.case("gemm", **given, dtypes={"T": dtype})
-    told = world.ops.explain("gemm", **{n: case.tensors[n] for n in ("a", "b", "bias")}, activation="gelu")
-    print("RESULT " + json.dumps(told))
-
-
 def no_numbers(world: World, modes: str = "ieee,tf32") -> None:
     """Infinities and NaN among the factors of floats come out where they belong, in few rows and many."""
     for rows, math in itertools.product((1, 16, 64, 256, 1024, 4096), modes.split(",")):

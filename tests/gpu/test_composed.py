@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,26 +76,3 @@ def test_every_composed_variant_is_right(composed: Any) -> None:
         (told,) = json.loads(said.rpartition("RESULT ")[2]).values()
         assert not told["faults"], f"{variant['name']}:\n" + "\n".join(told["faults"][:10])
         assert told["chained"], variant["name"]
-
-
-@pytest.mark.parametrize("first", ["warm", "preloaded", "cold"])
-def test_both_launches_are_captured(composed: Any, first: str) -> None:
-    """`cold`: the first call of the process is inside a global-mode capture."""
-    (variant, *_) = (v for v in members(composed) if v["dtypes"]["T"] == "bf16")
-    composed.run("capture", first, AOT_TUNE_FORCE=f"gemm:{variant['name']}")
-
-
-def test_the_explanation_tells_of_both_launches(composed: Any) -> None:
-    for variant in members(composed):
-        said = composed.run("explained", variant["dtypes"]["T"], AOT_TUNE_FORCE=f"gemm:{variant['name']}")
-        told = json.loads(said.rpartition("RESULT ")[2])
-        assert told["variant"] == variant["name"]
-        assert told["note"].endswith(": its own heuristic, then the epilogue in a kernel of its own")
-
-
-def test_a_library_without_the_vendors_has_none(tmp_path: Path, import_path: str, composed: Any) -> None:
-    without = build_project(
-        tmp_path, composed.templates, import_path, AOT_TUNE_MODE="generic", AOT_TUNE_EXCLUDE_BACKENDS="cublaslt"
-    )
-    assert not members(without)
-    without.run("without_force")

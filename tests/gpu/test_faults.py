@@ -27,11 +27,15 @@ while True:
 """
 
 
-def test_a_good_candidate_is_ok(bed: Any) -> None:
+def test_a_good_candidate_is_ok_and_its_samples_carry_the_state_of_the_device(bed: Any) -> None:
     measured = bed.screen("none")
     assert measured.status == "ok", measured.reason
-    assert measured.screen
-    assert measured.bitwise is True
+    assert (bool(measured.screen), measured.bitwise) == (True, True)
+    assert measured.conditions
+    for state in measured.conditions:
+        assert state.sm_mhz > 100
+        assert 10 < state.celsius < 110
+        assert state.watts > 10
 
 
 def test_an_endless_kernel_is_killed_and_the_next_candidate_runs(make_bed: Make) -> None:
@@ -118,15 +122,6 @@ def test_a_busy_gpu_is_waited_for_and_then_noisy(make_bed: Make) -> None:
     assert re.search(r"is busy, \d+ other processes", said), said
     assert re.search(r"noisy: .*still busy", said), said
     assert bed.screen("none").status == "ok"
-
-
-def test_samples_carry_the_device_s_state(bed: Any) -> None:
-    measured = bed.screen("none")
-    assert measured.conditions
-    for state in measured.conditions:
-        assert state.sm_mhz > 100
-        assert 10 < state.celsius < 110
-        assert state.watts > 10
 
 
 def test_a_build_with_such_kernels(tmp_path: Path, import_path: str) -> None:

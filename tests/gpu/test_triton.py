@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -20,15 +19,11 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="no Triton here, which compiles the kernels of the example"
 )
 OPERATORS = ("rms_norm", "swiglu")
-PREBUILT = os.environ.get("AOT_TUNE_GPU_TEST_PREBUILT", "")
-"""A folder that `prebuilt.py` made, such as with a newer Triton than is here."""
 
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory, import_path: str) -> Library:
-    """The library of the example, tuned on this GPU, with workloads in all dtypes; or one that was built elsewhere."""
-    if PREBUILT:
-        return Library(Path(PREBUILT), Path(PREBUILT) / "templates", "", import_path)
+    """The library of the example, tuned on this GPU, with workloads in all dtypes."""
     folder = tmp_path_factory.mktemp("triton_package")
     templates = folder / "templates"
     shutil.copytree(
@@ -102,19 +97,10 @@ def test_odd_calls_are_right_and_unaligned_ones_go_elsewhere(package: Library) -
         assert served[f"{name} unaligned False"] > 0
 
 
-def test_empty_and_illegal_calls(package: Library) -> None:
-    said(package, "nothing_and_too_little")
-
-
-@pytest.mark.parametrize("first", ["cold", "preloaded", "warm"])
-def test_capture(package: Library, first: str) -> None:
+@pytest.mark.parametrize("scenario", [("capture", "cold"), ("capture", "preloaded"), ("two_threads",), ("imports",)])
+def test_loading_in_captures_and_threads(package: Library, scenario: tuple[str, ...]) -> None:
     """`cold`: the first call of the process is inside a global-mode capture."""
-    said(package, "capture", first)
-
-
-@pytest.mark.parametrize("scenario", ["imports", "two_streams", "two_threads", "capture_beside", "preload"])
-def test_streams_threads_and_loading(package: Library, scenario: str) -> None:
-    said(package, scenario)
+    said(package, *scenario)
 
 
 def test_images_of_the_debug_folder_replace_those_of_the_library(package: Library, tmp_path: Path) -> None:

@@ -77,27 +77,6 @@ def test_every_variant_was_verified_inside_the_library(library: Any) -> None:
     assert re.search(rf"\b{count} variants verified inside the library|verified before on this machine", library.log)
 
 
-def test_calls_that_no_variant_is_named_for(library: Any) -> None:
-    library.run("without_force")
-
-
-def test_row_operators_in_place(library: Any) -> None:
-    library.run("rows_in_place")
-
-
-def test_leading_dims(library: Any) -> None:
-    library.run("leading_dims")
-
-
-def test_empty_calls(library: Any) -> None:
-    library.run("empty_calls")
-
-
-@pytest.mark.parametrize("scenario", ["no_numbers", "far_apart"])
-def test_floats_of_all_kinds(library: Any, scenario: str) -> None:
-    library.run(scenario)
-
-
 @pytest.mark.parametrize("scenario", ["no_numbers", "far_apart"])
 def test_tf32_by_f16_is_right_for_floats_of_all_kinds(library: Any, scenario: str) -> None:
     members = [v["name"] for v in library.variants()["gemm"] if v["kernel"] == "cutlass_tf32_halves"]

@@ -10,10 +10,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import scenarios
-import torch
 from draws import guards_of, odd_rows, own_calls
 from problems import Case
-from world import BF16, World, refused
+from world import BF16, World
 
 
 class TritonWorld(World):
@@ -53,20 +52,6 @@ def unforced(world: World) -> None:
                 faults.append(f"{case.text}: served by {chose}, which assumes an alignment")
     assert not faults, "\n".join(faults[:20])
     print("RESULT " + json.dumps(kernels))
-
-
-def nothing_and_too_little(world: World) -> None:
-    """No rows, rows of nothing; a unit stride that is missing is refused, and the next call is right."""
-    for rows, width in ((0, 4096), (3, 0), (0, 0)):
-        x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
-        assert world.ops.rms_norm(x, x.new_ones(width)).shape == (rows, width)
-        assert world.ops.swiglu(x, x).shape == (rows, width)
-    case = world.case("rms_norm", layout="stepped", R=4, D=64)
-    refused((world.ops.Error,), case.call, world.ops)
-    right = world.usual()
-    for one in right:
-        one.call(world.ops)
-    scenarios._all_right([right])
 
 
 def replaced(world: World) -> None:

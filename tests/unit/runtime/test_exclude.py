@@ -53,13 +53,6 @@ def test_what_is_named_is_never_chosen(standin: linked.Built) -> None:
         assert said[3:] == wanted
 
 
-def test_a_generic_variant_stays_and_a_variant_by_name_wins(standin: linked.Built) -> None:
-    """One is ranked for sm_90a in bf16 after the variant that is left out, and explain() does not say it is out."""
-    said = ask(standin, "*", (), "bf16")
-    assert (said[0], said[2:]) == ("plain_bf16", [f"fast_bf16: {NAMED}"])
-    assert ask(standin, "wide", AOT_TUNE_FORCE="wide") == ["300.0", "wide_90a", "named by AOT_TUNE_FORCE"]
-
-
 @pytest.mark.parametrize(
     ("variable", "wanted", "bad"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from linked_cuda import OnDevice
 from linked_hip import Fake, call
-from traces import read_trace
 
 from aot_tune.link import check_against_manifest
 from aot_tune.support.errors import ManifestError, ToolchainError
@@ -35,13 +34,6 @@ def hip(built: linked.Built) -> ModuleType:
     """Its module, in a process that has the stand-in of the runtime."""
     Fake(built.module)
     return linked.load_module(built.module)
-
-
-@pytest.fixture
-def fake(hip: ModuleType, built: linked.Built) -> Iterator[Fake]:
-    made = Fake(built.module)
-    yield made
-    made.reset()
 
 
 def test_each_architecture_has_its_own_generic_variants(hip: ModuleType) -> None:
@@ -75,33 +67,6 @@ def test_an_architecture_that_nothing_was_built_for(hip: ModuleType) -> None:
         hip.preload("cuda:0")
 
 
-def test_the_thread_is_left_as_it_was(hip: ModuleType, fake: Fake) -> None:
-    call(hip, 8, 0)
-    for before, device in ((0, 1), (1, 1), (1, 0)):
-        fake.reset(before)
-        call(hip, 7, device)
-        assert fake.state() == before * 100
-        assert [e for e in fake.log() if "set" in e] == ([f"set {device}", f"set {before}"] if before != device else [])
-    fake.reset(0, 2)
-    with pytest.raises(RuntimeError, match=r"rocm:1 cannot be used: HIP error 2 \(a fake error\)"):
-        call(hip, 8, 1)
-    assert fake.state() == 0
-
-
-def test_a_trace_tells_captured_calls(built: linked.Built, tmp_path: Path) -> None:
-    """The stand-in captures from streams of odd numbers; the question that it has no answer to leaves no error."""
-    code = f"""
-module = Path({str(built.module)!r})
-hip, fake = linked.load_module(module), linked_hip.Fake(module)
-for stream in (3, 4, 5, 0):
-    linked_hip.call(hip, 8, 0, stream=stream)
-    assert fake.state() == 0
-"""
-    forked.python(code, AOT_TUNE_TRACE=str(tmp_path / "trace"))
-    counts = read_trace(tmp_path / "trace").counts
-    assert (sum(line["calls"] for line in counts), sum(line["captured"] for line in counts)) == (4, 2)
-
-
 def test_variants_load_in_relaxed_mode_once_per_device(built: linked.Built) -> None:
     code = f"""
 module = Path({str(built.module)!r})
@@ -118,24 +83,6 @@ print("; ".join(fake.log()))
     calls, ahead = (line.split("; ") for line in forked.python(code).splitlines())
     assert [e for e in calls if "preload" in e] == ["preload aot_tune_plain_942", "preload aot_tune_plain_90a"]
     assert [e for e in ahead if "preload" in e] == ["preload aot_tune_plain_942_bf16", "preload aot_tune_fast_942"]
-
-
-def test_a_workspace_of_the_librarys_own_per_stream(built: linked.Built) -> None:
-    code = f"""
-module = Path({str(built.module)!r})
-hip, fake = linked.load_module(module), linked_hip.Fake(module)
-fake.reset(1)
-for stream in (0, 0, 5, 5, 2, 2):
-    linked_hip.call(hip, 8, 0, stream=stream)
-print([e for e in fake.log() if "malloc" in e])
-thread = threading.Thread(target=linked_hip.call, args=(hip, 8, 0), kwargs={{"stream": 2}})
-thread.start()
-thread.join()
-print(sum("malloc" in e for e in fake.log()))
-"""
-    grown, count = forked.python(code).splitlines()
-    assert grown == str(["malloc 1024K on 0"] * 3)
-    assert count == "4"  # under the handle 2 each thread has a stream of its own
 
 
 SAID = """
@@ -254,18 +201,6 @@ def test_devices_of_a_torch_for_rocm(hip: ModuleType, torch: ModuleType) -> None
     torch_for_cuda.hip = None  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="tensors are on cuda:0, for which this library has no variants"):
         hip.explain("scale", N=8, device="cuda:0")
-
-
-def test_streams(hip: ModuleType, torch: ModuleType) -> None:
-    x, out = (Torch(np.zeros(7, np.float32), (10, 0)) for _ in range(2))
-    hip.scale(x, out=out)
-    assert out.array[0] == 5200  # torch's current stream
-    assert (x.streams, out.streams) == ([-1], [5])
-    for given, handle in ((9, 9), (0, 0), (None, 0)):
-        tensors = [OnDevice(np.zeros(7, np.float32), (10, 0)) for _ in range(2)]
-        hip.scale(tensors[0], out=tensors[1], stream=given)
-        assert tensors[1].array[0] == 200 + 1000 * handle
-        assert [t.streams for t in tensors] == [[handle]] * 2  # 0 is DLPack's default stream of ROCm
 
 
 def test_the_manifest_tells_of_each_architecture(built: linked.Built, tmp_path: Path) -> None:

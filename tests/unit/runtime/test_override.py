@@ -97,17 +97,6 @@ found = [gemm(8, k=7), gemm(32), gemm(32, workspace=room[:64]), gemm(32), gemm(3
     assert run(built, file, code) == [["packed_2", NAMED, f"{file}:4: gemm: M=3 -> packed_2", []]]
 
 
-def test_calls_that_are_repeated_get_it_too(built: linked.Built, tmp_path: Path) -> None:
-    file = tmp_path / "rules"
-    file.write_text("gemm: N=8 -> packed_2\n")
-    code = """
-a, b, c = np.ones((8, 8), np.float32), np.ones((8, 8), np.float32), np.ones((8, 9), np.float32)
-found = [{float(ops.gemm(a, b)[0, 0]) for _ in range(200)}, {float(ops.gemm(a, c)[0, 0]) for _ in range(200)}]
-found = [list(f) for f in found]
-"""
-    assert run(built, file, code) == [[28], [18]]
-
-
 def test_other_variables(built: linked.Built, rules: Path) -> None:
     """AOT_TUNE_FORCE wins, and fails where it must; what AOT_TUNE_EXCLUDE names is not served, but generic ones are."""
     code = "found = [said(gemm, 4), said(gemm, 32), told('gemm', M=32, N=8, K=8)]"
@@ -167,17 +156,6 @@ found.append(said(gemm, 4))
     assert explained == call
     assert again == call
     assert tuned
-
-
-def test_many_bad_lines(built: linked.Built, tmp_path: Path) -> None:
-    file = tmp_path / "rules"
-    file.write_text("gemm\n" * 30)
-    (said,) = run(built, file, "found = [said(gemm, 4)]")
-    assert said[1].endswith(" (also bad: lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...)")
-    file.write_text("\ngemm\ngemm\n")
-    (said,) = run(built, file, "found = [said(gemm, 4)]")
-    assert f"{file}:2: 'gemm' is no rule" in said[1]
-    assert said[1].endswith(" (also bad: line 3)")
 
 
 def test_files_that_cannot_be_read(built: linked.Built, tmp_path: Path) -> None:

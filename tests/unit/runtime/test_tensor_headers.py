@@ -95,15 +95,6 @@ def test_what_does_not_compile(tmp_path: Path) -> None:
         assert told in done.stderr
 
 
-def test_without_exceptions_an_error_ends_the_program(built: linked.Built, tmp_path: Path) -> None:
-    source = tmp_path / "plain.cpp"
-    source.write_text(
-        "#include <aot_tune/tensor.hpp>\nint main() { float x[2] = {}; aot_tune::contiguous(x, {-2}); return 0; }\n"
-    )
-    program = compiled(built, source, tmp_path / "plain", "-std=c++17", "-fno-exceptions", "-fno-rtti")
-    assert output(program, status=-6) == "aot_tune: tensor: axis 0 has the extent -2\n"
-
-
 @pytest.mark.parametrize("standard", ["c99", "gnu17"])
 def test_views_of_c(built: linked.Built, tmp_path: Path, standard: str) -> None:
     source = tmp_path / "program.c"

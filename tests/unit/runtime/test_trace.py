@@ -13,7 +13,6 @@ import forked
 import linked
 import linked_cuda
 import pytest
-from elftools.elf.elffile import ELFFile
 from environments import obeying_modes
 from traces import late_clock, problem_of, read_trace
 
@@ -263,21 +262,6 @@ gemm(4)
     assert sorted(t.total for t in traces) == [2, 4]
 
 
-def test_threads(built: linked.Built, clock: Path, tmp_path: Path) -> None:
-    file = tmp_path / "trace"
-    code = """
-def work(number):
-    for i in range(500):
-        gemm(1 + i % 5)
-        if i % 50 == number: ahead(11)
-threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-"""
-    run(built.module, code, AOT_TUNE_TRACE=str(file), LD_PRELOAD=str(clock))
-    assert [calls for calls, _ in read_trace(file).calls().values()] == [800] * 5
-
-
 CALLS = """
 for _ in range(3): gemm(4)
 ops.rms_norm(near((2, 8)), near((8,)))
@@ -363,24 +347,6 @@ for n in (1, 2):
     assert read_trace(file).total == 2
 
 
-def test_a_path_is_below_the_folder_of_the_first_call(built: linked.Built, tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    code = f"os.chdir({str(tmp_path / 'one')!r}); gemm(4); os.chdir('/'); gemm(4)"
-    run(built.module, code, AOT_TUNE_TRACE="trace")
-    assert read_trace(tmp_path / "one" / "trace").total == 2
-
-
-def test_nothing_without_the_variable(built: linked.Built, tmp_path: Path) -> None:
-    code = f"""
-os.chdir({str(tmp_path)!r})
-gemm(4)
-os.environ["AOT_TUNE_TRACE"] = "late"  # it was read
-gemm(4)
-"""
-    assert run(built.module, code) == run(built.module, code, AOT_TUNE_TRACE="") == ""
-    assert not list(tmp_path.iterdir())
-
-
 def test_calls_in_a_capture(standin: linked.Built, tmp_path: Path) -> None:
     """The stand-in of the driver captures from streams of odd numbers."""
     file = tmp_path / "trace"
@@ -402,17 +368,3 @@ ops.scale(near((8,)), out=near((8,)))
     assert [row for row in found if row[0] == 0] == [(0, {}, 1, 0)]
     problems = {"cuda": tuple(problem_of(line) for line in traced.counts if line["dims"]["N"] > 0)}
     assert dataclasses.replace(linked_cuda.operator(), workload=problems).workload == problems
-
-
-def test_it_asks_for_no_recent_glibc(built: linked.Built, tmp_path: Path) -> None:
-    """No more than the wheels' oldest tag, and nothing of libstdc++ that grows with its version."""
-    objects = sorted((built.library.parent / "library").glob("*-trace*.o"))
-    assert len(objects) == 2
-    linked_alone = tmp_path / "trace.so"
-    subprocess.run(["g++", "-shared", *objects, "-o", linked_alone], check=True)
-    with linked_alone.open("rb") as file:
-        section = ELFFile(file).get_section_by_name(".gnu.version_r")  # type: ignore[no-untyped-call]
-        names = [aux.name for _, versions in section.iter_versions() for aux in versions]
-    versions = [tuple(map(int, name.removeprefix("GLIBC_").split("."))) for name in names if name.startswith("GLIBC_")]
-    assert (2, 2, 5) <= max(versions) <= (2, 17)
-    assert not [name for name in names if name.startswith("GLIBCXX_")]

@@ -51,41 +51,11 @@ norm(3)
     assert run(built, code)[1] == ""
 
 
-def test_calls_within_are_not_told(built: linked.Built) -> None:
-    assert warned(built, "for m in range(2, 65): gemm(m, k=1 + m % 8)") == ""
-    assert warned(built, "ops.explain('gemm', M=1000, N=1, K=1); ops.is_tuned('gemm', M=1000, N=1, K=1)") == ""
-
-
-def test_a_call_that_fails_is_not_told(built: linked.Built) -> None:
-    code = """
-try:
-    gemm(2000)  # its variant fails
-except ops.Error:
-    gemm(70)
-"""
-    assert "M=70 N=8 K=8: outside of what was measured for cpu-x86-64-v2: M is not within 2 to 64; " in warned(
-        built, code
-    )
-
-
 def test_a_table_of_another_level(built: linked.Built) -> None:
     said = warned(built, "gemm(8)", AOT_TUNE_CPU_LEVEL="3")
     assert said == f"aot_tune: ops.gemm: M=8 N=8 K=8: nothing of it was measured for cpu-x86-64-v3{REMEDY}"
     said = warned(built, "gemm(8)", AOT_TUNE_CPU_LEVEL="1")
     assert said == f"aot_tune: ops.gemm: M=8 N=8 K=8: nothing of it was measured for cpu{REMEDY}"
-
-
-def test_threads_tell_it_once(built: linked.Built) -> None:
-    code = """
-barrier = threading.Barrier(8)
-def work(m):
-    barrier.wait()
-    for i in range(20): gemm(m + 8 * i)
-threads = [threading.Thread(target=work, args=(100 + i,)) for i in range(8)]
-for t in threads: t.start()
-for t in threads: t.join()
-"""
-    assert warned(built, code).count("\n") == 1
 
 
 def test_another_value_is_an_error_of_the_first_call(built: linked.Built) -> None:
@@ -110,12 +80,3 @@ def test_kinds_of_calls(standin: linked.Built) -> None:
     said = warned(standin, code + "ops.scale(bf16(), out=bf16())")
     where = "aot_tune: ops.scale: N=8 T=bf16: no calls of these dtypes and attributes were measured for cuda-sm_90a"
     assert said == where + REMEDY
-
-
-def test_explain_tells_another_number_of_multiprocessors(standin: linked.Built) -> None:
-    """The driver's first device, for which another table is, has 132, the second 131."""
-    code = """
-for device in ("cuda:0", "cuda:1", "cpu"):
-    print(ops.explain("scale", N=8, device=device).get("processors"))
-"""
-    assert run(standin, code)[0].splitlines() == ["None", "tuned with 132, this device has 131", "None"]

@@ -55,7 +55,7 @@ def rendered(own: Path, kernel: str, target: str, **config: Any) -> tuple[Operat
 
 
 class OnHost:
-    """A CUDA candidate that runs on the host, one thread after the other."""
+    """A CUDA candidate that runs on the host."""
 
     def __init__(self, folder: Path, made: Rendered) -> None:
         folder.mkdir()
@@ -66,7 +66,7 @@ class OnHost:
             "-fPIC",
             "-fno-gnu-unique",
             "-I",
-            str(SHARED / "author_on_host"),
+            str(SHARED / "cuda_on_host"),
             *option_flags(made.compile, folder),
         ]
         command = ["g++", *flags, "-shared", "candidate.cpp", "-o", "candidate.so"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rows_on_host import DLTensor
 
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.compile.cxx import CxxToolchain
@@ -19,17 +20,6 @@ from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.spec.dtypes import DTYPES as DTYPE
 from aot_tune.spec.load_operators import bundled_templates
-
-__all__ = [
-    "DTYPES",
-    "EPSILON",
-    "TARGETS",
-    "Edged",
-    "build_for_cpu",
-    "cpu_kernels",
-    "firsts",
-    "generic",
-]
 
 DTYPES = ("f32", "bf16", "f16")
 EPSILON = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
@@ -39,20 +29,6 @@ TARGETS = CxxToolchain().native()[1:]
 """The levels from v2 that this machine has."""
 _RENDERER = Renderer([bundled_templates()])
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-class _Tensor(ctypes.Structure):
-    """As in the prelude."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8 * 4),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 _STORED: dict[str, type[np.generic]] = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16, "bool": np.uint8}
@@ -89,7 +65,7 @@ class Edged:
         self._extents = np.array([shape, strides], np.int64)
         at = self._extents.ctypes.data
         begin = address + usable - size * (count + low)
-        self.tensor = _Tensor(
+        self.tensor = DLTensor(
             begin, (1, 0), len(shape), (_CODES.get(dtype, 2), 8 * size, 1, 0), at, at + 8 * len(shape)
         )
 
@@ -148,24 +124,20 @@ def build_for_cpu(
     config: Config,
     change: Callable[[str], str] = lambda source: source,
     dtype: str = "f32",
-    more: Sequence[str] = (),
-    on: str = "",
 ) -> Callable[..., int]:
     """Compile a kernel; returns a function that asks for workspace, leaves `missing` bytes of it out, and launches.
 
-    There are three threads, whatever the machine has. `more` are further flags for the compiler, with which the code
-    is for the target `on`.
+    There are three threads, whatever the machine has.
     """
-    needed = on or target.name
-    if all(t.name != needed for t in TARGETS):  # a lacking instruction would end the whole process
-        pytest.skip(f"this CPU does not run {needed}")
+    if all(t.name != target.name for t in TARGETS):  # a lacking instruction would end the whole process
+        pytest.skip(f"this CPU does not run {target.name}")
     rendered = _RENDERER.render(
         operator, candidate_for(operator, kernel, dict(config), target, None, {"T": dtype}), target
     )
     (folder / "kernel.cpp").write_text(change(rendered.source))
     flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-math-errno"]
     flags += ["-fPIC", "-shared", "-fopenmp"]
-    command = ["g++", *flags, *_machine(target), *more, "kernel.cpp", "-o", "kernel.so"]
+    command = ["g++", *flags, *_machine(target), "kernel.cpp", "-o", "kernel.so"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     library = ctypes.CDLL(str(folder / "kernel.so"))

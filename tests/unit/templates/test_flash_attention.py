@@ -1,11 +1,9 @@
-"""Attention's reference and its generic kernels: any shape, strides and mask, on the host."""
+"""Attention's definition, against torch, its baselines, and what its flops and bytes count."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,25 +12,13 @@ import numpy as np
 import pytest
 from bundled import OPERATORS
 from numpy.typing import NDArray
-from rows_on_host import Stored, build_for_host, decode
 
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.compile.cuda.gpu_targets import TARGETS
-from aot_tune.render import Rendered, Renderer, candidate_for
-from aot_tune.spec import Target, problem
-from aot_tune.spec.load_operators import bundled_templates
+from aot_tune.spec import problem
 
-TEMPLATES = bundled_templates()
 OP = OPERATORS["flash_attention"]
 CAUSAL = OP.attributes[0].choices
 INPUTS = tuple(t.name for t in OP.inputs)
-EPSILON = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
-
-
-def render(kernel: str, target: Target, dtype: str) -> Rendered:
-    return Renderer([TEMPLATES]).render(
-        OP, candidate_for(OP, OP.kernel(kernel), {}, target, None, {"T": dtype}), target
-    )
 
 
 # -- the baselines ----------------------------------------------------------------------------------------------------
@@ -207,92 +193,3 @@ def test_checks_have_every_mask_and_more_queries_than_keys() -> None:
         assert any(p.attributes.get("causal") == causal and p.dims["M"] > p.dims["N"] for p in problems)
         assert any(p.attributes.get("causal") == causal and p.dims["M"] < p.dims["N"] for p in problems)
     assert any(p.dims["H"] % p.dims["HK"] for p in problems)
-
-
-# -- the generic kernels ---------------------------------------------------------------------------------------------
-
-
-def check(
-    call: Callable[..., int],
-    dtype: str,
-    shape: Sequence[int],
-    causal: str = "none",
-    *,
-    scale: float = 0.0,
-    strides: Mapping[str, Sequence[int]] | None = None,
-    special: bool = False,
-    present: Sequence[str] = (),
-) -> None:
-    """Call on random values and compare with the reference; masks hide some keys, and all from one query."""
-    dims = dict(zip(OP.dims, shape, strict=True))
-    values = np.random.default_rng(5)
-    stored: dict[str, Stored] = {}
-    for tensor in OP.tensors:
-        if tensor.optional and tensor.name not in present:
-            continue
-        extents = tuple(e.evaluate(dims) for e in tensor.shape)
-        dense = tuple(int(np.prod(extents[axis + 1 :])) for axis in range(4))
-        layout = (strides or {}).get(tensor.name, dense)
-        kept = "bool" if tensor.name == "mask" else dtype
-        stored[tensor.name] = Stored(extents, layout, kept, None if tensor.output else values)
-    for name in present:
-        hidden = 0 if name == "mask" else {"f32": 0xFF800000, "f16": 0xFC00, "bf16": 0xFF80}[dtype]
-        stored[name].view[..., 5::9] = stored[name].view[0, -1, 2:3] = hidden
-    if special:
-        infinity = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}[dtype]
-        nan = {"f32": 0x7FC00000, "f16": 0x7E00, "bf16": 0x7FC0}[dtype]
-        flat = stored["q"].flat
-        flat[0], flat[flat.size // 2] = infinity, nan
-    logical: dict[str, NDArray[Any] | None] = dict.fromkeys(INPUTS)
-    logical |= {n: decode(stored[n].view.copy(), dtype) for n in INPUTS if n in stored and n != "mask"}
-    if "mask" in present:
-        logical["mask"] = stored["mask"].view != 0
-    passed = [ctypes.byref(stored[t.name].tensor) if t.name in stored else None for t in OP.tensors]
-    assert call(*passed, ctypes.c_float(scale), ctypes.c_int32(CAUSAL.index(causal))) == 0
-    with np.errstate(all="ignore"):
-        reference = SimpleNamespace(**logical, scale=float(np.float32(scale)), causal=causal)
-        want = OP.reference(np, reference)["out"]
-    got = decode(stored["out"].view.copy(), dtype)
-    typical = 0.5 * np.sqrt(np.mean(np.square(want[np.isfinite(want)])))
-    near = np.abs(got - want) <= EPSILON[dtype] * (np.abs(want) + typical)
-    assert (near | (np.isnan(got) & np.isnan(want))).all(), (shape, causal, strides, present)
-    assert stored["out"].spare_is_untouched(), (shape, causal)
-
-
-def everything(call: Callable[..., int], dtype: str) -> None:
-    """Shapes, masks and layouts that a generic kernel must be right on."""
-    for causal in CAUSAL:
-        check(call, dtype, (2, 3, 2, 13, 37, 29), causal)
-        check(call, dtype, (1, 2, 1, 70, 67, 40), causal)
-        check(call, dtype, (1, 1, 1, 3, 130, 65), causal, scale=0.7)
-    for number, layout in enumerate(((37, 0, 0, 1), (0, 0, 40, 1), (481, 0, 37, 1), (0, 481, -37, 1), (0, 0, 1, 13))):
-        for which, causal in (("mask", CAUSAL[number % 3]), ("bias", CAUSAL[(number + 1) % 3])):
-            check(call, dtype, (2, 3, 2, 13, 37, 29), causal, present=[which], strides={which: layout})
-    check(call, dtype, (1, 2, 1, 70, 67, 40), "lower_right", present=["bias", "mask"])
-    check(call, dtype, (1, 2, 1, 9, 9, 8), special=True, present=["mask"])
-    check(call, dtype, (1, 1, 1, 2, 5, 300), present=["bias", "mask"])
-    check(call, dtype, (1, 1, 1, 1, 1, 1))
-    check(call, dtype, (1, 1, 1, 2, 5, 300))  # more columns than one walk takes
-    check(call, dtype, (1, 2, 2, 5, 0, 8))
-    check(call, dtype, (1, 2, 1, 9, 9, 8), special=True)
-    for layout in ((1, 3, 90, 360), (0, 0, 8, 1), (4000, -300, 30, 2), (600, 200, -20, 1)):
-        check(call, dtype, (2, 3, 2, 5, 7, 8), strides={"q": layout})
-        check(call, dtype, (2, 3, 2, 5, 7, 8), "upper_left", strides={"k": layout, "v": layout})
-    check(call, dtype, (2, 3, 2, 5, 7, 8), strides={"out": (1000, 2, 120, 12)})
-
-
-@pytest.mark.slow
-def test_the_generic_kernel_of_gpus_takes_everything_on_the_host(tmp_path: Path) -> None:
-    everything(build_for_host(tmp_path, render("cuda_generic", TARGETS[0], "bf16")), "bf16")
-
-
-def test_a_fault_is_noticed(tmp_path: Path) -> None:
-    rendered = render("cuda_generic", TARGETS[0], "f32")
-    old = "total[r] * fade[r] + "
-    assert rendered.source.count(old) == 1
-    source = rendered.source.replace(old, "total[r] + ")
-    call = build_for_host(tmp_path, msgspec.structs.replace(rendered, source=source))
-    with pytest.raises(
-        AssertionError, match=r"65\), 'none', None, \(\)\)"
-    ):  # the values, not the call, nor what is beside
-        check(call, "f32", (1, 1, 1, 3, 130, 65))

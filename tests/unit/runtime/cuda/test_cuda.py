@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,8 +13,6 @@ import linked
 import numpy as np
 import pytest
 from linked_cuda import Fake, OnDevice, call
-
-from aot_tune.link import LibrarySpec
 
 
 @pytest.fixture
@@ -40,13 +37,6 @@ def test_the_device_of_the_call_picks_the_table(cuda: ModuleType) -> None:
         assert cuda.explain("scale", N=8, device=f"cuda:{device}")["table"] == name
 
 
-def test_most_specific_table_wins_whatever_the_order(cuda_spec: LibrarySpec) -> None:
-    table = cuda_spec.operators[0]
-    for tables in (table.tables, table.tables[::-1]):
-        names = [t.target for t in sorted(tables, key=lambda t: t.specificity)]
-        assert names == ["cuda-sm_80", "cuda-sm_90", "cuda-sm_90a"]
-
-
 def test_a_device_older_than_every_variant(cuda: ModuleType) -> None:
     wanted = (
         r"scale: cuda:2 has the architecture sm_75, but this library is for cuda-ptx_80, cuda-sm_80, cuda-sm_90a and "
@@ -61,11 +51,6 @@ def test_a_device_older_than_every_variant(cuda: ModuleType) -> None:
             ask()
 
 
-def test_no_such_device(cuda: ModuleType) -> None:
-    with pytest.raises(ValueError, match="cuda:7: there is no such device; the driver sees 3, from cuda:0 on"):
-        call(cuda, 8, 7)
-
-
 def test_dtypes_have_variants_of_their_own(cuda: ModuleType) -> None:
     told = cuda.explain("scale", N=8, T="bf16", device="cuda:1")
     assert (told["variant"], told["dtypes"]) == ("fast_bf16", {"T": "bf16"})
@@ -78,18 +63,6 @@ def test_dtypes_have_variants_of_their_own(cuda: ModuleType) -> None:
         cuda.explain("scale", N=8, T="f64")
 
 
-def test_a_guard_is_there_for_the_dtype_of_every_variant(cuda_spec: LibrarySpec) -> None:
-    from aot_tune.link.emit.dispatch import render_dispatch
-
-    text = render_dispatch(cuda_spec, "")
-    for index, variant in enumerate(cuda_spec.operators[0].variants):
-        asked = re.search(rf" case {index}:\n(?:    case \d+:\n)*      return (refusal_\d+)\(c\);", text)
-        assert asked is not None
-        body = text[text.index(f"const char* {asked.group(1)}(") :]
-        choice = ("f32", "bf16").index(variant.dtypes["T"])
-        assert f"c.y_T}} == INT64_C({choice}))" in body[: body.index("\n}\n")]
-
-
 def test_tensors_of_a_variable_agree(cuda: ModuleType) -> None:
     x, half = np.zeros(8, np.float32), np.zeros(8, np.int16)
     with pytest.raises(TypeError, match=r"'out' has dtype bf16, but 'x' has f32; wanted one for all \(T\)"):
@@ -100,18 +73,6 @@ def test_tensors_of_a_variable_agree(cuda: ModuleType) -> None:
         cuda.scale(OnDevice(half, (1, 0), code=4), out=OnDevice(half.copy(), (1, 0), code=4))
     with pytest.raises(TypeError, match=r"'x' is missing \(NULL\); wanted f32 or bf16 \[N\]"):
         cuda.scale(None, out=OnDevice(x))
-
-
-def test_made_outputs_have_the_dtype_of_their_variable(cuda: ModuleType) -> None:
-    torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match="scale: tensors are on cpu:0 with T=bf16"):  # not that 'out' is of another
-        cuda.scale(torch.zeros(8, dtype=torch.bfloat16))
-    assert cuda.scale(torch.ones(8), factor=2).dtype == torch.float32
-
-
-def test_is_tuned_knows_dtypes(cuda: ModuleType) -> None:
-    asked = [(8, "f32"), (8, "bf16"), (16, "bf16"), (16, "f32")]
-    assert [cuda.is_tuned("scale", N=n, T=t, device=1) for n, t in asked] == [True, False, True, False]
 
 
 def test_the_thread_is_left_as_it_was(cuda: ModuleType, fake: Fake) -> None:
@@ -302,17 +263,6 @@ for _ in range(2):
         lines = forked.python(code, **environment).splitlines()
         assert len(lines) == 2
         assert all(line.startswith(f"{kind} ") and message in line for line in lines), lines
-
-
-def test_threads(cuda: ModuleType) -> None:
-    def work(seed: int) -> None:
-        for i in range(100):
-            device = (seed + i) % 2
-            wanted = {0: 200, 1: 300}[device] + 1000 * (seed + 3)
-            assert call(cuda, 8, device, stream=seed + 3) == wanted, (seed, i)
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(work, range(8)))
 
 
 def test_threads_that_share_a_stream_have_its_memory_in_turn(cuda: ModuleType) -> None:

@@ -1,239 +1,301 @@
-// Runs CUDA kernels on the host, one fibre per thread, to check their index arithmetic and barriers where no
-// GPU is. Only what the gemm templates use. Copies that are asynchronous on the GPU happen here as late as
-// their waits allow, and warps run side by side; with HASTE in the environment copies happen at once, a warp
-// runs ahead of the others as far as barriers let it, and so do the first blocks of a cluster.
+// Runs CUDA kernels on the host: a fibre for each thread of a block, one block after the other. It shows wrong indices,
+// missing barriers and unaligned pieces where no GPU is, and notes what is launched. It stands in for the CUDA runtime
+// and for templates/common/instructions.cuh.j2.
 #pragma once
-#include <algorithm>
+#include <ucontext.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include "../fibre.h"
-
+#define AOT_TUNE_INSTRUCTIONS_CUH
 #define __host__
 #define __device__
 #define __forceinline__ inline
-#define __global__ static
+#define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
-#define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static
 
 struct dim3 {
   unsigned x, y, z;
-  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-constexpr int cudaErrorInvalidValue = 1;
+inline dim3 gridDim, blockDim, blockIdx, threadIdx;
+
 struct float2 {
   float x, y;
-};
-struct alignas(8) uint2 {
-  uint32_t x, y;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
 };
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
+struct __half {
+  _Float16 value;
+};
+struct __half2 {
+  __half x, y;
+};
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+struct __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+
+template <typename To, typename From>
+To bits_as(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+inline float __uint_as_float(uint32_t u) { return bits_as<float>(u); }
+inline uint32_t __float_as_uint(float f) { return bits_as<uint32_t>(f); }
+inline float __half2float(__half h) { return static_cast<float>(h.value); }
+inline __half __float2half_rn(float f) { return {static_cast<_Float16>(f)}; }
+inline float2 __half22float2(__half2 h) { return {__half2float(h.x), __half2float(h.y)}; }
+inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
+inline float __bfloat162float(__nv_bfloat16 h) {
+  return __uint_as_float(static_cast<uint32_t>(h.bits) << 16);
+}
+inline __nv_bfloat16 __float2bfloat16_rn(float f) {
+  const uint32_t u = __float_as_uint(f);
+  return {static_cast<uint16_t>(f != f ? 0x7fffu : (u + 0x7fffu + (u >> 16 & 1)) >> 16)};
+}
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
+  return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
+}
+inline __half greater(__half a, __half b) {
+  return __float2half_rn(std::fmax(__half2float(a), __half2float(b)));
+}
+inline __half2 __hmax2(__half2 a, __half2 b) {
+  return {greater(a.x, b.x), greater(a.y, b.y)};
+}
+inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return {__float2bfloat16_rn(std::fmax(__bfloat162float(a.x), __bfloat162float(b.x))),
+          __float2bfloat16_rn(std::fmax(__bfloat162float(a.y), __bfloat162float(b.y)))};
+}
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selectors) {
+  const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
+  uint32_t found = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    found |= static_cast<uint32_t>(bytes >> 8 * (selectors >> 4 * i & 7) & 0xff) << 8 * i;
+  return found;
+}
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+// -- threads of a block
 
 namespace host {
 
-struct Barrier {
-  int arrived = 0, generation = 0;
-};
-struct Warp {
-  Barrier barrier;
-  uint32_t words[32][8];
-};
-struct Block {
-  std::vector<unsigned char> memory;
-  Barrier barrier;
-  std::vector<Warp> warps;
-  int running = 0;  // threads
-  bool begun = false;
-};
-struct Copy {
-  unsigned char* to;
-  const void* from;
-  int valid;
-};
-struct Fibre {
-  Context context;
-  dim3 thread, block;
-  int rank = 0, cluster_generation = 0;
-  bool done = false, waited = false;  // for the kernels before this one
-  bool announced = false;             // to the cluster, without waiting for it yet
-  std::vector<Copy> open;
-  std::vector<std::vector<Copy>> groups;
-};
-struct Cluster {
-  std::vector<Block> blocks;
-  std::vector<Fibre> fibres;
-  Barrier barrier;
-  Context scheduler;
-  Fibre* now = nullptr;
-  dim3 grid, size;
-  std::function<void()> body;
-  bool early = false;  // it may have started before the kernels before it had ended
-  long events = 0;  // without any in a turn of all threads there will be none
-};
-inline Cluster* cluster = nullptr;
-constexpr size_t shared_guard = 1024;  // bytes behind shared memory that nobody may write
-
-struct Range {
-  const unsigned char *first, *end;
-};
-inline const bool haste = std::getenv("HASTE") != nullptr;
-inline std::vector<Range> inputs;  // what may be read; anything where nothing is listed
-
 [[noreturn]] inline void fail(const char* what) {
   std::fprintf(stderr, "cuda_on_host: %s\n", what);
-  std::exit(3);
+  std::abort();
 }
-inline Fibre& now() { return *cluster->now; }
-inline Block& block() { return cluster->blocks[static_cast<size_t>(now().rank)]; }
-inline int lane() { return static_cast<int>(now().thread.x % 32); }
-inline Warp& warp() { return block().warps[now().thread.x / 32]; }
-inline void yield() { now().context.leave_for(cluster->scheduler); }
-inline void wait(Barrier& barrier, int count) {
-  const int mine = barrier.generation;
-  ++cluster->events;
-  if (++barrier.arrived == count) {
-    barrier.arrived = 0;
-    ++barrier.generation;
+
+/// A place to go on from: a thread, or whoever runs threads. It is left by setjmp, since each swapcontext is a call of
+/// the kernel.
+class Place {
+ public:
+  void begin_at(void (*entry)()) {
+    constexpr size_t stack_bytes = 64 * 1024;
+    if (stack_ == nullptr) stack_.reset(new char[stack_bytes]);
+    getcontext(&start_);
+    start_.uc_stack.ss_sp = stack_.get();
+    start_.uc_stack.ss_size = stack_bytes;
+    start_.uc_link = nullptr;
+    makecontext(&start_, entry, 0);
+    begun_ = false;
   }
-  while (barrier.generation == mine) yield();
-}
-inline void wait_warp() { wait(warp().barrier, 32); }
-inline void check_readable(const void* from, size_t bytes) {
-  const auto* const first = static_cast<const unsigned char*>(from);
-  bool inside = inputs.empty();
-  for (const Range& range : inputs) inside |= first >= range.first && first + bytes <= range.end;
-  if (!inside) fail("a read beside the inputs");
-}
-inline void check_has_waited() {
-  if (cluster->early && !now().waited) fail("a kernel did not wait for those before it");
-}
+  __attribute__((noinline)) void leave_for(Place& other) {
+    if (__builtin_setjmp(left_at_) == 0) other.enter();
+  }
 
-// 32-bit addresses of shared memory: the block's rank in its cluster, then the offset.
-inline unsigned char* shared_range(uint32_t at, size_t bytes, size_t alignment) {
-  auto& memory = cluster->blocks.at(at >> 24).memory;
-  const size_t offset = at & 0xffffffu;
-  if (offset + bytes > memory.size() - shared_guard || offset % alignment != 0)
-    fail("shared memory: out of bounds or unaligned");
-  return memory.data() + offset;
-}
-inline unsigned char* shared_at(uint32_t at, size_t bytes) { return shared_range(at, bytes, bytes); }
-inline uint32_t word_at(uint32_t at) {
-  uint32_t word;
-  std::memcpy(&word, shared_at(at, 4), 4);
-  return word;
-}
-inline unsigned char* shared_memory() { return block().memory.data(); }
+ private:
+  [[noreturn]] __attribute__((noinline)) void enter() {
+    if (begun_) __builtin_longjmp(left_at_, 1);
+    begun_ = true;
+    setcontext(&start_);
+    __builtin_unreachable();
+  }
 
-// The last thread of a block has ended, and with it its shared memory.
-inline void check_is_idle(Block& ended) {
-  for (size_t i = ended.memory.size() - shared_guard; i < ended.memory.size(); ++i)
-    if (ended.memory[i] != 0xff) fail("more shared memory is used than was launched with");
+  ucontext_t start_;
+  std::unique_ptr<char[]> stack_;
+  void* left_at_[5];
+  bool begun_ = true;
+};
+
+struct Thread {
+  Place place;
+  dim3 index;
+  bool done = false;
+};
+struct Barrier {
+  unsigned arrived = 0, turn = 0;
+};
+inline std::vector<Thread> threads;  // their stacks are used again
+inline Thread* now;
+inline Place scheduler;
+inline Barrier barrier, warp_barriers[32];
+inline float words[1024];
+inline std::function<void()> body;
+inline long arrivals;  // at barriers
+
+inline void yield() {
+  now->place.leave_for(scheduler);
+  threadIdx = now->index;
 }
+inline void wait(Barrier& at, unsigned count) {
+  const unsigned turn = at.turn;
+  ++arrivals;
+  if (++at.arrived == count) at.arrived = 0, ++at.turn;
+  while (at.turn == turn) yield();
+}
+inline unsigned number() { return static_cast<unsigned>(now - threads.data()); }
 inline void enter() {
-  block().begun = true;
-  cluster->body();
-  check_has_waited();
-  now().done = true;
-  ++cluster->events;
-  if (--block().running == 0) check_is_idle(block());
+  threadIdx = now->index;
+  body();
+  now->done = true;
   for (;;) yield();
 }
-
-// Runs each thread of a warp until it waits, with haste until all of them wait for others.
-inline void run_warp(Cluster& all, size_t first) {
-  long events;
-  do {
-    events = all.events;
-    for (size_t lane = first; lane < first + 32; ++lane) {
-      if (all.fibres[lane].done) continue;
-      all.now = &all.fibres[lane];
-      all.scheduler.leave_for(all.now->context);
+inline void run_block() {
+  const unsigned count = blockDim.x * blockDim.y * blockDim.z;
+  if (threads.size() < count) threads.resize(count);
+  for (unsigned i = 0; i < count; ++i) {
+    threads[i].index = dim3(i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y);
+    threads[i].done = false;
+    threads[i].place.begin_at(enter);
+  }
+  for (bool left = true; left;) {
+    left = false;
+    const long before = arrivals;
+    bool ended = false;
+    for (unsigned i = 0; i < count; ++i) {
+      if (threads[i].done) continue;
+      now = &threads[i];
+      scheduler.leave_for(now->place);
+      (now->done ? ended : left) = true;
     }
-  } while (haste && all.events != events);
-}
-// Runs the first blocks until all of their threads wait for something else. Whether there are any left.
-inline bool run_turn(Cluster& all, int started) {
-  const size_t threads = all.size.x;
-  long events;
-  do {
-    events = all.events;
-    for (size_t i = 0; i < static_cast<size_t>(started) * threads; i += 32) run_warp(all, i);
-  } while (all.events != events);
-  return std::any_of(all.fibres.begin(), all.fibres.end(), [](const Fibre& fibre) { return !fibre.done; });
-}
-
-inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t shared_bytes, bool early,
-                        std::function<void()> body) {
-  Cluster all;
-  all.early = early;
-  cluster = &all;
-  all.grid = grid, all.size = dim3(static_cast<unsigned>(threads)), all.body = std::move(body);
-  all.blocks.resize(static_cast<size_t>(blocks));
-  all.fibres.resize(static_cast<size_t>(blocks * threads));
-  for (auto& one : all.blocks) {
-    one.memory.assign(shared_bytes + shared_guard, 0xff);  // NaN in every format
-    one.running = threads;
-    one.warps.resize(static_cast<size_t>(threads / 32));
+    if (left && !ended && arrivals == before && barrier.arrived != 0) fail("a barrier is never reached by all");
   }
-  for (size_t i = 0; i < all.fibres.size(); ++i) {
-    Fibre& fibre = all.fibres[i];
-    fibre.rank = static_cast<int>(i) / threads;
-    fibre.thread = dim3(static_cast<unsigned>(static_cast<int>(i) % threads), 0, 0);
-    fibre.block = dim3(first.x + static_cast<unsigned>(fibre.rank), first.y, first.z);
-    fibre.context.begin_at(enter, 128 * 1024);
-  }
-  int started = haste ? 1 : blocks;
-  while (run_turn(all, started)) {
-    if (started < blocks)
-      ++started;
-    else
-      fail("a barrier is never reached by all");
-  }
-  for (auto& fibre : all.fibres) {
-    if (!fibre.open.empty()) fail("copies were begun and never committed");
-    for (auto& group : fibre.groups)
-      if (!group.empty()) fail("a kernel ended before its copies");
-  }
-  cluster = nullptr;
 }
 
 }  // namespace host
 
-#define threadIdx (host::now().thread)
-#define blockIdx (host::now().block)
-#define gridDim (host::cluster->grid)
-#define blockDim (host::cluster->size)
-
-inline void __syncthreads() { host::wait(host::block().barrier, static_cast<int>(blockDim.x)); }
-inline void __syncwarp() { host::wait_warp(); }
-inline float __shfl_xor_sync(uint32_t, float v, int mask) {
-  host::Warp& warp = host::warp();
-  std::memcpy(&warp.words[host::lane()][0], &v, 4);
-  host::wait_warp();
-  float other;
-  std::memcpy(&other, &warp.words[host::lane() ^ mask][0], 4);
-  host::wait_warp();
+inline void __syncthreads() { host::wait(host::barrier, blockDim.x * blockDim.y * blockDim.z); }
+inline void __nanosleep(unsigned) {}
+inline float __shfl_xor_sync(unsigned, float v, int mask) {
+  const unsigned me = host::number();
+  host::words[me] = v;
+  host::wait(host::warp_barriers[me / 32], 32);
+  const float other = host::words[me ^ static_cast<unsigned>(mask)];
+  host::wait(host::warp_barriers[me / 32], 32);
   return other;
 }
-inline float __uint_as_float(uint32_t u) {
-  float f;
-  std::memcpy(&f, &u, 4);
-  return f;
+
+// -- common/instructions.cuh.j2
+
+enum class Cache { keep, once, first };
+
+inline float exp2_approximate(float x) { return std::exp2(x); }
+inline float reciprocal(float x) { return 1.0f / x; }
+inline float maximum_or_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
+inline void forget(uint4&) {}
+template <Cache How>
+uint4 load16(const void* p, bool exists, uint4 otherwise) {
+  if (!exists) return otherwise;
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) host::fail("an unaligned load");
+  return *static_cast<const uint4*>(p);
 }
-inline uint32_t __float_as_uint(float f) {
-  uint32_t u;
-  std::memcpy(&u, &f, 4);
-  return u;
+template <typename T>
+void __stcs(T* p, T v) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof(T) != 0) host::fail("an unaligned store");
+  *p = v;
+}
+template <typename T>
+void __stwb(T* p, T v) {
+  __stcs(p, v);
+}
+
+// -- the CUDA runtime
+
+using cudaError_t = int;
+using cudaStream_t = struct CUstream_st*;
+struct cudaFuncAttributes {};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorInvalidConfiguration = 9,
+  cudaLaunchAttributeCooperative = 2,
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+  cudaDevAttrMultiProcessorCount = 16,
+};
+struct cudaLaunchAttribute {
+  int id;
+  struct {
+    dim3 clusterDim;
+    int cooperative, programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
+// Lines of what was done, for the test; the first ones.
+extern "C" inline __attribute__((used)) char* noted() {
+  static char text[4096];
+  return text;
+}
+template <typename... A>
+void note(const char* format, A... values) {
+  const size_t length = std::strlen(noted());
+  if (length < 3584) std::snprintf(noted() + length, 512, format, values...);
+}
+
+inline int cudaGetLastError() { return cudaSuccess; }
+inline int cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaSuccess; }
+inline int cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
+  note("allow %d\n", bytes);
+  return cudaSuccess;
+}
+inline int cudaGetDevice(int* device) { return *device = 0; }
+inline int cudaDeviceGetAttribute(int* value, int, int) {
+  *value = 7;
+  return cudaSuccess;
+}
+inline int cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
+  std::memset(at, value, bytes);
+  note("zero %zu\n", bytes);
+  return cudaSuccess;
+}
+template <typename... Parameters, typename... Given>
+int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Given&&... given) {
+  const dim3 grid = gridDim = config->gridDim, block = blockDim = config->blockDim;
+  note("grid %u %u %u block %u %u %u shared %zu", grid.x, grid.y, grid.z, block.x, block.y, block.z,
+       config->dynamicSmemBytes);
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& one = config->attrs[i];
+    if (one.id == cudaLaunchAttributeCooperative) note(" cooperative");
+    if (one.id == cudaLaunchAttributeClusterDimension) note(" cluster %u", one.val.clusterDim.x);
+  }
+  note("\n");
+  const unsigned blocks = grid.x * grid.y * grid.z, threads = block.x * block.y * block.z;
+  if (blocks == 0 || threads == 0 || threads > 1024) return cudaErrorInvalidConfiguration;
+  host::body = [&] { kernel(given...); };
+  for (unsigned i = 0; i < blocks; ++i) {
+    blockIdx = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
+    host::run_block();
+  }
+  return cudaSuccess;
 }

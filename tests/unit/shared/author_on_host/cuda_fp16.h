@@ -1,1 +1,0 @@
-#pragma once  // kernels of the tests are in f32

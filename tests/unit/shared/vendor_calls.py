@@ -1,0 +1,157 @@
+"""Kernels that call cuBLASLt, compiled for the host and called beside a stand-in for it, in processes of their own.
+
+A call has `dims`, and may have `present`, `attributes`, `strides` by tensor, tensors that are `shifted` by an element,
+`room`, `stream`, `device`, and may `preload` first; or it is {"set": [name, value]} for the stand-in. Its answer says
+what came of each function, what the library was asked for, and how far `off` the result was at most, in units of its
+last place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from cublaslt_stand_in import stand_ins
+from forked import answer
+from rows_on_host import Stored, decode, encode, shared_object
+
+from aot_tune.compile.toolchain import target_by_name, toolchain_for
+from aot_tune.render import Rendered, Renderer, candidate_for
+from aot_tune.spec import ConfigValue, Operator, row_major
+from aot_tune.spec.load_operators import bundled_templates, load_operator
+
+Call = dict[str, Any]
+HOPPER = target_by_name("cuda-sm_90a")
+UNIT = {"f32": 2.0**-19, "f16": 2.0**-10, "bf16": 2.0**-7}
+"""Of floats, what functions may be off as well."""
+
+
+def render(
+    operator: Operator, kernel: str, config: dict[str, ConfigValue], dtype: str, templates: Path | None = None
+) -> Rendered:
+    """A candidate: a config with these values, or the first one changed to them."""
+    declared = operator.kernel(kernel)
+    every = list(declared.configs(HOPPER.facts))
+    like = (c for c in every if all(c.get(n) == v for n, v in config.items()))
+    chosen = next(like, {**(every[0] if every else {}), **config})
+    candidate = candidate_for(operator, declared, chosen, HOPPER, None, {"T": dtype})
+    return Renderer([bundled_templates(), *([templates] if templates else [])]).render(operator, candidate, HOPPER)
+
+
+class OnHost:
+    """A compiled candidate of an operator of a folder."""
+
+    def __init__(self, folder: Path, rendered: Rendered, templates: Path | None = None) -> None:
+        self.rendered, self.operator = rendered, (templates or bundled_templates()) / rendered.candidate.operator
+        if rendered.candidate.backend == "cublaslt":
+            toolchain = toolchain_for("cublaslt")
+            outcome = toolchain.compile(rendered.source, HOPPER, folder / "candidate.o", 120.0)
+            assert (outcome.status, outcome.log) == ("ok", "")
+            self.program = folder / "candidate.so"
+            toolchain.link_shared([folder / "candidate.o"], self.program)
+        else:
+            self.program = shared_object(folder, rendered.source)
+
+    def call(self, calls: list[Call], libraries: Path | None, program: Path | None = None) -> list[Any]:
+        """What each call came to, in one process; `program` is a copy of the candidate."""
+        given = {
+            "candidate": str(program or self.program),
+            "symbol": self.rendered.symbol,
+            "operator": str(self.operator),
+            "dtype": self.rendered.candidate.dtypes["T"],
+            "libraries": stand_ins(libraries),
+            "calls": calls,
+        }
+        found: list[Any] = answer("from vendor_calls import *", "answers(given)", given)
+        return found
+
+
+# -- what runs in the other process
+
+
+class _Called:
+    """The tensors of a call."""
+
+    def __init__(self, operator: Operator, dtype: str, one: Call) -> None:
+        self._operator, self._dtype = operator, dtype
+        self._attributes = {a.name: one.get("attributes", {}).get(a.name, a.choices[0]) for a in operator.attributes}
+        draws, self._stored = np.random.default_rng(1), dict[str, Stored]()
+        for tensor in operator.tensors:
+            if tensor.optional and tensor.name not in one.get("present", ()):
+                continue
+            shape = tuple(e.evaluate(one["dims"]) for e in tensor.shape)
+            strides = one.get("strides", {}).get(tensor.name) or row_major(shape, None)
+            shift = int(tensor.name in one.get("shifted", ()))
+            made = Stored(shape, strides, dtype, None if tensor.output else draws, shift)
+            made.tensor.device[1] = one.get("device", 0)
+            if not tensor.output and not tensor.optional:  # products and sums of these are exact
+                made.view[...] = encode(draws.integers(-3, 4, shape) / 2.0, dtype)
+            self._stored[tensor.name] = made
+
+    @property
+    def arguments(self) -> list[Any]:
+        """As the functions of a candidate take them."""
+        tensors = [self._stored.get(t.name) for t in self._operator.tensors]
+        chosen = [a.choices.index(self._attributes[a.name]) for a in self._operator.attributes]
+        return [*(None if t is None else ctypes.byref(t.tensor) for t in tensors), *chosen]
+
+    def result(self) -> dict[str, Any]:
+        """How far off the output is, whether any of it was written, and nothing beside it."""
+        values = {t.name: None for t in self._operator.tensors}
+        inputs = [t.name for t in self._operator.inputs if t.name in self._stored]
+        values |= {name: decode(self._stored[name].view.copy(), self._dtype) for name in inputs}
+        (output,) = self._operator.outputs
+        want = self._operator.reference(np, SimpleNamespace(**values, **self._attributes))[output.name]
+        got = decode(self._stored[output.name].view.copy(), self._dtype)
+        off = np.abs(got - want) / (UNIT[self._dtype] * np.abs(want) + 1e-5)
+        touched, clean = not np.isnan(got).all(), self._stored[output.name].spare_is_untouched()
+        return {"off": float(np.nan_to_num(off, nan=np.inf).max(initial=0)), "touched": touched, "clean": clean}
+
+
+def _run(functions: dict[str, Any], called: _Called, one: Call) -> dict[str, Any]:
+    """Ask for the workspace, launch and, where there is one, ask for the note."""
+    size, text = ctypes.c_size_t(99), ctypes.create_string_buffer(200)
+    found = {"workspace": functions["workspace"](*called.arguments, ctypes.byref(size)), "bytes": size.value}
+    memory = np.full(size.value + 320, 0xFF, np.uint8)
+    begin = -memory.ctypes.data % 64
+    where, room = ctypes.c_void_p(memory.ctypes.data + begin), ctypes.c_size_t(one.get("room", size.value))
+    stream = ctypes.c_void_p(one.get("stream", 0))
+    found["launch"] = functions["launch"](*called.arguments, where, room, stream)
+    found["workspace_kept"] = bool((memory[begin + size.value :] == 0xFF).all())
+    if "note" in functions:
+        functions["note"](*called.arguments, text, ctypes.c_size_t(len(text)))
+        found["note"] = text.value.decode()
+    return found
+
+
+@functools.cache
+def _loaded(folder: str) -> Operator:
+    return load_operator(Path(folder))
+
+
+def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each call came to. A library of the name that the kernel looks for is found when it is loaded."""
+    stub, *_ = [ctypes.CDLL(path, ctypes.RTLD_GLOBAL) for path in given["libraries"]] or [None]
+    library = ctypes.CDLL(given["candidate"])
+    names = [f for f in ("workspace", "launch", "preload", "note") if hasattr(library, f"{given['symbol']}_{f}")]
+    functions = {f: getattr(library, f"{given['symbol']}_{f}") for f in names}
+    if stub is not None:
+        stub.stub_log.restype = ctypes.c_char_p
+    found = []
+    for one in given["calls"]:
+        if "set" in one:
+            assert stub is not None
+            stub.stub_set(one["set"][0].encode(), ctypes.c_int64(one["set"][1]))
+            continue
+        called = _Called(_loaded(given["operator"]), given["dtype"], one)
+        preloaded = {"preload": functions["preload"]()} if one.get("preload") else {}
+        told = preloaded | _run(functions, called, one) | called.result()
+        if stub is not None:
+            told["log"] = stub.stub_log().decode().splitlines()
+            stub.stub_clear()
+        found.append(told)
+    return found
