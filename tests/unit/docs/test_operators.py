@@ -32,14 +32,6 @@ def test_the_operator_that_it_shows_is_one(tmp_path: Path) -> None:
     assert np.array_equal(values, np.rint(values))
 
 
-def test_tensors_that_are_written_in_place_are_declared_so() -> None:
-    rows, columns = spec.dims("R D")
-    written = [block for block in blocks("in-place.md") if "tensors=(" in block]
-    for block, outputs in zip(written, (["x", "residual"], ["out"]), strict=True):
-        tensors = eval(f"dict({block})", {"Tensor": spec.Tensor, "R": rows, "D": columns})["tensors"]
-        assert [t.name for t in tensors if t.output or t.inout] == outputs
-
-
 def test_all_values_are_in_its_table() -> None:
     functions = {n for n in generators.__all__ if n.islower() and n not in ("check_values", "largest_integer")}
     functions |= {n for n in drawn_values.__all__ if n == "drawn"}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import re
 
 from places import ROOT
-from traces import Trace
 
 import aot_tune.spec
 
@@ -70,32 +67,3 @@ def test_the_triton_operator_is_that_of_the_example_and_refusals_are_messages_of
     for message in messages:
         words = [w.strip(" ,:") for w in re.split(r"\.\.\.|'[a-zA-Z]+'|=|\d[\d.]*", message)]
         assert [w for w in words if w and w not in plain] == [], message
-
-
-def test_examples_with_triton_functions_ask_for_triton() -> None:
-    """Builds in isolation have nothing else: the backend knows no targets that CMakeLists.txt names."""
-    examples = [p.parent for p in EXAMPLES.glob("*/pyproject.toml")]
-    written = {e for e in examples if any("TritonFunction(" in p.read_text() for p in e.rglob("operator.py"))}
-    assert {e.name for e in written} == {"from_packages", "triton_package"}
-    for example in written:
-        requires = (example / "pyproject.toml").read_text().partition("requires = [")[2].partition("]")[0]
-        assert '"triton' in requires
-    assert 'requires = ["aot_tune", "triton>=3.6,<3.10"]' in page("triton")
-
-
-def test_the_lines_of_a_trace() -> None:
-    (block,) = re.findall(r"```json\n(.*?)```", page("tracing"), re.DOTALL)
-    shown = Trace([json.loads(line) for line in block.splitlines()])
-    assert [calls for calls, _ in shown.calls().values()] == [12, 7]
-    assert (len(shown.headers), shown.others) == (1, 105)
-
-
-def test_records_of_reports_are_where_the_page_says_and_its_pictures_are_small() -> None:
-    rows = re.findall(r"^\| `aot-tune \w+[^`]*--json` \| `(\w+)` \| `([\w/]+)\.py` \|$", page("report"), re.MULTILINE)
-    assert len(rows) == 3
-    for record, path in rows:
-        assert "schema" in getattr(importlib.import_module(path.replace("/", ".")), record).__struct_fields__
-    pictures = re.findall(r"!\[[^\]]+\]\(([\w-]+\.png)\)", page("report"))
-    assert len(pictures) == 2
-    assert all((DOCS / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
-    assert max((DOCS / name).stat().st_size for name in pictures) < 150_000

@@ -24,7 +24,7 @@ from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for
-from aot_tune.spec import Kernel, Operator, Target, problem
+from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.spec.load_operators import load_operator, operator_folders
 
 EXAMPLE = Path(os.environ.get("AOT_TUNE_TEST_CUDA_PACKAGES") or ROOT / "examples" / "cuda_packages")
@@ -144,21 +144,3 @@ def reference(name: str, given: Any) -> dict[str, Any]:
 def test_references_give_all_outputs(name: str) -> None:
     for given in load(name).checks or (load(name).workload[0],):
         reference(name, given)
-
-
-@needs_all
-def test_the_reference_of_hadamard_is_its_matrix() -> None:
-    found = reference("hadamard", problem(R=2, D=4096))
-    i = np.arange(4096)
-    odd = np.array([bin(v).count("1") % 2 for v in range(4096)])
-    signs = 1 - 2.0 * odd[i[:, None] & i[None, :]]
-    np.testing.assert_allclose(found["out"], found["x"] @ signs * found["scale"], atol=1e-9)
-
-
-@needs_all
-def test_the_reference_of_states_is_attention_of_all_keys() -> None:
-    found = reference("merge_states", problem(S=3, H=2, D=128))
-    both = np.logaddexp2(found["s_a"], found["s_b"])
-    weight = np.exp2(found["s_a"] - both)[..., None]
-    np.testing.assert_allclose(found["s_merged"], both)
-    np.testing.assert_allclose(found["v_merged"], weight * found["v_a"] + (1 - weight) * found["v_b"])

@@ -9,10 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from authors import FIELDS, OnHost, project, rendered
-from nvcc_sources import MISSING, TOOLCHAIN
-
-from aot_tune.compile.toolchain import target_by_name
-from aot_tune.support.errors import RenderError
 
 SCALARS = '(Scalar("flag", "bool"), Scalar("small", "i8"), Scalar("seed", "u64"), Scalar("count", "u16"))'
 SOURCE = """
@@ -53,23 +49,3 @@ def test_scalars_of_all_kinds_are_passed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("seed", "code"), [(2**63 - 1, 0), (2**63, -100)])
 def test_a_number_that_a_parameter_does_not_hold_goes_to_the_next_variant(tmp_path: Path, seed: int, code: int) -> None:
     assert passed(tmp_path, "long long", seed)[0] == code
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
-def test_a_template_of_a_float_of_eight_bits(tmp_path: Path) -> None:
-    one = made(tmp_path, "unsigned long long", "f8e4m3")
-    assert one.source.startswith("#include <cuda_fp8.h>\n")
-    assert "tell<__nv_fp8_e4m3>" in one.source
-    (tmp_path / "out").mkdir()
-    done = TOOLCHAIN.compile(one.source, target_by_name("cuda-sm_90a"), tmp_path / "out" / "o.o", 120, one.compile)
-    assert done.status == "ok", done.log
-
-
-def test_cxx_has_no_names_for_them(tmp_path: Path) -> None:
-    kernels = '(Kernel("generic", function=Launcher("own.cpp:run", {}, template={"T": DTypeOf("x")}), generic=True),)'
-    fields = FIELDS.replace('Tensor("x", (R, D))', 'Tensor("x", (R, D), "f8e5m2")')
-    text = "template <typename T> void run(const T* x, float* out, float factor) {}\n"
-    own = project(tmp_path, kernels, {"own.cpp": text}, fields=fields)
-    with pytest.raises(RenderError, match=r"C\+\+ has no type of its own for f8e5m2"):
-        rendered(own, "generic", "cpu-x86-64")

@@ -73,13 +73,6 @@ def test_outputs_that_must_be_passed() -> None:
     ]
 
 
-def test_no_two_overloads_are_alike() -> None:
-    """Torch's table of operators compares arguments and results, not the overloads' names, where it forgets one."""
-    outputs = [tensor(name, output=True, optional=name > "b") for name in "abcd"]
-    made = [text.partition("(")[2] for text in schemas(X, *outputs)]
-    assert len(set(made)) == len(made) == 3
-
-
 def test_scalars_and_attributes() -> None:
     scalars = [
         {"name": "a", "dtype": "f32"},
@@ -97,14 +90,6 @@ def test_scalars_and_attributes() -> None:
         'str kind="one") -> ()'
     )
     torch._C.parse_schema(f"a_namespace::{schema}")
-
-
-def test_what_is_no_library() -> None:
-    for wrong in (math, ModuleType("empty"), torch):
-        with pytest.raises(TorchError, match="is not a module of a tuned library with signatures"):
-            read_signatures(wrong, TorchError)
-    with pytest.raises(TorchError, match="have schema 2, wanted 1"):
-        read_signatures(module_of(schema=2), TorchError)
 
 
 def fake(module: ModuleType, op: OperatorSignature, name: str = "") -> FakeCall:
@@ -130,16 +115,6 @@ def test_a_fake_call_makes_outputs_like_the_library() -> None:
         fake(module, op, "out")(torch.empty(5, device="meta"), y=torch.empty(10, 3))
     with pytest.raises(module.ArgumentValueError, match=r"'x' requires a gradient, .* pass backward="):
         fake(module, op)(torch.empty(5, device="meta", requires_grad=True))
-
-
-def test_extents_that_cannot_be() -> None:
-    less = {"name": "y", "dtype": "f32", "shape": [["-", N, ["const", 2]]], "output": True}
-    none = {"name": "y", "dtype": "f32", "shape": [["//", ["const", 4], N]], "output": True}
-    for output, words, size in ((less, "'y' would have extent -1 at axis 0", 1), (none, "divides by zero", 0)):
-        module = module_of(operator(X, output))
-        (op,) = read_signatures(module, TorchError)
-        with pytest.raises(module.ArgumentValueError, match=words):
-            fake(module, op)(torch.empty(size, device="meta"))
 
 
 def test_a_name_that_torch_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,15 +49,6 @@ def test_an_error_names_the_line_of_the_function_that_has_it(search: list[str], 
     assert outcome.lasting
 
 
-@EACH_TRITON
-def test_what_the_assembler_refuses(search: list[str], tmp_path: Path) -> None:
-    line, outcome = broken(search, wrong(search, "bad_assembly", {"x": "*i32"}), "cuda-sm_90a", tmp_path)
-    assert line.startswith("ptxas: error: ")
-    assert "no_such_instruction" in line
-    assert outcome.lasting
-    assert str(tmp_path) not in outcome.log
-
-
 @ONE_TRITON
 def test_a_config_that_does_not_fit_says_how_much_is_there(search: list[str], tmp_path: Path) -> None:
     signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "BLOCK": "constexpr"}

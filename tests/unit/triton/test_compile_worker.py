@@ -10,17 +10,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from elftools.elf.elffile import ELFFile
 from triton_compiled import PLAIN, compiled, recipe
 from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain, jit_of
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.triton.launcher_objects import LAUNCHER
-from aot_tune.compile.triton.triton_toolchain import HIP_TARGETS, TOOLCHAIN, TritonToolchain
+from aot_tune.compile.triton.triton_toolchain import HIP_TARGETS, TOOLCHAIN
 from aot_tune.link.elf import initialiser_count, symbols_of
-from aot_tune.support.errors import ToolchainError
 
 pytestmark = pytest.mark.slow
 
@@ -45,27 +42,6 @@ def test_targets_are_those_that_its_code_runs_on() -> None:
         assert [target.runs_on(level) for level in (target.level - 1, target.level, target.level + 1)] == [0, 1, 0]
     assert [t.facts["shared_bytes"] for t in HIP_TARGETS] == [65536, 65536, 163840]
     assert target_by_name("hip-gfx942").facts.keys() >= target_by_name("cuda-sm_90a").facts.keys()
-
-
-@EACH_TRITON
-def test_identity_has_no_paths_and_tells_the_host_compiler_apart(search: list[str]) -> None:
-    tools = chain(search)
-    identity = tools.identity()
-    assert identity["version"].startswith("3.")
-    assert {"libtriton.so", "ptxas", "libdevice.10.bc", "library", "host cc1plus"} <= identity.keys()
-    assert not any("/" in text for text in identity.values())
-    device = tools.device_identity(identity)
-    assert "libtriton.so" in device
-    assert not any(name.startswith("host ") for name in device)
-    other = msgspec.structs.replace(target_by_name("cuda-sm_100a"), name="cuda-sm_100")
-    with pytest.raises(ToolchainError) as caught:
-        tools.recipe(other)
-    assert caught.value.fix == "use cuda-sm_100a"
-
-
-def test_without_triton_the_identity_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match="not installed"):
-        TritonToolchain({}, [str(tmp_path)]).identity()
 
 
 TARGETS = ("cuda-ptx_80", "cuda-sm_90a", "cuda-sm_120a", "hip-gfx942")
@@ -205,10 +181,3 @@ def test_defaults_dtypes_and_what_is_left_out(search: list[str], tmp_path: Path)
         made.append(outcome.device)
     assert made[0] == made[1] == made[2]
     assert made[3] != made[0]
-
-
-def test_headers_of_launchers_are_found_wherever_the_package_lies() -> None:
-    assert LAUNCHER.is_dir()
-    assert TOOLCHAIN.locate("launcher:launcher.h") == str(LAUNCHER / "launcher.h")
-    assert TOOLCHAIN.locate("/usr/include/stdint.h") == "/usr/include/stdint.h"
-    assert Path(TOOLCHAIN.locate("launcher:a/b.h")).is_absolute()

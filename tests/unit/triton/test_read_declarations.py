@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from places import ROOT
 
-from aot_tune.compile import families_of, generic_targets, target_by_name, toolchain_for
+from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator, Target, Tensor
+from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton import client
-from aot_tune.triton.read_declarations import FAMILIES, read_functions, with_declarations
-from aot_tune.triton.triton_messages import Answer, Fault, FunctionRequest, InspectRequest
+from aot_tune.triton.read_declarations import read_functions, with_declarations
+from aot_tune.triton.triton_messages import Answer, Fault, InspectRequest
 
 EXAMPLE = ROOT / "examples" / "triton_package" / "templates"
 CPU, SM90 = target_by_name("cpu-x86-64"), target_by_name("cuda-sm_90a")
@@ -38,60 +38,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[InspectRequest]:
 
     monkeypatch.setattr(client, "inspect", answer)
     return requests
-
-
-def asked_for(target: Target, asked: list[InspectRequest]) -> list[FunctionRequest]:
-    """The functions that are asked for a target."""
-    (request,) = (r for r in asked if r.target == target.name)
-    return request.functions
-
-
-def test_each_target_is_asked_for_once_and_the_baseline_for_generic_kernels(
-    operators: dict[str, Operator], asked: list[InspectRequest]
-) -> None:
-    found, note = read_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
-    assert note == ""
-    assert sorted(r.target for r in asked) == ["cuda-ptx_80", "cuda-sm_90a"]
-    assert sorted(f.name for f in asked_for(SM90, asked)) == [
-        "rms_norm/generic",
-        "rms_norm/rows",
-        "swiglu/generic",
-        "swiglu/whole_row",
-    ]
-    assert set(found["rms_norm/rows"]) == {"cuda-ptx_80", "cuda-sm_90a"}
-
-
-def test_a_function_is_asked_for_with_all_that_it_may_be_passed(
-    operators: dict[str, Operator], asked: list[InspectRequest]
-) -> None:
-    read_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
-    (rows,) = (f for f in asked_for(SM90, asked) if f.name == "rms_norm/rows")
-    assert rows.function == "kernels.py:rms_norm"
-    assert {n: g.kind for n, g in rows.arguments.items()} == {
-        "out_ptr": "pointer",
-        "x_ptr": "pointer",
-        "weight_ptr": "pointer",
-        "rows": "integer",
-        "columns": "integer",
-        "out_stride": "integer",
-        "x_stride": "integer",
-    }
-    assert {n: g.kind for n, g in rows.operands.items()} == {
-        "x": "pointer",
-        "weight": "pointer",
-        "out": "pointer",
-        "eps": "scalar",
-        "R": "integer",
-        "D": "integer",
-    }
-    x = rows.arguments["x_ptr"].tensor
-    assert x is not None
-    assert (x.dtypes, x.dtype_fact, x.strides) == (
-        ["bf16", "f16", "f32"],
-        "dtype.T",
-        [["fact", "stride.x.0"], ["fact", "stride.x.1"]],
-    )
-    assert {p.facts["R"] for p in rows.problems} == {1, 64, 4096}
 
 
 def test_a_build_for_cpus_asks_nothing(operators: dict[str, Operator], asked: list[InspectRequest]) -> None:
@@ -179,18 +125,3 @@ def test_a_function_that_changes_an_input_is_refused(
     with pytest.raises(BuildError, match="which is passed the input 'x'") as caught:
         read_functions({"rms_norm": one}, [SM90], [], [EXAMPLE], {})
     assert caught.value.fix.startswith("declare the tensor with inout=True")
-
-
-def test_a_function_may_change_what_is_declared_as_read_and_written(
-    operators: dict[str, Operator], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    op = operators["rms_norm"]
-    x, *rest = op.tensors
-    changed = Tensor(x.name, x.shape, x.dtype_name, inout=True)
-    _answering(monkeypatch, restore_value=("x_ptr",))
-    found, _ = read_functions({"rms_norm": replace(op, tensors=(changed, *rest))}, [SM90], [], [EXAMPLE], {})
-    assert found["rms_norm/rows"]["cuda-sm_90a"].restore_value == ("x_ptr",)
-
-
-def test_the_families_of_triton_are_those_of_its_toolchain() -> None:
-    assert families_of(toolchain_for("triton")) == FAMILIES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -72,13 +71,6 @@ def library(tmp_path: Path) -> BuiltLibrary:
 
 def called(operator: str, calls: float, **stated: object) -> CountedProblem:
     return CountedProblem(operator=operator, problem=problem(**stated), weight=calls)  # type: ignore[arg-type]
-
-
-def test_a_build_is_read(library: BuiltLibrary, tmp_path: Path) -> None:
-    manifest = (tmp_path / "build" / "manifest.json").read_bytes()
-    assert (library.name, library.prefix, library.targets) == ("ops", "aot_tune", (CPU, CUDA))
-    assert library.build == hashlib.sha256(manifest).hexdigest()
-    assert library.operators == ("gemm", "rms_norm", "softmax")
 
 
 def test_calls_are_covered_as_is_tuned_compares_them(library: BuiltLibrary) -> None:
@@ -157,12 +149,6 @@ def test_a_trace_of_the_build(library: BuiltLibrary) -> None:
         assert (len(problems), warnings) == (1, [])
 
 
-def test_another_build_with_the_same_operators_is_a_warning(library: BuiltLibrary) -> None:
-    problems, (warning,) = of_library(trace(CALLS, build=b"0" * 64), library, OPERATORS)
-    assert len(problems) == 1
-    assert warning.startswith("t.jsonl:1: the trace is of build 000000000000 of 'ops', but it is compared with build ")
-
-
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -213,13 +199,3 @@ def test_files_that_do_not_fit_are_named(
     with pytest.raises(kind, match=said) as error:
         read_library(write_build(tmp_path / "build", **changes))
     assert error.value.fix
-
-
-def test_operators_of_another_version_are_named(library: BuiltLibrary) -> None:
-    rows = {("gemm", CPU): (row("gemm", "M=16 N=4096 K=4096 b:10", 1.0),)}
-    strange = msgspec.structs.replace(rows["gemm", CPU][0], problem="M=16 N=4096 K=4096 G=2")
-    tuned = {("gemm", CPU): frozenset([strange.problem])}
-    other = msgspec.structs.replace(library, rows={("gemm", CPU): (strange,)}, tuned=tuned)
-    with pytest.raises(BuildError, match=r"operator 'gemm' was measured on 'M=16 N=4096 K=4096 G=2'") as error:
-        coverage_on(CPU, [called("gemm", 1, M=1, N=1, K=1)], other, OPERATORS)
-    assert "--templates" in error.value.fix

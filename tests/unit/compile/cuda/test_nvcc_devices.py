@@ -144,12 +144,6 @@ def test_a_gpu(ask: Callable[..., DeviceQuery]) -> None:
     assert [t.name for t in NvccToolchain(dict(os.environ)).native()] == ["cuda-sm_90", "cuda-sm_90a"]
 
 
-def test_the_driver_reads_what_is_visible(ask: Callable[..., DeviceQuery]) -> None:
-    names = ("A|90|0|3", "B|90|0|4", "C|90|0|5")
-    assert [d.name for d in ask(*names, visible="2,0").devices] == ["C", "A"]
-    assert [d.name for d in ask(*names, visible="1,junk,0").devices] == ["B"]
-
-
 def test_a_value_that_leaves_nothing_is_named(ask: Callable[..., DeviceQuery]) -> None:
     for value in ("", "-1", "GPU-deadbeef", "0 1", "\u0663"):
         query = ask(H200, visible=value)

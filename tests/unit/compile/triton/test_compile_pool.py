@@ -8,14 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
 from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, request
 
-from aot_tune.compile.triton.compile_pool import CompilerDiedError, CompilerPool, CompilerSetup
+from aot_tune.compile.triton.compile_pool import CompilerPool, CompilerSetup
 from aot_tune.render.triton.recipe import Recipe
 from aot_tune.spec import dims
 from aot_tune.support.run_program import kill_running
@@ -94,20 +93,6 @@ def test_a_worker_is_kept_and_used_again_and_replaced_once_it_is_dead(
     assert reply.image is not None
     pool.close()
     assert set(workers(os.getpid())) <= before  # an earlier test's was killed, too
-
-
-@ONE_TRITON
-@pytest.mark.alone
-def test_killing_what_runs_ends_a_compile(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
-    pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
-    hanging = compile_request(search, tmp_path, "wrong.py:hangs")
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(pool.compile, setup_of(search), hanging, 50)
-        time.sleep(0.5)
-        assert not waiting.done()
-        kill_running()
-        with pytest.raises(CompilerDiedError, match="signal 9"):
-            waiting.result(timeout=10)
 
 
 @EACH_TRITON

@@ -53,24 +53,6 @@ for bad in ({{"workspace": 100}}, {{"device": "cpu"}}, {{"workspace": memory[::2
         assert part in line
 
 
-def test_what_is_no_text_is_quoted_as_far_as_it_is(built: linked.Built) -> None:
-    code = f"""
-ops = linked.load_module(Path({str(built.module)!r}))
-try:
-    ops.gemm(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
-except ops.CallError as error:
-    print(ascii(error))
-"""
-    said = forked.python(code, AOT_TUNE_FORCE=os.fsdecode(b"gemm:\xff\xc3"))
-    assert r"AOT_TUNE_FORCE has 'gemm:\ufffd\ufffd', wanted the name of a variant or kernel" in said
-
-
-def test_preload_of_a_cpu_does_nothing(ops: ModuleType) -> None:
-    assert ops.preload("cpu") is None
-    with pytest.raises(ops.ArgumentValueError, match="no variants for cuda:0; AOT_TUNE_TARGETS of its build"):
-        ops.preload("cuda:0")
-
-
 def test_nothing_leaks(ops: ModuleType) -> None:
     x, weight = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((4, 6), 6))
     torch_x, torch_weight, out = torch.from_numpy(x), torch.from_numpy(weight), np.empty_like(x)
@@ -149,12 +131,6 @@ def test_what_inspect_and_help_show(ops: ModuleType) -> None:
     assert ops.operators == ("gemm", "rms_norm")
     shown = pydoc.plain(pydoc.render_doc(ops))
     assert 0 < shown.index("    gemm(a, b, bias=None, residual=None, *, activation='none',") < shown.index("CLASSES")
-
-
-def test_the_manifest_is_inside(ops: ModuleType, built: linked.Built) -> None:
-    manifest = ops.manifest()
-    digests = {v["name"]: v["object"] for v in manifest["operators"][0]["variants"]}
-    assert digests == {v.name: v.object_digest for v in built.spec.operators[0].variants}
 
 
 def test_import_needs_no_framework(built: linked.Built) -> None:

@@ -17,7 +17,6 @@ from aot_tune.render.triton.grid import print_expr
 from aot_tune.spec import (
     Buffer,
     Declarations,
-    Descriptor,
     Expr,
     Parameter,
     Scalar,
@@ -27,7 +26,6 @@ from aot_tune.spec import (
     device,
     dims,
     next_power_of_2,
-    where,
 )
 from aot_tune.spec.expr import BINARY
 from aot_tune.support.errors import RenderError, SpecError
@@ -244,65 +242,3 @@ def test_grids_that_cannot_be_had_say_what_and_why(grid: Any, message: str) -> N
         tl.rendered(op, config=CONFIG)
     assert error.value.what.startswith("operator 'scale': kernel 'triton'")
     assert error.value.fix or "64 paths" in error.value.what or "zero" in error.value.what
-
-
-def test_an_element_type_is_equal_to_that_of_torch() -> None:
-    """And to its own name, as grids of this package ask."""
-
-    class DType:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def __repr__(self) -> str:
-            return f"torch.{self.name}"
-
-    def grid(meta: Meta) -> tuple[int, ...]:
-        kind = meta["x"].dtype
-        assert (kind != DType("float16"), kind != "f16", kind in {"bf16"}) == (True, True, True)
-        return (64 if kind == DType("bfloat16") and kind == "bf16" else 32,)
-
-    assert "grid.x = INT64_C(64);" in tl.rendered(operator(grid), config=CONFIG).source
-
-
-def test_a_grid_may_ask_whether_there_is_an_argument() -> None:
-    op = operator(lambda meta: (meta.get("GROUPS", 7), meta.get("SPLIT", 9), 5 if "HEADS" in meta else 6))
-    source = tl.rendered(op, config=CONFIG).source
-    assert all(f"grid.{axis} = INT64_C({n});" in source for axis, n in zip("xyz", (7, 3, 6), strict=True))
-
-
-def test_a_grid_sees_what_triton_shows_it() -> None:
-    """Constants of the config, integers that are pinned, absent tensors as None, shapes of descriptors."""
-    seen: dict[str, Any] = {}
-
-    def grid(meta: Meta) -> tuple[Any, ...]:
-        seen.update({name: meta[name] for name in meta})
-        return (where(meta["n"] > 4, meta["d"].shape[1] + meta["d"].stride(0), 2),)
-
-    op = tl.operator(
-        TritonFunction(
-            "scale.py:scale_kernel",
-            {
-                "n": tl.M,
-                "unit": tl.N,
-                "d": Descriptor("x", (4, 4), order=(1, 0)),
-                "rate": 0.5,
-                "size": 48,
-                "WIDTH": tl.N * 2,
-            },
-            grid=grid,
-        ),
-        tl.parameters("out bias n unit d rate size MODE! WIDTH!"),
-        tensors=(
-            Tensor("x", (tl.M, tl.N)),
-            Tensor("bias", (tl.N,), optional=True),
-            Tensor("out", (tl.M, tl.N), output=True),
-        ),
-        kernel={"parameters": (Parameter("MODE", ("fast", "exact")),)},
-    )
-    pins = {"bias.none": 1, "unit": 1, "WIDTH": 2}
-    source = tl.rendered(op, config={"MODE": "exact", "num_warps": 8}, pins=pins).source
-    assert {n: seen[n] for n in ("MODE", "num_warps", "rate", "size", "unit", "WIDTH", "bias")} == {
-        "MODE": "exact", "num_warps": 8, "rate": 0.5, "size": 48, "unit": 1, "WIDTH": 2, "bias": None,
-    }  # fmt: skip
-    assert seen["n"].key() == "M"
-    assert "grid.x = ((x->shape[0] > INT64_C(4)) ? (x->shape[0] + x->strides[1]) : INT64_C(2));" in source

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import triton_launch as tl
 from numpy.lib.stride_tricks import as_strided
 
@@ -26,11 +25,9 @@ from aot_tune.spec import (
     dims,
     parameter,
     present,
-    problem,
     stride,
     where,
 )
-from aot_tune.support.errors import RenderError
 
 A, B, C = dims("A B C")
 
@@ -142,24 +139,6 @@ def test_scalars_of_all_widths_are_passed_as_the_jit_passes_such_numbers(tmp_pat
     assert (beyond["launch"], large["launch"]) == (1, 1)  # neither fits all that it is passed as
 
 
-def test_dims_that_integers_and_extents_tell(tmp_path: Path, cuda: Path) -> None:
-    """The function's `top_k` is the dim that the scalar binds; N is half of an axis, R is told by the output."""
-    k, r = dims("K R")
-    op = tl.operator(
-        TritonFunction("scale.py:scale_kernel", {"columns": tl.N, "rows": r}, grid=(k,)),
-        tl.parameters("x out columns rows top_k K"),
-        tensors=(Tensor("x", (tl.M, 2 * tl.N)), Tensor("out", (r, k), output=True)),
-        dims=("M", "N", "K", "R"),
-        scalars=(Scalar("top_k", "i64", binds="K"),),
-        workload=(problem(M=4, N=8, K=2, R=3),),
-    )
-    source = tl.rendered(op, pins={"columns.bits": 64})
-    library = tl.compiled(tmp_path, source, (8, 8, 8, 4, 4, 4, 8, 8))
-    call = {"arguments": [{"shape": [4, 10]}, {"shape": [3, 6]}, {"scalar": "i64", "value": 6}]}
-    (answer,) = tl.call(library, source.symbol, [call], cuda)
-    assert [int.from_bytes(p, "little") for p in tl.passed(answer)[2:6]] == [5, 3, 6, 6]
-
-
 def test_quotients_of_a_call_are_passed_as_python_divides(tmp_path: Path, cuda: Path) -> None:
     """In double precision, then as the type of the signature; one by 0 is an error, as it is there."""
     arguments = {
@@ -180,15 +159,6 @@ def test_quotients_of_a_call_are_passed_as_python_divides(tmp_path: Path, cuda: 
     got = [struct.unpack(c, p)[0] for c, p in zip("ffdef", passed[2:7], strict=True)]
     assert got == [np.float32(96**-0.5), np.float32(7 / 288), 7 / 96, np.float16(16 / 96), 0.25]
     assert undefined["launch"] == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"), [("x out BLOCK!", "constexpr"), ("x out BLOCK:i32", "i32"), ("x out BLOCK:i1", "i1")]
-)
-def test_a_quotient_is_passed_as_nothing_but_a_float(text: str, kind: str) -> None:
-    op = tl.operator(TritonFunction("scale.py:scale_kernel", {"BLOCK": tl.M / 2}, grid=(1,)), tl.parameters(text))
-    with pytest.raises(RenderError, match=rf"argument 'BLOCK' is \(M / 2\), and {kind}(.|\n)*math\.ceil"):
-        tl.rendered(op)
 
 
 def test_values_that_a_parameter_cannot_hold_are_errors(tmp_path: Path, cuda: Path) -> None:
