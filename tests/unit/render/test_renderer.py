@@ -78,6 +78,7 @@ def test_activation_without_its_functions_names_the_remedy(tmp_path: Path) -> No
         ("{{ ''.__class__.__mro__ }}", r"generic\.j2:1: .*unsafe"),
         ("{% include 'missing.j2' %}", r"'missing\.j2' is not below a template root"),
         ("{% include 'common/simd.h.j2' %}", r"fix: add the bundled templates, .*TEMPLATES templates bundled"),
+        ("{{ load('x', ['i', 'j'], 8) }}" + BODY, r"generic\.j2:1: lanes > 1 on 'x'"),  # whose stride is unknown
         ("{{ load('x', ['i']) }}", r"'x' has 2 axes, 1 index was given.*\n  fix: give one for each axis"),
         (
             "{{ address('x', ['i', 'j', 'k']) }}",

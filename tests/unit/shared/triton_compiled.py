@@ -33,7 +33,7 @@ DIGESTS: dict[tuple[str, str, str], str] = {}
 OFTEN = (
     "rows.py:plain",
     "matmul.py:product",
-    *(f"wrong.py:{name}" for name in ("calls_wrong", "refuses", "bad_assembly", "needs_much", "offset_of_64_bits")),
+    *(f"wrong.py:{name}" for name in ("calls_wrong", "refuses", "needs_much", "offset_of_64_bits")),
     *(f"wrong.py:{name}" for name in ("crashes", "hangs", "takes_default")),
 )
 """Functions that are read together."""

@@ -40,13 +40,17 @@ def forwards(model: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_compute_the_same(name: str) -> None:
-    model, library = MODELS[name](torch.bfloat16), Library()
-    want = logits(model)
-    with patch(model, library) as patched:
-        near(logits(model), want)
-    assert dict(library.calls) == CALLED[name]
-    assert sum(made.served for made in patched.replaced) == sum(CALLED[name].values())
+def test_models_compute_the_same_also_with_padding(name: str) -> None:
+    mask = torch.ones(2, 9, dtype=torch.long)
+    for padded in (0, 4):
+        mask[1, :padded] = 0
+        model, library = MODELS[name](torch.float32 if padded else torch.bfloat16), Library()
+        want = logits(model, attention_mask=mask)
+        with patch(model, library) as patched:
+            near(logits(model, attention_mask=mask)[mask.bool()], want[mask.bool()])
+        masked = {f"{k.split()[0]} mask" if padded and k.startswith("flash") else k: n for k, n in CALLED[name].items()}
+        assert dict(library.calls) == masked
+        assert sum(made.served for made in patched.replaced) == sum(masked.values())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -79,44 +83,15 @@ def test_tokens_that_a_model_writes() -> None:
     assert library.calls["flash_attention none"] == 10  # each of the next, with a cache
 
 
-def test_what_needs_gradients_goes_to_the_modules() -> None:
-    for make in MODELS.values():
-        given = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if make is bert else {}
-        model, library = make(**given), Library()
-        for training in (True, False):
-            model.train(training)
-            want = torch.autograd.grad(model(tokens()).logits.square().sum(), list(model.parameters()))
-            with patch(model, library) as patched:
-                got = torch.autograd.grad(model(tokens()).logits.square().sum(), list(model.parameters()))
-            assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
-            assert sum(made.served for made in patched.replaced) == 0
-            assert sum(made.passed for made in patched.replaced) > 0
-        library.calls.clear()
-        model.eval().requires_grad_(False)
-        x = torch.randn(1, 3, 64, requires_grad=True)
-        want = torch.autograd.grad(model(inputs_embeds=x).logits.square().sum(), x)
-        with patch(model, library):
-            got = torch.autograd.grad(model(inputs_embeds=x).logits.square().sum(), x)
-            assert torch.equal(got[0], want[0])
-            assert library.calls.total() == 0
-            model(inputs_embeds=x.detach())
-            assert library.calls.total() > 0
-        library.calls.clear()
-        with patch(model.train(), library), torch.no_grad():
-            model(tokens())
-        assert library.calls.total() == 0
-
-
-def test_compiled_in_one_graph() -> None:
-    model, library = llama(num_hidden_layers=1), Library()
-    want = [logits(model), logits(model, input_ids=tokens(3, 13))]
-    with patch(model, library):
-        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
-        near(logits(compiled), want[0])
-        assert {k.split()[0] for k in library.calls} == {k.split()[0] for k in CALLED["llama"]}
-        counted = library.calls.total()
-        near(logits(compiled, input_ids=tokens(3, 13)), want[1])
-        assert library.calls.total() > counted
+@pytest.mark.parametrize("training", [True, False])
+def test_what_needs_gradients_goes_to_the_modules(training: bool) -> None:
+    model, library = llama().train(training), Library()
+    want = torch.autograd.grad(model(tokens()).logits.square().sum(), list(model.parameters()))
+    with patch(model, library) as patched:
+        got = torch.autograd.grad(model(tokens()).logits.square().sum(), list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert sum(made.served for made in patched.replaced) == library.calls.total() == 0
+    assert sum(made.passed for made in patched.replaced) > 0
 
 
 class Holds(nn.Module):
@@ -246,29 +221,24 @@ class Attends(nn.Module):
 def test_torchs_function_in_a_forward() -> None:
     torchs, model, library = nn.functional.scaled_dot_product_attention, Attends().eval(), Library()
     q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 5, 8)
+    mask = torch.ones(3, 5, dtype=torch.bool).tril()
+    served: tuple[dict[str, Any], ...] = (
+        {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": mask}, {"attn_mask": torch.randn(2, 1, 3, 5)},
+    )  # fmt: skip
     with patch(model, library) as patched:
-        served: tuple[dict[str, Any], ...] = ({}, {"is_causal": True}, {"scale": 0.3})
         for given in served:
             near(model(q, k, **given), torchs(q, k, k, **given))
         near(model(q, k[:, :2], enable_gqa=True), torchs(q, k[:, :2], k[:, :2], enable_gqa=True))
-        mask = torch.ones(3, 5, dtype=torch.bool).tril()
-        for seen in (mask, torch.randn(2, 1, 3, 5), mask[:1]):
-            near(model(q, k, attn_mask=seen), torchs(q, k, k, attn_mask=seen))
-        assert library.calls.total() == patched.replaced[0].served == 7
+        assert library.calls.total() == patched.replaced[0].served == 6
         for given in ({"scale": 0.0}, {"scale": -1.0}, {"attn_mask": torch.randn(1, 2, 1, 3, 5)}):
             with contextlib.suppress(RuntimeError):  # of torch's own
                 near(model(q, k, **given), torchs(q, k, k, **given))
-        assert patched.replaced[0].served == 7
         near(model(q[0], k[0]), torchs(q[0], k[0], k[0]))
-        near(model(q.double().float(), k), torchs(q, k, k))
         assert torch.equal(torch.vmap(model)(q[:, None], k[:, None])[:, 0], torchs(q, k, k))
         with pytest.raises(RuntimeError):
             model(q, k[..., :4])
-        assert patched.replaced[0].served == 8
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-        near(compiled(q, k), torchs(q, k, k))
+        assert patched.replaced[0].served == 6
         assert nn.functional.scaled_dot_product_attention is torchs
-    assert library.calls.total() == 8
 
 
 def test_other_threads_have_torchs_function() -> None:

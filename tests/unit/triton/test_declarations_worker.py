@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, ask, integer, pointer, request
 
-from aot_tune.spec import Declarations, Expr, device, dims, parameter, stride
+from aot_tune.spec import Declarations, Expr, dims, stride
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.client import inspect
 from aot_tune.triton.triton_messages import Answer, Fault, FunctionRequest, Given, InspectRequest, ProblemFacts
@@ -28,7 +28,6 @@ ARGUMENTS = {
 }
 FACTS = {"M": 300, "present.x": 1, "present.y": 1, "stride.x.1": 1, "stride.y.1": 1, "stride.bias.0": 1}
 SHORT = {"x": pointer("x", N), "n": integer(N)}
-DESCRIBED = Given(kind="descriptor", tensor=SHORT["x"].tensor, block=[parameter("BLOCK").data()])
 
 
 def problem(n: int, bias: int = 0, dtype: int = 0) -> ProblemFacts:
@@ -42,10 +41,8 @@ def short(*sizes: int) -> list[ProblemFacts]:
 
 REFUSED = {
     "wrong.py:reads_data": ("'BLOCK'", "reads elements of the tensor 'x'", "`arguments` of TritonFunction"),
-    "wrong.py:reads_scalar": ("'BLOCK'", "reads the value of 'scale'", "`arguments` of TritonFunction"),
     "wrong.py:reads_address": ("'BLOCK'", "reads 'data_ptr' of the tensor 'x'", "`arguments` of TritonFunction"),
     "wrong.py:outer_reads_config": ("'BLOCK'", "reads the argument 'BM', which is not passed", "name 'BM'"),
-    "wrong.py:uses_bits": ("'POWER'", "(N and (N - 1)), where N is a number", "use // and %"),
     "wrong.py:divides": ("'BLOCK'", "int((N / 2)) is not a number here", "`arguments` of TritonFunction"),
     "wrong.py:gives_text": ("'BLOCK'", "gives 'wide'", "`arguments` of TritonFunction"),
     "wrong.py:invents_configs": ("N=64", "a config that is not listed", "`parameters`"),
@@ -61,40 +58,23 @@ REFUSED = {
 
 ODD = {
     "by_set": "the heuristic for 'BLOCK' of triton_functions/odd.py:by_set: the expression N was looked up in a set",
-    "by_dict": "the expression N was looked up in a set, a dict or a cache",
-    "by_cache": "the expression N was looked up in a set, a dict or a cache",
     "by_bits": "has ((N + 15) and -16), where (N + 15) is a number",
     "by_loop": "has more than 64 paths",
     "by_type": "its expression 128",
     "of_nothing": "the heuristic for 'block' of triton_functions/odd.py:of_nothing is not for an argument",
-    "none_for_default": "a config of triton_functions/odd.py:none_for_default has BLOCK='None'",
     "changes_configs": "pruning the configs of triton_functions/odd.py:changes_configs for 777 changes them",
-    "waits_for_all": "a config of triton_functions/odd.py:waits_for_all has 'launch_cooperative_grid'",
 }
 
 
 ASKED: dict[str, FunctionRequest] = {
     **{f: request(f, ARGUMENTS, problems=[problem(64)]) for f in REFUSED},
     **{f: request(f"odd.py:{f}", SHORT, problems=short(777)) for f in ODD},
-    **{f: request(f"odd.py:{f}", SHORT) for f in ("warps_by_size", "flagged", "by_waves", "Holder.held")},
-    **{f: request(f"odd.py:{f}", {"x": SHORT["x"]}) for f in ("fills", "calls_default")},
-    **{f: request(f"rows.py:{f}", ARGUMENTS) for f in ("plain", "marked", "with_heuristics")},
+    "with_heuristics": request("rows.py:with_heuristics", ARGUMENTS),
     "tuned": request("rows.py:tuned", ARGUMENTS, problems=[problem(n) for n in (64, 300, 4096)]),
     "modelled": request("rows.py:modelled", ARGUMENTS, problems=[problem(n) for n in (50, 130)]),
     "no pruners": request("wrong.py:fails_to_prune", ARGUMENTS, problems=[problem(64)], pruners=False),
     "passed": request("rows.py:with_heuristics", {**ARGUMENTS, "BLOCK": integer(N * 2)}),
     "hooked": request("wrong.py:hooked", ARGUMENTS),
-    "even": request("odd.py:even", SHORT, problems=short(64)),
-    "even, passed": request("odd.py:even", {**SHORT, "BLOCK": Given(kind="constant", value=1024)}),
-    "even, own": request(
-        "odd.py:even", {**SHORT, "BLOCK": integer(parameter("BLOCK") * 2)}, parameters=["BLOCK"], problems=short(64)
-    ),
-    "own space": request("odd.py:waits_for_all", SHORT, parameters=["BLOCK"]),
-    "on_blocks": request(
-        "odd.py:on_blocks",
-        {**SHORT, "x": DESCRIBED, "processors": integer(device("multiprocessors"))},
-        problems=short(64, 128),
-    ),
 }
 ANSWERS: dict[str, dict[str, Answer]] = {}
 
@@ -152,9 +132,8 @@ def test_an_autotuned_function(search: list[str]) -> None:
 
 @EACH_TRITON
 def test_pruners(search: list[str]) -> None:
-    """By a model of performance; on descriptors, whose blocks no config has given yet; none at an author's word."""
+    """By a model of performance; none at an author's word."""
     assert read(search, "modelled").pruned == {"N=50": [0], "N=130": [1]}
-    assert read(search, "on_blocks").pruned == {"64": [0], "128": [0, 1]}
     assert "pruners=False" in refused(search, "wrong.py:fails_to_prune").fix
     found = read(search, "no pruners")
     assert (found.pruned, len(found.configs)) == ({}, 2)

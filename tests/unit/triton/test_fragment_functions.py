@@ -25,10 +25,8 @@ from aot_tune.spec import (
     AddTensor,
     Epilogue,
     Formula,
-    Fragment,
     Kernel,
     Operator,
-    Scalar,
     Target,
     Tensor,
     TritonFunction,
@@ -36,7 +34,6 @@ from aot_tune.spec import (
     ceildiv,
     dims,
     fragment,
-    problem,
     stride,
 )
 from aot_tune.spec import elementwise as el
@@ -133,46 +130,6 @@ def test_the_compiler_takes_every_operation(search: list[str], tmp_path: Path) -
             one.source, target_by_name("cuda-sm_80"), tmp_path / f"{number}.o", 300.0
         )
         assert outcome.status == "ok", outcome.log
-
-
-def scaled(**other: Any) -> Operator:
-    """An operator with a Triton function that applies two fragments."""
-    x, slope = el.value(), el.element("slopes", "i")
-    ours: dict[str, Any] = {
-        "epilogue": Epilogue("out", expression=x * el.sigmoid(x) + el.element("bias", 1) * el.scalar("alpha")),
-        "fragments": {"score": Fragment({"i": M, "j": N}, x + slope * (el.index("j") - el.index("i")))},
-    }
-    function = TritonFunction(
-        "triton_functions/formulas.py:scaled",
-        {
-            **{f"stride_{t}_0": stride(t, 0) for t in ("x", "out", "slopes")},
-            "score": fragment("score"),
-            "epilogue": fragment("epilogue"),
-            **other.pop("arguments", {}),
-        },
-        grid=(ceildiv(M, 16), ceildiv(N, 64)),
-    )
-    return Operator(
-        name="scaled",
-        dims=("M", "N"),
-        tensors=(
-            Tensor("x", (M, N), "T"),
-            Tensor("bias", (N,), "T", optional=True),
-            Tensor("slopes", (M,)),
-            Tensor("out", (M, N), "T", output=True),
-        ),
-        dtypes={"T": ("bf16", "f32")},
-        scalars=(Scalar("alpha"),),
-        legal=tuple(stride(*one) == 1 for one in (("x", 1), ("bias", 0), ("out", 1))),
-        reference=lambda xp, call: {"out": call.epilogue(call.fragment("score", call.x))},
-        flops=8 * M * N,
-        workload=(problem(M=64, N=64), problem(M=64, N=128, present=("bias",))),
-        kernels=(
-            Kernel("scaled", backend="triton", triton=function, listed=({"BM": 16, "BN": 64},)),
-            Kernel("generic", "scaled/generic.cu.j2", backend="nvcc", generic=True),
-        ),
-        **{**ours, **other},
-    )
 
 
 def rendered(search: list[str], op: Operator, target: Target, root: Path = SHARED) -> list[Rendered]:

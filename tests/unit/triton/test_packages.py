@@ -16,27 +16,19 @@ from places import SHARED
 OF = {
     "causal_conv/fla": "fla",
     "chunk_cumsum/fla": "fla",
-    "chunk_output/fla": "fla",
-    "gather_rows/xformers": "xformers",
-    "rms_norm/xformers": "xformers",
+    "rms_norm/liger": "liger_kernel",
+    "rope/liger": "liger_kernel",
     "scaled_int8_mm/torchao": "torchao",
-    **{
-        f"{name}/liger": "liger_kernel"
-        for name in ("cross_entropy", "layer_norm", "rms_norm", "rope", "swiglu", "swiglu_mlp")
-    },
 }
-"""Tuned kernels, and the package of each."""
+"""Tuned kernels, and the package of each, which CI fetches: there it is a fault if one is missing."""
 FETCHED = [f for f in os.environ.get("AOT_TUNE_TEST_TRITON_PACKAGES", "").split(os.pathsep) if f]
-HERE = {p for p in set(OF.values()) if importlib.machinery.PathFinder.find_spec(p, [*FETCHED, *sys.path]) is not None}
-TUNED = {name for name, package in OF.items() if package in HERE}
-GENERIC = {name.partition("/")[0] + "/generic" for name in TUNED} - {"chunk_output/generic"}
-"""All kernels that are Triton functions."""
-WANTED = {"fla", "liger_kernel", "torchao"}
-"""What CI fetches: there it is a fault if one is missing."""
+HERE = {p for p in OF.values() if importlib.machinery.PathFinder.find_spec(p, [*FETCHED, *sys.path]) is not None}
+KERNELS = {*OF, *(name.partition("/")[0] + "/generic" for name in OF)}
+"""All that are Triton functions."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not (HERE >= WANTED or os.environ.get("CI")),
+        not (set(OF.values()) == HERE or os.environ.get("CI")),
         reason="for examples/from_packages: pip install liger-kernel==0.8.5 einops, and by --no-deps fla-core==0.6.0 "
         "torchao==0.18.0",
     ),
@@ -44,7 +36,7 @@ pytestmark = [
 
 
 def test_the_packages_are_here() -> None:
-    assert HERE >= WANTED
+    assert set(OF.values()) == HERE
 
 
 @functools.cache
@@ -61,7 +53,7 @@ def answers(what: str) -> Any:
 def test_kernels_are_right_in_the_interpreter() -> None:
     """On odd extents and strides, inputs unchanged: the arguments are mapped as the packages' host code passes them."""
     found = answers("interpret")
-    assert set(found) == TUNED | GENERIC
+    assert set(found) == KERNELS
     for name, told in found.items():
         assert told["calls"] >= 2, name
         assert told["faults"] == [], name
@@ -69,7 +61,7 @@ def test_kernels_are_right_in_the_interpreter() -> None:
 
 def test_a_kernel_of_each_package_compiles() -> None:
     found = answers("compile")
-    names = {n for n in TUNED | GENERIC if n.startswith(("chunk_cumsum/", "rms_norm/", "scaled_int8_mm/"))}
+    names = {n for n in KERNELS if n.startswith(("chunk_cumsum/", "rms_norm/", "scaled_int8_mm/"))}
     amd = {f"{name} hip-gfx942" for name in names if name.startswith("chunk_cumsum/")}
     assert set(found) == {f"{name} cuda-sm_90a" for name in names} | amd
     for name, told in found.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, request
+from triton_installed import FUNCTIONS, ONE_TRITON, ask, integer, request
 
 from aot_tune.compile.triton.compile_pool import CompilerPool, CompilerSetup
 from aot_tune.render.triton.recipe import Recipe
@@ -21,8 +21,6 @@ from aot_tune.support.run_program import kill_running
 from aot_tune.triton.triton_messages import CompileRequest
 
 TARGET = "cuda-sm_90a"
-ONE_TRITON = pytest.mark.parametrize(*EACH_TRITON.args[:1], EACH_TRITON.args[1][:1])
-"""What is done with processes is the same for every version."""
 _REQUESTS: dict[tuple[str, str], Recipe] = {}
 
 
@@ -95,7 +93,7 @@ def test_a_worker_is_kept_and_used_again_and_replaced_once_it_is_dead(
     assert set(workers(os.getpid())) <= before  # an earlier test's was killed, too
 
 
-@EACH_TRITON
+@ONE_TRITON
 def test_variables_that_a_module_sets_are_for_its_own_functions(
     search: list[str], pool: CompilerPool, tmp_path: Path
 ) -> None:

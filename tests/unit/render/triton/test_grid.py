@@ -184,54 +184,23 @@ def test_expressions_are_those_of_python_for_negative_numbers_too(tmp_path: Path
     assert 100 < wanted.count("undefined") < len(wanted) / 2
 
 
-def test_powers_of_two_at_the_end_of_the_range(tmp_path: Path) -> None:
-    """The launcher's function, which gives 0 beyond the range, and that of dispatch, by which guards may divide."""
-    values = [0, 1, 2, 3, 2**31, 2**31 + 1, 2**62, 2**62 + 1, -5, 2**63 - 1]
-    calls = "\n".join(f'  std::printf("%lld\\n", (long long)next_power_of_2(INT64_C({v})));' for v in values)
-    launcher = '#include <cstdio>\n#include "launch.h"\nusing namespace launcher;\n'
-    dispatch = '#include <cstdio>\n#include "runtime.h"\nusing namespace aot_tune;\n'
-    runtime = tl.LAUNCHER.parent
-    for text, beyond in ((launcher, 0), (dispatch, 2**62)):
-        wanted = [1, 1, 2, 4, 2**31, 2**32, 2**62, beyond, 1, beyond]
-        (tmp_path / "power.cpp").write_text(f"{text}int main() {{\n{calls}\n}}\n")
-        run = ["g++", "-std=c++17", "-I.", f"-I{tl.LAUNCHER}", f"-I{runtime}", f"-I{runtime / 'include'}"]
-        subprocess.run([*run, "power.cpp", "-o", "power"], cwd=tmp_path, check=True)
-        got = subprocess.run([tmp_path / "power"], capture_output=True, text=True, check=True).stdout.split()
-        assert list(map(int, got)) == wanted
-
-
-def _refused(extent: Any) -> Any:
-    assert extent < 4096, "too long"
-    return extent
-
-
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
         (lambda meta: (meta["x"][0],), r"kernel 'triton': the grid reads an element of the tensor argument 'x'"),
-        (lambda meta: (meta["x"].max(),), r"the grid reads \.max of the tensor argument 'x'"),
-        (lambda meta: (int(meta["x"]),), r"the grid reads the value of the tensor argument 'x'"),
-        (lambda meta: (1 if meta["x"] else 2,), r"the grid reads the truth of the tensor argument 'x'"),
         (lambda meta: (meta["scale"],), r"the grid uses the scalar argument 'scale'(.|\n)*fix: use a dim"),
         (lambda meta: (meta["locks"],), r"the grid uses the buffer argument 'locks'"),
         (lambda meta: (meta["seqq"],), r"the grid uses 'seqq', which is no argument or parameter(.|\n)*'seq'"),
         (lambda meta: (meta["seq"] ** 1.5,), r"the grid raised TypeError: unsupported operand(.|\n)*math\.ceil"),
         (lambda meta: (meta["seq"] / 4,), r"an extent of the grid cannot be \(S / 4\)(.|\n)*quotients rounded"),
-        (lambda meta: (math.sqrt(meta["seq"]),), r"the grid raised TypeError"),
         (lambda meta: meta["seq"], r"the grid is 'S'(.|\n)*one to three extents"),
-        (lambda meta: (1, 2, 3, 4), r"one to three extents"),
         (lambda meta: (), r"one to three extents"),
-        (lambda meta: (1.5,), r"an extent of the grid cannot be 1.5"),
-        (lambda meta: ("seq",), r"cannot be the text 'seq'"),
         (lambda meta: (sum(1 if meta["seq"] % i else 0 for i in range(2, 9)),), r"more than 64 paths"),
         (lambda meta: (meta["x"].shape[7],), r"the grid raised IndexError"),
-        (lambda meta: (_refused(meta["seq"]),), r"the grid raised AssertionError: too long"),
         (lambda meta: ((meta["seq"] + 63) & ~63,), r"the grid has .* where \(S \+ 63\) is a number"),
         (lambda meta: (4 if meta["seq"] in {1, 2} else 8,), r"the grid: the expression S was looked up in a set"),
-        ((Expr("fact", value="Q"),), r"the grid uses 'Q', which is not known at a call"),
         ((device("clusters"),), r"the grid uses 'device\.clusters'(.|\n)*'device\.multiprocessors'"),
         ((Expr("fact", value="stride.x.4"),), r"uses 'stride\.x\.4'"),
-        ((Expr("fact", value="stride.y.0"),), r"uses 'stride\.y\.0'"),
         ((Expr("const", value=4) // 0,), r"division by zero"),
     ],
 )
