@@ -34,7 +34,7 @@ OFTEN = (
     "rows.py:plain",
     "matmul.py:product",
     *(f"wrong.py:{name}" for name in ("calls_wrong", "refuses", "needs_much", "offset_of_64_bits")),
-    *(f"wrong.py:{name}" for name in ("crashes", "hangs", "takes_default")),
+    *(f"wrong.py:{name}" for name in ("crashes", "hangs")),
 )
 """Functions that are read together."""
 

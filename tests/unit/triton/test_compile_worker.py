@@ -48,7 +48,7 @@ TARGETS = ("cuda-ptx_80", "cuda-sm_90a", "cuda-sm_120a", "hip-gfx942")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@EACH_TRITON
+@ONE_TRITON
 def test_an_object_holds_its_image_and_three_functions(search: list[str], target: str, tmp_path: Path) -> None:
     outcome, out = compiled(search, recipe(search, "rows.py:plain", **PLAIN), target, tmp_path)
     assert outcome.status == "ok", outcome.log
@@ -95,18 +95,15 @@ def _check_image(image: bytes, target: str) -> None:
 
 @ONE_TRITON
 def test_the_bytes_do_not_depend_on_the_folder(search: list[str], tmp_path: Path) -> None:
-    made = []
+    made = set()
     for name in ("one", "another/folder"):
         root = tmp_path / name
         shutil.copytree(FUNCTIONS, root / "triton_functions")
-        for target in ("cuda-ptx_80", "hip-gfx942"):
-            one = recipe(search, "rows.py:plain", root, **PLAIN)
-            outcome, out = compiled(search, one, target, root / target, root)
-            assert outcome.status == "ok", outcome.log
-            made.append((target, outcome.device, hashlib.sha256(out.read_bytes()).hexdigest()))
-            assert str(tmp_path).encode() not in out.read_bytes()
-    assert made[:2] == made[2:]
-    assert len(set(made)) == 2
+        outcome, out = compiled(search, recipe(search, "rows.py:plain", root, **PLAIN), "cuda-ptx_80", root, root)
+        assert outcome.status == "ok", outcome.log
+        made.add(out.read_bytes())
+    assert len(made) == 1
+    assert str(tmp_path).encode() not in made.pop()
 
 
 @EACH_TRITON
@@ -162,22 +159,3 @@ def test_descriptors_become_tensor_maps_where_the_device_has_them(search: list[s
         assert "descriptor_a" not in texts[target]
     rounding = "3.6" not in chain(search).identity()["version"]
     assert f"descriptor_rounding = {str(rounding).lower()}" in texts["cuda-sm_80"]
-
-
-@EACH_TRITON
-def test_defaults_dtypes_and_what_is_left_out(search: list[str], tmp_path: Path) -> None:
-    signature = {"x": "*fp32", "SIZE": "constexpr", "KIND": "constexpr", "LEFT_OUT": "constexpr"}
-    ways: list[dict[str, Any]] = [
-        {"constexprs": {"SIZE": 64, "KIND": {"own": "fp32"}, "LEFT_OUT": None}},
-        {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "fp32"}},
-        {"constexprs": {}},
-        {"constexprs": {"SIZE": 64, "LEFT_OUT": 2.0}, "dtypes": {"KIND": "i32"}},
-    ]
-    made = []
-    for number, way in enumerate(ways):
-        one = recipe(search, "wrong.py:takes_default", signature=signature, **way)
-        outcome, _ = compiled(search, one, "cuda-sm_80", tmp_path / str(number))
-        assert outcome.status == "ok", outcome.log
-        made.append(outcome.device)
-    assert made[0] == made[1] == made[2]
-    assert made[3] != made[0]

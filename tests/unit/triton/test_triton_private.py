@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -37,18 +38,14 @@ from aot_tune.triton.read_declarations import read_functions
 N = dims("N")[0]
 
 
-@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.8.0", "3.9.0", "3.9.1+local"])
-def test_tested_versions(version: str) -> None:
-    check_version(version)
-
-
-@pytest.mark.parametrize("version", ["3.5.1", "3.10.0", "4.0.0", "2.9.0", "unknown"])
-def test_other_versions_are_refused_with_the_range_and_the_remedy(version: str) -> None:
-    with pytest.raises(ToolchainError) as caught:
+def test_other_versions_are_refused_with_the_range_and_the_remedy() -> None:
+    for version in ("3.6.0", "3.9.0", "3.9.1+local"):
         check_version(version)
-    assert version in caught.value.what
-    assert "3.6 to 3.9" in caught.value.what
-    assert "pip install 'triton>=3.6,<3.10'" in caught.value.fix
+    for version in ("3.5.1", "3.10.0", "4.0.0", "unknown"):
+        with pytest.raises(
+            ToolchainError, match=rf"{re.escape(version)}(.|\n)*3\.6 to 3\.9(.|\n)*'triton>=3\.6,<3\.10'"
+        ):
+            check_version(version)
 
 
 @pytest.mark.slow

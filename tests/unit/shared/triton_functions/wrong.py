@@ -141,13 +141,6 @@ def fails_to_prune(x, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def takes_default(x, SIZE: tl.constexpr = 64, KIND: tl.constexpr = tl.float32, LEFT_OUT: tl.constexpr = None):
-    tl.store(x + tl.arange(0, SIZE), tl.full((SIZE,), 1, KIND).to(x.dtype.element_ty))
-    if LEFT_OUT is not None:
-        tl.store(x, LEFT_OUT)
-
-
-@triton.jit
 def offset_of_64_bits(x, n, BLOCK: tl.constexpr):
     rows = tl.make_tensor_descriptor(x, [BLOCK], [1], [BLOCK])
     rows.store([n], rows.load([n]) + 1)
