@@ -106,32 +106,6 @@ def test_the_target_decides_the_instructions(tmp_path: Path) -> None:
     assert "zmm" not in listing[3]
 
 
-TILES = f"""
-#if defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__AMX_INT8__)
-#include <immintrin.h>
-{LAUNCH} void f(float* x) {{ _tile_dpbf16ps(0, 1, 2); _tile_dpbssd(0, 1, 2); _tile_stored(0, x, 64); }}
-#elif defined(__AVX512BF16__)
-#include <immintrin.h>
-{LAUNCH} void f(__m512* x, __m512bh* y) {{ *x = _mm512_dpbf16_ps(*x, y[0], y[1]); }}
-#else
-{LAUNCH} void f() {{}}
-#endif
-"""
-
-
-def test_macros_tell_what_is_above_v4(tmp_path: Path) -> None:
-    for target, holds in (
-        ("cpu-x86-64-v4", set()),
-        ("cpu-x86-64-v4-bf16", {"vdpbf16ps"}),
-        ("cpu-x86-64-v4-amx", {"tdpbf16ps", "tdpbssd"}),
-    ):
-        out = tmp_path / f"{target}.o"
-        outcome = toolchain_for("cxx").compile(TILES, target_by_name(target), out, 60)
-        assert outcome.status == "ok", outcome.log
-        listing = subprocess.check_output(["objdump", "-d", str(out)], text=True)
-        assert {word for word in ("vdpbf16ps", "tdpbf16ps", "tdpbssd") if word in listing} == holds
-
-
 @pytest.mark.parametrize(
     ("said", "refused"),
     [

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 from nvcc_sources import MISSING
 from places import ROOT
 
-from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.inputs import draw
 from aot_tune.compile.cuda.nvcc import TOOLCHAIN
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.toolchain import target_by_name
@@ -115,32 +109,3 @@ def test_each_kernel_compiles_and_links(tmp_path: Path, name: str) -> None:
     assert symbols.defined == {f"{made.symbol}_{function}" for function in ("launch", "workspace", "preload")}
     assert initialiser_count((tmp_path / "object.o").read_bytes()) <= 1 + (IOSTREAM in symbols.used)
     TOOLCHAIN.link_shared([tmp_path / "object.o"], tmp_path / "object.so")
-
-
-def inputs(name: str, given: Any) -> Any:
-    """Random inputs of a call, in float64, as the bench draws them."""
-    op = load(name).concrete(given.dtypes)
-    call = SimpleNamespace(**{s.name: s.default for s in op.scalars})
-    for tensor in op.inputs:
-        shape = op.shape(given, tensor)
-        drawn = draw(op, Check(problem=given), tensor, math.prod(shape), 7).reshape(shape)
-        setattr(call, tensor.name, drawn if drawn.dtype.kind == "i" else drawn.astype(np.float64))
-    return call
-
-
-def reference(name: str, given: Any) -> dict[str, Any]:
-    """What an operator's reference says of a problem, beside the inputs."""
-    op, call = load(name).concrete(given.dtypes), inputs(name, given)
-    found = op.reference(np, call)
-    assert set(found) == {t.name for t in op.outputs}
-    for tensor in op.outputs:
-        assert np.shape(found[tensor.name]) == op.shape(given, tensor), tensor.name
-        assert np.isfinite(found[tensor.name]).all(), tensor.name
-    return {**vars(call), **found}
-
-
-@needs_all
-@pytest.mark.parametrize("name", sorted({n.partition("/")[0] for n in KERNELS}))
-def test_references_give_all_outputs(name: str) -> None:
-    for given in load(name).checks or (load(name).workload[0],):
-        reference(name, given)

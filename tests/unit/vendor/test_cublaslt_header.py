@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import subprocess
@@ -16,7 +15,6 @@ import pytest
 from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import ToolchainError
-from aot_tune.vendor import cublaslt_library as library
 
 FOLDERS = ("nvidia/cu13/include", "nvidia/cublas/include")
 
@@ -58,17 +56,6 @@ CXX = {
     "kStagesId": "CUBLASLT_ALGO_CONFIG_STAGES_ID",
     "kInnerShapeId": "CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID",
     "kClusterShapeId": "CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID",
-}
-CONFIG = {
-    "ALGO": "ID",
-    "TILE": "TILE_ID",
-    "STAGES": "STAGES_ID",
-    "SPLITK": "SPLITK_NUM",
-    "REDUCTION": "REDUCTION_SCHEME",
-    "SWIZZLE": "CTA_SWIZZLING",
-    "CUSTOM": "CUSTOM_OPTION",
-    "INNER": "INNER_SHAPE_ID",
-    "CLUSTER": "CLUSTER_SHAPE_ID",
 }
 SHAPES = """
 static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
@@ -128,22 +115,3 @@ def test_numbers_and_structures_of_the_template(headers: Path, tmp_path: Path) -
     assert "static assertion" in compiles(
         tmp_path, headers, "static_assert(int64_t{kTransA} == CUBLASLT_EPILOGUE_BIAS);"
     )
-
-
-def test_numbers_of_the_module_that_asks_for_algorithms(headers: Path, tmp_path: Path) -> None:
-    numbers = {f"CUBLASLT_ALGO_CONFIG_{CONFIG[name]}": number for name, (number, _) in library.CONFIG.items()}
-    numbers |= {f"CUBLASLT_ALGO_CAP_{name}": number for name, (number, _) in library.CAPABILITY.items()}
-    numbers |= {f"CUBLASLT_MATMUL_DESC_{name}": number for name, number in library.DESC.items()}
-    numbers |= {f"CUBLASLT_MATRIX_LAYOUT_{name}": number for name, number in library.LAYOUT.items()}
-    numbers |= {f"CUBLASLT_MATMUL_PREF_{name}": number for name, number in library.PREFERENCE.items()}
-    for letter, number in zip("ABCD", library.PREFERENCE_ALIGNMENT, strict=True):
-        numbers[f"CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_{letter}_BYTES"] = number
-    numbers |= {"CUBLASLT_EPILOGUE_BIAS": library.BIAS, "CUBLASLT_EPILOGUE_DEFAULT": library.DEFAULT}
-    numbers |= {"CUBLASLT_EPILOGUE_RELU": library.ACTIVATIONS["relu"]}
-    numbers |= {"CUBLASLT_EPILOGUE_GELU": library.ACTIVATIONS["gelu_tanh"]}
-    numbers |= {"CUDA_R_32F": library.TYPES["f32"], "CUDA_R_16F": library.TYPES["f16"]}
-    numbers |= {"CUDA_R_16BF": library.TYPES["bf16"], "CUBLAS_COMPUTE_32F": library.COMPUTE["ieee"]}
-    numbers |= {"CUBLAS_COMPUTE_32F_FAST_TF32": library.COMPUTE["tf32"]}
-    numbers |= {"sizeof(cublasLtMatmulHeuristicResult_t)": ctypes.sizeof(library.Heuristic)}
-    asserts = "\n".join(f"static_assert({theirs} == {ours});" for theirs, ours in numbers.items())
-    assert not compiles(tmp_path, headers, asserts)

@@ -12,7 +12,7 @@ from aot_tune.report import OperatorReport, ProblemRow, Report
 from aot_tune.spec import problem
 from aot_tune.spec.problem_named import problem_named
 from aot_tune.support.errors import AotTuneError, BuildError, ManifestError, SpecError
-from aot_tune.workloads.built_library import BuiltLibrary, find_library, read_library
+from aot_tune.workloads.built_library import BuiltLibrary, read_library
 from aot_tune.workloads.coverage import coverage_on
 from aot_tune.workloads.coverage_table import coverage_table
 from aot_tune.workloads.trace_origin import of_library
@@ -143,12 +143,6 @@ def trace(lines: bytes, name: bytes = b"ops", build: bytes = b"") -> list[Counte
     return decode_workload(HEAD % (name, build) + lines, "t.jsonl")
 
 
-def test_a_trace_of_the_build(library: BuiltLibrary) -> None:
-    for build in (b"", library.build.encode(), library.build[:16].encode()):
-        problems, warnings = of_library(trace(CALLS, build=build), library, OPERATORS)
-        assert (len(problems), warnings) == (1, [])
-
-
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -166,23 +160,6 @@ def test_traces_of_others_are_named(library: BuiltLibrary, lines: list[CountedPr
     assert error.value.what.startswith(said)
     assert error.value.why
     assert error.value.fix
-
-
-def test_the_files_of_a_build_are_found(tmp_path: Path) -> None:
-    build = write_build(tmp_path / "build")
-    library = build / "libaot_tune_ops.so"
-    library.touch()
-    wheel = tmp_path / "aot_tune"
-    installed = write_build(wheel / "share" / "aot_tune" / "ops")
-    (wheel / "lib").mkdir()
-    for path in (wheel / "lib" / "libaot_tune_ops.so", wheel / "ops.abi3.so"):
-        path.touch()
-        assert find_library(path, "") == installed
-    for path in (build, library, build / "manifest.json"):
-        assert find_library(path, "") == build
-    for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(BuildError, match=r"there is no manifest.json and report.json at"):
-            find_library(path, "")
 
 
 @pytest.mark.parametrize(

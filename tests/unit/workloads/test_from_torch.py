@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -143,18 +141,6 @@ def test_a_trace_without_shapes_is_refused(profiled: Callable[..., MappedCalls])
     assert "record_shapes=True" in error.value.fix
 
 
-def event(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
-    return {"name": name, "ph": "X", "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": args}
-
-
-def test_traces_of_older_versions_have_neither_strides_nor_values() -> None:
-    shapes = {"Input Dims": [[16, 32], [32, 64]], "Input type": ["float", "float"]}
-    soft = {"Input Dims": [[16, 32], [], []], "Input type": ["float", "Scalar", "Scalar"]}
-    calls = mapped(json.dumps([event("aten::mm", 0, 5, **shapes), event("aten::_softmax", 9, 5, **soft)]).encode())
-    assert problems(calls) == {"gemm M=16 N=64 K=32": 1}
-    assert calls.left == {("aten::_softmax", "its dim is not recorded"): 1}
-
-
 LOG = """Operator: aten.mm.default
 cnt: 28, ((T([16, 32], f16), T([32, 64], f16, stride=(1, 32))), {})
 cnt: 2, ((T([16, 32], f32), T([32, 64], f32)), {})
@@ -184,19 +170,6 @@ def test_operator_inputs() -> None:
         ("aten.addmm.default", "its beta is 0.5"): 6,
         ("aten.add.Tensor", "no bundled operator computes it"): 7,
     }
-
-
-def test_operator_inputs_as_json() -> None:
-    document: dict[str, Any] = {"metadata": {"source": "somewhere"}}
-    for line in LOG.splitlines():
-        if line.startswith("Operator: "):
-            entries = document.setdefault(line.removeprefix("Operator: "), [])
-        else:
-            count, _, inputs = line.removeprefix("cnt: ").partition(", ")
-            entries.append({"count": int(count), "inputs": inputs})
-    assert problems(mapped(json.dumps(document).encode())) == FROM_LOG
-    by_text = {op: {e["inputs"]: e["count"] for e in es} for op, es in document.items() if op != "metadata"}
-    assert problems(mapped(gzip.compress(json.dumps(by_text).encode()))) == FROM_LOG
 
 
 @pytest.mark.parametrize(

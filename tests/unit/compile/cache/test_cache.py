@@ -13,7 +13,7 @@ import pytest
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.cache.evict import prune
 from aot_tune.support.errors import OptionError
-from aot_tune.support.storage import cache_location, new_temporary, sweep_temporaries
+from aot_tune.support.storage import cache_location
 
 TARGET = target_by_name("cpu-x86-64")
 
@@ -115,24 +115,6 @@ def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make
     assert prune(root, limit=1, every=3600) == 0  # it ran a moment ago
     assert prune(root, limit=1, every=0) == 200 - removed  # the one used today stays
     assert ObjectCache(root, chain).get(make_rendered(0), TARGET).cached
-
-
-def test_the_sweep_spares_the_living(tmp_path: Path, start_python) -> None:
-    mine = new_temporary(tmp_path)
-    mine.mkdir()
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom aot_tune.support.storage import new_temporary\n"
-        "p = new_temporary(Path(sys.argv[1])); p.mkdir(); (p / 'f').touch(); print(p)"
-    )
-    process = start_python(code, tmp_path)
-    dead = Path(process.communicate()[0].strip())
-    foreign, old = tmp_path / "0badcafe-1-1-aa", tmp_path / "0badcafe-2-2-bb"
-    foreign.touch()
-    old.touch()
-    os.utime(old, (0, 0))
-    assert dead.is_dir()
-    assert sweep_temporaries(tmp_path) == 2
-    assert sorted(tmp_path.iterdir()) == sorted([mine, foreign])
 
 
 def test_where_the_cache_is(tmp_path: Path) -> None:

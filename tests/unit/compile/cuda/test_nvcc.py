@@ -116,31 +116,6 @@ __global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y) {{
     assert resources["memory"] > 1 << 20
 
 
-def made_cutlass(folder: Path, number: int) -> Path:
-    (folder / "include/cutlass").mkdir(parents=True)
-    (folder / "include/cute").mkdir()
-    (folder / "include/cutlass/version.h").write_text("#define CUTLASS_MAJOR 4\n")
-    (folder / "include/cute/tensor.hpp").write_text(
-        f"inline int cute_number() {{ return {number}; }}\ninline const char* cute_file() {{ return __FILE__; }}\n"
-    )
-    return folder
-
-
-def test_cutlass_is_found_moved_and_followed(tmp_path: Path, make_cuda) -> None:
-    """The place of CUTLASS is in no object and no key; a change of a header that was read is seen."""
-    text = f"#include <cute/tensor.hpp>\n{API} int SYMBOL_launch() {{ return cute_number() + cute_file()[0]; }}\n"
-    made = {}
-    for name, number in (("a", 1), ("b", 1), ("c", 2)):
-        environ = {**os.environ, "CUTLASS_PATH": str(made_cutlass(tmp_path / name, number))}
-        cache = ObjectCache(tmp_path / "cache", NvccToolchain(environ))
-        made[name] = cache.get(make_cuda(text), target_by_name("cuda-sm_80"))
-        assert made[name].status == "ok", made[name].error
-    assert made["b"].cached
-    assert made["b"].digest == made["a"].digest
-    assert not made["c"].cached
-    assert made["c"].digest != made["a"].digest
-
-
 NO_WHEELS = "no wheels nvidia-cuda-nvcc, -runtime and -cccl: install them, or name folders in AOT_TUNE_TEST_NVCC"
 PLACES = [*filter(None, os.environ.get("AOT_TUNE_TEST_NVCC", "").split(os.pathsep)), *sys.path]
 WHEELS = [folder for folder in PLACES if any(Path(folder or ".", "nvidia").glob("cu*/bin/nvcc"))]

@@ -94,24 +94,6 @@ def test_a_worker_is_kept_and_used_again_and_replaced_once_it_is_dead(
 
 
 @ONE_TRITON
-def test_variables_that_a_module_sets_are_for_its_own_functions(
-    search: list[str], pool: CompilerPool, tmp_path: Path
-) -> None:
-    """Else code would depend on which kernels a worker had compiled before."""
-    made = []
-    for function in ("odd.py:product", "settings.py:exact", "odd.py:product"):
-        asked = compile_request(search, tmp_path, function)
-        asked = msgspec.structs.replace(asked, recipe=msgspec.structs.replace(asked.recipe, constexprs={"BLOCK": 64}))
-        reply, _ = pool.compile(setup_of(search), asked, 120)
-        assert reply.image is not None, reply.error
-        made.append((reply.image.registers, reply.image.size))
-    fails = msgspec.structs.replace(asked.recipe, function="triton_functions/settings_fails.py:f")
-    reply, _ = pool.compile(setup_of(search), msgspec.structs.replace(asked, recipe=fails), 120)
-    assert "no device" in reply.error
-    assert made[0] == made[2] != made[1]
-
-
-@ONE_TRITON
 @pytest.mark.alone
 def test_workers_die_with_the_process_that_started_them(search: list[str], tmp_path: Path) -> None:
     """Also one that is busy, and also when nobody can clean up."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from linked_cuda import OnDevice
-from tensors import Old
 
 
 @pytest.fixture
@@ -59,61 +55,6 @@ def test_a_framework_is_asked_by_the_names_that_it_has(copy: Callable[..., Any],
         assert own.asked == [(shape, dtype, "here")]
         assert isinstance(made, OwnArray)
         np.testing.assert_array_equal(made.array, x)
-
-
-def test_a_framework_without_the_dtype_is_told(copy: Callable[..., Any]) -> None:
-    class Standard(Framework):
-        def __getattribute__(self, name: str) -> Any:
-            if name == "bfloat16":
-                raise AttributeError(name)
-            return super().__getattribute__(name)
-
-    x = OwnArray(np.zeros((2, 3), np.uint16), Standard())
-    with pytest.raises(
-        TypeError, match="output 'out' cannot be made for arrays of this kind; pass out=, a tensor of a"
-    ):
-        copy(x)
-    out = torch.empty(2, 3, dtype=torch.bfloat16)
-    assert copy(x, out=out) is out
-
-
-def test_a_new_array_without_a_version_is_written(copy: Callable[..., Any]) -> None:
-    """As JAX's are: nobody else has seen it. One that is passed may be somebody's."""
-
-    class Unversioned(Old):
-        device = "here"
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 1, 0
-
-        def __array_namespace__(self) -> SimpleNamespace:
-            return SimpleNamespace(float32="f4", empty=lambda shape, dtype, device: Unversioned(np.empty(shape, dtype)))
-
-    x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    made = copy(Unversioned(x))
-    assert type(made) is Unversioned
-    np.testing.assert_array_equal(made.array, x)
-    with pytest.raises(ValueError, match="output 'out' is passed by a DLPack capsule without a version"):
-        copy(x, out=made)
-
-
-def test_cupy_is_asked_though_its_arrays_name_no_functions(
-    copy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Ndarray(OnDevice):
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 1, 0
-
-    Ndarray.__module__ = "cupy._core.core"
-
-    def empty(shape: tuple[int, ...], dtype: str) -> Ndarray:
-        return Ndarray(np.empty(shape, dtype), (1, 0))
-
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(empty=empty, float32="f4"))  # type: ignore[arg-type]
-    x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    made = copy(Ndarray(x, (1, 0)))
-    assert type(made) is Ndarray
-    np.testing.assert_array_equal(made.array, x)
 
 
 def test_others_get_arrays_of_numpy_on_the_cpu_alone(copy: Callable[..., Any]) -> None:

@@ -22,14 +22,6 @@ def test_an_integer_tells_a_dim(odd_ops: ModuleType) -> None:
     assert odd_ops.top(zeros(2, 5), top_k=4, out=given) is given
 
 
-def test_repeated_calls_do_not_take_another_integer_for_the_same(odd_ops: ModuleType) -> None:
-    x, out = zeros(2, 5), zeros(2, 3)
-    for _ in range(5):
-        odd_ops.top(x, top_k=3, out=out)
-    with pytest.raises(odd_ops.ArgumentValueError, match=r"'out': axis 1 has extent 3, wanted K = 2 as in \[M, K\]"):
-        odd_ops.top(x, top_k=2, out=out)
-
-
 def test_an_integer_that_is_no_extent(odd_ops: ModuleType) -> None:
     with pytest.raises(
         odd_ops.ArgumentValueError, match=r"top: 'top_k' is -1, wanted an extent of the dim K: 0 or more"
@@ -57,16 +49,6 @@ def test_an_extent_is_solved_for_a_dim(odd_ops: ModuleType) -> None:
         odd_ops.halves(zeros(2, 7), zeros(2, 2))
     with pytest.raises(odd_ops.ArgumentValueError, match=r"'scales': axis 1 has extent 2, wanted .* = 3"):
         odd_ops.halves(zeros(2, 260), zeros(2, 2))
-
-
-def test_an_extent_is_solved_with_other_dims(odd_ops: ModuleType) -> None:
-    """M * (B + 1) - K, with M = 4 and K = 2."""
-    assert odd_ops.blocks(zeros(4, 2), zeros(4 * 6 - 2)).shape == (4, 5)
-    for length in (4 * 6 - 1, 1):
-        with pytest.raises(odd_ops.ArgumentValueError, match=rf"'w': axis 0 has extent {length}, which is .* for no B"):
-            odd_ops.blocks(zeros(4, 2), zeros(length))
-    with pytest.raises(odd_ops.ArgumentValueError, match="for no B"):  # where M is 0
-        odd_ops.blocks(zeros(0, 2), zeros(3))
 
 
 def test_an_output_that_tells_a_dim_is_to_be_passed(odd_ops: ModuleType) -> None:
@@ -97,30 +79,6 @@ def test_an_output_tells_a_dtype(odd_ops: ModuleType) -> None:
         odd_ops.cast(zeros(3), out=zeros(3), other=zeros(3, dtype="f8"))
     with pytest.raises(odd_ops.ArgumentTypeError, match=r"'out' has dtype i32, wanted f32 or f64"):
         odd_ops.cast(zeros(3), out=zeros(3, dtype="i4"))
-
-
-def test_integers_of_other_widths(odd_ops: ModuleType) -> None:
-    assert odd_ops.widths(zeros(1), few=200, many=3).shape == (200, 3, 2)
-    told = {"M": 1, "N": 200, "K": 70000, "B": 2}
-    assert odd_ops.explain("widths", M=1, N=200, K=70000, B=2)["dims"] == told
-    assert odd_ops.explain("widths", M=1, few=200, many=70000, some=2)["dims"] == told
-    with pytest.raises(odd_ops.ArgumentValueError, match="'out': axis 0 has extent 300, wanted N = 44"):
-        odd_ops.explain("widths", M=1, N=300, K=1, B=1)
-    with pytest.raises(odd_ops.ArgumentValueError, match="'some' is -1, wanted an extent of the dim B"):
-        odd_ops.widths(zeros(1), few=1, many=1, some=-1)
-
-
-def test_problems_are_stated_by_their_dims(odd_ops: ModuleType) -> None:
-    told = odd_ops.explain("top", M=2, N=5, K=3)
-    assert told["dims"] == {"M": 2, "N": 5, "K": 3}
-    assert odd_ops.explain("top", M=2, N=5, top_k=3)["dims"] == told["dims"]
-    assert odd_ops.explain("top", zeros(2, 5), top_k=3)["dims"] == told["dims"]
-    assert odd_ops.explain("halves", M=2, N=130)["dims"] == {"M": 2, "N": 130}
-    assert odd_ops.explain("cast", N=3, T="f64")["dtypes"] == {"T": "f64"}
-    assert odd_ops.is_tuned("resize", M=2, N=5) is False
-    for ask in (odd_ops.explain, odd_ops.is_tuned):
-        with pytest.raises(odd_ops.ArgumentTypeError, match="needs the output 'out'"):
-            ask("resize", zeros(3))
 
 
 def test_extents_are_computed(odd_ops: ModuleType) -> None:

@@ -82,24 +82,6 @@ def test_three_ways_to_ask_agree_on_many_shapes(built: linked.Built, level: int)
         assert device == f"cpu level {level}"
 
 
-def test_spellings_of_a_level_and_bad_ones(built: linked.Built) -> None:
-    """A higher level than the CPU has changes nothing."""
-    here = cpu_level()
-    wanted = dict.fromkeys(("v2", "x86-64-v2", "cpu-x86-64-v2"), min(2, here))
-    wanted |= dict.fromkeys(("6", "v4-amx", "cpu-x86-64-v4-amx", ""), here)
-    for level, used in wanted.items():
-        assert ask(built, level, CALLS.format(shapes=[[2, 2, 2, 0]]))[0][3] == f"cpu level {used}"
-    code = """
-try:
-    ops.explain("gemm", M=2, N=2, K=2)
-except ops.CallError as error:
-    found = str(error)
-"""
-    for level in ("0", "7", "16", "avx2", "2 ", "v5", "v6", "v4-avx", "bf16", "v4-bf16 "):
-        said = f"AOT_TUNE_CPU_LEVEL is '{level}', wanted 1 to 6 (v1, v2, v3, v4, v4-bf16, v4-amx)"
-        assert said in ask(built, level, code)
-
-
 def test_explain_names_path_and_guards(built: linked.Built) -> None:
     code = 'found = [ops.explain("gemm", M=m, N=8, K=k) for m, k in ((64, 6), (3, 6), (0, 6), (2, 0))]'
     guarded, small, empty, hollow = ask(built, "2", code)

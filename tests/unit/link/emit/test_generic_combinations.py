@@ -11,10 +11,8 @@ from odd_operators import apply, combinations, generic
 
 from aot_tune.link import LibrarySpec, LinkedVariant, OperatorTable
 from aot_tune.link.check.check_tables import check_library
-from aot_tune.spec import Operator, dims, present
+from aot_tune.spec import Operator, present
 from aot_tune.support.errors import ManifestError
-
-M, N = dims("M N")
 
 
 @pytest.mark.parametrize(

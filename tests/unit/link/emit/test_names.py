@@ -43,15 +43,6 @@ def test_names_of_the_librarys_own() -> None:
         check_unique_operators(["gemm_workspace", "norm", "gemm"])
 
 
-def test_choices_that_are_one_constant_in_c() -> None:
-    for attributes in (
-        (Attribute("mode", ("relu", "RELU")),),
-        (Attribute("mode", ("fast_math",)), Attribute("mode_fast", ("exact", "math"))),
-    ):
-        with pytest.raises(SpecError, match="have the same name in C, which ends in _MODE_"):
-            dataclasses.replace(linked.norm_operator(), attributes=attributes)
-
-
 def extreme_library() -> LibrarySpec:
     operator = dataclasses.replace(linked.norm_operator(), scalars=EXTREMES, documentation="x /* of *.txt */ \\")
     return LibrarySpec(output="extremes", operators=(OperatorTable(operator=operator, variants=()),))

@@ -240,16 +240,3 @@ def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) 
         assert one["launch"] == 0
         assert [number(p) % 256 for p in parameters(one)][1:3] == [0, 0]
         assert number(parameters(one)[5]) + 160 <= one["address"] + one["bytes"]
-
-
-def test_a_workspace_beyond_64_bits_or_of_a_negative_size_is_an_error(tmp_path: Path, cuda: Path) -> None:
-    function = TritonFunction(
-        "scale.py:scale_kernel", {"x": "x", "parts": Buffer("f64", (tl.M - 2) * 2**60)}, grid=(tl.M,)
-    )
-    source = tl.rendered(tl.operator(function, tl.parameters("x parts out")))
-    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8))
-    calls = [{"arguments": [{"shape": [m, 1]}] * 2, "room": 0} for m in (1, 2, 3, 4)]
-    answers = tl.call(library, source.symbol, calls, cuda)
-    assert [a["workspace"] for a in answers] == [1, 0, 0, 1]
-    assert [a["launch"] for a in answers] == [1, 0, 1, 1]
-    assert [a["bytes"] for a in answers] == [0, 0, 2**63 + 192, 0]

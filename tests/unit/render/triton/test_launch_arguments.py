@@ -23,7 +23,6 @@ from aot_tune.spec import (
     alignment,
     attribute,
     dims,
-    parameter,
     present,
     stride,
     where,
@@ -114,51 +113,6 @@ def test_every_kind_of_argument_has_its_type_its_size_and_its_value(tmp_path: Pa
     assert got[23] == 0x4049  # 3.14159 is 0x40490fd0 in fp32
     assert got[24] == answer["address"]
     assert got[25:] == [6, 0, 0]
-
-
-WHOLE = {"bool": 1, "i8": -8, "i16": -(2**15), "i32": -(2**31), "u8": 255, "u16": 2**16 - 1, "u32": 2**32 - 1}
-
-
-def test_scalars_of_all_widths_are_passed_as_the_jit_passes_such_numbers(tmp_path: Path, cuda: Path) -> None:
-    """An integer as 32 bits where its range fits these, else as 64; a boolean as a byte; u64 as it is."""
-    names = {kind: f"of_{kind}" for kind in (*WHOLE, "u64")}
-    declared = tl.parameters(f"x out {' '.join(names.values())} signed:i64 less:u8 share:fp32")
-    more = {"signed": "of_u64", "less": "of_u64", "share": "of_u64"}
-    function = TritonFunction("scale.py:scale_kernel", more, grid=(1,))
-    source = tl.rendered(tl.operator(function, declared, scalars=tuple(Scalar(n, k) for k, n in names.items())))
-    form = "P P B i i i i i q Q q B f P P"
-    library = tl.compiled(tmp_path, source, [struct.calcsize(c) for c in form.split()])
-    values = [*WHOLE.items(), ("u64", 200)], [*WHOLE.items(), ("u64", 256)], [*WHOLE.items(), ("u64", 2**63)]
-    calls = [
-        {"arguments": [{"shape": [1, 1]}, {"shape": [1, 1]}, *({"scalar": k, "value": v} for k, v in row)]}
-        for row in values
-    ]
-    fits, beyond, large = tl.call(library, source.symbol, calls, cuda)
-    got = [struct.unpack(c, p)[0] for c, p in zip(form.split(), tl.passed(fits), strict=True)]
-    assert got[2:13] == [*WHOLE.values(), 200, 200, 200, 200.0]
-    assert (beyond["launch"], large["launch"]) == (1, 1)  # neither fits all that it is passed as
-
-
-def test_quotients_of_a_call_are_passed_as_python_divides(tmp_path: Path, cuda: Path) -> None:
-    """In double precision, then as the type of the signature; one by 0 is an error, as it is there."""
-    arguments = {
-        "scale": tl.N**-0.5,
-        "share": tl.M / (3 * tl.N),
-        "exact": tl.M / tl.N,
-        "half": parameter("BLOCK") / tl.N,
-        "gap": 1 / (tl.M - 3),
-    }
-    declared = tl.parameters("x out scale share exact:fp64 half:fp16 gap BLOCK!")
-    kernel = {"parameters": (Parameter("BLOCK", (16, 32)),)}
-    op = tl.operator(TritonFunction("scale.py:scale_kernel", arguments, grid=(1,)), declared, kernel=kernel)
-    source = tl.rendered(op, config={"BLOCK": 16})
-    library = tl.compiled(tmp_path, source, (8, 8, 4, 4, 8, 2, 4, 8, 8))
-    calls = [{"arguments": [{"shape": s}, {"shape": s}]} for s in ((7, 96), (3, 96))]
-    right, undefined = tl.call(library, source.symbol, calls, cuda)
-    passed = tl.passed(right)
-    got = [struct.unpack(c, p)[0] for c, p in zip("ffdef", passed[2:7], strict=True)]
-    assert got == [np.float32(96**-0.5), np.float32(7 / 288), 7 / 96, np.float16(16 / 96), 0.25]
-    assert undefined["launch"] == 1
 
 
 def test_values_that_a_parameter_cannot_hold_are_errors(tmp_path: Path, cuda: Path) -> None:

@@ -128,21 +128,6 @@ def test_a_descriptor_of_a_transpose_has_its_axes(tmp_path: Path, cuda: Path, tm
         assert [int.from_bytes(p, "little") for p in got[:8]] == [answer["data"][0], 40, 100, 50, 5600, 56, 1, 0]
 
 
-@pytest.mark.parametrize("rounding", [False, True])
-def test_descriptors_in_parts(tmp_path: Path, cuda: Path, rounding: bool) -> None:
-    source = tl.rendered(described("nan"), config={"BLOCK": 128})
-    image = msgspec.structs.replace(tl.IMAGE, descriptor_rounding=rounding)
-    one = (8, 8, 8, 8, 8, 1, *((1,) if rounding else ()), 4, 4, 8, 8)
-    library = tl.compiled(tmp_path, source, (*one, 4, *one, 8, 8), image)
-    call = {"arguments": [{"shape": [30, 20], "strides": [24, 1], "dtype": "bf16"}, {"shape": [30, 20]}]}
-    (answer,) = tl.call(library, source.symbol, [call], cuda)
-    got = [int.from_bytes(p, "little") for p in tl.passed(answer)]
-    x, out = answer["data"]
-    flags = [1, 0] if rounding else [1]
-    wanted = [x, 30, 20, 24, 1, *flags, 30, 20, 24, 1, 20, out, 30, 20, 20, 1, 0, *flags[1:], 30, 20, 20, 1, 0, 0]
-    assert got == wanted
-
-
 WRONG: list[dict[str, Any]] = [
     {"strides": [1, 32]},
     {"strides": [64, 2]},

@@ -8,12 +8,6 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def product(a, BLOCK: tl.constexpr):
-    at = a + tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    tl.store(at, tl.dot(tl.load(at), tl.load(at)))
-
-
 class Asked(int):
     """Triton calls what is a class while it compiles."""
 
