@@ -166,16 +166,6 @@ def test_other_configs_are_named(change: dict[str, Any], said: str, fix: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(b"{", "config.json is not JSON"), (b"[1]", "config.json is not a JSON object: [1]")]
-)
-def test_what_is_no_object_is_named(text: bytes, said: str) -> None:
-    with pytest.raises(SpecError) as error:
-        read_model(text, "config.json")
-    assert error.value.what.startswith(said)
-    assert error.value.fix
-
-
-@pytest.mark.parametrize(
     ("change", "parallel", "said", "fix"),
     [
         ({}, 3, "3 devices cannot share num_attention_heads 32 and the intermediate size 14336", "1, 2, 4, 8, 16, 32"),
