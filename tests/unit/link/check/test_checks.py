@@ -101,7 +101,7 @@ def test_an_object_shows_and_runs_nothing_else(
     level = 80 if target.startswith("cuda") else 1
     made = linked.variant(tmp_path, linked.GEMM + more, "odd", target=target, level=level, generic=True)
     variants = spec.operators[0].variants
-    changed = with_first(spec, variants=(*(variants if level == 80 else variants[1:]), made))
+    changed = with_first(spec, variants=(*variants, made) if level == 80 else (made, *variants[1:]))
     if not message:
         generate(changed, tmp_path)
         return

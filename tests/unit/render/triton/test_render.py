@@ -44,19 +44,11 @@ def function(arguments: dict[str, Any] | None = None, **more: Any) -> TritonFunc
 
 
 def recipe(
-    arguments: dict[str, Any],
-    text: str | tuple[KernelParameter, ...],
-    *,
-    config: Any = None,
-    pins: Any = None,
-    operator: Any = None,
-    dtypes: Any = None,
-    target: Any = tl.SM_90A,
-    **more: Any,
+    arguments: dict[str, Any], text: str | tuple[KernelParameter, ...], operator: Any = None, **more: Any
 ) -> Recipe:
     declared = tl.parameters(text) if isinstance(text, str) else text
-    op = tl.operator(function(arguments, **more), declared, target=target, **(operator or {}))
-    return read_recipe(tl.rendered(op, config=config, pins=pins, dtypes=dtypes, target=target).source)
+    op = tl.operator(function(arguments, **more), declared, **(operator or {}))
+    return read_recipe(tl.rendered(op).source)
 
 
 @pytest.mark.parametrize(
