@@ -17,7 +17,6 @@ from rows_on_host import DLTensor
 from aot_tune.render.triton.fragment_source import TritonFragment, parameters_of
 from aot_tune.spec import (
     Attribute,
-    Epilogue,
     Fragment,
     Kernel,
     Operator,
@@ -40,14 +39,11 @@ SIZES = {"M": 5, "N": 19, "T": 7}
 FUNCTIONS = ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu", "floor")
 
 
-def operator_of(
-    formulas: Sequence[Formula], kernel: str = "each.cpp.j2", epilogue: Formula | None = None, **config: Any
-) -> Operator:
+def operator_of(formulas: Sequence[Formula], kernel: str = "each.cpp.j2", **config: Any) -> Operator:
     """An operator with these formulas as its fragments f0, f1, ..., which a kernel applies to x, each on its own."""
 
     def reference(xp: Any, call: Any) -> dict[str, Any]:
-        found = xp.stack([call.fragment(f"f{i}", call.x) for i in range(len(formulas))])
-        return {"out": found if epilogue is None else call.epilogue(found)}
+        return {"out": xp.stack([call.fragment(f"f{i}", call.x) for i in range(len(formulas))])}
 
     backend = "nvcc" if kernel.endswith(".cu.j2") else "cxx"
     config = config if backend == "nvcc" else {"LANES": 1, "MATH": True, **config}
@@ -69,7 +65,6 @@ def operator_of(
         scalars=(Scalar("alpha"), Scalar("shift", "i32")),
         attributes=(Attribute("mode", MODES),),
         fragments={f"f{i}": Fragment({"i": M, "j": N}, formula) for i, formula in enumerate(formulas)},
-        epilogue=None if epilogue is None else Epilogue("out", expression=epilogue),
         reference=reference,
         flops=M * N * F,
         workload=(problem(M=5, N=19, T=7, F=len(formulas)),),
