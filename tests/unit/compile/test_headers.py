@@ -12,7 +12,7 @@ from nvcc_sources import MISSING
 from aot_tune.compile import Object, ObjectCache, Toolchain, target_by_name, toolchain_for
 from aot_tune.compile.cache.entry import file_digest
 from aot_tune.compile.cuda.nvcc import NvccToolchain
-from aot_tune.compile.headers import headers_tested, search_folders, sought
+from aot_tune.compile.headers import headers_tested, search_folders
 from aot_tune.render import Rendered
 
 LAUNCH = '\nextern "C" __attribute__((visibility("default"))) int SYMBOL_launch() { return SIZE; }\n'
@@ -104,14 +104,6 @@ def test_what_nvcc_saw_of_headers(tmp_path: Path, make_cuda: Make) -> None:
     changed(tmp_path, NvccToolchain, ["a header that may be missing"], make_cuda)
 
 
-def test_a_test_ends_at_the_first_header_that_is_there(tmp_path: Path) -> None:
-    folders = [str(tmp_path / name) for name in "abc"]
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "x.h").write_text("")
-    found = sought("#if __has_include ( <x.h> )\n#endif", (), folders)
-    assert found == [str(tmp_path / "a/x.h"), str(tmp_path / "b/x.h")]
-
-
 def test_a_header_that_changes_while_it_is_compiled(tmp_path: Path, make_rendered: Make) -> None:
     """The object is of what the header holds at the end, under which digest it is kept."""
     header, edit = tmp_path / "size.h", tmp_path / "edit"
@@ -132,26 +124,3 @@ def test_a_header_that_changes_while_it_is_compiled(tmp_path: Path, make_rendere
     assert header.read_text() == TWO
     assert [m.cached for m in made] == [False, True, False]
     assert made[0].digest == made[2].digest
-
-
-def test_a_header_that_could_not_be_opened(tmp_path: Path, make_rendered) -> None:
-    header = tmp_path / "a" / "size.h"
-    header.parent.mkdir()
-    header.symlink_to("size.h")  # a link to itself, since root may read everything
-    rendered = make_rendered(1, "#include <size.h>" + LAUNCH)
-    found = []
-    for step in range(3):
-        if step == 2:
-            write(tmp_path, {"a/size.h": TWO})
-        later()
-        cache = ObjectCache(tmp_path / "cache", toolchain_for("cxx", {**os.environ, "CPATH": str(header.parent)}))
-        found.append(cache.get(rendered, target_by_name("cpu-x86-64")))
-    assert [(f.status, f.cached) for f in found] == [("compile-failed", False), ("compile-failed", True), ("ok", False)]
-
-
-def test_folders_that_nobody_lets_in_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_file(path: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "is_file", is_file)
-    assert sought('#if __has_include("x.h")\n#endif\n', [], ["/closed"]) == ["/closed/x.h"]

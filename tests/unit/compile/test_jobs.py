@@ -13,13 +13,13 @@ from aot_tune.support.errors import OptionError
 GIB = 1 << 30
 
 
-def machine(root: Path, *, memory_gib: float = 64, **files: str) -> Path:
+def machine(root: Path, memory_gib: float = 64, files: dict[str, str] | None = None) -> Path:
+    """A machine of 16 cores, with these files of its kernel."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {int(memory_gib * 2**20)} kB\n")
-    for name, text in files.items():
-        path = root / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    for name, text in (files or {}).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
     return root
 
 
@@ -28,15 +28,16 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
 
 
-def test_variables_in_order(tmp_path: Path) -> None:
-    root = machine(tmp_path)
-    everything = {"AOT_TUNE_JOBS": "3", "CMAKE_BUILD_PARALLEL_LEVEL": "5", "MAX_JOBS": "7"}
-    assert parallel_compiles(everything, root=root).count == 3
-    everything["AOT_TUNE_JOBS"] = ""
-    assert parallel_compiles(everything, root=root).count == 5
-    del everything["CMAKE_BUILD_PARALLEL_LEVEL"]
-    assert parallel_compiles(everything, root=root).count == 7
-    assert "MAX_JOBS" in parallel_compiles(everything, root=root).reason
+def test_variables_in_order_then_what_compilers_need(tmp_path: Path) -> None:
+    root = machine(tmp_path, memory_gib=20)
+    given = {"AOT_TUNE_JOBS": "3", "CMAKE_BUILD_PARALLEL_LEVEL": "5", "MAX_JOBS": "7"}
+    for variable, count in (("AOT_TUNE_JOBS", 3), ("CMAKE_BUILD_PARALLEL_LEVEL", 5), ("MAX_JOBS", 7)):
+        found = parallel_compiles(given, root=root, memory=4 * GIB)
+        assert (found.count, variable in found.reason) == (count, True)
+        given[variable] = ""
+    found = parallel_compiles(given, root=root, memory=4 * GIB)
+    assert found.count == 5
+    assert "20.0 GiB free, 4.0 GiB each" in found.reason
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "٣x"])
@@ -46,55 +47,35 @@ def test_a_bad_number_names_variable_and_value(value: str, tmp_path: Path) -> No
     assert repr(value) in caught.value.what
 
 
-def test_compilers_that_need_much(tmp_path: Path) -> None:
-    """nvcc with CUTLASS: the line says how much each needs when that is what bounds the number."""
-    root = machine(tmp_path, memory_gib=20)
-    assert parallel_compiles({}, root=root, memory=4 * GIB).count == 5
-    assert "20.0 GiB free, 4.0 GiB each" in parallel_compiles({}, root=root, memory=4 * GIB).reason
-    assert "each" not in parallel_compiles({}, root=root).reason
-    assert parallel_compiles({"MAX_JOBS": "9"}, root=root, memory=4 * GIB).count == 9
+MEMORY = "sys/fs/cgroup/memory"
+FULL = {"proc/self/cgroup": "0::/", f"{MEMORY}.max": str(8 * GIB), f"{MEMORY}.current": str(8 * GIB - 4096)}
+READ = f"anon {GIB}\ninactive_file {5 * GIB}"
 
 
-def test_cgroup_2_limits_of_a_parent_hold(tmp_path: Path) -> None:
-    root = machine(
-        tmp_path,
-        proc__self__cgroup="0::/outer/inner\n",
-        sys__fs__cgroup__outer__cpu_dot_max="250000 100000\n",
-        sys__fs__cgroup__outer__inner__cpu_dot_max="max 100000\n",
-    )
-    assert parallel_compiles({}, root=root).count == 2
-
-
-def test_cgroup_2_memory_counts_what_is_used(tmp_path: Path) -> None:
-    root = machine(
-        tmp_path,
-        proc__self__cgroup="0::/\n",
-        sys__fs__cgroup__memory_dot_max=f"{4 * GIB}\n",
-        sys__fs__cgroup__memory_dot_current=f"{GIB}\n",
-    )
-    assert parallel_compiles({}, root=root).count == 3
-
-
-@pytest.mark.parametrize("stat", ["inactive_file", "total_inactive_file"])
-def test_files_that_were_read_leave_room(tmp_path: Path, stat: str) -> None:
-    root = machine(
-        tmp_path,
-        proc__self__cgroup="0::/\n",
-        sys__fs__cgroup__memory_dot_max=f"{8 * GIB}\n",
-        sys__fs__cgroup__memory_dot_current=f"{8 * GIB - 4096}\n",
-        sys__fs__cgroup__memory_dot_stat=f"anon {GIB}\ninactive_file {5 * GIB}\n{stat} {5 * GIB}\n",
-    )
-    assert parallel_compiles({}, root=root).count == 5
-    (root / "sys/fs/cgroup/memory.stat").write_text("nonsense\n")
-    assert parallel_compiles({}, root=root).count == 1
-
-
-def test_cgroup_1(tmp_path: Path) -> None:
-    root = machine(
-        tmp_path,
-        proc__self__cgroup="5:cpu:/job\n3:memory:/job\n",
-        sys__fs__cgroup__cpu__job__cpu_dot_cfs_quota_us="400000\n",
-        sys__fs__cgroup__cpu__job__cpu_dot_cfs_period_us="100000\n",
-        sys__fs__cgroup__memory__job__memory_dot_limit_in_bytes=f"{1 << 62}\n",
-    )
-    assert parallel_compiles({}, root=root).count == 4
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        (
+            {
+                "proc/self/cgroup": "0::/outer/inner",
+                "sys/fs/cgroup/outer/cpu.max": "250000 100000",  # of the parent
+                "sys/fs/cgroup/outer/inner/cpu.max": "max 100000",
+            },
+            2,
+        ),
+        ({**FULL, f"{MEMORY}.max": str(4 * GIB), f"{MEMORY}.current": str(GIB)}, 3),
+        ({**FULL, f"{MEMORY}.stat": READ}, 5),  # files that were read leave room
+        ({**FULL, f"{MEMORY}.stat": "nonsense"}, 1),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/job\n3:memory:/job",  # version 1
+                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "400000",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": str(1 << 62),
+            },
+            4,
+        ),
+    ],
+)
+def test_limits_of_control_groups_hold(files: dict[str, str], count: int, tmp_path: Path) -> None:
+    assert parallel_compiles({}, root=machine(tmp_path, files=files)).count == count

@@ -69,12 +69,3 @@ def test_scripts_that_pages_name_are_there() -> None:
     named |= {n for page in folder.glob("*.md") for n in re.findall(r"`(\w+\.(?:py|cpp|sh))`", page.read_text())}
     assert {"cpu.py", "cuda.py", "worker.py"} <= named
     assert not [n for n in named if not (folder / n).exists()]
-
-
-def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
-    indices = [ROOT / "README.md", *DOCS.rglob("README.md")]
-    linked = {(i.parent / t).resolve() for i in indices for t in re.findall(r"\]\(([^)#\s]+\.md)", i.read_text())}
-    assert {*WRITTEN, *REFERENCE} - {ROOT / "README.md", *(ROOT / "benchmarks").glob("*.md")} <= {
-        *linked,
-        DOCS / "index.md",
-    }

@@ -1,15 +1,22 @@
-"""Pages that show code: it is that of the examples, its names are declared, and pictures and records are there."""
+"""Pages that show code: it is that of the examples, or gives what they say, and they name all that there is."""
 
 from __future__ import annotations
 
-import importlib
-import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
+from bundled import OPERATORS
 from places import ROOT
-from traces import Trace
 
-import aot_tune.spec
+from aot_tune.spec import drawn_values, elementwise, generators, problem
+from aot_tune.spec.fragment_programs import bind_fragments
+from aot_tune.spec.load_operators import load_operator
+from aot_tune.support.errors import SpecError
+from aot_tune.workloads.known_problems import known
+from aot_tune.workloads.workload_records import decode_workload
 
 DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
 WHOLE = {
@@ -38,26 +45,6 @@ def test_blocks_are_those_of_an_example_and_its_names_are_declared() -> None:
         compile(block, "recipe", "exec")
 
 
-def test_the_cuda_operator_is_that_of_the_example() -> None:
-    def flat(text: str) -> str:
-        return "".join(text.split())
-
-    def shown(pattern: str) -> str:
-        found = re.search(pattern, page("cuda"), re.DOTALL)
-        assert found is not None
-        return found[0]
-
-    folder = EXAMPLES / "cuda_author"
-    operator = (folder / "templates" / "convolution" / "operator.py").read_text()
-    assert shown(r"convolution = CudaFunction\(.*?\n\)\n") in operator
-    assert flat(shown(r"__global__ void .*?\) \{")) in flat((folder / "csrc" / "convolution.cu").read_text())
-    launcher = flat(shown(r'Launcher\("csrc/gemv.cu:launch_gemv", [^)]*\)')).replace('{"rows":M,"columns":K}', "sizes")
-    assert launcher in flat((folder / "templates" / "gemv" / "operator.py").read_text())
-    for name in ("cuda", "tutorials/cuda-kernel"):
-        used = re.findall(r"\b(CudaFunction|Launcher|Struct|Code|Stream|Buffer|DTypeOf|CompileOptions)\(", page(name))
-        assert {"CudaFunction"} <= set(used) <= set(aot_tune.spec.__all__)
-
-
 def test_the_triton_operator_is_that_of_the_example_and_refusals_are_messages_of_the_code() -> None:
     decorators, operator, *_ = re.findall(r"```python\n(.*?)```", page("triton"), re.DOTALL)
     templates = EXAMPLES / "triton_package" / "templates"
@@ -72,30 +59,41 @@ def test_the_triton_operator_is_that_of_the_example_and_refusals_are_messages_of
         assert [w for w in words if w and w not in plain] == [], message
 
 
-def test_examples_with_triton_functions_ask_for_triton() -> None:
-    """Builds in isolation have nothing else: the backend knows no targets that CMakeLists.txt names."""
-    examples = [p.parent for p in EXAMPLES.glob("*/pyproject.toml")]
-    written = {e for e in examples if any("TritonFunction(" in p.read_text() for p in e.rglob("operator.py"))}
-    assert {e.name for e in written} == {"from_packages", "triton_package"}
-    for example in written:
-        requires = (example / "pyproject.toml").read_text().partition("requires = [")[2].partition("]")[0]
-        assert '"triton' in requires
-    assert 'requires = ["aot_tune", "triton>=3.6,<3.10"]' in page("triton")
+def test_the_operator_of_formulas(tmp_path: Path) -> None:
+    (tmp_path / "mixture").mkdir()
+    shown = re.findall(r"```python\n(.*?)```", page("formulas"), re.DOTALL)
+    (tmp_path / "mixture" / "operator.py").write_text(shown[0])
+    op = load_operator(tmp_path / "mixture")
+    draws = np.random.default_rng(1)
+    m, n, k = 4, 6, 3
+    a, b, bias, slopes = (draws.normal(size=s) for s in ((m, k), (k, n), (n,), (m,)))
+    call = SimpleNamespace(a=a, b=b, bias=bias, slopes=slopes, alpha=0.75)
+    bind_fragments(op, problem(M=m, N=n, K=k), np, call)
+    q, j = np.arange(m)[:, None], np.arange(n)
+    with np.errstate(over="ignore"):
+        score = np.where(q < j, -1e9, a @ b) + slopes[:, None] * (j - q)
+        assert np.allclose(op.reference(np, call)["out"], score / (1 + np.exp(-score)) + bias * 0.75)
 
 
-def test_the_lines_of_a_trace() -> None:
-    (block,) = re.findall(r"```json\n(.*?)```", page("tracing"), re.DOTALL)
-    shown = Trace([json.loads(line) for line in block.splitlines()])
-    assert [calls for calls, _ in shown.calls().values()] == [12, 7]
-    assert (len(shown.headers), shown.others) == (1, 105)
+def test_tables_have_all_functions() -> None:
+    for name in elementwise.__all__:
+        assert re.search(rf"\b{name}\b", page("formulas")) or name == "absolute", name  # which `abs` is
+    functions = {n for n in generators.__all__ if n.islower() and n not in ("check_values", "largest_integer")}
+    functions |= {n for n in drawn_values.__all__ if n == "drawn"}
+    assert functions == set(re.findall(r"^\| `(\w+)\(", page("inputs"), re.MULTILINE))
 
 
-def test_records_of_reports_are_where_the_page_says_and_its_pictures_are_small() -> None:
-    rows = re.findall(r"^\| `aot-tune \w+[^`]*--json` \| `(\w+)` \| `([\w/]+)\.py` \|$", page("report"), re.MULTILINE)
-    assert len(rows) == 3
-    for record, path in rows:
-        assert "schema" in getattr(importlib.import_module(path.replace("/", ".")), record).__struct_fields__
-    pictures = re.findall(r"!\[[^\]]+\]\(([\w-]+\.png)\)", page("report"))
-    assert len(pictures) == 2
-    assert all((DOCS / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
-    assert max((DOCS / name).stat().st_size for name in pictures) < 150_000
+def test_lines_of_workloads_and_the_mistake_that_is_told() -> None:
+    (lines,) = re.findall(r"```json\n(.*?)```", page("workload-files"), re.DOTALL)
+    found = known(decode_workload(lines.encode(), "serving.jsonl"), OPERATORS)
+    assert [(one.operator, one.problem.id, one.weight) for one in found] == [
+        ("gemm", "M=16 N=4096 K=4096 b:10 T=bf16", 12.5),
+        ("gemm", "M=16 N=14336 K=4096 b:10 +bias activation=gelu T=bf16", 3.0),
+        ("softmax", "R=512 D=4096 T=f16", 1.0),
+    ]
+    (told,) = re.findall(
+        r"```\naot-tune: /home/me/(.*?)\n  why: .*?\n  fix: (.*?)\n```", page("workload-files"), re.DOTALL
+    )
+    with pytest.raises(SpecError) as caught:
+        known(decode_workload(lines.replace("gelu", "glu").encode(), "serving.jsonl"), OPERATORS)
+    assert (caught.value.what, caught.value.fix) == told

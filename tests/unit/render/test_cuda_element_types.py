@@ -86,23 +86,6 @@ def source(folder: Path, format_: str, target: str = "cuda-sm_90a") -> str:
     return Renderer([folder]).render(op, candidate_for(op, op.kernel("generic"), {}, one), one).source
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-def test_what_is_rendered(tmp_path: Path, format_: str) -> None:
-    text, name = source(tmp_path, format_), dtype(format_).cuda
-    assert "#include <cuda_fp8.h>" in text
-    assert f"const {name}* x;" in text
-    assert text.count(f"inline {name} from_float<{name}>") == 1  # of two tensors
-    assert "  bool flag;\n  uint8_t seed;\n" in text
-    assert "const float value = to_float(*(args.x" in text
-    assert "const uint64_t key = *(args.keys" in text  # not by way of a float
-    assert "= static_cast<uint64_t>(key + " in text
-
-
-def test_other_texts_know_nothing_of_it(tmp_path: Path) -> None:
-    text = source(tmp_path, "bf16")
-    assert "fp8" not in text
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize("format_", FORMATS)

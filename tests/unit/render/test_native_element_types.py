@@ -1,23 +1,17 @@
-"""Functions of the author's with tensors of f8 and scalars of all kinds: their types, and values that do not fit."""
+"""Functions of the author's with scalars of all kinds: their types, and values that do not fit."""
 
 from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from authors import FIELDS, OnHost, project, rendered
-from nvcc_sources import MISSING, TOOLCHAIN
-
-from aot_tune.compile.toolchain import target_by_name
-from aot_tune.support.errors import RenderError
 
 SCALARS = '(Scalar("flag", "bool"), Scalar("small", "i8"), Scalar("seed", "u64"), Scalar("count", "u16"))'
 SOURCE = """
 template <typename T>
-__global__ void tell(float* out, const T* x, bool flag, signed char small, SEED seed, int count) {
+__global__ void tell(float* out, const T* x, bool flag, signed char small, long long seed, int count) {
   out[0] = flag ? 1 : 2;
   out[1] = small;
   out[2] = static_cast<float>(seed >> 60);
@@ -30,46 +24,13 @@ KERNELS = (
 )
 
 
-def made(folder: Path, seed: str, dtype: str = "f32", target: str = "cuda-sm_90a") -> Any:
-    fields = FIELDS.replace('(Scalar("factor"),)', SCALARS).replace(
-        'Tensor("x", (R, D))', f'Tensor("x", (R, D), "{dtype}")'
-    )
-    fields = fields.replace("call.x * call.factor", "call.x")
-    own = project(folder, KERNELS, {"own.cu": SOURCE.replace("SEED", seed)}, fields=fields)
-    return rendered(own, "generic", target)[1]
-
-
-def passed(folder: Path, seed_type: str, seed: int) -> tuple[int, list[float]]:
-    call = OnHost(folder / "host", made(folder, seed_type))
-    out = np.zeros((1, 4), np.float32)
-    scalars = (ctypes.c_bool(False), ctypes.c_int8(-7), ctypes.c_uint64(seed), ctypes.c_uint16(65535))
-    return call((np.zeros((1, 4), np.float32), out), *scalars), out[0].tolist()
-
-
-def test_scalars_of_all_kinds_are_passed(tmp_path: Path) -> None:
-    assert passed(tmp_path, "unsigned long long", 2**64 - 1) == (0, [2, -7, 15, 65535])
-
-
-@pytest.mark.parametrize(("seed", "code"), [(2**63 - 1, 0), (2**63, -100)])
-def test_a_number_that_a_parameter_does_not_hold_goes_to_the_next_variant(tmp_path: Path, seed: int, code: int) -> None:
-    assert passed(tmp_path, "long long", seed)[0] == code
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
-def test_a_template_of_a_float_of_eight_bits(tmp_path: Path) -> None:
-    one = made(tmp_path, "unsigned long long", "f8e4m3")
-    assert one.source.startswith("#include <cuda_fp8.h>\n")
-    assert "tell<__nv_fp8_e4m3>" in one.source
-    (tmp_path / "out").mkdir()
-    done = TOOLCHAIN.compile(one.source, target_by_name("cuda-sm_90a"), tmp_path / "out" / "o.o", 120, one.compile)
-    assert done.status == "ok", done.log
-
-
-def test_cxx_has_no_names_for_them(tmp_path: Path) -> None:
-    kernels = '(Kernel("generic", function=Launcher("own.cpp:run", {}, template={"T": DTypeOf("x")}), generic=True),)'
-    fields = FIELDS.replace('Tensor("x", (R, D))', 'Tensor("x", (R, D), "f8e5m2")')
-    text = "template <typename T> void run(const T* x, float* out, float factor) {}\n"
-    own = project(tmp_path, kernels, {"own.cpp": text}, fields=fields)
-    with pytest.raises(RenderError, match=r"C\+\+ has no type of its own for f8e5m2"):
-        rendered(own, "generic", "cpu-x86-64")
+def test_scalars_of_all_kinds_are_passed_or_left_to_the_next_variant(tmp_path: Path) -> None:
+    """A number that a parameter's type does not hold is for another kernel."""
+    fields = FIELDS.replace('(Scalar("factor"),)', SCALARS).replace("call.x * call.factor", "call.x")
+    own = project(tmp_path, KERNELS, {"own.cu": SOURCE}, fields=fields)
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-sm_90a")[1])
+    for seed, status in ((2**63 - 1, 0), (2**63, -100)):
+        out = np.zeros((1, 4), np.float32)
+        scalars = (ctypes.c_bool(False), ctypes.c_int8(-7), ctypes.c_uint64(seed), ctypes.c_uint16(65535))
+        assert call((np.zeros((1, 4), np.float32), out), *scalars) == status
+        assert out[0].tolist() == ([0] * 4 if status else [2, -7, 7, 65535])

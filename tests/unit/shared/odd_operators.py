@@ -3,15 +3,14 @@
 The fixtures `odd` (a `linked.Built`) and `odd_ops` (its Python module) have it. Its operators:
 
 kinds        conditions of every kind in `legal`, two dtypes that depend on each other
-top, fill, both, widths    integers that tell a dim
-halves, blocks, resize     extents that are solved for a dim
+top, fill, both    integers that tell a dim
+halves, resize     extents that are solved for a dim
 cast         a dtype that outputs alone have
 tell, all_of_them          scalars of every kind, with and without defaults
 pieces       extents that divide, and that overflow
 copy         an output with the layout of an input, of four axes
 rows         a copy of rows of f32 or bf16, for outputs that a call makes
 apply        generic variants for combinations of an optional tensor and an attribute
-levels       a product with a variant for each level of CPUs, which adds the level to each element
 narrow, lone generic variants for bf16 on higher levels alone, and for f32 alone
 threads      the number of threads that its kernel has; tuned with 64
 by_tree, by_times_9, by_times_11    variants that fill in, behind a tree or expected times
@@ -131,16 +130,6 @@ WHOLE = ("i8", "i16", "i32", "u8", "u16", "u32", "u64")
 """Integers in the order of the operator `all_of_them`, behind a boolean."""
 LARGE = 2**53 + 1  # no double
 
-WIDTHS = operator(
-    "widths",
-    {"M": 4, "N": 4, "K": 4, "B": 4},
-    (Tensor("x", (M,)), Tensor("out", (N, K, B), output=True)),
-    scalars=(
-        Scalar("few", "u8", binds="N"),
-        Scalar("many", "u32", binds="K"),
-        Scalar("some", "i16", default=2, binds="B"),
-    ),
-)
 TELL = """
   const double found[] = {single, wide, double(small), double(large >> 32), double(large & 0xffffffff), needed};
   for (int64_t i = 0; i < 6; ++i) static_cast<double*>(out->data)[i * out->strides[0]] = found[i];"""
@@ -194,9 +183,6 @@ def plain_operators() -> list[tuple[Operator, str]]:
     add(operator("cast", {"N": 4}, tensors, dtypes={"T": ("f32", "f64")}), "x out other")
     scalars = (Scalar("N", "i64", binds="N"),)
     add(operator("both", {"N": 4}, (x, out(N)), scalars=scalars), "x out", "int64_t N", fill("N"))
-    add(WIDTHS, "x out", "uint8_t few, uint32_t many, int16_t some")
-    tensors = (Tensor("x", (M, K)), Tensor("w", (M * (B + 1) - K,)), out(M, B))
-    add(operator("blocks", {"M": 4, "K": 4, "B": 4}, tensors), "x w out")
     scalars = (Scalar("single", "f32", 0.1), Scalar("wide", "f64", 0.1), Scalar("small", "i32", -3))
     scalars += (Scalar("large", "i64", LARGE), Scalar("needed", "f64"))
     told = "float single, double wide, int32_t small, int64_t large, double needed"
@@ -253,25 +239,6 @@ def combinations(folder: Path) -> tuple[LinkedVariant, ...]:
 
 
 # ---- Levels of CPUs, and threads
-
-LEVELS = {"v2": 2, "v3": 3, "v4": 4, "v4-bf16": 5, "v4-amx": 6}
-
-
-def levels(folder: Path) -> OperatorTable:
-    """Those of v4-amx need no AMX."""
-    variants = [linked.variant(folder, linked.GEMM, "levels_plain", generic=True)]
-    for name, level in LEVELS.items():
-        target = f"cpu-x86-64-{name}"
-        variants.append(
-            linked.variant(folder, linked.GEMM, f"own_{level}", target=target, level=level, mark=str(level))
-        )
-    tables = [
-        TargetTable(target=v.target, level=v.level, nodes=(DecisionNode(leaf=(number,)),))
-        for number, v in enumerate(variants)
-        if number > 0
-    ]
-    named = dataclasses.replace(linked.gemm_operator(), name="levels")
-    return OperatorTable(operator=named, variants=tuple(variants), tables=tuple(tables))
 
 
 def narrow(folder: Path) -> list[OperatorTable]:
@@ -404,5 +371,5 @@ def library_spec(folder: Path) -> LibrarySpec:
     tables = [_plain(folder, operator, text) for operator, text in plain_operators()]
     fast = linked.variant(folder, APPLY, "fast_1", requires=(dim("N") % 8 == 0,), mark="50")
     tables.append(OperatorTable(operator=apply(), variants=(*combinations(folder / "apply"), fast)))
-    tables += [levels(folder), *narrow(folder), threads(folder), *filling_in(folder), likely(folder)]
+    tables += [*narrow(folder), threads(folder), *filling_in(folder), likely(folder)]
     return LibrarySpec(output="odd_ops", operators=tuple(tables))

@@ -33,8 +33,8 @@ DIGESTS: dict[tuple[str, str, str], str] = {}
 OFTEN = (
     "rows.py:plain",
     "matmul.py:product",
-    *(f"wrong.py:{name}" for name in ("calls_wrong", "refuses", "bad_assembly", "needs_much", "offset_of_64_bits")),
-    *(f"wrong.py:{name}" for name in ("crashes", "hangs", "takes_default")),
+    *(f"wrong.py:{name}" for name in ("calls_wrong", "refuses", "needs_much", "offset_of_64_bits")),
+    *(f"wrong.py:{name}" for name in ("crashes", "hangs")),
 )
 """Functions that are read together."""
 

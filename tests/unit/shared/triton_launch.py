@@ -32,7 +32,6 @@ from aot_tune.spec import (
 from aot_tune.triton.triton_messages import Image
 
 SM_90A = Target(name="cuda-sm_90a", family="cuda", level=90, last=90, facts={"shared_bytes": 232448})
-GFX942 = Target(name="hip-gfx942", family="hip", level=0x942, last=0x942, facts={"shared_bytes": 65536})
 M, N = dims("M N")
 
 IMAGE = Image(

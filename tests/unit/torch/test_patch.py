@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import io
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -42,13 +40,17 @@ def forwards(model: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_compute_the_same(name: str) -> None:
-    model, library = MODELS[name](torch.bfloat16), Library()
-    want = logits(model)
-    with patch(model, library) as patched:
-        near(logits(model), want)
-    assert dict(library.calls) == CALLED[name]
-    assert sum(made.served for made in patched.replaced) == sum(CALLED[name].values())
+def test_models_compute_the_same_also_with_padding(name: str) -> None:
+    mask = torch.ones(2, 9, dtype=torch.long)
+    for padded in (0, 4):
+        mask[1, :padded] = 0
+        model, library = MODELS[name](torch.float32 if padded else torch.bfloat16), Library()
+        want = logits(model, attention_mask=mask)
+        with patch(model, library) as patched:
+            near(logits(model, attention_mask=mask)[mask.bool()], want[mask.bool()])
+        masked = {f"{k.split()[0]} mask" if padded and k.startswith("flash") else k: n for k, n in CALLED[name].items()}
+        assert dict(library.calls) == masked
+        assert sum(made.served for made in patched.replaced) == sum(masked.values())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -71,17 +73,6 @@ def test_undo_leaves_nothing_behind(name: str) -> None:
     assert forwards(model) == []
 
 
-def test_padding_is_a_mask() -> None:
-    mask = torch.ones(2, 9, dtype=torch.long)
-    mask[1, :4] = 0
-    for make in MODELS.values():
-        model, library = make(), Library()
-        want = logits(model, attention_mask=mask)
-        with patch(model, library):
-            near(logits(model, attention_mask=mask)[mask.bool()], want[mask.bool()])
-        assert [c for c in library.calls if c.startswith("flash")] == ["flash_attention mask"]
-
-
 def test_tokens_that_a_model_writes() -> None:
     model, library = llama(), Library()
     given: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
@@ -92,51 +83,15 @@ def test_tokens_that_a_model_writes() -> None:
     assert library.calls["flash_attention none"] == 10  # each of the next, with a cache
 
 
-def test_what_needs_gradients_goes_to_the_modules() -> None:
-    for make in MODELS.values():
-        given = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if make is bert else {}
-        model, library = make(**given), Library()
-        for training in (True, False):
-            model.train(training)
-            want = torch.autograd.grad(model(tokens()).logits.square().sum(), list(model.parameters()))
-            with patch(model, library) as patched:
-                got = torch.autograd.grad(model(tokens()).logits.square().sum(), list(model.parameters()))
-            assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
-            assert sum(made.served for made in patched.replaced) == 0
-            assert sum(made.passed for made in patched.replaced) > 0
-        library.calls.clear()
-        model.eval().requires_grad_(False)
-        x = torch.randn(1, 3, 64, requires_grad=True)
-        want = torch.autograd.grad(model(inputs_embeds=x).logits.square().sum(), x)
-        with patch(model, library):
-            got = torch.autograd.grad(model(inputs_embeds=x).logits.square().sum(), x)
-            assert torch.equal(got[0], want[0])
-            assert library.calls.total() == 0
-            model(inputs_embeds=x.detach())
-            assert library.calls.total() > 0
-        library.calls.clear()
-        with patch(model.train(), library), torch.no_grad():
-            model(tokens())
-        assert library.calls.total() == 0
-
-
-def test_autocast_chooses_dtypes_as_before() -> None:
-    model, library = llama(), Library()
-    with patch(model, library), torch.autocast("cpu", dtype=torch.bfloat16):
-        assert logits(model).dtype == torch.bfloat16
-    assert library.calls.total() == 0
-
-
-def test_compiled_in_one_graph() -> None:
-    model, library = llama(num_hidden_layers=1), Library()
-    want = [logits(model), logits(model, input_ids=tokens(3, 13))]
-    with patch(model, library):
-        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
-        near(logits(compiled), want[0])
-        assert {k.split()[0] for k in library.calls} == {k.split()[0] for k in CALLED["llama"]}
-        counted = library.calls.total()
-        near(logits(compiled, input_ids=tokens(3, 13)), want[1])
-        assert library.calls.total() > counted
+@pytest.mark.parametrize("training", [True, False])
+def test_what_needs_gradients_goes_to_the_modules(training: bool) -> None:
+    model, library = llama().train(training), Library()
+    want = torch.autograd.grad(model(tokens()).logits.square().sum(), list(model.parameters()))
+    with patch(model, library) as patched:
+        got = torch.autograd.grad(model(tokens()).logits.square().sum(), list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert sum(made.served for made in patched.replaced) == library.calls.total() == 0
+    assert sum(made.passed for made in patched.replaced) > 0
 
 
 class Holds(nn.Module):
@@ -172,49 +127,6 @@ def test_exported_with_the_operators() -> None:
             exported = torch.export.export(model, (x,), strict=strict)
             assert f"{library.__name__.partition('.')[0]}.gemm" in str(exported.graph)
             torch.testing.assert_close(exported.module()(x), model(x))
-
-
-def test_copies_have_weights_of_their_own() -> None:
-    model, library = llama(), Library()
-    with patch(model, library):
-        copied = copy.deepcopy(model)
-        with torch.no_grad():
-            for parameter in copied.parameters():
-                parameter.mul_(1.5)
-        got = logits(copied)
-        assert library.calls["silu_mul"] == 2
-        file = io.BytesIO()
-        torch.save(copied.model.layers[0].mlp, file)
-    other = llama()
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.5)
-    near(got, logits(other))
-    file.seek(0)
-    read = torch.load(file, weights_only=False)
-    x = torch.randn(2, 64)
-    with torch.no_grad():
-        assert torch.equal(read(x), other.model.layers[0].mlp(x))
-    assert library.calls["silu_mul"] == 2  # what is read from a file is as before patch()
-
-
-def test_activations_behind_a_layer_in_a_sequence() -> None:
-    torch.manual_seed(0)
-    parts = [nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 6), nn.GELU("tanh"), nn.Linear(6, 6, bias=False), nn.ReLU()]
-    model = nn.Sequential(*parts, nn.Linear(6, 6), nn.SiLU(), nn.Linear(6, 5), nn.Tanh()).eval()
-    library, x, seen = Library(), torch.randn(2, 3, 6), []
-    with torch.no_grad(), patch(model, library):
-        near(model(x), nn.Sequential(*(m for m in model))(x))
-        once = dict(library.calls)
-        handle = model[1].register_forward_hook(lambda *_: seen.append(1))
-        library.calls.clear()
-        model(x)
-        handle.remove()
-        assert len(seen) == 1
-        assert library.calls["gemm gelu"] == 0  # somebody listens to what comes in between
-        model[5] = nn.Tanh()
-        near(model(x), nn.Sequential(*(m for m in model))(x))
-    assert once == {"gemm gelu": 1, "gemm gelu_tanh": 1, "gemm relu": 1, "gemm silu": 1, "gemm none": 6}
 
 
 class Shifted(nn.Module):
@@ -266,22 +178,6 @@ def test_what_is_left_is_named() -> None:
             assert words in str(patched), name
 
 
-def test_a_layer_whose_code_is_another() -> None:
-    model = llama()
-    layer = model.model.layers[1]
-
-    class Scaled(type(layer)):  # type: ignore[misc]
-        def forward(self, hidden_states: Tensor, **given: Any) -> Any:
-            return super().forward(hidden_states, **given) * 0.5
-
-    layer.__class__ = Scaled
-    want = logits(model)
-    with patch(model, Library()) as patched:
-        near(logits(model), want)
-    assert "1 Scaled" in str(patched)
-    assert "the code of Scaled.forward differs from Llama's" in str(patched)
-
-
 def test_rows_that_only_the_generic_variant_serves() -> None:
     def kernel(operator: str, tensors: tuple[Any, ...]) -> str:
         few = tensors[0].shape[0] < 16
@@ -325,29 +221,24 @@ class Attends(nn.Module):
 def test_torchs_function_in_a_forward() -> None:
     torchs, model, library = nn.functional.scaled_dot_product_attention, Attends().eval(), Library()
     q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 5, 8)
+    mask = torch.ones(3, 5, dtype=torch.bool).tril()
+    served: tuple[dict[str, Any], ...] = (
+        {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": mask}, {"attn_mask": torch.randn(2, 1, 3, 5)},
+    )  # fmt: skip
     with patch(model, library) as patched:
-        served: tuple[dict[str, Any], ...] = ({}, {"is_causal": True}, {"scale": 0.3})
         for given in served:
             near(model(q, k, **given), torchs(q, k, k, **given))
         near(model(q, k[:, :2], enable_gqa=True), torchs(q, k[:, :2], k[:, :2], enable_gqa=True))
-        mask = torch.ones(3, 5, dtype=torch.bool).tril()
-        for seen in (mask, torch.randn(2, 1, 3, 5), mask[:1]):
-            near(model(q, k, attn_mask=seen), torchs(q, k, k, attn_mask=seen))
-        assert library.calls.total() == patched.replaced[0].served == 7
+        assert library.calls.total() == patched.replaced[0].served == 6
         for given in ({"scale": 0.0}, {"scale": -1.0}, {"attn_mask": torch.randn(1, 2, 1, 3, 5)}):
             with contextlib.suppress(RuntimeError):  # of torch's own
                 near(model(q, k, **given), torchs(q, k, k, **given))
-        assert patched.replaced[0].served == 7
         near(model(q[0], k[0]), torchs(q[0], k[0], k[0]))
-        near(model(q.double().float(), k), torchs(q, k, k))
         assert torch.equal(torch.vmap(model)(q[:, None], k[:, None])[:, 0], torchs(q, k, k))
         with pytest.raises(RuntimeError):
             model(q, k[..., :4])
-        assert patched.replaced[0].served == 8
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-        near(compiled(q, k), torchs(q, k, k))
+        assert patched.replaced[0].served == 6
         assert nn.functional.scaled_dot_product_attention is torchs
-    assert library.calls.total() == 8
 
 
 def test_other_threads_have_torchs_function() -> None:
@@ -368,25 +259,6 @@ def test_other_threads_have_torchs_function() -> None:
         go.set()
         thread.join()
         assert library.calls.total() == 1
-
-
-def test_calls_that_are_traced_or_transformed_otherwise() -> None:
-    model, library = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval().requires_grad_(False), Library()
-    x = torch.randn(3, 4)
-    want = model(x)
-    with patch(model, library):
-        near(torch.jit.trace(model, x)(2 * x), nn.functional.relu(model[0](2 * x)))  # type: ignore[no-untyped-call]
-        library.calls.clear()
-        near(torch.vmap(model)(x), want)
-        torch.func.jvp(model, (x,), (x,))
-        torch.func.grad(lambda x: model(x).sum())(x)
-        with torch.autograd.forward_ad.dual_level():
-            model(torch.autograd.forward_ad.make_dual(x, x))  # type: ignore[no-untyped-call]
-        model.double()
-        assert model(x.double()).dtype == torch.float64
-        with pytest.raises(RuntimeError):
-            model(torch.randn(3, 5, dtype=torch.float64))
-        assert library.calls.total() == 0
 
 
 def test_what_cannot_be_patched_or_undone() -> None:

@@ -18,12 +18,6 @@ def empty_library(name: str) -> Any:
     return made
 
 
-def test_the_torch_that_is_tested_needs_no_word() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        register(empty_library("versions_tested"), shim=False)
-
-
 def test_another_one_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.99.1+cpu")
     with pytest.warns(UntestedTorchWarning, match=r"torch 2.99.1\+cpu; they were tested only with 2.13") as caught:

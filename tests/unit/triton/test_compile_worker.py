@@ -10,17 +10,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from elftools.elf.elffile import ELFFile
 from triton_compiled import PLAIN, compiled, recipe
 from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain, jit_of
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.triton.launcher_objects import LAUNCHER
-from aot_tune.compile.triton.triton_toolchain import HIP_TARGETS, TOOLCHAIN, TritonToolchain
+from aot_tune.compile.triton.triton_toolchain import HIP_TARGETS, TOOLCHAIN
 from aot_tune.link.elf import initialiser_count, symbols_of
-from aot_tune.support.errors import ToolchainError
 
 pytestmark = pytest.mark.slow
 
@@ -47,32 +44,11 @@ def test_targets_are_those_that_its_code_runs_on() -> None:
     assert target_by_name("hip-gfx942").facts.keys() >= target_by_name("cuda-sm_90a").facts.keys()
 
 
-@EACH_TRITON
-def test_identity_has_no_paths_and_tells_the_host_compiler_apart(search: list[str]) -> None:
-    tools = chain(search)
-    identity = tools.identity()
-    assert identity["version"].startswith("3.")
-    assert {"libtriton.so", "ptxas", "libdevice.10.bc", "library", "host cc1plus"} <= identity.keys()
-    assert not any("/" in text for text in identity.values())
-    device = tools.device_identity(identity)
-    assert "libtriton.so" in device
-    assert not any(name.startswith("host ") for name in device)
-    other = msgspec.structs.replace(target_by_name("cuda-sm_100a"), name="cuda-sm_100")
-    with pytest.raises(ToolchainError) as caught:
-        tools.recipe(other)
-    assert caught.value.fix == "use cuda-sm_100a"
-
-
-def test_without_triton_the_identity_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match="not installed"):
-        TritonToolchain({}, [str(tmp_path)]).identity()
-
-
 TARGETS = ("cuda-ptx_80", "cuda-sm_90a", "cuda-sm_120a", "hip-gfx942")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@EACH_TRITON
+@ONE_TRITON
 def test_an_object_holds_its_image_and_three_functions(search: list[str], target: str, tmp_path: Path) -> None:
     outcome, out = compiled(search, recipe(search, "rows.py:plain", **PLAIN), target, tmp_path)
     assert outcome.status == "ok", outcome.log
@@ -119,18 +95,15 @@ def _check_image(image: bytes, target: str) -> None:
 
 @ONE_TRITON
 def test_the_bytes_do_not_depend_on_the_folder(search: list[str], tmp_path: Path) -> None:
-    made = []
+    made = set()
     for name in ("one", "another/folder"):
         root = tmp_path / name
         shutil.copytree(FUNCTIONS, root / "triton_functions")
-        for target in ("cuda-ptx_80", "hip-gfx942"):
-            one = recipe(search, "rows.py:plain", root, **PLAIN)
-            outcome, out = compiled(search, one, target, root / target, root)
-            assert outcome.status == "ok", outcome.log
-            made.append((target, outcome.device, hashlib.sha256(out.read_bytes()).hexdigest()))
-            assert str(tmp_path).encode() not in out.read_bytes()
-    assert made[:2] == made[2:]
-    assert len(set(made)) == 2
+        outcome, out = compiled(search, recipe(search, "rows.py:plain", root, **PLAIN), "cuda-ptx_80", root, root)
+        assert outcome.status == "ok", outcome.log
+        made.add(out.read_bytes())
+    assert len(made) == 1
+    assert str(tmp_path).encode() not in made.pop()
 
 
 @EACH_TRITON
@@ -186,29 +159,3 @@ def test_descriptors_become_tensor_maps_where_the_device_has_them(search: list[s
         assert "descriptor_a" not in texts[target]
     rounding = "3.6" not in chain(search).identity()["version"]
     assert f"descriptor_rounding = {str(rounding).lower()}" in texts["cuda-sm_80"]
-
-
-@EACH_TRITON
-def test_defaults_dtypes_and_what_is_left_out(search: list[str], tmp_path: Path) -> None:
-    signature = {"x": "*fp32", "SIZE": "constexpr", "KIND": "constexpr", "LEFT_OUT": "constexpr"}
-    ways: list[dict[str, Any]] = [
-        {"constexprs": {"SIZE": 64, "KIND": {"own": "fp32"}, "LEFT_OUT": None}},
-        {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "fp32"}},
-        {"constexprs": {}},
-        {"constexprs": {"SIZE": 64, "LEFT_OUT": 2.0}, "dtypes": {"KIND": "i32"}},
-    ]
-    made = []
-    for number, way in enumerate(ways):
-        one = recipe(search, "wrong.py:takes_default", signature=signature, **way)
-        outcome, _ = compiled(search, one, "cuda-sm_80", tmp_path / str(number))
-        assert outcome.status == "ok", outcome.log
-        made.append(outcome.device)
-    assert made[0] == made[1] == made[2]
-    assert made[3] != made[0]
-
-
-def test_headers_of_launchers_are_found_wherever_the_package_lies() -> None:
-    assert LAUNCHER.is_dir()
-    assert TOOLCHAIN.locate("launcher:launcher.h") == str(LAUNCHER / "launcher.h")
-    assert TOOLCHAIN.locate("/usr/include/stdint.h") == "/usr/include/stdint.h"
-    assert Path(TOOLCHAIN.locate("launcher:a/b.h")).is_absolute()

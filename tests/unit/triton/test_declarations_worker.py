@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, ask, integer, pointer, request
 
-from aot_tune.spec import Declarations, Expr, TritonFunction, device, dims, parameter, stride
+from aot_tune.spec import Declarations, Expr, dims, stride
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.client import inspect
 from aot_tune.triton.triton_messages import Answer, Fault, FunctionRequest, Given, InspectRequest, ProblemFacts
@@ -29,7 +28,6 @@ ARGUMENTS = {
 }
 FACTS = {"M": 300, "present.x": 1, "present.y": 1, "stride.x.1": 1, "stride.y.1": 1, "stride.bias.0": 1}
 SHORT = {"x": pointer("x", N), "n": integer(N)}
-DESCRIBED = Given(kind="descriptor", tensor=SHORT["x"].tensor, block=[parameter("BLOCK").data()])
 
 
 def problem(n: int, bias: int = 0, dtype: int = 0) -> ProblemFacts:
@@ -43,10 +41,8 @@ def short(*sizes: int) -> list[ProblemFacts]:
 
 REFUSED = {
     "wrong.py:reads_data": ("'BLOCK'", "reads elements of the tensor 'x'", "`arguments` of TritonFunction"),
-    "wrong.py:reads_scalar": ("'BLOCK'", "reads the value of 'scale'", "`arguments` of TritonFunction"),
     "wrong.py:reads_address": ("'BLOCK'", "reads 'data_ptr' of the tensor 'x'", "`arguments` of TritonFunction"),
     "wrong.py:outer_reads_config": ("'BLOCK'", "reads the argument 'BM', which is not passed", "name 'BM'"),
-    "wrong.py:uses_bits": ("'POWER'", "(N and (N - 1)), where N is a number", "use // and %"),
     "wrong.py:divides": ("'BLOCK'", "int((N / 2)) is not a number here", "`arguments` of TritonFunction"),
     "wrong.py:gives_text": ("'BLOCK'", "gives 'wide'", "`arguments` of TritonFunction"),
     "wrong.py:invents_configs": ("N=64", "a config that is not listed", "`parameters`"),
@@ -62,40 +58,23 @@ REFUSED = {
 
 ODD = {
     "by_set": "the heuristic for 'BLOCK' of triton_functions/odd.py:by_set: the expression N was looked up in a set",
-    "by_dict": "the expression N was looked up in a set, a dict or a cache",
-    "by_cache": "the expression N was looked up in a set, a dict or a cache",
     "by_bits": "has ((N + 15) and -16), where (N + 15) is a number",
     "by_loop": "has more than 64 paths",
     "by_type": "its expression 128",
     "of_nothing": "the heuristic for 'block' of triton_functions/odd.py:of_nothing is not for an argument",
-    "none_for_default": "a config of triton_functions/odd.py:none_for_default has BLOCK='None'",
     "changes_configs": "pruning the configs of triton_functions/odd.py:changes_configs for 777 changes them",
-    "waits_for_all": "a config of triton_functions/odd.py:waits_for_all has 'launch_cooperative_grid'",
 }
 
 
 ASKED: dict[str, FunctionRequest] = {
     **{f: request(f, ARGUMENTS, problems=[problem(64)]) for f in REFUSED},
     **{f: request(f"odd.py:{f}", SHORT, problems=short(777)) for f in ODD},
-    **{f: request(f"odd.py:{f}", SHORT) for f in ("warps_by_size", "flagged", "by_waves", "Holder.held")},
-    **{f: request(f"odd.py:{f}", {"x": SHORT["x"]}) for f in ("fills", "calls_default")},
-    **{f: request(f"rows.py:{f}", ARGUMENTS) for f in ("plain", "marked", "with_heuristics")},
+    "with_heuristics": request("rows.py:with_heuristics", ARGUMENTS),
     "tuned": request("rows.py:tuned", ARGUMENTS, problems=[problem(n) for n in (64, 300, 4096)]),
     "modelled": request("rows.py:modelled", ARGUMENTS, problems=[problem(n) for n in (50, 130)]),
     "no pruners": request("wrong.py:fails_to_prune", ARGUMENTS, problems=[problem(64)], pruners=False),
     "passed": request("rows.py:with_heuristics", {**ARGUMENTS, "BLOCK": integer(N * 2)}),
     "hooked": request("wrong.py:hooked", ARGUMENTS),
-    "even": request("odd.py:even", SHORT, problems=short(64)),
-    "even, passed": request("odd.py:even", {**SHORT, "BLOCK": Given(kind="constant", value=1024)}),
-    "even, own": request(
-        "odd.py:even", {**SHORT, "BLOCK": integer(parameter("BLOCK") * 2)}, parameters=["BLOCK"], problems=short(64)
-    ),
-    "own space": request("odd.py:waits_for_all", SHORT, parameters=["BLOCK"]),
-    "on_blocks": request(
-        "odd.py:on_blocks",
-        {**SHORT, "x": DESCRIBED, "processors": integer(device("multiprocessors"))},
-        problems=short(64, 128),
-    ),
 }
 ANSWERS: dict[str, dict[str, Answer]] = {}
 
@@ -121,36 +100,6 @@ def refused(search: list[str], name: str) -> Fault:
 
 
 @EACH_TRITON
-def test_parameters(search: list[str]) -> None:
-    first, second = read(search, "plain"), read(search, "marked")
-    assert [(p.name, p.constexpr) for p in first.parameters] == [
-        ("x", False), ("y", False), ("n", False), ("step", False), ("BLOCK", True)
-    ]  # fmt: skip
-    assert (first.configs, first.keys, first.hooks, first.heuristics, first.pruned) == ((), (), False, {}, {})
-    found = {p.name: p for p in second.parameters}
-    assert {n for n, p in found.items() if not p.special} == {"a"}
-    assert {n for n, p in found.items() if not p.align} == {"b", "q"}
-    assert found["c"].annotation == "i64"
-    assert not any(found[n].annotation for n in "abd")
-    assert [(found[n].has_default, found[n].default) for n in ("d", "MODE", "KIND")] == [
-        (False, None), (True, "sum"), (True, {"own": "fp32"})
-    ]  # fmt: skip
-    assert [p.name for p in read(search, "Holder.held").parameters] == ["x", "n", "BLOCK"]
-    assert TritonFunction("odd.py:Holder.held", {}, (1,)).name == "Holder.held"
-
-
-@EACH_TRITON
-def test_defaults_are_the_same_text_in_every_process(search: list[str]) -> None:
-    names = ("fills", "calls_default")
-    first, second = (
-        [read(search, n) for n in names],
-        [a.inspection for a in ask(search, "cuda-sm_90a", *(ASKED[n] for n in names))],
-    )
-    assert first == second
-    assert not any("0x" in str(found.parameters) for found in first)
-
-
-@EACH_TRITON
 def test_heuristics_become_expressions(search: list[str]) -> None:
     found = {name: Expr.of(data) for name, data in read(search, "with_heuristics").heuristics.items()}
     for n in (1, 2, 3, 1000, 1024, 1025, 4095, 4096, 5000):
@@ -165,33 +114,6 @@ def test_heuristics_become_expressions(search: list[str]) -> None:
     passed = read(search, "passed").heuristics  # what the author passes stands above heuristics
     assert "BLOCK" not in passed
     assert [Expr.of(passed["WIDE"]).evaluate({"N": n, "dtype.T": 0}) for n in (2047, 2048)] == [0, 1]
-
-
-@EACH_TRITON
-def test_a_heuristic_may_give_a_launch_option_a_boolean_and_what_a_loop_finds(search: list[str]) -> None:
-    found = read(search, "warps_by_size")
-    warps = Expr.of(found.heuristics["num_warps"])
-    assert [warps.evaluate({"N": n}) for n in (1, 1024, 1025)] == [4, 4, 8]
-    assert [c["BLOCK"] for c in found.configs] == [64, 128]
-    assert not any("num_warps" in c for c in found.configs), "the JIT lets the heuristic have the last word"
-    found = read(search, "flagged")
-    assert (list(found.heuristics), found.booleans) == (["EVEN", "PARTS"], ("EVEN",))
-    block, even = (Expr.of(read(search, "by_waves").heuristics[n]) for n in ("BLOCK", "EVEN"))
-    wanted = {1: 1, 132: 1, 133: 2, 1000: 8, 100_000: 1024, 10_000_000: 2048}
-    assert {n: block.evaluate({"N": n}) for n in wanted} == wanted
-    assert [even.evaluate({"N": n}) for n in (64, 65)] == [1, 0]
-
-
-@EACH_TRITON
-def test_a_heuristic_sees_what_the_author_passes_in_place_of_a_configs_value(search: list[str]) -> None:
-    found = [read(search, n) for n in ("even", "even, passed", "even, own")]
-    assert [Expr.of(f.heuristics["EVEN"]).key() for f in found] == [
-        "((N % parameter.BLOCK) == 0)", "((N % 1024) == 0)", "((N % (parameter.BLOCK * 2)) == 0)"
-    ]  # fmt: skip
-    assert found[0].pruned == {"64": [0]}
-    assert (found[2].configs, found[2].pruned) == ((), {}), "the kernel has a space of its own"
-    assert [f.booleans for f in found] == [("EVEN",)] * 3
-    assert read(search, "own space").configs == (), "an odd config is no matter there"
 
 
 @EACH_TRITON
@@ -210,9 +132,8 @@ def test_an_autotuned_function(search: list[str]) -> None:
 
 @EACH_TRITON
 def test_pruners(search: list[str]) -> None:
-    """By a model of performance; on descriptors, whose blocks no config has given yet; none at an author's word."""
+    """By a model of performance; none at an author's word."""
     assert read(search, "modelled").pruned == {"N=50": [0], "N=130": [1]}
-    assert read(search, "on_blocks").pruned == {"64": [0], "128": [0, 1]}
     assert "pruners=False" in refused(search, "wrong.py:fails_to_prune").fix
     found = read(search, "no pruners")
     assert (found.pruned, len(found.configs)) == ({}, 2)
@@ -232,22 +153,6 @@ def test_what_cannot_be_known_ahead_is_refused(search: list[str]) -> None:
         assert fault.fix
 
 
-@ONE_TRITON
-def test_files_that_are_no_module_and_links_out_of_the_templates_are_refused(search: list[str], tmp_path: Path) -> None:
-    places = ("v1.2/rows.py", "old.rows.py", "v-1/rows.py", "linked.py")
-    for place in places[:-1]:
-        (tmp_path / place).parent.mkdir(exist_ok=True)
-        (tmp_path / place).write_text((FUNCTIONS / "matmul.py").read_text())
-    (tmp_path / "linked.py").symlink_to(FUNCTIONS / "matmul.py")
-    asked = [msgspec.structs.replace(request("rows.py:plain", {}), function=f"{p}:product") for p in places]
-    first, second, third, linked = ask(search, "cuda-sm_90a", *asked, root=tmp_path)
-    assert (first.fault, third.fault) == (None, None)
-    assert second.fault is not None
-    assert (second.fault.what, second.fault.fix) == ("old.rows.py: 'old.rows' has a dot", "rename it")
-    assert linked.fault is not None
-    assert "leads outside its root" in linked.fault.what
-
-
 @pytest.mark.slow
 @ONE_TRITON
 def test_a_device_is_answered_for_each_target(search: list[str]) -> None:
@@ -261,23 +166,6 @@ def test_a_device_is_answered_for_each_target(search: list[str]) -> None:
     assert [[c["BLOCK"] for c in i.configs] for i in found] == [[64, 128], [32], [32]]
     assert [i.configs[0]["AMD"] for i in found] == [False, False, True]
     assert len({i.digest for i in found}) == 2, "a global holds the capability: 9, 8 and 9"
-
-
-@ONE_TRITON
-def test_files_of_the_projects_modules_are_told(search: list[str], tmp_path: Path) -> None:
-    """Not those of Triton, nor of Python: a build watches these."""
-    package = tmp_path / "own_kernels"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "sizes.py").write_text("SIZE = 64\n")
-    (package / "copies.py").write_text(
-        "import triton\nimport triton.language as tl\nfrom own_kernels.sizes import SIZE\n\n"
-        "@triton.jit\ndef copy(x, n, BLOCK: tl.constexpr = SIZE):\n    tl.store(x, tl.load(x))\n"
-    )
-    asked = msgspec.structs.replace(request("", ARGUMENTS), function="own_kernels.copies:copy")
-    (answer,) = ask([str(tmp_path), *search], "cuda-sm_90a", asked)
-    assert answer.inspection is not None, answer.fault
-    assert answer.imported == [str(package / name) for name in ("__init__.py", "copies.py", "sizes.py")]
 
 
 def test_without_triton_the_error_says_what_to_install(tmp_path: Path) -> None:

@@ -1,87 +1,80 @@
-"""examples/from_packages: functions of packages, unmodified, are read, run as they are mapped, and compiled."""
+"""examples/from_packages: functions of packages, unmodified, are read and compiled. tests/gpu runs them."""
 
 from __future__ import annotations
 
 import functools
 import importlib.machinery
-import json
 import os
-import subprocess
 import sys
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from places import SHARED
+from places import ROOT
 
-OF = {
-    "causal_conv/fla": "fla",
-    "chunk_cumsum/fla": "fla",
-    "chunk_output/fla": "fla",
-    "gather_rows/xformers": "xformers",
-    "rms_norm/xformers": "xformers",
-    "scaled_int8_mm/torchao": "torchao",
-    **{
-        f"{name}/liger": "liger_kernel"
-        for name in ("cross_entropy", "layer_norm", "rms_norm", "rope", "swiglu", "swiglu_mlp")
-    },
-}
-"""Tuned kernels, and the package of each."""
+from aot_tune.compile import target_by_name
+from aot_tune.compile.toolchain import generic_targets
+from aot_tune.compile.triton.triton_toolchain import TritonToolchain
+from aot_tune.render import Renderer, candidates_for, resolved
+from aot_tune.spec import Kernel, Operator
+from aot_tune.spec.load_operators import load_operator
+from aot_tune.triton.client import ROOTS
+from aot_tune.triton.read_declarations import read_functions, with_declarations
+
+TEMPLATES = ROOT / "examples" / "from_packages" / "templates"
+OF = {"chunk_cumsum/fla": "fla", "rms_norm/liger": "liger_kernel", "scaled_int8_mm/torchao": "torchao"}
+"""A tuned kernel of each package that CI fetches: there it is a fault if one is missing."""
 FETCHED = [f for f in os.environ.get("AOT_TUNE_TEST_TRITON_PACKAGES", "").split(os.pathsep) if f]
-HERE = {p for p in set(OF.values()) if importlib.machinery.PathFinder.find_spec(p, [*FETCHED, *sys.path]) is not None}
-TUNED = {name for name, package in OF.items() if package in HERE}
-GENERIC = {name.partition("/")[0] + "/generic" for name in TUNED} - {"chunk_output/generic"}
-"""All kernels that are Triton functions."""
-WANTED = {"fla", "liger_kernel", "torchao"}
-"""What CI fetches: there it is a fault if one is missing."""
+HERE = all(importlib.machinery.PathFinder.find_spec(p, [*FETCHED, *sys.path]) is not None for p in OF.values())
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not (HERE >= WANTED or os.environ.get("CI")),
+        not (HERE or os.environ.get("CI")),
         reason="for examples/from_packages: pip install liger-kernel==0.8.5 einops, and by --no-deps fla-core==0.6.0 "
         "torchao==0.18.0",
     ),
 ]
 
 
-def test_the_packages_are_here() -> None:
-    assert HERE >= WANTED
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that read and compile functions find the packages."""
+    monkeypatch.setattr(sys, "path", [*FETCHED, *filter(None, sys.path)])
 
 
 @functools.cache
-def answers(what: str) -> Any:
-    """What `triton_packages.py` says."""
-    path = os.pathsep.join([*FETCHED, *filter(None, sys.path)])
-    given = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": str(int(what == "interpret"))}
-    argv = [sys.executable, "-B", str(SHARED / "triton_packages.py"), what]
-    done = subprocess.run(argv, capture_output=True, text=True, env=given, timeout=880, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def kernels(target: str, *names: str) -> list[tuple[Operator, Kernel]]:
+    """Tuned kernels, with what their functions declare for a target."""
+    wanted = [target_by_name(target)]
+    operators = {}
+    for name in names:
+        op = load_operator(TEMPLATES / name.partition("/")[0])
+        chosen = tuple(k for k in op.kernels if k.generic or k.name == name.partition("/")[2])
+        operators[name] = replace(op, kernels=chosen)
+    generic = [t for t in generic_targets(wanted) if t.family == wanted[0].family]
+    read, missing = read_functions({op.name: op for op in operators.values()}, wanted, generic, [TEMPLATES], os.environ)
+    assert not missing, missing
+    found = []
+    for name, op in operators.items():
+        whole = with_declarations(op, read, [wanted[0].family])
+        kernel = resolved(whole.kernel(name.partition("/")[2]), target)
+        both = tuple(kernel if k.name == kernel.name else k for k in whole.kernels)
+        found.append((replace(whole, kernels=both), kernel))
+    return found
 
 
-def test_kernels_are_right_in_the_interpreter() -> None:
-    """On odd extents and strides, inputs unchanged: the arguments are mapped as the packages' host code passes them."""
-    found = answers("interpret")
-    assert set(found) == TUNED | GENERIC
-    for name, told in found.items():
-        assert told["calls"] >= 2, name
-        assert told["faults"] == [], name
-
-
-def test_a_kernel_of_each_package_compiles() -> None:
-    found = answers("compile")
-    names = {n for n in TUNED | GENERIC if n.startswith(("chunk_cumsum/", "rms_norm/", "scaled_int8_mm/"))}
-    amd = {f"{name} hip-gfx942" for name in names if name.startswith("chunk_cumsum/")}
-    assert set(found) == {f"{name} cuda-sm_90a" for name in names} | amd
-    for name, told in found.items():
-        assert told["outcomes"] == ["ok"], name
+def test_a_kernel_of_each_package_compiles(tmp_path: Path) -> None:
+    target = target_by_name("cuda-sm_90a")
+    chain = TritonToolchain({**os.environ, ROOTS: str(TEMPLATES)}, sys.path)
+    for op, kernel in kernels(target.name, *OF):
+        candidate = next(candidates_for(op, kernel, next(kernel.configs(target.facts)), target))
+        source = Renderer([TEMPLATES]).render(op, candidate, target).source
+        outcome = chain.compile(source, target, tmp_path / f"{op.name}.o", 300.0)
+        assert outcome.status == "ok", outcome.log
 
 
 def test_configs_are_those_that_a_package_has_on_the_target() -> None:
     """The package asks for shared memory when it is imported, and takes wider blocks where there is enough."""
-    found = answers("compile")
-
-    def blocks(target: str) -> set[int]:
-        return {config["BS"] for config in found[f"chunk_cumsum/fla {target}"]["configs"]}
-
-    assert blocks("cuda-sm_90a") == {32, 64}
-    assert blocks("hip-gfx942") == {16, 32}
+    for target, blocks in (("cuda-sm_90a", {32, 64}), ("hip-gfx942", {16, 32})):
+        _, kernel = kernels(target, *(OF if target.startswith("cuda") else ["chunk_cumsum/fla"]))[0]
+        assert {config["BS"] for config in kernel.configs(target_by_name(target).facts)} == blocks

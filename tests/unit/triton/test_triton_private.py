@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -20,7 +21,6 @@ from aot_tune.render.triton.specialize import specialized_pins
 from aot_tune.spec import (
     Config,
     Declarations,
-    Expr,
     Kernel,
     Operator,
     Problem,
@@ -32,49 +32,20 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import ToolchainError
-from aot_tune.triton.absent_devices import DEVICES, device_of, target_of
-from aot_tune.triton.installed import check_version, find_triton
+from aot_tune.triton.installed import check_version
 from aot_tune.triton.read_declarations import read_functions
 
 N = dims("N")[0]
 
 
-@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.8.0", "3.9.0", "3.9.1+local"])
-def test_tested_versions(version: str) -> None:
-    check_version(version)
-
-
-@pytest.mark.parametrize("version", ["3.5.1", "3.10.0", "4.0.0", "2.9.0", "unknown"])
-def test_other_versions_are_refused_with_the_range_and_the_remedy(version: str) -> None:
-    with pytest.raises(ToolchainError) as caught:
+def test_other_versions_are_refused_with_the_range_and_the_remedy() -> None:
+    for version in ("3.6.0", "3.9.0", "3.9.1+local"):
         check_version(version)
-    assert version in caught.value.what
-    assert "3.6 to 3.9" in caught.value.what
-    assert "pip install 'triton>=3.6,<3.10'" in caught.value.fix
-
-
-def test_the_package_that_an_import_would_find(tmp_path: Path) -> None:
-    for name, version in (("first", "3.7.0"), ("second", "3.6.0")):
-        (tmp_path / name / "triton").mkdir(parents=True)
-        (tmp_path / name / "triton" / "__init__.py").write_text(f'"""x"""\n__version__ = "{version}"\n')
-    found = find_triton([str(tmp_path), str(tmp_path / "first"), str(tmp_path / "second")])
-    assert (found.folder, found.version) == (tmp_path / "first" / "triton", "3.7.0")
-    with pytest.raises(ToolchainError, match="not installed"):
-        find_triton([str(tmp_path)])
-    (tmp_path / "first" / "triton" / "__init__.py").write_text("")
-    with pytest.raises(ToolchainError, match="unknown version"):
-        find_triton([str(tmp_path / "first")])
-
-
-def test_targets_stand_for_devices() -> None:
-    assert target_of("cuda-sm_90a") == target_of("cuda-sm_90") == ("90", False)
-    assert target_of("cuda-ptx_80") == ("80", True)
-    assert target_of("hip-gfx942") == ("gfx942", False)
-    assert device_of("cuda-sm_100a").name == "NVIDIA B200"
-    for name in ("cuda-sm_100", "cuda-sm_120", "cuda-sm_80a", "cpu-x86-64", "hip-gfx1100", "cuda-sm_75"):
-        with pytest.raises(ToolchainError, match=name):
-            target_of(name)
-    assert all(d.backend == ("hip" if str(d.arch).startswith("gfx") else "cuda") for d in DEVICES.values())
+    for version in ("3.5.1", "3.10.0", "4.0.0", "unknown"):
+        with pytest.raises(
+            ToolchainError, match=rf"{re.escape(version)}(.|\n)*3\.6 to 3\.9(.|\n)*'triton>=3\.6,<3\.10'"
+        ):
+            check_version(version)
 
 
 @pytest.mark.slow
@@ -227,7 +198,3 @@ def test_specialisation_is_that_of_the_jit(search: list[str], target: str) -> No
         }
 
     same()
-
-
-def test_expressions_are_plain_data() -> None:
-    assert Expr.of(integer(A + 1).expr).key() == (A + 1).key()

@@ -86,18 +86,6 @@ def test_what_is_listed_is_what_the_product_needs_and_passes_the_librarys_check(
     assert algorithms["residual"] == algorithms["batch"] == {900, 21, 66}  # 7 can do neither
 
 
-def test_batches_are_laid_out_before_the_library_is_asked(tmp_path: Path, stub: Path) -> None:
-    """The stand-in's own choice holds the number of matrices, and the distances of those of b, a and out."""
-    product = {"batch": 6, "m": 8, "n": 16, "k": 24}
-    apart = product | {"next_a": 24, "lda": 144, "next_b": 0, "next_d": 200, "ldd": 20}
-    found = ask(tmp_path, stub, dense=product, apart=apart, padded=product | {"lda": 32, "ldb": 40, "ldd": 20})
-    names = ("ALGO", "TILE", "CUSTOM", "SWIZZLE", "STAGES")
-    own = {name: [one["configs"][0][n] for n in names] for name, one in found.items()}
-    assert own["dense"] == [900, 6, 24 * 16, 8 * 24, 8 * 16]
-    assert own["apart"] == [900, 6, 0, 24, 200]
-    assert own["padded"] == [900, 6, 40 * 16, 32 * 8, 20 * 8]
-
-
 def test_what_the_librarys_own_list_names_comes_first(tmp_path: Path) -> None:
     """Algorithms that it does not take itself wait behind those that it does, though they be as good by their tiles."""
     for named, other in ((21, 66), (66, 21)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import subprocess
@@ -16,8 +15,6 @@ import pytest
 from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import ToolchainError
-from aot_tune.vendor import cublaslt_library as library
-from aot_tune.vendor.tiles import CLUSTERS, tile_sizes
 
 FOLDERS = ("nvidia/cu13/include", "nvidia/cublas/include")
 
@@ -59,17 +56,6 @@ CXX = {
     "kStagesId": "CUBLASLT_ALGO_CONFIG_STAGES_ID",
     "kInnerShapeId": "CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID",
     "kClusterShapeId": "CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID",
-}
-CONFIG = {
-    "ALGO": "ID",
-    "TILE": "TILE_ID",
-    "STAGES": "STAGES_ID",
-    "SPLITK": "SPLITK_NUM",
-    "REDUCTION": "REDUCTION_SCHEME",
-    "SWIZZLE": "CTA_SWIZZLING",
-    "CUSTOM": "CUSTOM_OPTION",
-    "INNER": "INNER_SHAPE_ID",
-    "CLUSTER": "CLUSTER_SHAPE_ID",
 }
 SHAPES = """
 static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
@@ -129,54 +115,3 @@ def test_numbers_and_structures_of_the_template(headers: Path, tmp_path: Path) -
     assert "static assertion" in compiles(
         tmp_path, headers, "static_assert(int64_t{kTransA} == CUBLASLT_EPILOGUE_BIAS);"
     )
-
-
-def test_the_templates_functions_take_what_the_librarys_do(headers: Path, tmp_path: Path) -> None:
-    """Same number of parameters, each of the same size; `heuristic` stands for cublasLtMatmulAlgoGetHeuristic."""
-    pairs = re.findall(r'\{"(\w+)", offsetof\(Functions, (\w+)\)\}', template())
-    assert len(pairs) == 13
-    sizes = """
-template <typename... T> struct Sizes {};
-template <size_t... N> struct Numbers {};
-template <typename R, typename... A> Numbers<sizeof(R), sizeof(A)...> sizes(R (*)(A...));
-"""
-    same = [
-        f"static_assert(__is_same(decltype(sizes(&{theirs})), decltype(sizes(Functions{{}}.{ours}))));"
-        for theirs, ours in pairs
-    ]
-    assert not compiles(tmp_path, headers, sizes + "\n".join(same))
-
-
-def test_numbers_of_the_module_that_asks_for_algorithms(headers: Path, tmp_path: Path) -> None:
-    numbers = {f"CUBLASLT_ALGO_CONFIG_{CONFIG[name]}": number for name, (number, _) in library.CONFIG.items()}
-    numbers |= {f"CUBLASLT_ALGO_CAP_{name}": number for name, (number, _) in library.CAPABILITY.items()}
-    numbers |= {f"CUBLASLT_MATMUL_DESC_{name}": number for name, number in library.DESC.items()}
-    numbers |= {f"CUBLASLT_MATRIX_LAYOUT_{name}": number for name, number in library.LAYOUT.items()}
-    numbers |= {f"CUBLASLT_MATMUL_PREF_{name}": number for name, number in library.PREFERENCE.items()}
-    for letter, number in zip("ABCD", library.PREFERENCE_ALIGNMENT, strict=True):
-        numbers[f"CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_{letter}_BYTES"] = number
-    numbers |= {"CUBLASLT_EPILOGUE_BIAS": library.BIAS, "CUBLASLT_EPILOGUE_DEFAULT": library.DEFAULT}
-    numbers |= {"CUBLASLT_EPILOGUE_RELU": library.ACTIVATIONS["relu"]}
-    numbers |= {"CUBLASLT_EPILOGUE_GELU": library.ACTIVATIONS["gelu_tanh"]}
-    numbers |= {"CUDA_R_32F": library.TYPES["f32"], "CUDA_R_16F": library.TYPES["f16"]}
-    numbers |= {"CUDA_R_16BF": library.TYPES["bf16"], "CUBLAS_COMPUTE_32F": library.COMPUTE["ieee"]}
-    numbers |= {"CUBLAS_COMPUTE_32F_FAST_TF32": library.COMPUTE["tf32"]}
-    numbers |= {"sizeof(cublasLtMatmulHeuristicResult_t)": ctypes.sizeof(library.Heuristic)}
-    asserts = "\n".join(f"static_assert({theirs} == {ours});" for theirs, ours in numbers.items())
-    assert not compiles(tmp_path, headers, asserts)
-
-
-def test_sizes_of_tiles(headers: Path) -> None:
-    text = (headers / "cublasLt.h").read_text()
-    found = re.findall(r"CUBLASLT_MATMUL_TILE_(\d+)x(\d+)\s*=\s*(\d+)", text)
-    sizes = {int(number): (int(rows), int(columns)) for rows, columns, number in found}
-    assert len(sizes) > 600
-    assert all(tile_sizes()[number] == size for number, size in sizes.items())
-
-
-def test_shapes_of_clusters(headers: Path) -> None:
-    text = (headers / "cublasLt.h").read_text()
-    found = re.findall(r"CUBLASLT_CLUSTER_SHAPE_(\d+)x(\d+)x1\s*=\s*(\d+)", text)
-    shapes = {int(number): (int(rows), int(columns)) for rows, columns, number in found}
-    assert len(shapes) > 40
-    assert all(shapes[number] == shape for number, shape in CLUSTERS.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,7 @@ from aot_tune.report import OperatorReport, ProblemRow, Report
 from aot_tune.spec import problem
 from aot_tune.spec.problem_named import problem_named
 from aot_tune.support.errors import AotTuneError, BuildError, ManifestError, SpecError
-from aot_tune.workloads.built_library import BuiltLibrary, find_library, read_library
+from aot_tune.workloads.built_library import BuiltLibrary, read_library
 from aot_tune.workloads.coverage import coverage_on
 from aot_tune.workloads.coverage_table import coverage_table
 from aot_tune.workloads.trace_origin import of_library
@@ -72,13 +71,6 @@ def library(tmp_path: Path) -> BuiltLibrary:
 
 def called(operator: str, calls: float, **stated: object) -> CountedProblem:
     return CountedProblem(operator=operator, problem=problem(**stated), weight=calls)  # type: ignore[arg-type]
-
-
-def test_a_build_is_read(library: BuiltLibrary, tmp_path: Path) -> None:
-    manifest = (tmp_path / "build" / "manifest.json").read_bytes()
-    assert (library.name, library.prefix, library.targets) == ("ops", "aot_tune", (CPU, CUDA))
-    assert library.build == hashlib.sha256(manifest).hexdigest()
-    assert library.operators == ("gemm", "rms_norm", "softmax")
 
 
 def test_calls_are_covered_as_is_tuned_compares_them(library: BuiltLibrary) -> None:
@@ -151,18 +143,6 @@ def trace(lines: bytes, name: bytes = b"ops", build: bytes = b"") -> list[Counte
     return decode_workload(HEAD % (name, build) + lines, "t.jsonl")
 
 
-def test_a_trace_of_the_build(library: BuiltLibrary) -> None:
-    for build in (b"", library.build.encode(), library.build[:16].encode()):
-        problems, warnings = of_library(trace(CALLS, build=build), library, OPERATORS)
-        assert (len(problems), warnings) == (1, [])
-
-
-def test_another_build_with_the_same_operators_is_a_warning(library: BuiltLibrary) -> None:
-    problems, (warning,) = of_library(trace(CALLS, build=b"0" * 64), library, OPERATORS)
-    assert len(problems) == 1
-    assert warning.startswith("t.jsonl:1: the trace is of build 000000000000 of 'ops', but it is compared with build ")
-
-
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -182,23 +162,6 @@ def test_traces_of_others_are_named(library: BuiltLibrary, lines: list[CountedPr
     assert error.value.fix
 
 
-def test_the_files_of_a_build_are_found(tmp_path: Path) -> None:
-    build = write_build(tmp_path / "build")
-    library = build / "libaot_tune_ops.so"
-    library.touch()
-    wheel = tmp_path / "aot_tune"
-    installed = write_build(wheel / "share" / "aot_tune" / "ops")
-    (wheel / "lib").mkdir()
-    for path in (wheel / "lib" / "libaot_tune_ops.so", wheel / "ops.abi3.so"):
-        path.touch()
-        assert find_library(path, "") == installed
-    for path in (build, library, build / "manifest.json"):
-        assert find_library(path, "") == build
-    for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(BuildError, match=r"there is no manifest.json and report.json at"):
-            find_library(path, "")
-
-
 @pytest.mark.parametrize(
     ("changes", "kind", "said"),
     [
@@ -213,13 +176,3 @@ def test_files_that_do_not_fit_are_named(
     with pytest.raises(kind, match=said) as error:
         read_library(write_build(tmp_path / "build", **changes))
     assert error.value.fix
-
-
-def test_operators_of_another_version_are_named(library: BuiltLibrary) -> None:
-    rows = {("gemm", CPU): (row("gemm", "M=16 N=4096 K=4096 b:10", 1.0),)}
-    strange = msgspec.structs.replace(rows["gemm", CPU][0], problem="M=16 N=4096 K=4096 G=2")
-    tuned = {("gemm", CPU): frozenset([strange.problem])}
-    other = msgspec.structs.replace(library, rows={("gemm", CPU): (strange,)}, tuned=tuned)
-    with pytest.raises(BuildError, match=r"operator 'gemm' was measured on 'M=16 N=4096 K=4096 G=2'") as error:
-        coverage_on(CPU, [called("gemm", 1, M=1, N=1, K=1)], other, OPERATORS)
-    assert "--templates" in error.value.fix

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -112,16 +110,6 @@ def test_calls_are_mapped(profiled: Callable[..., MappedCalls], function: Callab
     assert problems(profiled(function)) == {found: 1}
 
 
-def test_a_gate_waits_for_the_other_factor(profiled: Callable[..., MappedCalls]) -> None:
-    layer = rand(32, 32)
-    calls = profiled(lambda: F.silu(F.linear(X, layer)) * F.linear(X, layer))
-    assert problems(calls) == {"gemm M=16 N=32 K=32 b:10": 2, "silu_mul R=16 D=32": 1}
-    assert not any("silu" in call or "mul" in call for call, _ in calls.left)
-    calls = profiled(lambda: (F.silu(X).sum(), X * X))
-    assert problems(calls) == {}
-    assert {call for call, _ in calls.left} >= {"aten::silu", "aten::sum", "aten::mul"}
-
-
 @pytest.mark.parametrize(
     ("function", "call", "reason"),
     [
@@ -147,33 +135,10 @@ def test_other_calls_are_told(
     assert any(f"of {call}: {reason}" in line for line in calls.told())
 
 
-def test_a_model_counts_each_call_once(profiled: Callable[..., MappedCalls]) -> None:
-    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0).train()
-    calls = profiled(lambda: layer(rand(2, 8, 64)), name="trace.json.gz")
-    found = problems(calls)
-    assert found["gemm M=16 N=128 K=64 b:10 +bias"] == 1
-    assert found["gemm M=16 N=64 K=128 b:10 +bias"] == 1
-    assert found["layer_norm R=16 D=64 +bias +weight"] == 2
-    assert sum(w for name, w in found.items() if name.startswith("flash_attention")) == 1
-    assert sum(w for name, w in found.items() if name.startswith("gemm")) == 4  # in, out, and the two above
-
-
 def test_a_trace_without_shapes_is_refused(profiled: Callable[..., MappedCalls]) -> None:
     with pytest.raises(SpecError, match=r"a_file.json: no shapes of inputs were recorded") as error:
         profiled(lambda: X @ W, shapes=False)
     assert "record_shapes=True" in error.value.fix
-
-
-def event(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
-    return {"name": name, "ph": "X", "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": args}
-
-
-def test_traces_of_older_versions_have_neither_strides_nor_values() -> None:
-    shapes = {"Input Dims": [[16, 32], [32, 64]], "Input type": ["float", "float"]}
-    soft = {"Input Dims": [[16, 32], [], []], "Input type": ["float", "Scalar", "Scalar"]}
-    calls = mapped(json.dumps([event("aten::mm", 0, 5, **shapes), event("aten::_softmax", 9, 5, **soft)]).encode())
-    assert problems(calls) == {"gemm M=16 N=64 K=32": 1}
-    assert calls.left == {("aten::_softmax", "its dim is not recorded"): 1}
 
 
 LOG = """Operator: aten.mm.default
@@ -205,33 +170,6 @@ def test_operator_inputs() -> None:
         ("aten.addmm.default", "its beta is 0.5"): 6,
         ("aten.add.Tensor", "no bundled operator computes it"): 7,
     }
-
-
-def test_masks_of_other_dtypes_and_shapes_are_told() -> None:
-    q = "T([2, 6, 16, 64], bf16)"
-    calls = mapped(
-        f"""Operator: aten._scaled_dot_product_efficient_attention.default
-cnt: 1, (({q}, {q}, {q}, T([2, 6, 16, 16], bf16, stride=(256, 0, 16, 1)), False), {{}})
-cnt: 2, (({q}, {q}, {q}, T([1, 1, 16, 16], f32), False), {{}})
-cnt: 3, (({q}, {q}, {q}, T([3, 1, 16, 16], bf16), False), {{}})
-""".encode()
-    )
-    assert problems(calls) == {"flash_attention B=2 H=6 HK=6 M=16 N=16 D=64 bias:(256,0,16,1) +bias T=bf16": 1}
-    name = "aten._scaled_dot_product_efficient_attention.default"
-    assert calls.left == {(name, "its mask is f32"): 2, (name, "its mask has the shape [3, 1, 16, 16]"): 3}
-
-
-def test_operator_inputs_as_json() -> None:
-    document: dict[str, Any] = {"metadata": {"source": "somewhere"}}
-    for line in LOG.splitlines():
-        if line.startswith("Operator: "):
-            entries = document.setdefault(line.removeprefix("Operator: "), [])
-        else:
-            count, _, inputs = line.removeprefix("cnt: ").partition(", ")
-            entries.append({"count": int(count), "inputs": inputs})
-    assert problems(mapped(json.dumps(document).encode())) == FROM_LOG
-    by_text = {op: {e["inputs"]: e["count"] for e in es} for op, es in document.items() if op != "metadata"}
-    assert problems(mapped(gzip.compress(json.dumps(by_text).encode()))) == FROM_LOG
 
 
 @pytest.mark.parametrize(

@@ -46,17 +46,6 @@ def test_lines_become_problems() -> None:
     assert calls.told()[0] == "mapped 7 calls; 2 calls could not be mapped:"
 
 
-def test_a_linear_layer_of_torch_is_the_line_that_torch_writes() -> None:
-    """y = x @ w.T with 16 rows: cuBLAS is asked for w^T (stored by columns as its transpose) times x."""
-    x, w = torch.empty(16, 1024), torch.empty(4096, 1024)
-    call = BlasCall(transposed_a=True, transposed_b=False, m=4096, n=16, k=1024, lda=1024, ldb=1024, ldc=4096)
-    _, asked = blas_problem(call, dtype="f32")
-    assert (asked.dims["M"], asked.dims["N"], asked.dims["K"]) == (16, 4096, 1024)
-    assert asked.strides["a"] == x.stride()
-    assert asked.strides["b"] == w.T.stride()
-    assert asked.strides["out"] == (x @ w.T).stride()
-
-
 def blas(call: BlasCall, a: np.ndarray, b: np.ndarray, size: int) -> np.ndarray:
     """The definition, element by element: matrices by columns, a batch's behind each other."""
     out = np.zeros(size, np.float32)

@@ -26,16 +26,6 @@ GEMM = problem(
 )  # fmt: skip
 
 
-def test_a_line_of_a_workload() -> None:
-    (one,) = decode_workload(b"\n" + LINE, "w.jsonl")
-    assert one == CountedProblem(operator="gemm", problem=GEMM, weight=12.5, place="w.jsonl:2")
-
-
-def test_a_weight_is_1_unless_it_is_stated() -> None:
-    (one,) = decode_workload(b'{"operator": "softmax", "dims": {"R": 4, "D": 8}}', "w.jsonl")
-    assert one.weight == 1
-
-
 def test_lines_of_a_trace_know_their_process() -> None:
     second = HEAD.replace(b'"pid": 7', b'"pid": 8, "host": "added later"')
     found = decode_workload(HEAD + CALLS + second + CALLS, "t.jsonl")
@@ -47,87 +37,12 @@ def test_lines_of_a_trace_know_their_process() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "said", "fix"),
-    [
-        (b'{"operator": "gemm", "dims": {"M": 1', "this is not JSON: {", "remove the line"),
-        (b"\xff\xfe", "this is not JSON", "remove the line"),
-        (b"[1]", "this is not a JSON object: [1]", '"operator": "gemm"'),
-        (b'{"operator": "gemm", "dim": {"M": 1}}', "unknown field 'dim'", "did you mean 'dims'?"),
-        (b'{"dims": {"M": 1}}', "the line is not a problem: it lacks the required field `operator`",
-         '"operator": "gemm"'),
-        (b'{"operator": "gemm", "dims": {"M": "1"}}', "the line is not a problem: Expected `int`, got `str`",
-         '"M": 16'),
-        (b'{"operator": "gemm", "dims": {"M": -1}}', "dim M=-1 is not an extent",
-         "write the extents that calls have"),
-        (b'{"operator": "gemm", "dims": {}, "weight": 0}', "weight 0 is not a positive number", "remove the line"),
-        (b'{"operator": "gemm", "dims": {}, "weight": -1}', "weight -1 is not a positive number", "remove the line"),
-        (b'{"operator": "gemm", "dims": {}, "weight": NaN}', "this is not JSON", "remove the line"),
-        (b'{"operator": "gemm", "dims": {}, "calls": 1.5}', "the line is not a problem: Expected `int",
-         "write lines"),
-        (b'{"operator": "gemm", "dims": {}, "weight": 1, "calls": 1}', "it has a weight and a number of calls",
-         "keep"),
-        (b'{"operator": "gemm", "dims": {}, "calls": 1, "captured": 2}', "2 of 1 calls are stated as", "correct one"),
-        (b'{"operator": "gemm", "dims": {"M": 1}, "id": "M=2"}', "id 'M=2' belongs to another problem",
-         "mend the fields"),
-        (b'{"trace": {}}', "this is not the header of a trace: it lacks the required field `library`",
-         "leave the lines"),
-        (b'{"trace": {"library": "ops"}, "pid": 1}', "unknown field 'trace'", "a line of its own"),
-        (b'{"trace": {"library": "ops", "format": 2}}', "this is a trace of form 2", "the aot_tune that built"),
-    ],
-)  # fmt: skip
-def test_other_lines_are_named(line: bytes, said: str, fix: str) -> None:
-    with pytest.raises(SpecError) as error:
-        decode_workload(LINE + line, "w.jsonl")
-    assert error.value.what.startswith(f"w.jsonl:2: {said}")
-    assert fix in error.value.fix
-    assert error.value.why
-
-
-def test_all_mistakes_are_told_until_there_are_enough() -> None:
-    with pytest.raises(SpecError) as error:
-        decode_workload(b"x\n" + LINE + b"y\n", "w.jsonl")
-    assert [str(e).partition(" ")[0] for e in error.value.several] == ["w.jsonl:1:", "w.jsonl:3:"]
-    with pytest.raises(SpecError, match="10 mistakes"):
-        decode_workload(b"x\n" * 1000, "w.jsonl")
-
-
-def test_a_line_of_a_database_can_be_pasted() -> None:
-    (one,) = decode_workload(b'{"operator": "gemm", "id": "M=1 N=2 K=3", "dims": {"M": 1, "N": 2, "K": 3}}', "w.jsonl")
-    assert one.problem == problem(M=1, N=2, K=3)
-
-
 def test_what_is_written_is_read_again() -> None:
     problems = [CountedProblem(operator="gemm", problem=GEMM, weight=12.5), *decode_workload(CALLS, "t.jsonl")]
     text = encode_workload(problems)
     again = decode_workload(text, "w.jsonl")
     assert [(o.operator, o.problem, o.weight) for o in again] == [(o.operator, o.problem, o.weight) for o in problems]
     assert text.endswith(b'{"operator":"softmax","dims":{"R":4,"D":8},"weight":5}\n')
-
-
-@pytest.mark.parametrize(
-    ("line", "said", "fix"),
-    [
-        (b'{"operator": "gem", "dims": {}}', "unknown operator 'gem'", "did you mean 'gemm'?"),
-        (b'{"operator": "conv", "dims": {}}', "unknown operator 'conv'", "--templates"),
-        (b'{"operator": "softmax", "dims": {"R": 1, "E": 2}}', "dim 'D' is not bound", "in place of E"),
-        (b'{"operator": "softmax", "dims": {"R": 1, "D": 2, "Dd": 3}}', "unknown dim 'Dd'", "did you mean 'D'?"),
-        (b'{"operator": "softmax", "dims": {"R": 1, "D": 2}, "dtypes": {"T": "bf61"}}',
-         "T='bf61' is not a dtype of the operator", "did you mean 'bf16'?"),
-        (b'{"operator": "gemm", "dims": {"M": 1, "N": 2, "K": 3}, "attributes": {"activation": "glu"}}',
-         "attribute 'activation' cannot be 'glu'", "did you mean 'gelu'"),
-        (b'{"operator": "gemm", "dims": {"M": 1, "N": 2, "K": 3}, "present": ["bais"]}', "unknown tensor 'bais'",
-         "did you mean 'bias'?"),
-        (b'{"operator": "gemm", "dims": {"M": 1, "N": 2, "K": 3}, "strides": {"b": [1]}}',
-         "'b' has 2 axes, 1 strides were given", "mend the line"),
-    ],
-)  # fmt: skip
-def test_problems_that_operators_do_not_have_are_named(line: bytes, said: str, fix: str) -> None:
-    with pytest.raises(SpecError) as error:
-        known(decode_workload(LINE + line, "w.jsonl"), OPERATORS)
-    assert error.value.what.startswith("w.jsonl:2: ")
-    assert said in error.value.what
-    assert fix in error.value.fix
 
 
 @pytest.mark.parametrize(
@@ -151,15 +66,6 @@ def test_equal_problems_have_one_form(stated: Problem, normal: str) -> None:
     assert {f for f in before if before[f] != after[f]} <= {"stride.bias.0", "alignment.bias"}  # where it is absent
 
 
-def test_the_operators_own_problems_are_in_that_form() -> None:
-    for operator in OPERATORS.values():
-        for one in (*operator.workload_for("cpu"), *operator.workload_for("cuda")):
-            found = normal_problem(operator, one)
-            assert operator.facts(found) == operator.facts(one)
-            alone = one.dims.get("R", one.dims.get("M")) == 1  # a single row has no distance to the next
-            assert found.id == one.id or alone
-
-
 @given(
     st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)),
     st.tuples(st.integers(1, 20), st.integers(1, 20), st.integers(1, 20)),
@@ -170,13 +76,6 @@ def test_the_form_keeps_every_fact(dims: tuple[int, int, int], strides: tuple[in
     found = normal_problem(operator, stated)
     assert operator.facts(found) == operator.facts(stated)
     assert normal_problem(operator, found) == found
-
-
-def test_weights_without_measure_add_up_to_a_number() -> None:
-    heavy = b'{"operator": "softmax", "dims": {"R": 4, "D": 8}, "weight": %s}\n'
-    for weight, total in ((b"1e308", 1.7976931348623157e308), (b"1e300", 2e300), (b"4e15", 8e15)):
-        text = encode_workload(add_up(known(decode_workload(2 * (heavy % weight), "w.jsonl"), OPERATORS)))
-        assert [one.weight for one in decode_workload(text, "again")] == [total]
 
 
 def test_a_line_of_a_trace_that_no_longer_fits_names_its_build() -> None:

@@ -8,14 +8,12 @@ import shutil
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
-from aot_tune.compile.cache.entry import file_digest
 from aot_tune.compile.cache.evict import prune
 from aot_tune.support.errors import OptionError
-from aot_tune.support.storage import cache_location, new_temporary, sweep_temporaries
+from aot_tune.support.storage import cache_location
 
 TARGET = target_by_name("cpu-x86-64")
 
@@ -27,19 +25,6 @@ def entry(root: Path, key: str) -> Path:
 @pytest.fixture
 def chain(counting_compiler):
     return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
-
-
-def test_hit_miss_and_plain_text(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
-    cache = ObjectCache(tmp_path / "c", chain)
-    first = cache.get(make_rendered(1), TARGET)
-    again = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
-    assert (first.cached, again.cached) == (False, True)
-    assert msgspec.structs.replace(first, cached=True) == again
-    assert counting_compiler[1]() == 1
-    assert first.digest == file_digest(first.path)
-    text = (entry(tmp_path / "c", first.key) / "key.json").read_text()
-    for part in ("-march=x86-64", "cc1plus", "cpu-x86-64", first.symbol, '"schema"'):
-        assert part in text
 
 
 def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
@@ -108,22 +93,6 @@ def test_a_candidate_that_is_asked_for_twice_is_compiled_once(
     assert all(o.source == r.digest for r in rendereds for o in [objects[r.candidate.id]])
 
 
-def test_an_error_in_progress_ends_the_compilers(tmp_path: Path, chain, make_rendered) -> None:
-    slow = "template <int N> struct F { static const int v = F<N-1>::v + F<N-2>::v; };\n" * 1
-    slow = "#include <cmath>\n#include <cstdlib>\n#include <algorithm>\n#include <vector>\n#include <string>\n" + slow
-    rendereds = [make_rendered(0)] + [make_rendered(n, f"{slow}int SYMBOL_a = {n};\n") for n in range(1, 30)]
-
-    def stop(_progress: object) -> None:
-        raise KeyboardInterrupt
-
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        compile_all(ObjectCache(tmp_path / "c", chain), rendereds, 2, stop)
-    assert time.monotonic() - began < 5
-    assert len(list((tmp_path / "c/objects").glob("*/*"))) < 10
-    assert list((tmp_path / "c/tmp").iterdir()) == []
-
-
 def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make_rendered) -> None:
     root = tmp_path / "c"
     cache = ObjectCache(root, chain)
@@ -146,24 +115,6 @@ def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make
     assert prune(root, limit=1, every=3600) == 0  # it ran a moment ago
     assert prune(root, limit=1, every=0) == 200 - removed  # the one used today stays
     assert ObjectCache(root, chain).get(make_rendered(0), TARGET).cached
-
-
-def test_the_sweep_spares_the_living(tmp_path: Path, start_python) -> None:
-    mine = new_temporary(tmp_path)
-    mine.mkdir()
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom aot_tune.support.storage import new_temporary\n"
-        "p = new_temporary(Path(sys.argv[1])); p.mkdir(); (p / 'f').touch(); print(p)"
-    )
-    process = start_python(code, tmp_path)
-    dead = Path(process.communicate()[0].strip())
-    foreign, old = tmp_path / "0badcafe-1-1-aa", tmp_path / "0badcafe-2-2-bb"
-    foreign.touch()
-    old.touch()
-    os.utime(old, (0, 0))
-    assert dead.is_dir()
-    assert sweep_temporaries(tmp_path) == 2
-    assert sorted(tmp_path.iterdir()) == sorted([mine, foreign])
 
 
 def test_where_the_cache_is(tmp_path: Path) -> None:

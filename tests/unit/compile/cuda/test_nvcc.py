@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,25 +72,6 @@ def test_only_the_functions_of_a_candidate_stay_global(objects: dict[str, Path])
     assert "no section groups" in subprocess.check_output(["readelf", "-g", str(path)], text=True)
 
 
-def test_objects_of_one_template_link_and_load_without_a_driver(objects: dict[str, Path], tmp_path: Path) -> None:
-    other, _ = compiled(source("g", mark=5), "cuda-sm_80", tmp_path / "deep/er $x π, y")
-    assert str(tmp_path).encode() not in other.read_bytes()
-    paths = [objects["cuda-sm_80"], objects["cuda-sm_90a"], other]
-    TOOLCHAIN.link_shared(paths, tmp_path / "lib.so")
-    needed = subprocess.check_output(["readelf", "-d", str(tmp_path / "lib.so")], text=True)
-    assert "libcudart.so" in needed
-    assert "libcuda.so" not in needed
-    code = (
-        "import ctypes, sys\nlib = ctypes.CDLL(sys.argv[1])\nsize = ctypes.c_size_t(9)\n"
-        "assert lib.f_80_workspace(ctypes.byref(size)) == 0 and size.value == 0\n"
-        # each object has its own copy of what the templates share
-        "assert [lib.f_80_helper_launch(), lib.f_80_helper_launch(), lib.g_helper_launch()] == [2, 4, 2]\n"
-        "print(lib.f_80_preload(), lib.f_90a_preload())\n"
-    )
-    out = subprocess.check_output([sys.executable, "-c", code, str(tmp_path / "lib.so")], text=True)
-    assert len(out.split()) == 2
-
-
 def test_a_library_with_the_static_runtime_needs_no_cuda(objects: dict[str, Path], tmp_path: Path) -> None:
     """As the final library is linked: nothing of the runtime is seen, and nothing of CUDA is needed to load it."""
     out = tmp_path / "final.so"
@@ -134,58 +114,6 @@ __global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y) {{
     assert resources["stack"] > 0
     assert 2000 < resources["text"] < 100_000
     assert resources["memory"] > 1 << 20
-
-
-def made_cutlass(folder: Path, number: int) -> Path:
-    (folder / "include/cutlass").mkdir(parents=True)
-    (folder / "include/cute").mkdir()
-    (folder / "include/cutlass/version.h").write_text("#define CUTLASS_MAJOR 4\n")
-    (folder / "include/cute/tensor.hpp").write_text(
-        f"inline int cute_number() {{ return {number}; }}\ninline const char* cute_file() {{ return __FILE__; }}\n"
-    )
-    return folder
-
-
-def test_cutlass_is_found_moved_and_followed(tmp_path: Path, make_cuda) -> None:
-    """The place of CUTLASS is in no object and no key; a change of a header that was read is seen."""
-    text = f"#include <cute/tensor.hpp>\n{API} int SYMBOL_launch() {{ return cute_number() + cute_file()[0]; }}\n"
-    made = {}
-    for name, number in (("a", 1), ("b", 1), ("c", 2)):
-        environ = {**os.environ, "CUTLASS_PATH": str(made_cutlass(tmp_path / name, number))}
-        cache = ObjectCache(tmp_path / "cache", NvccToolchain(environ))
-        made[name] = cache.get(make_cuda(text), target_by_name("cuda-sm_80"))
-        assert made[name].status == "ok", made[name].error
-    assert made["b"].cached
-    assert made["b"].digest == made["a"].digest
-    assert not made["c"].cached
-    assert made["c"].digest != made["a"].digest
-
-
-def test_identity_and_recipe(tmp_path: Path) -> None:
-    identity = TOOLCHAIN.identity()
-    assert {
-        "version",
-        "nvcc",
-        "cicc",
-        "ptxas",
-        "cudafe++",
-        "fatbinary",
-        "host cc1plus",
-        "host ld",
-        "host objcopy",
-    } <= set(identity)
-    assert "/" not in "".join(identity.values())
-    wrapper = tmp_path / "my nvcc"
-    wrapper.write_text(f'#!/bin/sh\nexec "{TOOLCHAIN.toolkit().command[0]}" "$@"\n')
-    wrapper.chmod(0o755)
-    through = NvccToolchain({**os.environ, "NVCC": str(wrapper)})
-    assert through.identity() == identity
-    target = target_by_name("cuda-sm_90a")
-    assert "arch=compute_90a,code=sm_90a" in TOOLCHAIN.recipe(target)["flags"]  # type: ignore[operator]
-    nvcc = shutil.which("nvcc") or TOOLCHAIN.toolkit().command[0]
-    more = NvccToolchain({**os.environ, "NVCC": f"{nvcc} -DX=1", "NVCC_APPEND_FLAGS": "-DY"}).recipe(target)
-    assert "-DX=1" in more["flags"]  # type: ignore[operator]
-    assert more["environment"]["NVCC_APPEND_FLAGS"] == "-DY"  # type: ignore[index]
 
 
 NO_WHEELS = "no wheels nvidia-cuda-nvcc, -runtime and -cccl: install them, or name folders in AOT_TUNE_TEST_NVCC"

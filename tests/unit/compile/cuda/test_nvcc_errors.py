@@ -37,12 +37,6 @@ def test_errors_lead_to_the_template_and_are_kept(tmp_path: Path, make_cuda) -> 
     assert kept == {"candidate.cu", "key.json", "object.json"}
 
 
-def test_a_source_without_functions_is_a_failed_compile(tmp_path: Path) -> None:
-    outcome = TOOLCHAIN.compile("__global__ void k() {}\n", target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
-    assert outcome.status == "compile-failed"
-    assert "_launch" in outcome.log
-
-
 def test_the_deadline_is_a_status(tmp_path: Path) -> None:
     outcome = TOOLCHAIN.compile(source("f"), target_by_name("cuda-sm_80"), tmp_path / "object.o", 0.2)
     assert outcome.status == "timeout"

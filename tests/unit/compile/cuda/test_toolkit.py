@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.cuda.gpu_targets import TARGETS, best_targets, fits
+from aot_tune.compile.cuda.gpu_targets import best_targets, fits
 from aot_tune.compile.cuda.nvcc import NvccToolchain
 from aot_tune.compile.cuda.toolkit import find_nvcc
 from aot_tune.support.errors import ToolchainError
@@ -137,17 +137,6 @@ def test_an_incomplete_toolkit_names_what_it_lacks(tmp_path: Path) -> None:
         chain({"NVCC": str(toolkit(tmp_path / "b", without="lib64/libcudart_static.a"))}).link_arguments()
 
 
-@pytest.mark.parametrize("answer", ["exit 3", "echo hello", ":"])
-def test_something_else_than_nvcc(tmp_path: Path, answer: str) -> None:
-    script = tmp_path / "nvcc"
-    script.write_text(f"#!/bin/sh\n{answer}\n")
-    script.chmod(0o755)
-    with pytest.raises(ToolchainError) as caught:
-        chain({"NVCC": str(script)}).identity()
-    assert str(script) in caught.value.what
-    assert "nvcc" in caught.value.fix
-
-
 LEVELS: dict[int, list[str]] = {
     75: [],
     80: ["cuda-sm_80"],
@@ -166,18 +155,6 @@ LEVELS: dict[int, list[str]] = {
 
 def test_the_best_targets_of_a_device() -> None:
     assert {level: [t.name for t in best_targets([level, level])] for level in LEVELS} == LEVELS
-
-
-def test_what_runs_where() -> None:
-    runs = {t.name: [n for n in LEVELS if t.runs_on(n)] for t in TARGETS}
-    assert runs["cuda-ptx_80"] == [n for n in LEVELS if n >= 80]
-    assert runs["cuda-sm_80"] == [80]
-    assert runs["cuda-sm_89"] == [89]
-    assert runs["cuda-sm_90"] == runs["cuda-sm_90a"] == [90]
-    assert runs["cuda-sm_100"] == [100, 103]
-    assert runs["cuda-sm_100a"] == [100]
-    assert runs["cuda-sm_120"] == [120, 121]
-    assert target_by_name("cpu-x86-64-v2").runs_on(4)
 
 
 @pytest.mark.parametrize(
@@ -205,12 +182,9 @@ def test_what_fits(shared: int, threads: int, registers: int, words: str) -> Non
     [
         ("cuda-sm_91", "cuda-sm_90"),
         ("sm_90", "cuda-sm_90"),
-        ("90a", "cuda-sm_90a"),
         ("9.0a", "cuda-sm_90a"),
         ("8.6+PTX", "cuda-sm_86"),
         ("compute_80", "cuda-sm_80"),
-        ("SM_120", "cuda-sm_120"),
-        ("cuda_sm_100a", "cuda-sm_100a"),
         ("cuda-sm_80 cuda-sm_90a", "cuda-sm_90a"),
     ],
 )

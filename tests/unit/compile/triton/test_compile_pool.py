@@ -8,22 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
-from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, request
+from triton_installed import FUNCTIONS, ONE_TRITON, ask, integer, request
 
-from aot_tune.compile.triton.compile_pool import CompilerDiedError, CompilerPool, CompilerSetup
+from aot_tune.compile.triton.compile_pool import CompilerPool, CompilerSetup
 from aot_tune.render.triton.recipe import Recipe
 from aot_tune.spec import dims
 from aot_tune.support.run_program import kill_running
 from aot_tune.triton.triton_messages import CompileRequest
 
 TARGET = "cuda-sm_90a"
-ONE_TRITON = pytest.mark.parametrize(*EACH_TRITON.args[:1], EACH_TRITON.args[1][:1])
-"""What is done with processes is the same for every version."""
 _REQUESTS: dict[tuple[str, str], Recipe] = {}
 
 
@@ -94,38 +91,6 @@ def test_a_worker_is_kept_and_used_again_and_replaced_once_it_is_dead(
     assert reply.image is not None
     pool.close()
     assert set(workers(os.getpid())) <= before  # an earlier test's was killed, too
-
-
-@ONE_TRITON
-@pytest.mark.alone
-def test_killing_what_runs_ends_a_compile(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
-    pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
-    hanging = compile_request(search, tmp_path, "wrong.py:hangs")
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(pool.compile, setup_of(search), hanging, 50)
-        time.sleep(0.5)
-        assert not waiting.done()
-        kill_running()
-        with pytest.raises(CompilerDiedError, match="signal 9"):
-            waiting.result(timeout=10)
-
-
-@EACH_TRITON
-def test_variables_that_a_module_sets_are_for_its_own_functions(
-    search: list[str], pool: CompilerPool, tmp_path: Path
-) -> None:
-    """Else code would depend on which kernels a worker had compiled before."""
-    made = []
-    for function in ("odd.py:product", "settings.py:exact", "odd.py:product"):
-        asked = compile_request(search, tmp_path, function)
-        asked = msgspec.structs.replace(asked, recipe=msgspec.structs.replace(asked.recipe, constexprs={"BLOCK": 64}))
-        reply, _ = pool.compile(setup_of(search), asked, 120)
-        assert reply.image is not None, reply.error
-        made.append((reply.image.registers, reply.image.size))
-    fails = msgspec.structs.replace(asked.recipe, function="triton_functions/settings_fails.py:f")
-    reply, _ = pool.compile(setup_of(search), msgspec.structs.replace(asked, recipe=fails), 120)
-    assert "no device" in reply.error
-    assert made[0] == made[2] != made[1]
 
 
 @ONE_TRITON

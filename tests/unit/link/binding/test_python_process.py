@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import os
-import pydoc
-import shutil
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import ModuleType
 
 import forked
@@ -51,24 +47,6 @@ for bad in ({{"workspace": 100}}, {{"device": "cpu"}}, {{"workspace": memory[::2
     )
     for line, part in zip(said[6:], wanted, strict=True):
         assert part in line
-
-
-def test_what_is_no_text_is_quoted_as_far_as_it_is(built: linked.Built) -> None:
-    code = f"""
-ops = linked.load_module(Path({str(built.module)!r}))
-try:
-    ops.gemm(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
-except ops.CallError as error:
-    print(ascii(error))
-"""
-    said = forked.python(code, AOT_TUNE_FORCE=os.fsdecode(b"gemm:\xff\xc3"))
-    assert r"AOT_TUNE_FORCE has 'gemm:\ufffd\ufffd', wanted the name of a variant or kernel" in said
-
-
-def test_preload_of_a_cpu_does_nothing(ops: ModuleType) -> None:
-    assert ops.preload("cpu") is None
-    with pytest.raises(ops.ArgumentValueError, match="no variants for cuda:0; AOT_TUNE_TARGETS of its build"):
-        ops.preload("cuda:0")
 
 
 def test_nothing_leaks(ops: ModuleType) -> None:
@@ -138,25 +116,6 @@ def test_the_lock_is_released_for_long_calls(ops: ModuleType) -> None:
     assert during > 0
 
 
-def test_what_inspect_and_help_show(ops: ModuleType) -> None:
-    assert str(inspect.signature(ops.gemm)) == (
-        "(a, b, bias=None, residual=None, *, activation='none', out=None, stream=None, workspace=None)"
-    )
-    assert str(inspect.signature(ops.rms_norm)) == (
-        "(x, weight, residual=None, *, eps=1e-05, out=None, residual_out=None, stream=None, workspace=None)"
-    )
-    assert "out: f32 [M, N], made when not passed." in ops.gemm.__doc__
-    assert ops.operators == ("gemm", "rms_norm")
-    shown = pydoc.plain(pydoc.render_doc(ops))
-    assert 0 < shown.index("    gemm(a, b, bias=None, residual=None, *, activation='none',") < shown.index("CLASSES")
-
-
-def test_the_manifest_is_inside(ops: ModuleType, built: linked.Built) -> None:
-    manifest = ops.manifest()
-    digests = {v["name"]: v["object"] for v in manifest["operators"][0]["variants"]}
-    assert digests == {v.name: v.object_digest for v in built.spec.operators[0].variants}
-
-
 def test_import_needs_no_framework(built: linked.Built) -> None:
     code = f"""
 import importlib.machinery, importlib.util, sys
@@ -174,42 +133,6 @@ except TypeError as error:
     out = subprocess.run(run, check=True, capture_output=True, text=True, env={"PATH": os.environ["PATH"]}).stdout
     assert out.splitlines()[0] == "gemm"
     assert "'a' is of type int" in out
-
-
-def other_pythons() -> list[str]:
-    """Interpreters of other versions, 3.10 and later: on the path, or installed by pyenv."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = {}
-    for minor in range(10, 20):
-        on_path = shutil.which(f"python3.{minor}")
-        for python in (*sorted(str(p) for p in pyenv.glob(f"3.{minor}.*/bin/python3")), on_path):
-            run = [python, "-c", "import sys; print(sys.version_info[1])"] if python else ["false"]
-            done = subprocess.run(run, capture_output=True, text=True, check=False)
-            if done.stdout.strip() == str(minor) and minor != sys.version_info[1]:
-                found.setdefault(minor, str(python))
-    return [found[minor] for minor in sorted(found)]
-
-
-def test_other_pythons_import_it(built: linked.Built, tmp_path: Path) -> None:
-    others = other_pythons()
-    if not others:
-        pytest.skip("no other Python is installed")
-    code = f"""
-import array, ctypes, importlib.machinery, importlib.util
-loader = importlib.machinery.ExtensionFileLoader("ops", {str(built.module)!r})
-ops = importlib.util.module_from_spec(importlib.util.spec_from_loader("ops", loader))
-loader.exec_module(ops)
-assert ops.explain("gemm", M=1, N=2, K=3)["dims"] == {{"M": 1, "N": 2, "K": 3}}
-assert ops.gemm.__text_signature__.startswith("($module, a, b")
-try:
-    ops.gemm([1], 2)
-except ops.ArgumentTypeError as error:
-    assert "is of type list" in str(error), error
-else:
-    raise AssertionError
-"""
-    for python in others:
-        subprocess.run([python, "-I", "-S", "-c", code], check=True)
 
 
 def test_only_the_stable_abi_is_used(built: linked.Built) -> None:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 from types import ModuleType
 
 import numpy as np
 import pytest
 from linked_cuda import OnDevice
-from odd_operators import WIDTHS
-
-from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.spec import problem
-from aot_tune.support.errors import SpecError
 
 
 def zeros(*shape: int, dtype: str = "f4") -> np.ndarray:
@@ -26,14 +20,6 @@ def test_an_integer_tells_a_dim(odd_ops: ModuleType) -> None:
     assert odd_ops.top(zeros(2, 5), top_k=0).shape == (2, 0)
     given = zeros(2, 4)
     assert odd_ops.top(zeros(2, 5), top_k=4, out=given) is given
-
-
-def test_repeated_calls_do_not_take_another_integer_for_the_same(odd_ops: ModuleType) -> None:
-    x, out = zeros(2, 5), zeros(2, 3)
-    for _ in range(5):
-        odd_ops.top(x, top_k=3, out=out)
-    with pytest.raises(odd_ops.ArgumentValueError, match=r"'out': axis 1 has extent 3, wanted K = 2 as in \[M, K\]"):
-        odd_ops.top(x, top_k=2, out=out)
 
 
 def test_an_integer_that_is_no_extent(odd_ops: ModuleType) -> None:
@@ -63,16 +49,6 @@ def test_an_extent_is_solved_for_a_dim(odd_ops: ModuleType) -> None:
         odd_ops.halves(zeros(2, 7), zeros(2, 2))
     with pytest.raises(odd_ops.ArgumentValueError, match=r"'scales': axis 1 has extent 2, wanted .* = 3"):
         odd_ops.halves(zeros(2, 260), zeros(2, 2))
-
-
-def test_an_extent_is_solved_with_other_dims(odd_ops: ModuleType) -> None:
-    """M * (B + 1) - K, with M = 4 and K = 2."""
-    assert odd_ops.blocks(zeros(4, 2), zeros(4 * 6 - 2)).shape == (4, 5)
-    for length in (4 * 6 - 1, 1):
-        with pytest.raises(odd_ops.ArgumentValueError, match=rf"'w': axis 0 has extent {length}, which is .* for no B"):
-            odd_ops.blocks(zeros(4, 2), zeros(length))
-    with pytest.raises(odd_ops.ArgumentValueError, match="for no B"):  # where M is 0
-        odd_ops.blocks(zeros(0, 2), zeros(3))
 
 
 def test_an_output_that_tells_a_dim_is_to_be_passed(odd_ops: ModuleType) -> None:
@@ -105,42 +81,6 @@ def test_an_output_tells_a_dtype(odd_ops: ModuleType) -> None:
         odd_ops.cast(zeros(3), out=zeros(3, dtype="i4"))
 
 
-def test_integers_of_other_widths(odd_ops: ModuleType) -> None:
-    assert odd_ops.widths(zeros(1), few=200, many=3).shape == (200, 3, 2)
-    told = {"M": 1, "N": 200, "K": 70000, "B": 2}
-    assert odd_ops.explain("widths", M=1, N=200, K=70000, B=2)["dims"] == told
-    assert odd_ops.explain("widths", M=1, few=200, many=70000, some=2)["dims"] == told
-    with pytest.raises(odd_ops.ArgumentValueError, match="'out': axis 0 has extent 300, wanted N = 44"):
-        odd_ops.explain("widths", M=1, N=300, K=1, B=1)
-    with pytest.raises(odd_ops.ArgumentValueError, match="'some' is -1, wanted an extent of the dim B"):
-        odd_ops.widths(zeros(1), few=1, many=1, some=-1)
-
-
-def test_problems_are_of_dims_that_their_integers_hold() -> None:
-    checks = derived_checks(WIDTHS)
-    assert checks
-    assert max(c.problem.dims["N"] for c in checks) <= 255 < max(c.problem.dims["K"] for c in checks)
-    with pytest.raises(SpecError, match=r"\(N <= 255\) does not hold on problem"):
-        dataclasses.replace(WIDTHS, workload=(problem(M=1, N=256, K=1, B=1),))
-
-
-def test_problems_are_stated_by_their_dims(odd_ops: ModuleType) -> None:
-    told = odd_ops.explain("top", M=2, N=5, K=3)
-    assert told["dims"] == {"M": 2, "N": 5, "K": 3}
-    assert odd_ops.explain("top", M=2, N=5, top_k=3)["dims"] == told["dims"]
-    assert odd_ops.explain("top", zeros(2, 5), top_k=3)["dims"] == told["dims"]
-    assert odd_ops.explain("halves", M=2, N=130)["dims"] == {"M": 2, "N": 130}
-    assert odd_ops.explain("cast", N=3, T="f64")["dtypes"] == {"T": "f64"}
-    assert odd_ops.is_tuned("resize", M=2, N=5) is False
-    for ask in (odd_ops.explain, odd_ops.is_tuned):
-        with pytest.raises(odd_ops.ArgumentTypeError, match="needs the output 'out'"):
-            ask("resize", zeros(3))
-
-
-def test_a_dim_of_0_that_no_input_tells_is_explained(odd_ops: ModuleType) -> None:
-    assert "or a dim is 0 (N)" in odd_ops.explain("fill", out=zeros(1), n=0)["why"]
-
-
 def test_extents_are_computed(odd_ops: ModuleType) -> None:
     assert odd_ops.pieces(zeros(3, 4), zeros(2)).tolist() == [7] * 6
     out, padded = odd_ops.pieces(zeros(3, 4), zeros(2), padded=True)
@@ -150,11 +90,6 @@ def test_extents_are_computed(odd_ops: ModuleType) -> None:
         odd_ops.pieces(zeros(3, 4), zeros(2), out=zeros(5))
     with pytest.raises(ValueError, match=r"where\(\(G == 3\), \(N == 0\), \(\(N % G\) == 0\)\) must hold"):
         odd_ops.pieces(zeros(3, 5), zeros(2), out=zeros(6))
-
-
-def test_an_input_of_a_wrong_rank_is_told_before_the_output_that_it_should_size(odd_ops: ModuleType) -> None:
-    with pytest.raises(odd_ops.ArgumentValueError, match=r"'x' has 1 axes, wanted 2"):
-        odd_ops.pieces(zeros(3), zeros(2))
 
 
 def test_a_division_by_zero(odd_ops: ModuleType) -> None:

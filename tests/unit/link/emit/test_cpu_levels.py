@@ -7,16 +7,6 @@ import json
 import forked
 import linked
 import pytest
-from odd_operators import LEVELS
-
-from aot_tune.compile import native_targets
-
-SCRIPT = """
-ops = linked.load_module(Path({module!r}))
-one = np.zeros((2, 2), np.float32)
-told = ops.explain("levels", one, one)
-print(json.dumps([told["target"], told["device"], float(np.from_dlpack(ops.levels(one, one))[0, 0])]))
-"""
 
 NARROW = """
 ops = linked.load_module(Path({module!r}))
@@ -30,17 +20,6 @@ def call(function, kind, code):
     return "", "", bool((out == 9).all())
 print(json.dumps([call(ops.{name}, np.float32, 2), call(ops.{name}, np.uint16, 4)]))
 """
-
-
-def test_each_level_is_served_by_its_own_variant(odd: linked.Built) -> None:
-    """AOT_TUNE_CPU_LEVEL lowers the level, and never raises it above what the CPU has, which is the default."""
-    here = max(t.level for t in native_targets() if t.family == "cpu")
-    spelled = {"": here, "x86-64-v4-bf16": 5, "cpu-x86-64-v4-amx": 6, **LEVELS, **{str(n): n for n in LEVELS.values()}}
-    for wanted, level in spelled.items():
-        used = min(level, here)
-        target = next(f"cpu-x86-64-{name}" for name, number in LEVELS.items() if number == used)
-        said = forked.python(SCRIPT.format(module=str(odd.module)), AOT_TUNE_CPU_LEVEL=wanted)
-        assert json.loads(said) == [target, f"cpu level {used}", used]
 
 
 @pytest.mark.parametrize(

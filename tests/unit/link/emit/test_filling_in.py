@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
-import numpy as np
 import pytest
 from odd_operators import TUNED
 
@@ -41,21 +39,3 @@ def test_a_generic_variant_that_is_expected_to_be_faster_than_others_stays(
         tuple(TUNED.dims.values()): "plain",
     }
     assert {dims: picked(odd_ops, f"by_times_{generic}", *dims) for dims in wanted} == wanted
-
-
-def unaligned(rows: int, columns: int) -> Any:
-    """A matrix of which the first element lies behind 16 bytes that are whole."""
-    memory = np.zeros(rows * columns + 16, np.float32)
-    begin = -memory.ctypes.data % 16 // 4 + 1
-    return memory[begin : begin + rows * columns].reshape(rows, columns)
-
-
-def test_a_measured_problem_at_other_addresses_gets_it_too(odd_ops: ModuleType) -> None:
-    """What was measured is known by dims and layouts."""
-    for a, b, wanted in (
-        (np.zeros((32, 8), np.float32), np.zeros((8, 8), np.float32), "packed"),
-        (np.zeros((32, 8), np.float32), unaligned(8, 8), "small"),
-        (np.zeros((8, 6), np.float32), unaligned(6, 8), "plain"),  # was the fastest
-    ):
-        told = odd_ops.explain("by_tree", a, b)
-        assert (told["tuned"], told["variant"]) == (True, wanted)

@@ -11,10 +11,8 @@ from odd_operators import apply, combinations, generic
 
 from aot_tune.link import LibrarySpec, LinkedVariant, OperatorTable
 from aot_tune.link.check.check_tables import check_library
-from aot_tune.spec import Operator, attribute, dim, dims, present
+from aot_tune.spec import Operator, present
 from aot_tune.support.errors import ManifestError
-
-M, N = dims("M N")
 
 
 @pytest.mark.parametrize(
@@ -31,10 +29,6 @@ def test_a_call_gets_the_code_of_its_combination(odd_ops: ModuleType, bias: bool
     assert odd_ops.explain("apply", N=5, bias=bias, mode=mode)["variant"] == told["variant"]
 
 
-def test_empty_inputs_are_answered_too(odd_ops: ModuleType) -> None:
-    assert odd_ops.apply(np.zeros(0, np.float32), mode="b").shape == (0,)
-
-
 def check(folder: Path, op: Operator, chosen: tuple[LinkedVariant, ...]) -> None:
     check_library(LibrarySpec(output="checked", operators=(OperatorTable(operator=op, variants=chosen),)))
 
@@ -49,16 +43,3 @@ def test_each_combination_needs_one_answer(tmp_path: Path) -> None:
         check(tmp_path, apply(), (*every, twice))
     with pytest.raises(ManifestError, match="of calls, 2 of them answer"):
         check(tmp_path, apply(), (generic(tmp_path, "plain_a", 1), generic(tmp_path, "plain_b", 2)))
-
-
-def test_what_is_not_legal_needs_none(tmp_path: Path) -> None:
-    every = combinations(tmp_path / "objects")
-    check(tmp_path, apply((present("bias") == 0,)), every[:2])
-    check(tmp_path, apply(((present("bias") == 0) | (attribute("mode") == 0),)), every[:3])
-
-
-def test_other_guards_are_none_of_a_generic_variant(tmp_path: Path) -> None:
-    with pytest.raises(
-        ManifestError, match="generic variant 'plain_m' has guards on other facts than optional tensors"
-    ):
-        check(tmp_path, apply(), (generic(tmp_path, "plain_m", 1, dim("N") % 2 == 0),))

@@ -9,12 +9,6 @@ import dltensors
 import linked
 import numpy as np
 import pytest
-from odd_operators import LEGAL, kinds
-
-from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.database import operator_digest
-from aot_tune.spec import Kernel, all_of, problem, stride
-from aot_tune.support.errors import SpecError
 
 
 def aligned(rows: int, columns: int, dtype: str = "f4", offset: int = 0) -> np.ndarray:
@@ -27,15 +21,6 @@ def aligned(rows: int, columns: int, dtype: str = "f4", offset: int = 0) -> np.n
 
 def out(rows: int, dtype: str = "f4") -> np.ndarray:
     return np.zeros(rows, dtype)
-
-
-def test_dtypes_that_are_not_legal_have_no_kernels() -> None:
-    op = kinds()
-    assert [tuple(d.values()) for d in op.dtype_choices(op.kernels[0])] == [
-        ("f32", "f32"),
-        ("f32", "f64"),
-        ("f64", "f64"),
-    ]
 
 
 def test_legal_calls_are_answered(odd_ops: Any) -> None:
@@ -95,33 +80,3 @@ def tensor(array: np.ndarray | None) -> Any:
     made = dltensors.Given(array.ctypes.data, array.shape, steps, kinds[array.dtype.str[1:]])
     made.tensor.device[0] = 1
     return ctypes.byref(made.tensor)
-
-
-def test_stated_problems_are_checked_too(odd_ops: Any) -> None:
-    assert odd_ops.explain("kinds", M=4, N=4, causal="yes")["variant"].startswith("plain")
-    with pytest.raises(odd_ops.ArgumentValueError, match=r"\(\(N % 4\) == 0\) must hold, and N is 5"):
-        odd_ops.is_tuned("kinds", M=4, N=5)
-
-
-def test_derived_checks_are_legal() -> None:
-    op = kinds(legal=LEGAL[2:])
-    checks = derived_checks(op)
-    assert len(checks) > 5
-    assert all(all_of(LEGAL[2:], op.facts(c.problem)) for c in checks)
-    assert {c.problem.attributes.get("mode") for c in checks} >= {None, "b"}
-
-
-def test_what_is_no_condition_or_not_met_is_told() -> None:
-    for what in ("legal", "expected"):
-        with pytest.raises(SpecError, match=f"{what} holds 'True', which is not a condition\n  why: it has one value"):
-            kinds(**{what: (True,)})
-        with pytest.raises(SpecError, match=f"{what} holds 'N % 4', which is not a condition"):
-            kinds(**{what: ("N % 4",)})
-    other = Kernel("other", "kinds/other.cpp.j2", dtypes={"T": ("f64",), "S": ("f32",)})
-    with pytest.raises(SpecError, match=r"kernel 'other' serves no legal dtypes: .*dtype.T <= dtype.S"):
-        kinds(kernels=(Kernel("plain", "kinds/plain.cpp.j2", generic=True), other))
-    with pytest.raises(SpecError, match=r"\(\(N % 4\) == 0\) does not hold on problem"):
-        kinds(workload=(problem(M=2, N=6),))
-    with pytest.raises(SpecError, match=r"legal uses 'stride.z.1', which is not bound"):
-        kinds(legal=(stride("z", 1) == 1,))
-    assert operator_digest(kinds()) != operator_digest(kinds(legal=LEGAL[1:]))

@@ -43,25 +43,6 @@ def test_names_of_the_librarys_own() -> None:
         check_unique_operators(["gemm_workspace", "norm", "gemm"])
 
 
-def test_choices_that_are_one_constant_in_c() -> None:
-    for attributes in (
-        (Attribute("mode", ("relu", "RELU")),),
-        (Attribute("mode", ("fast_math",)), Attribute("mode_fast", ("exact", "math"))),
-    ):
-        with pytest.raises(SpecError, match="have the same name in C, which ends in _MODE_"):
-            dataclasses.replace(linked.norm_operator(), attributes=attributes)
-
-
-def test_a_default_that_its_dtype_does_not_hold() -> None:
-    for dtype, default in (
-        *(("i32", 2**31), ("i32", 1.5), ("i64", 2**63), ("i32", math.inf), ("f32", 1e39)),
-        *(("u8", 256), ("u8", -1), ("u64", 2**64), ("i16", -(2**15) - 1), ("u16", 0.5)),
-    ):
-        for given in ({"default": default}, {"default": 1, "other": default}):
-            with pytest.raises(SpecError, match=r"is not a whole number|does not fit"):
-                Scalar("limit", dtype, **given)
-
-
 def extreme_library() -> LibrarySpec:
     operator = dataclasses.replace(linked.norm_operator(), scalars=EXTREMES, documentation="x /* of *.txt */ \\")
     return LibrarySpec(output="extremes", operators=(OperatorTable(operator=operator, variants=()),))

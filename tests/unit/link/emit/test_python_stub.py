@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import re
 import shutil
@@ -14,10 +12,6 @@ from pathlib import Path
 import linked
 import pytest
 from places import SHARED
-
-from aot_tune.link import LibrarySpec, OperatorTable
-from aot_tune.link.emit.python_stub import render_stub
-from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
 
 TYPED = SHARED / "typed"
 WRONG = [i for i, line in enumerate((TYPED / "bad.py").read_text().splitlines(), 1) if line.endswith("# wrong")]
@@ -84,20 +78,6 @@ def test_mypy(folder: Path) -> None:
     assert sorted({int(n) for _, n in errors}) == WRONG, done.stdout
 
 
-@pytest.mark.slow
-def test_pyright(folder: Path) -> None:
-    pytest.importorskip("torch")
-    if importlib.util.find_spec("basedpyright") is None:
-        pytest.skip("basedpyright is not installed")
-    settings = {"typeCheckingMode": "strict", "extraPaths": ["."], "reportMissingModuleSource": False}
-    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
-    done = run(folder, "-m", "basedpyright", "--pythonpath", sys.executable, "--outputjson", "good.py", "bad.py")
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    said = {(Path(d["file"]).name, d["range"]["start"]["line"] + 1): d["message"] for d in found}
-    assert {place for place in said if place[0] == "good.py"} == set(), said
-    assert sorted({line for name, line in said if name == "bad.py"}) == WRONG, said
-
-
 CHANGES = {
     '] = "none"': ('] = "relu"', "ops.gemm is inconsistent"),
     "eps: float = 1e-05": ("epsilon: float = 1e-05", "ops.rms_norm is inconsistent"),
@@ -121,63 +101,3 @@ def test_the_stub_is_of_the_module_and_one_of_something_else_is_told(folder: Pat
     finally:
         stub.write_text(whole)
     assert [told for _, told in CHANGES.values() if told not in said] == [], said
-
-
-def stub_of(*tensors: Tensor) -> str:
-    names = sorted({n for t in tensors for e in t.shape for n in ("R", "D") if e.key() == n})
-    operator = Operator(
-        name="op",
-        dims=tuple(names),
-        tensors=tensors,
-        reference=lambda xp, call: {},
-        flops=R,
-        workload=(problem(**dict.fromkeys(names, 4)),),
-        kernels=(Kernel("generic", "op/op.cpp.j2", generic=True),),
-    )
-    text = render_stub(LibrarySpec(operators=(OperatorTable(operator=operator, variants=()),)))
-    return re.sub(r",\n +", ", ", text).replace("(\n    ", "(").replace(",\n)", ")")
-
-
-R, D = dims("R D")
-
-
-def test_results_that_are_not_as_the_first_tensor_are_of_any_type() -> None:
-    x = Tensor("x", (R, D))
-    whole, sums = Tensor("y", (R, D), "i8", output=True), Tensor("y", (R,), output=True)
-    for other in (whole, sums):
-        text = stub_of(x, other)
-        assert "y: Tensor | None = None, stream" in text
-        assert "-> Any:" in text
-    assert "y: _T | None = None, stream" in stub_of(x, Tensor("y", (D, R), output=True))
-
-
-def test_what_is_written_says_what_is_returned() -> None:
-    x, y = Tensor("x", (R, D)), Tensor("y", (R, D), output=True)
-    both = [Tensor(name, (R, D), output=True, optional=True) for name in ("p", "q")]
-    text = stub_of(x, y, *both)
-    returned = re.findall(r"p: (.*?), q: (.*?), stream.*?-> (.*?):", text)
-    absent, present = "Literal[False] | None = None", "_T | Literal[True]"
-    assert returned == [
-        (absent, absent, "_T"),
-        (absent, present, "tuple[_T, _T]"),
-        (present, absent, "tuple[_T, _T]"),
-        (present, present, "tuple[_T, _T, _T]"),
-    ]
-    many = [Tensor(name, (R, D), output=True, optional=True) for name in "abcd"]
-    text = stub_of(x, y, *many)
-    assert "a: _T | bool | None = None, b: _T | bool | None = None" in text
-    assert "@overload" not in text
-    assert "-> Any:" in text
-
-
-def test_a_result_that_has_to_be_passed_and_an_operator_without_results() -> None:
-    """Where its extents tell a dim nobody could make it."""
-    text = stub_of(Tensor("x", (R,)), Tensor("y", (R, D), output=True))
-    assert "def op(x: Tensor, *, y: Tensor, stream" in text
-    assert "-> Any:" in text
-    text = stub_of(Tensor("y", (R, D), output=True))
-    assert "def op(*, y: _T, stream" in text
-    assert "-> _T:" in text
-    text = stub_of(Tensor("x", (R, D), inout=True))
-    assert "def op(x: Tensor, *, stream" in text
-    assert "-> None:" in text

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
 from types import ModuleType
 
-import linked
 import numpy as np
 import pytest
 from odd_operators import LARGE, WHOLE
 
-from aot_tune.link.emit.header import render_header
-from aot_tune.link.emit.python_stub import render_stub
 from aot_tune.spec import dtype
-from aot_tune.support.installed_paths import RUNTIME
 
 
 def test_scalars_of_each_kind(odd_ops: ModuleType) -> None:
@@ -54,10 +48,6 @@ def _told(module: ModuleType, **given: object) -> list[int]:
     return found
 
 
-def test_defaults_of_all_widths(odd_ops: ModuleType) -> None:
-    assert _told(odd_ops) == [1, -128, -(2**15), -(2**31), 0, 0, 0, 2**64 - 1]
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_each_width_takes_its_range_and_no_more(odd_ops: ModuleType, name: str) -> None:
     module, place = odd_ops, 1 + WHOLE.index(name)
@@ -78,16 +68,3 @@ def test_booleans(odd_ops: ModuleType) -> None:
     for bad in (2, -1, "yes", 1.0, None, [1], np.zeros(1, bool)):
         with pytest.raises((OverflowError, odd_ops.ArgumentTypeError), match=r"'flag' is .*, wanted True or False"):
             _told(odd_ops, flag=bad)
-
-
-def test_the_stub_and_the_c_header_have_their_types(odd: linked.Built, odd_ops: ModuleType, tmp_path: Path) -> None:
-    spec, module = odd.spec, odd_ops
-    stub = render_stub(spec)
-    assert "flag: bool = True,\n    of_i8: int = -128" in stub
-    assert "of_u16: a whole number from 0 to 65535." in str(module.all_of_them.__doc__)
-    header = render_header(spec)
-    assert "bool flag, int8_t of_i8, int16_t of_i16" in header
-    (tmp_path / "whole.h").write_text(header)
-    (tmp_path / "use.c").write_text('#include "whole.h"\nbool flag;\n')
-    command = ["gcc", "-std=c99", "-Wall", "-Werror", f"-I{RUNTIME / 'include'}", "-fsyntax-only", "use.c"]
-    subprocess.run(command, cwd=tmp_path, check=True)

@@ -64,17 +64,3 @@ def test_no_element_moves(layout: list[tuple[int, int]]) -> None:
 
     assert addresses(moved) == addresses(strides)
     assert canonical_strides(shape, moved) == moved
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "wanted"),
-    [
-        ((5, 1), (7, 99), (7, 1)),  # a single column is contiguous
-        ((1, 5), (99, 1), (5, 1)),  # a single row has the stride of a dense one
-        ((1, 5), (99, 7), (1, 7)),  # a single row of a transposed matrix is contiguous along its other axis
-        ((1, 1), (8, 8), (1, 1)),
-        ((2, 3), (3, 1), (3, 1)),
-    ],
-)
-def test_normal_forms(shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    assert canonical_strides(shape, strides) == wanted

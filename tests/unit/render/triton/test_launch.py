@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import triton_launch as tl
 
-from aot_tune.spec import Buffer, Parameter, TritonFunction, ceildiv, device
+from aot_tune.spec import Buffer, Parameter, TritonFunction, ceildiv
 
 IMAGE = msgspec.structs.replace
 X = {"shape": [5, 7]}
@@ -198,18 +198,6 @@ def test_a_folder_of_kernels_takes_the_place_of_what_is_embedded(
     assert (answer["launch"], answer["stderr"], len(parameters(answer))) == (0, "", 10)
 
 
-def test_a_kernel_of_the_folder_that_cannot_be_read_is_an_error(
-    simple: tuple[Path, str], cuda: Path, tmp_path: Path
-) -> None:
-    library, symbol = simple
-    (tmp_path / f"{symbol}.bin").mkdir()
-    (answer,) = tl.call(library, symbol, [{"arguments": [X, X]}], cuda, AOT_TUNE_KERNEL_DIR=str(tmp_path))
-    assert answer["launch"] == 301
-    assert "cannot be read from" in answer["stderr"]
-    (answer,) = tl.call(library, symbol, [{"arguments": [X, X]}], cuda, AOT_TUNE_KERNEL_DIR="long/" * 1000)
-    assert answer["launch"] == 301
-
-
 def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) -> None:
     function = TritonFunction(
         "scale.py:scale_kernel",
@@ -252,31 +240,3 @@ def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) 
         assert one["launch"] == 0
         assert [number(p) % 256 for p in parameters(one)][1:3] == [0, 0]
         assert number(parameters(one)[5]) + 160 <= one["address"] + one["bytes"]
-
-
-def test_a_workspace_beyond_64_bits_or_of_a_negative_size_is_an_error(tmp_path: Path, cuda: Path) -> None:
-    function = TritonFunction(
-        "scale.py:scale_kernel", {"x": "x", "parts": Buffer("f64", (tl.M - 2) * 2**60)}, grid=(tl.M,)
-    )
-    source = tl.rendered(tl.operator(function, tl.parameters("x parts out")))
-    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8))
-    calls = [{"arguments": [{"shape": [m, 1]}] * 2, "room": 0} for m in (1, 2, 3, 4)]
-    answers = tl.call(library, source.symbol, calls, cuda)
-    assert [a["workspace"] for a in answers] == [1, 0, 0, 1]
-    assert [a["launch"] for a in answers] == [1, 0, 1, 1]
-    assert [a["bytes"] for a in answers] == [0, 0, 2**63 + 192, 0]
-
-
-def test_the_grid_of_a_persistent_kernel_has_a_block_per_multiprocessor(tmp_path: Path, cuda: Path) -> None:
-    function = TritonFunction(
-        "scale.py:scale_kernel",
-        {"x_ptr": "x", "out_ptr": "out", "n": tl.M * tl.N},
-        grid=lambda meta: (min(device("multiprocessors"), ceildiv(meta["n"], meta["BLOCK"])),),
-    )
-    source = simple_source(function)
-    library = tl.compiled(tmp_path, source, (8, 8, 4, 8, 8))
-    large = {"shape": [1000, 1000], "memory": False}
-    calls = [{"arguments": [{**shape, "device": d}] * 2} for shape in (X, large) for d in (0, 7)]
-    answers = tl.call(library, source.symbol, calls, cuda)
-    grids = [line.split()[2] for a in answers for line in a["log"] if line.startswith("launch")]
-    assert grids == ["grid=3,1,1", "grid=3,1,1", "grid=132,1,1", "grid=139,1,1"]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import triton_launch as tl
 from numpy.lib.stride_tricks import as_strided
 
@@ -24,13 +23,10 @@ from aot_tune.spec import (
     alignment,
     attribute,
     dims,
-    parameter,
     present,
-    problem,
     stride,
     where,
 )
-from aot_tune.support.errors import RenderError
 
 A, B, C = dims("A B C")
 
@@ -117,78 +113,6 @@ def test_every_kind_of_argument_has_its_type_its_size_and_its_value(tmp_path: Pa
     assert got[23] == 0x4049  # 3.14159 is 0x40490fd0 in fp32
     assert got[24] == answer["address"]
     assert got[25:] == [6, 0, 0]
-
-
-WHOLE = {"bool": 1, "i8": -8, "i16": -(2**15), "i32": -(2**31), "u8": 255, "u16": 2**16 - 1, "u32": 2**32 - 1}
-
-
-def test_scalars_of_all_widths_are_passed_as_the_jit_passes_such_numbers(tmp_path: Path, cuda: Path) -> None:
-    """An integer as 32 bits where its range fits these, else as 64; a boolean as a byte; u64 as it is."""
-    names = {kind: f"of_{kind}" for kind in (*WHOLE, "u64")}
-    declared = tl.parameters(f"x out {' '.join(names.values())} signed:i64 less:u8 share:fp32")
-    more = {"signed": "of_u64", "less": "of_u64", "share": "of_u64"}
-    function = TritonFunction("scale.py:scale_kernel", more, grid=(1,))
-    source = tl.rendered(tl.operator(function, declared, scalars=tuple(Scalar(n, k) for k, n in names.items())))
-    form = "P P B i i i i i q Q q B f P P"
-    library = tl.compiled(tmp_path, source, [struct.calcsize(c) for c in form.split()])
-    values = [*WHOLE.items(), ("u64", 200)], [*WHOLE.items(), ("u64", 256)], [*WHOLE.items(), ("u64", 2**63)]
-    calls = [
-        {"arguments": [{"shape": [1, 1]}, {"shape": [1, 1]}, *({"scalar": k, "value": v} for k, v in row)]}
-        for row in values
-    ]
-    fits, beyond, large = tl.call(library, source.symbol, calls, cuda)
-    got = [struct.unpack(c, p)[0] for c, p in zip(form.split(), tl.passed(fits), strict=True)]
-    assert got[2:13] == [*WHOLE.values(), 200, 200, 200, 200.0]
-    assert (beyond["launch"], large["launch"]) == (1, 1)  # neither fits all that it is passed as
-
-
-def test_dims_that_integers_and_extents_tell(tmp_path: Path, cuda: Path) -> None:
-    """The function's `top_k` is the dim that the scalar binds; N is half of an axis, R is told by the output."""
-    k, r = dims("K R")
-    op = tl.operator(
-        TritonFunction("scale.py:scale_kernel", {"columns": tl.N, "rows": r}, grid=(k,)),
-        tl.parameters("x out columns rows top_k K"),
-        tensors=(Tensor("x", (tl.M, 2 * tl.N)), Tensor("out", (r, k), output=True)),
-        dims=("M", "N", "K", "R"),
-        scalars=(Scalar("top_k", "i64", binds="K"),),
-        workload=(problem(M=4, N=8, K=2, R=3),),
-    )
-    source = tl.rendered(op, pins={"columns.bits": 64})
-    library = tl.compiled(tmp_path, source, (8, 8, 8, 4, 4, 4, 8, 8))
-    call = {"arguments": [{"shape": [4, 10]}, {"shape": [3, 6]}, {"scalar": "i64", "value": 6}]}
-    (answer,) = tl.call(library, source.symbol, [call], cuda)
-    assert [int.from_bytes(p, "little") for p in tl.passed(answer)[2:6]] == [5, 3, 6, 6]
-
-
-def test_quotients_of_a_call_are_passed_as_python_divides(tmp_path: Path, cuda: Path) -> None:
-    """In double precision, then as the type of the signature; one by 0 is an error, as it is there."""
-    arguments = {
-        "scale": tl.N**-0.5,
-        "share": tl.M / (3 * tl.N),
-        "exact": tl.M / tl.N,
-        "half": parameter("BLOCK") / tl.N,
-        "gap": 1 / (tl.M - 3),
-    }
-    declared = tl.parameters("x out scale share exact:fp64 half:fp16 gap BLOCK!")
-    kernel = {"parameters": (Parameter("BLOCK", (16, 32)),)}
-    op = tl.operator(TritonFunction("scale.py:scale_kernel", arguments, grid=(1,)), declared, kernel=kernel)
-    source = tl.rendered(op, config={"BLOCK": 16})
-    library = tl.compiled(tmp_path, source, (8, 8, 4, 4, 8, 2, 4, 8, 8))
-    calls = [{"arguments": [{"shape": s}, {"shape": s}]} for s in ((7, 96), (3, 96))]
-    right, undefined = tl.call(library, source.symbol, calls, cuda)
-    passed = tl.passed(right)
-    got = [struct.unpack(c, p)[0] for c, p in zip("ffdef", passed[2:7], strict=True)]
-    assert got == [np.float32(96**-0.5), np.float32(7 / 288), 7 / 96, np.float16(16 / 96), 0.25]
-    assert undefined["launch"] == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"), [("x out BLOCK!", "constexpr"), ("x out BLOCK:i32", "i32"), ("x out BLOCK:i1", "i1")]
-)
-def test_a_quotient_is_passed_as_nothing_but_a_float(text: str, kind: str) -> None:
-    op = tl.operator(TritonFunction("scale.py:scale_kernel", {"BLOCK": tl.M / 2}, grid=(1,)), tl.parameters(text))
-    with pytest.raises(RenderError, match=rf"argument 'BLOCK' is \(M / 2\), and {kind}(.|\n)*math\.ceil"):
-        tl.rendered(op)
 
 
 def test_values_that_a_parameter_cannot_hold_are_errors(tmp_path: Path, cuda: Path) -> None:

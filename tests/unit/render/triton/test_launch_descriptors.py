@@ -80,15 +80,6 @@ def test_tensor_maps_are_encoded_as_the_kernel_wants_them(tmp_path: Path, cuda: 
     assert [int.from_bytes(p, "little") for p in got[7:]] == [300, 200, 204, 1, 0, 0]
 
 
-def test_small_tensors_are_marked_as_the_driver_needs_it(maps: tuple[Path, str], cuda: Path) -> None:
-    # x: 300 x 208 x 2 B = 124800 B, out: 300 x 204 x 4 B = 244800 B
-    call = {"arguments": [{"shape": [300, 208], "dtype": "bf16"}, {"shape": [300, 204]}]}
-    for version, kept in ((12080, False), (13010, False), (13020, True)):
-        (answer,) = tl.call(*maps, [{"set": ["driver_version", version]}, call], cuda)
-        marks = [struct.unpack("16Q", tl.passed(answer)[i])[1] >> 21 & 1 for i in (0, 6)]
-        assert marks == [int(kept), 1]
-
-
 def test_maps_are_kept_for_repeats_and_made_for_what_is_new(maps: tuple[Path, str], cuda: Path) -> None:
     first = {"shape": [32, 64], "dtype": "bf16", "address": 1 << 20}
     out = {"shape": [32, 64], "address": 1 << 21}
@@ -137,21 +128,6 @@ def test_a_descriptor_of_a_transpose_has_its_axes(tmp_path: Path, cuda: Path, tm
         assert [int.from_bytes(p, "little") for p in got[:8]] == [answer["data"][0], 40, 100, 50, 5600, 56, 1, 0]
 
 
-@pytest.mark.parametrize("rounding", [False, True])
-def test_descriptors_in_parts(tmp_path: Path, cuda: Path, rounding: bool) -> None:
-    source = tl.rendered(described("nan"), config={"BLOCK": 128})
-    image = msgspec.structs.replace(tl.IMAGE, descriptor_rounding=rounding)
-    one = (8, 8, 8, 8, 8, 1, *((1,) if rounding else ()), 4, 4, 8, 8)
-    library = tl.compiled(tmp_path, source, (*one, 4, *one, 8, 8), image)
-    call = {"arguments": [{"shape": [30, 20], "strides": [24, 1], "dtype": "bf16"}, {"shape": [30, 20]}]}
-    (answer,) = tl.call(library, source.symbol, [call], cuda)
-    got = [int.from_bytes(p, "little") for p in tl.passed(answer)]
-    x, out = answer["data"]
-    flags = [1, 0] if rounding else [1]
-    wanted = [x, 30, 20, 24, 1, *flags, 30, 20, 24, 1, 20, out, 30, 20, 20, 1, 0, *flags[1:], 30, 20, 20, 1, 0, 0]
-    assert got == wanted
-
-
 WRONG: list[dict[str, Any]] = [
     {"strides": [1, 32]},
     {"strides": [64, 2]},
@@ -171,30 +147,6 @@ def test_tensors_that_no_descriptor_can_be_of_are_errors(
     for wrong, answer in zip(WRONG, tl.call(*library, calls, cuda), strict=True):
         assert answer["launch"] == 1, wrong
         assert not [line for line in answer["log"] if line.startswith("launch")]
-
-
-def test_a_descriptor_of_five_axes_and_one_of_packed_pairs(tmp_path: Path, cuda: Path) -> None:
-    op = tl.operator(
-        TritonFunction("scale.py:scale_kernel", {"d": Descriptor("x", (1, 2, 3, 4, 32))}, grid=(A,)),
-        tl.parameters("d out"),
-        dims=("A", "B", "C"),
-        tensors=(Tensor("x", (A, B, C, A, B), "u8"), Tensor("out", (A,), output=True)),
-        flops=A,
-        workload=(tl.problem(A=2, B=3, C=4),),
-    )
-    source = tl.rendered(op)
-    maps = [
-        DescriptorMap(parameter="d", swizzle=1, element_size=1, element_type=0, fp4_padded=True, block=[1, 2, 3, 4, 64])
-    ]
-    image = msgspec.structs.replace(tl.IMAGE, tma=True, descriptors=maps)
-    library = tl.compiled(tmp_path, source, (128, *[4] * 5, *[8] * 5, 8, 8, 8), image)
-    x = {"shape": [2, 16, 4, 2, 16], "dtype": "u8"}
-    (answer,) = tl.call(library, source.symbol, [{"arguments": [x, {"shape": [2]}]}], cuda)
-    assert (
-        "encode type=0 32x64 2x4 4x3 16x2 2x1 +16 +32 +128 +2048 interleave=0 swizzle=1 promotion=2 fill=0"
-        in answer["log"]
-    )
-    assert [int.from_bytes(p, "little") for p in tl.passed(answer)[1:6]] == [2, 16, 4, 2, 16]
 
 
 CACHE = r"""

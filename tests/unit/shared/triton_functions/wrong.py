@@ -79,23 +79,11 @@ def reads_data(x, n, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), 0.0)
 
 
-@triton.heuristics({"BLOCK": lambda args: 64 if args["scale"] > 0 else 128})
-@triton.jit
-def reads_scalar(x, n, scale, BLOCK: tl.constexpr):
-    tl.store(x + tl.arange(0, BLOCK), scale)
-
-
 @triton.heuristics({"BLOCK": lambda args: args["BM"] * 2})
 @triton.autotune(configs=[triton.Config({"BM": 16}), triton.Config({"BM": 32})], key=["n"])
 @triton.jit
 def outer_reads_config(x, n, BM: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), 0.0)
-
-
-@triton.heuristics({"POWER": lambda args: (args["n"] & (args["n"] - 1)) == 0})
-@triton.jit
-def uses_bits(x, n, POWER: tl.constexpr):
-    tl.store(x, n)
 
 
 @triton.heuristics({"BLOCK": lambda args: "wide"})
@@ -150,20 +138,6 @@ def divides(x, n, BLOCK: tl.constexpr):
 @triton.jit
 def fails_to_prune(x, n, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), 0.0)
-
-
-@triton.jit
-def bad_assembly(x):
-    value = tl.load(x)
-    value = tl.inline_asm_elementwise("no_such_instruction $0, $1;", "=r,r", [value], tl.int32, True, 1)
-    tl.store(x, value)
-
-
-@triton.jit
-def takes_default(x, SIZE: tl.constexpr = 64, KIND: tl.constexpr = tl.float32, LEFT_OUT: tl.constexpr = None):
-    tl.store(x + tl.arange(0, SIZE), tl.full((SIZE,), 1, KIND).to(x.dtype.element_ty))
-    if LEFT_OUT is not None:
-        tl.store(x, LEFT_OUT)
 
 
 @triton.jit
