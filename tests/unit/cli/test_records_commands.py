@@ -130,19 +130,6 @@ def test_git_leaves_what_cannot_be_merged_to_people(repository: Repository) -> N
     assert load_database(repository.file) == with_problem(base, 2)
 
 
-def test_the_driver_names_the_side_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours, theirs, base = (tmp_path / name for name in ("a", "b", "o"))
-    ours.write_bytes(encode(a_database()))
-    theirs.write_bytes(encode(a_database())[:-9])
-    base.touch()
-    given = ["records", "merge-driver", *map(str, (base, ours, theirs)), "--path", "t/gemm.jsonl"]
-    assert main(given) == 1
-    assert "t/gemm.jsonl is not merged: t/gemm.jsonl (theirs):22: the last line is cut off" in capsys.readouterr().err
-    theirs.write_bytes(encode(a_database(scale=2.0)))
-    assert main(given) == 0  # without a common version, as two files that both branches added
-    assert load_database(ours) == canonical_database(a_database(scale=0.5 * 2))
-
-
 def test_diff_is_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = canonical_database(a_database())
     save_database(tmp_path / "before", base)
@@ -213,15 +200,6 @@ def test_check_of_the_bundled_records(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_bytes(path.read_bytes().replace(b'"bitwise":true', b'"bitwise":false', 1))
     assert main(["records", "check", str(tmp_path)]) == 1
     assert "has another digest" in capsys.readouterr().err
-
-
-def test_a_workload_of_a_file_is_what_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(CPU, tmp_path / "cpu")
-    stated = tmp_path / "w.jsonl"
-    stated.write_text('{"operator": "softmax", "dims": {"R": 77, "D": 99}}\n')
-    assert main(["records", "check", str(tmp_path / "cpu"), "--quiet", "--workload", str(stated)]) == 1
-    said = capsys.readouterr().err
-    assert re.search(r"softmax on cpu-\S+: the records lack 1 of 1 problems of the workload: 'R=77 D=99'", said)
 
 
 def test_check_and_prune_by_what_templates_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
