@@ -28,7 +28,7 @@ from aot_tune.spec import (
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import SpecError
 
-R, D, M, N, K = dims("R D M N K")
+R, D = dims("R D")
 
 
 def with_values(values: Any, dtype: str = "f32", **fields: Any) -> Operator:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu.verify import compare
@@ -94,9 +93,6 @@ def test_a_rectified_product_may_be_off_by_its_error_where_it_is_zero(tmp_path: 
     assert error(operator, truths, "out", np.where(rectified, off, exact)) < 0.9
     assert error(operator, truths, "out", np.where(rectified, 100 * off, exact)) > 1
     assert error(operator, truths, "out", exact) > 1e3
-
-
-values = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 def test_the_worst_element_is_named_wherever_it_is() -> None:
