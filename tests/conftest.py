@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,10 +177,3 @@ def start_python() -> Callable[..., subprocess.Popen[str]]:
         return subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     return start
-
-
-@pytest.fixture
-def no_thread_left() -> Callable[[], bool]:
-    """Whether all threads that began during the test have ended; an earlier one's may live on."""
-    before = set(threading.enumerate())
-    return lambda: set(threading.enumerate()) <= before

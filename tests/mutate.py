@@ -42,7 +42,6 @@ THROUGH_PROCESSES = (
     "tests/faults/test_bench_candidates.py",
     "tests/faults/test_bench_process_state.py",
     "tests/unit/bench/worker/cuda/test_worker_session.py",
-    "tests/unit/bench/host/test_bench_on_cuda.py",
 )
 
 

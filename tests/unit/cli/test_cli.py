@@ -13,7 +13,6 @@ import pytest
 from places import ROOT
 
 from aot_tune.cli import doctor
-from aot_tune.cli import look_commands as inspect
 from aot_tune.cli.examination import Examination, cache_lines, examination_lines
 from aot_tune.cli.explanation import Explanation
 from aot_tune.cli.main import main
@@ -137,24 +136,6 @@ def test_report_of_a_module(
     for absent in ("somebodys.opps", "nobodys.ops"):
         assert main(["report", "--module", absent]) == 1
         assert f"module {absent} is not installed here" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (PermissionError(13, "Permission denied", "/some/where"), "/some/where: Permission denied"),
-        (OSError(28, "No space left on device"), "No space left on device"),
-    ],
-)
-def test_a_failing_system_call_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError, said: str
-) -> None:
-    def fail(*_: object) -> str:
-        raise error
-
-    monkeypatch.setattr(inspect, "options_text", fail)
-    assert main(["options"]) == 1
-    assert capsys.readouterr().err == f"aot-tune: {said}\n"
 
 
 def test_doctor_as_json_is_what_it_prints(

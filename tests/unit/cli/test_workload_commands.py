@@ -74,22 +74,6 @@ def test_all_mistakes_of_all_files_are_told(files: list[str], tmp_path: Path, ca
     assert f"{bad}: no problem is in these files" in capsys.readouterr().err
 
 
-def test_operators_of_a_project(tmp_path: Path, capsys: Told) -> None:
-    folder = tmp_path / "templates" / "twice"
-    folder.mkdir(parents=True)
-    (folder / "operator.py").write_text(
-        "from aot_tune.spec import *\n(N,) = dims('N')\noperator = Operator(name='twice', dims=('N',), flops=N, "
-        "tensors=(Tensor('x', (N,)), Tensor('y', (N,), output=True)), reference=lambda xp, call: {'y': call.x},\n"
-        "    workload=(problem(N=4),), kernels=(Kernel('generic', 'twice/generic.cpp.j2', generic=True),))\n"
-    )
-    file = tmp_path / "workload.jsonl"
-    file.write_text('{"operator": "twice", "dims": {"N": 3}}\n')
-    assert main(["workload", "show", str(file), "--templates", str(folder.parent)]) == 0
-    assert capsys.readouterr().out.startswith("twice: 1 call of 1 problem, 100.0 % of all")
-    assert main(["workload", "show", str(file)]) == 1
-    assert "unknown operator 'twice'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

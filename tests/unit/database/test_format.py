@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
-from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.database import (
     OperatorDatabase,
     database_path,
@@ -189,13 +188,6 @@ def test_bad_lines_are_named(small: OperatorDatabase, edit, place: str, words: s
     assert words in str(caught.value)
 
 
-def test_a_policy_of_another_version_is_data(small: OperatorDatabase) -> None:
-    now, later = f'"version":{Policy().version}', '"version":99,"later":true'
-    lines = changed('{"policy"', now, later)(encode(small).decode().splitlines())
-    read = decode("".join(f"{line}\n" for line in lines).encode(), digests=False)
-    assert (read.policy["version"], read.policy["later"]) == (99, True)
-
-
 @pytest.mark.parametrize("schema", [0, 1, 2, 3, SCHEMA + 1])
 def test_another_schema_is_not_read_at_all(small: OperatorDatabase, schema: int) -> None:
     first, rest = encode(small).split(b"\n", 1)
@@ -256,11 +248,3 @@ def test_what_is_no_measurement_is_not_written(small: OperatorDatabase, fields: 
     first = msgspec.structs.replace(small.measurements[0], **fields)
     with pytest.raises(DatabaseError, match=words):
         encode(msgspec.structs.replace(small, measurements=(first, *small.measurements[1:])))
-
-
-def test_errors_of_files_name_the_file(small: OperatorDatabase, tmp_path: Path) -> None:
-    with pytest.raises(DatabaseError, match="cannot read"):
-        load_database(tmp_path / "none.jsonl")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DatabaseError, match="cannot write"):
-        save_database(tmp_path / "file", small)

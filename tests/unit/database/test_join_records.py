@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from databases import DEVICE, a_database, databases, related
+from databases import DEVICE, a_database, related
 from hypothesis import given, settings
-from places import ROOT
 
 from aot_tune.bench.protocol.measurement_records import Measurement
-from aot_tune.database import OperatorDatabase, SurveyedShape, decode, encode, load_database, without
+from aot_tune.database import OperatorDatabase, decode, encode, without
 from aot_tune.database.database_records import canonical_database
 from aot_tune.database.join_records import join, join_from
 from aot_tune.spec import problem
 from aot_tune.support.errors import DatabaseError
-
-(SMALL,) = (ROOT / "tuning").glob("cpu-*/silu_mul.jsonl")
-REAL = load_database(SMALL)
 
 
 def holds_laws(one: OperatorDatabase, two: OperatorDatabase, three: OperatorDatabase) -> None:
@@ -34,12 +30,6 @@ def test_joining_is_associative_commutative_and_idempotent(records: list[Operato
     holds_laws(*records)
 
 
-@given(related(REAL))
-@settings(max_examples=2, deadline=None)
-def test_so_is_joining_parts_of_a_committed_record(records: list[OperatorDatabase]) -> None:
-    holds_laws(*records)
-
-
 @given(related())
 @settings(max_examples=10, deadline=None)
 def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorDatabase]) -> None:
@@ -50,17 +40,6 @@ def test_from_a_common_record_either_side_may_be_ours(records: list[OperatorData
     assert join_from(base, theirs, theirs) == theirs
     assert join_from(None, ours, theirs) == join(ours, theirs)
     assert decode(encode(merged)) == merged
-
-
-@given(databases())
-@settings(max_examples=10, deadline=None)
-def test_parts_make_the_whole(whole: OperatorDatabase) -> None:
-    parts = [
-        msgspec.structs.replace(whole, problems=(), survey=whole.survey[n::2], measurements=whole.measurements[n::2])
-        for n in range(2)
-    ]
-    known = msgspec.structs.replace(whole, measurements=(), survey=())
-    assert encode(join(canonical_database(known), join(*map(canonical_database, parts)))) == encode(whole)
 
 
 def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:
@@ -151,18 +130,6 @@ def test_one_side_changed_a_kernel_and_the_other_measured_another_problem() -> N
     assert merged.candidates == ours.candidates
     assert all(m in merged.measurements for m in ours.measurements)
     assert [m.candidate for m in merged.measurements if m.problem == more] == ["baseline:numpy"]
-
-
-def test_surveyed_times_of_code_that_is_no_more_go() -> None:
-    base = canonical_database(a_database())
-    shapes = [
-        SurveyedShape(problem=problem(M=m, N=4, K=4), ns={c.id: 5.0 for c in base.candidates if c.status == "ok"})
-        for m in (1, 2)
-    ]
-    theirs = msgspec.structs.replace(base, survey=tuple(shapes))
-    ours = msgspec.structs.replace(canonical_database(a_database(objects="new")), survey=tuple(shapes[:1]))
-    assert join_from(base, base, theirs).survey == tuple(shapes)
-    assert join_from(base, ours, theirs).survey == tuple(shapes[:1])
 
 
 def test_both_changed_a_kernel() -> None:

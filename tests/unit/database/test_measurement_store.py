@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ from bundled import OPERATORS
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore, operator_digest
-from aot_tune.spec import Operator, Problem, problem
-from aot_tune.support.errors import CacheError
+from aot_tune.spec import Operator, problem
 
 
 def measured(candidate: str = "c1", digest: str = "o1", *, m: int = 16, **fields: object) -> Measurement:
@@ -37,23 +35,6 @@ def test_every_part_of_the_identity_counts(tmp_path: Path, change: str) -> None:
     assert shelf(tmp_path, **{change: "other"}).find("c1", "o1", problem(M=16, N=64)) is None
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        problem(M=17, N=64),
-        problem(M=16, N=64, order={"b": (1, 0)}),
-        problem(M=16, N=64, strides={"b": (128, 1)}),
-        problem(M=16, N=64, present=["bias"]),
-        problem(M=16, N=64, attributes={"activation": "gelu"}),
-        problem(M=16, N=64, alignment={"a": 4}),
-    ],
-)
-def test_every_part_of_the_problem_counts(tmp_path: Path, other: Problem) -> None:
-    shelf(tmp_path).put(measured())
-    assert shelf(tmp_path).find("c1", "o1", other) is None
-    assert shelf(tmp_path).find("c1", "o2", problem(M=16, N=64)) is None
-
-
 def test_baselines_count_by_version(tmp_path: Path) -> None:
     shelf(tmp_path).put(measured("baseline:numpy", ""))
     assert shelf(tmp_path).find("baseline:numpy", "", problem(M=16, N=64)) is not None
@@ -76,13 +57,6 @@ def test_races_are_found_whole_or_not_at_all(tmp_path: Path) -> None:
     assert shelf(tmp_path).find("c1", "o1", where) is None  # a race is not a screen
 
 
-def test_wrong_measurements_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="another device or policy"):
-        shelf(tmp_path).put(measured(device="elsewhere"))
-    with pytest.raises(ValueError, match="one problem"):
-        shelf(tmp_path).put_race([measured(m=1), measured(m=2)])
-
-
 def test_modes(tmp_path: Path) -> None:
     where = problem(M=16, N=64)
     shelf(tmp_path).put(measured())
@@ -101,16 +75,6 @@ def test_modes(tmp_path: Path) -> None:
     off.put(measured())
     assert off.find("c1", "o1", where) is not None
     assert not (tmp_path / "none").exists()
-
-
-def test_a_root_that_cannot_be_used(tmp_path: Path, caplog) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CacheError):
-        MeasurementStore(tmp_path / "file")
-    with caplog.at_level(logging.WARNING):
-        store = MeasurementStore(tmp_path / "file", required=False)
-    assert "measurements are not kept" in caplog.text
-    assert store.root is None
 
 
 def replaced(operator: Operator, **changes: object) -> Operator:

@@ -6,14 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from databases import DEVICE, POLICY, a_database, databases
-from hypothesis import given, settings
+from databases import DEVICE, POLICY, a_database
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.database import (
     OperatorDatabase,
     match_measurements,
-    measured_before,
     merge,
     missing_problems,
     nearest_databases,
@@ -28,34 +26,9 @@ def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:
     return msgspec.structs.replace(database, measurements=tuple(m for m in database.measurements if wanted(m)))
 
 
-@given(databases())
-@settings(max_examples=10, deadline=None)
-def test_merging_with_itself_changes_nothing(database: OperatorDatabase) -> None:
-    assert merge(database, database) == canonical_database(database)
-
-
 def test_the_newer_measurement_holds() -> None:
     older, newer = a_database(), a_database(scale=2.0)
     assert merge(older, newer) == update(older, newer) == canonical_database(newer)
-
-
-def test_what_is_measured_again_leaves_nothing_of_its_kernels_there() -> None:
-    """Nothing of their other configs on the problem; what else was measured stays."""
-    older = a_database()
-    first, again = older.candidates[0], older.problems[0]
-    newer = keep(older, lambda m: m.candidate == first.id and m.problem == again)
-    left = measured_before(older, newer)
-    kernels = {c.id: (c.candidate.kernel, c.candidate.target) for c in older.candidates}
-    gone = [m for m in older.measurements if m not in left.measurements]
-    assert {m.problem.id for m in gone} == {again.id}
-    assert {kernels[m.candidate] for m in gone} == {kernels[first.id]}
-    assert len({m.candidate for m in gone}) == 2
-    assert left.candidates == older.candidates  # each was measured on the other problem, too
-    assert measured_before(older, keep(older, lambda _: False)) == older
-    nothing = measured_before(older, older)
-    assert nothing.measurements
-    assert all(m.candidate.startswith("baseline:") for m in nothing.measurements)
-    assert [c.status for c in nothing.candidates] == ["compile-failed"]
 
 
 def test_races_are_not_mixed() -> None:
@@ -86,13 +59,6 @@ def here(database: OperatorDatabase, **changes: Any) -> Any:
         "baselines": {"numpy": "2.4.6"},
     }
     return match_measurements(database, **(values | changes))
-
-
-def test_everything_matches_where_it_was_measured() -> None:
-    database = canonical_database(a_database())
-    match = here(database)
-    assert match.refused == ()
-    assert match.usable == database.measurements
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from databases import DEVICE, a_database, older_text
+from databases import DEVICE, a_database
 
-from aot_tune.database import OperatorDatabase, encode, load_database, load_databases, save_database
-from aot_tune.database.record_trees import load_tree, save_tree
+from aot_tune.database import OperatorDatabase, save_database
+from aot_tune.database.record_trees import load_tree
 from aot_tune.support.errors import DatabaseError
 
 
@@ -29,14 +29,6 @@ def of(operator: str, device: str = "test-cpu") -> OperatorDatabase:
     return msgspec.structs.replace(
         a_database(), operator=operator, device=given, candidates=(), measurements=(), problems=()
     )
-
-
-def test_a_folder_and_a_file(folder: Path) -> None:
-    tree = load_tree(folder)
-    assert [path.name for path in tree] == ["gemm.jsonl", "softmax.jsonl"]
-    assert list(load_tree(folder / "test-cpu" / "gemm.jsonl").values()) == [tree[folder / "test-cpu" / "gemm.jsonl"]]
-    save_database(folder, of("gemm", "another"))
-    assert len(load_tree(folder)) == 3
 
 
 def conflict(path: Path) -> None:
@@ -80,43 +72,3 @@ def test_each_mistake_has_its_own_words(folder: Path, name: str) -> None:
     spoil(folder / "test-cpu" / "gemm.jsonl")
     with pytest.raises(DatabaseError, match=words):
         load_tree(folder)
-
-
-def test_all_mistakes_are_told_at_once(folder: Path) -> None:
-    for path in (folder / "test-cpu").iterdir():
-        path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DatabaseError, match="2 mistakes") as caught:
-        load_tree(folder)
-    assert "gemm.jsonl" in str(caught.value)
-    assert "softmax.jsonl" in str(caught.value)
-
-
-def test_no_folder_and_no_records(tmp_path: Path) -> None:
-    with pytest.raises(DatabaseError, match=r"there is no .*tuning\n"):
-        load_tree(tmp_path / "tuning")
-    with pytest.raises(DatabaseError, match="holds no records"):
-        load_tree(tmp_path)
-
-
-def test_older_records_are_read_where_that_is_asked_for(folder: Path) -> None:
-    path = folder / "test-cpu" / "gemm.jsonl"
-    before = load_database(path)
-    path.write_bytes(older_text(before, 3))
-    with pytest.raises(DatabaseError, match="schema 3") as caught:
-        load_databases(folder)
-    assert "`aot-tune records upgrade`" in caught.value.fix
-    tree = load_tree(folder, older=True)
-    assert save_tree(tree) == [path]
-    assert path.read_bytes() == encode(before)
-    assert save_tree(tree) == []
-
-
-def test_nothing_is_written_where_one_cannot_be(folder: Path) -> None:
-    tree = load_tree(folder)
-    gemm, softmax = tree
-    bad = msgspec.structs.replace(tree[softmax], measurements=tree[gemm].measurements)
-    before = gemm.read_bytes()
-    changed = msgspec.structs.replace(tree[gemm], baselines={})
-    with pytest.raises(DatabaseError, match="there is no such candidate"):
-        save_tree({gemm: changed, softmax: bad})
-    assert gemm.read_bytes() == before

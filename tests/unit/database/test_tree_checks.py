@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from places import ROOT
 
-from aot_tune.compile import target_by_name
 from aot_tune.database import CandidateRecord, OperatorDatabase, load_database
 from aot_tune.database.reference_source import used_elsewhere
 from aot_tune.database.tree_checks import (
@@ -17,14 +16,9 @@ from aot_tune.database.tree_checks import (
     check_record,
     check_settled,
     gone,
-    other_sources,
-    with_a_choice,
-    without_problems,
 )
-from aot_tune.render import Candidate
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
-from aot_tune.support.errors import RenderError, SpecError
 
 PATHS = sorted((ROOT / "tuning").glob("*/*.jsonl"))
 INCOMPLETE = {("cuda", "flash_attention")}
@@ -113,66 +107,6 @@ def test_what_is_not_of_the_tree_is_told(change, wrong: bool, words: str) -> Non
     ((is_wrong, what),) = told(change(record()))
     assert words in what
     assert is_wrong is wrong
-
-
-def test_a_kernel_that_is_gone_and_was_never_right_is_no_mistake() -> None:
-    database = renamed(record(), kernel_of(record()), kernel="gone")
-    ids = {c.id for c in database.candidates if c.candidate.kernel == "gone"}
-    assert set(gone(database, operators()["softmax"]).values()) == {"kernel"}
-    left = tuple(m for m in database.measurements if m.candidate not in ids)
-    assert told(msgspec.structs.replace(database, measurements=left)) == []
-
-
-def test_coverage_of_targets_and_workload() -> None:
-    only = {"softmax": operators()["softmax"]}
-    found = list(check_coverage([record()], only))
-    assert [(one.wrong, one.what.split(":")[0]) for one in found] == [(False, "softmax on cpu-x86-64-v3")]
-    first = with_a_choice(only["softmax"], target_by_name("cpu-x86-64-v4"))[0]
-    less = msgspec.structs.replace(
-        record(), measurements=tuple(m for m in record().measurements if m.problem.id != first.id)
-    )
-    mistakes = [one for one in check_coverage([less], only) if one.wrong]
-    assert [one.what for one in mistakes] == [
-        f"softmax on {target}: the records lack 1 of 13 problems of the workload: '{first.id}'"
-        for target in sorted({one.what.split(" ")[2].rstrip(":") for one in mistakes})
-    ]
-    assert mistakes[0].fix
-    other = msgspec.structs.replace(
-        record(), device=msgspec.structs.replace(record().device, slug="other", identity={"name": "other"})
-    )
-    both = list(check_coverage([less, other], only))
-    assert not any(one.wrong for one in both)
-    assert any(f"the record of {less.device.slug} lacks 1 of 13" in one.what for one in both)
-
-
-def test_sources_are_compared() -> None:
-    database, operator = record(), operators()["softmax"]
-    digests = {c.id: c.source for c in database.candidates}
-    first, second, third = (c.id for c in database.candidates[:3])
-
-    def render(_: Operator, candidate: Candidate) -> str:
-        if candidate.id == second:
-            raise RenderError("kernel.cpp.j2:1: no")
-        if candidate.id == third:
-            raise SpecError("it was not read")
-        return "other" if candidate.id == first else digests[candidate.id]
-
-    assert other_sources(database, operator, render) == ({first: "other", second: ""}, [third])
-
-
-def test_problems_on_which_nothing_is_left_go() -> None:
-    database = record()
-    first = database.problems[0]
-    bare = msgspec.structs.replace(
-        database,
-        measurements=tuple(
-            m for m in database.measurements if m.problem.id != first.id or m.candidate.startswith("baseline:")
-        ),
-    )
-    less = without_problems(bare)
-    assert first not in less.problems
-    assert len(less.problems) == len(database.problems) - 1
-    assert without_problems(database) == database
 
 
 def test_a_record_tells_which_races_and_surveyed_shapes_it_lacks() -> None:

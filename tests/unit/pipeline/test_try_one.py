@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
 from bundled import OPERATORS
-from compiled_project import project
 from nvcc_sources import MISSING
-from triton_installed import VERSIONS
 
 from aot_tune.cli.main import main
 from aot_tune.compile import native_targets, target_by_name
-from aot_tune.render import Renderer, candidate_for, candidates_for
-from aot_tune.spec.load_operators import bundled_templates, load_operator
-from aot_tune.triton.read_declarations import read_functions, with_declarations
+from aot_tune.render import Renderer, candidates_for
+from aot_tune.spec.load_operators import bundled_templates
 
 OWN = """
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
@@ -82,33 +78,6 @@ def test_a_source_is_written_anywhere_without_a_device(
     assert kept[".cu"] == rendered.source
     assert ".target sm_90a" in kept[".ptx"]
     assert ".sass" not in kept or "EXIT" in kept[".sass"]
-
-
-@pytest.mark.skipif(not VERSIONS, reason="no Triton")
-def test_a_triton_function_is_tried_from_any_folder(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = """Kernel("on_gpu", backend="triton", generic=True,
-            triton=TritonFunction("functions.py:right", {"BLOCK": 16}, grid))"""
-    project(tmp_path, kernel)
-    monkeypatch.chdir(tmp_path / "templates")
-    command = ["try", "twice", "--templates", ".", "--target", "cuda-sm_80", "--source", "../written.cpp"]
-    assert main([*command, "on_gpu_00000000"]) == 1
-    assert "has no candidate 'on_gpu_00000000'" in capsys.readouterr().err
-    baseline, declared = target_by_name("cuda-ptx_80"), {"twice": load_operator(Path("twice").resolve())}
-    read, _ = read_functions(declared, [], [baseline], [Path.cwd()], os.environ)
-    operator = with_declarations(declared["twice"], {**read}, ["cuda"])
-    name = f"on_gpu_{candidate_for(operator, operator.kernel('on_gpu'), {}, baseline).id[:8]}"
-    monkeypatch.setenv("AOT_TUNE_KEEP", str(tmp_path / "kept"))
-    main([*command, name])
-    said = capsys.readouterr().out
-    assert f"candidate twice: {name} (on_gpu) for cuda-ptx_80" in said
-    assert "resources 10 registers, no spills" in said
-    kept = {p.suffix: p.read_text() for p in (tmp_path / "kept" / "once" / "twice").iterdir()}
-    assert set(kept) == {".cpp", ".ttgir", ".ptx"}
-    assert "ttg.num-warps" in kept[".ttgir"]
-    assert ".target sm_80" in kept[".ptx"]
-    assert '"function": "functions.py:right"' in (tmp_path / "written.cpp").read_text()
 
 
 def test_an_operator_of_a_project_needs_its_templates(capsys: pytest.CaptureFixture[str]) -> None:

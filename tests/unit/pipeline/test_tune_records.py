@@ -10,9 +10,6 @@ from compiled_project import GENERIC, project
 
 from aot_tune.cli import tune_command
 from aot_tune.cli.main import main
-from aot_tune.pipeline import tune_records as tune_module
-from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune_records import TuneOrder, tune_records
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
 from aot_tune.support.errors import BuildError
@@ -39,32 +36,6 @@ def test_a_named_target_without_a_device_is_refused(tmp_path: Path) -> None:
     plan = planned(tmp_path, AOT_TUNE_TARGETS="hip-gfx942")
     with pytest.raises(BuildError, match="no device for hip-gfx942"):  # whoever named it
         tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
-
-
-def test_a_target_of_the_project_without_a_device_is_left_out_with_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan, tuned = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2;hip-gfx942"), list[str]()
-    monkeypatch.setattr(tune_module, "tune_plan", lambda session: tuned.extend(t.name for t in session.targets) or {})
-    assert not tune_records(plan, TuneOrder(out=str(tmp_path / "out"))).files
-    assert tuned == ["cpu-x86-64-v2"]
-    assert "NOTE no device for hip-gfx942 on this machine: not tuned" in capsys.readouterr().out
-
-
-def test_an_operator_that_fails_is_told_when_the_others_are_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2")
-
-    def tuned(session: Session) -> dict[str, list[Evidence]]:
-        session.failures.add("twice", BuildError("operator 'twice': its generic kernel fails"))
-        return {"twice": []}
-
-    monkeypatch.setattr(tune_module, "tune_plan", tuned)
-    assert main(["tune-planned", "--directory", str(plan), "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr()
-    assert "aot-tune: operator 'twice': its generic kernel fails" in said.err
-    assert "done in " in said.out
 
 
 @pytest.fixture

@@ -11,19 +11,14 @@ import msgspec
 import pytest
 from places import GOLDEN as ALL_GOLDEN
 from places import ROOT
+from whole_report import REPORT, row
 
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy
 from aot_tune.pipeline.shipping.story import paired_ratio
 from aot_tune.report import (
-    CandidateRow,
-    DroppedCandidate,
-    OperatorReport,
-    ProblemRow,
     RegretCurve,
-    Report,
     SurveyRow,
-    VariantRow,
     format_report,
     policy_lines,
     read_report,
@@ -34,126 +29,6 @@ from aot_tune.support.errors import BuildError
 
 GOLDEN = ALL_GOLDEN / "report.txt"
 
-REPORT = Report(
-    library="ops",
-    mode="auto",
-    targets=("cpu-x86-64-v3",),
-    devices=("Some CPU",),
-    toolchains={"cxx": "12.2.0"},
-    policy="cpu version 1, digest 0123456789ab",
-    measuring=(
-        (
-            "cpu version 1, digest 0123456789ab",
-            "cold inputs rotate, the rest is warm",
-            "samples of 50 us, " * 8 + "less",
-        ),
-        ("cuda version 2, digest ba9876543210", "graphs of at least 32 calls below 50 us"),
-    ),
-    notes=("gemm: the budget ended before 1 of 3 problems were measured",),
-    operators=(
-        OperatorReport(
-            operator="gemm",
-            target="cpu-x86-64-v3",
-            tried=12,
-            statuses={"ok": 9, "compile-failed": 1, "crashed": 2},
-            problems=(
-                ProblemRow(
-                    problem="M=1 N=4096 K=4096 b:10",
-                    winner="skinny_0123abcd",
-                    ns=1_250_000.0,
-                    spread=0.021,
-                    picked="skinny_0123abcd",
-                    regret=0.0,
-                    tie=False,
-                    baselines={"numpy.matmul": 1_500_000.0, "torch.matmul": 1_400_000.0},
-                    noise=0.012,
-                    paired=(1.131, 0.021),
-                    remark="cannot be captured in a CUDA graph: no; timed on a stream",
-                    others=2,
-                    flops=2 * 4096 * 4096,
-                    bytes=4 * (4096 + 4096 * 4096 + 4096),
-                    roofline=0.712,
-                    bound="memory",
-                ),
-                ProblemRow(
-                    problem="M=64 N=768 K=768",
-                    winner="packed_4567cdef",
-                    ns=210_000.0,
-                    spread=0.004,
-                    picked="packed_89ab0123",
-                    regret=0.013,
-                    tie=True,
-                    baselines={},
-                    flops=2 * 64 * 768 * 768,
-                    bytes=4 * (64 * 768 + 768 * 768 + 64 * 768),
-                ),
-            ),
-            variants=(
-                VariantRow(
-                    name="skinny_0123abcd",
-                    label="skinny MR=1",
-                    target="cpu-x86-64-v3",
-                    bytes=7886,
-                    wins=1,
-                    rebuilt=False,
-                    resources={"registers": 40, "spill_bytes": 0, "shared": 1032, "stack": 16},
-                    roofline=0.71,
-                ),
-                VariantRow(
-                    name="packed_89ab0123",
-                    label="packed MR=6",
-                    target="cpu-x86-64-v3",
-                    bytes=14904,
-                    wins=1,
-                    rebuilt=True,
-                    varies=True,
-                ),
-                VariantRow(
-                    name="generic_00000000", label="generic", target="cpu-x86-64", bytes=5051, wins=0, rebuilt=False
-                ),
-            ),
-            failures=(
-                DroppedCandidate(
-                    candidate="packed MR=14", status="compile-failed", reason="packed.cpp.j2:12: no such thing", count=1
-                ),
-                DroppedCandidate(
-                    candidate="packed MR=8",
-                    status="crashed",
-                    reason="SIGSEGV in launch",
-                    count=3,
-                    again="aot-tune try gemm packed_00ff00ff",
-                ),
-            ),
-            mean_regret=0.0065,
-            held_out_regret=0.05,
-            not_held_out=1,
-            candidates=(
-                CandidateRow(
-                    name="skinny_0123abcd",
-                    label="skinny MR=1",
-                    problems=2,
-                    resources={"registers": 255, "spill_bytes": 64, "shared": 96, "dynamic_shared": 64},
-                    roofline=0.71,
-                    where="M=1 N=4096 K=4096 b:10",
-                ),
-                CandidateRow(name="packed_89ab0123", label="packed MR=6", problems=1),
-            ),
-            roofline_of="NVIDIA H200's data sheet",
-        ),
-        OperatorReport(
-            operator="softmax",
-            target="cpu-x86-64",
-            tried=0,
-            statuses={},
-            problems=(),
-            variants=(),
-            failures=(),
-            mean_regret=0.0,
-            held_out_regret=None,
-        ),
-    ),
-)
-
 
 def test_candidates_are_listed_on_request_with_what_their_code_takes() -> None:
     assert "not compiled here" not in format_report(REPORT)
@@ -161,8 +36,8 @@ def test_candidates_are_listed_on_request_with_what_their_code_takes() -> None:
     head = next(i for i, line in enumerate(told) if line.lstrip().startswith("candidate "))
     assert told[head].split() == ["candidate", "config", "problems", "roofline", "on", "code"]
     code = "255 registers, 64 bytes spilled, 32 static + 64 dynamic bytes of shared memory"
-    assert told[head + 1].split(maxsplit=4)[0] == "skinny_0123abcd"
-    assert told[head + 1].endswith(f"2         71 %      M=1 N=4096 K=4096 b:10  {code}")
+    assert told[head + 1].split()[:4] == ["rows_1", "rows", "W=4", "4"]
+    assert told[head + 1].endswith(f"71 %      M=16 N=64 T=f32  {code}")
     assert told[head + 2].split()[-4:] == ["-", "not", "compiled", "here"]
 
 
@@ -217,7 +92,9 @@ def test_regret_on_surveyed_shapes_is_told_with_where_it_is_worst() -> None:
 )
 def test_regret_on_other_shapes_is_told_where_there_were_enough(count: int, not_judged: int, said: str) -> None:
     one = REPORT.operators[0]
-    changed = msgspec.structs.replace(one, problems=(one.problems[1],) * count, not_held_out=not_judged)
+    plain = msgspec.structs.replace(one.problems[1], paired=None, baselines={})
+    given = {"problems": (plain,) * count, "not_held_out": not_judged, "held_out_regret": 0.05}
+    changed = msgspec.structs.replace(one, **given, survey=None)
     assert said in format_report(msgspec.structs.replace(REPORT, operators=(changed,)))
 
 
@@ -256,7 +133,7 @@ def test_weights_are_shown_where_they_differ() -> None:
 def test_what_was_not_tried_is_not_counted_as_tried(statuses: dict[str, int], said: str) -> None:
     one = msgspec.structs.replace(REPORT.operators[0], tried=sum(statuses.values()), statuses=statuses)
     text = format_report(msgspec.structs.replace(REPORT, operators=(one,)))
-    assert f"gemm on cpu-x86-64-v3: {said}\n" in text
+    assert f"product on cuda-sm_90a: {said}\n" in text
 
 
 def test_the_manual_quotes_the_policy_as_it_is_printed() -> None:
@@ -298,33 +175,15 @@ def measured(candidate: str, *final: float, race: str = "r") -> Measurement:
     )
 
 
-def timed(name: str, baseline: float) -> ProblemRow:
-    return ProblemRow(
-        problem=name,
-        winner="a_1",
-        ns=200.0,
-        spread=0.0,
-        picked="a_1",
-        regret=0.0,
-        tie=False,
-        baselines={"numpy": baseline},
-        flops=1,
-        bytes=1,
-    )
-
-
-def of_rows(*rows: ProblemRow, **given: Any) -> OperatorReport:
-    fields: dict[str, Any] = {"mean_regret": 0.0, "held_out_regret": None, **given}
-    return OperatorReport(
-        operator="scale", target="cpu", tried=1, statuses={}, problems=rows, variants=(), failures=(), **fields
-    )
-
-
 def test_an_operator_that_is_slower_than_the_baseline_is_told() -> None:
-    slow, close = timed("N=1", 100.0), timed("N=2", 198.0)
-    (said,) = slower_line(of_rows(slow, close))
+    base, one = REPORT.operators[0], row(1, "f32")
+    slow, close = (
+        msgspec.structs.replace(one, problem=name, ns=200.0, paired=None, baselines={"numpy": ns})
+        for name, ns in (("N=1", 100.0), ("N=2", 198.0))
+    )
+    (said,) = slower_line(msgspec.structs.replace(base, problems=(slow, close)))
     assert said.endswith("on 1 of 2 problems; on N=1 numpy takes 0.50 of the winner's time")
-    assert slower_line(of_rows(close)) == []
+    assert slower_line(msgspec.structs.replace(base, problems=(close,))) == []
 
 
 def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None:

@@ -10,7 +10,7 @@ import statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.search import Listed, Portfolio, Strategy, make_strategy
+from aot_tune.search import Strategy, make_strategy
 
 Configs = list[dict[str, object]]
 
@@ -95,19 +95,6 @@ def test_it_finds_what_random_search_does_not() -> None:
     assert statistics.median(ours) < statistics.median(theirs)
 
 
-def test_what_fails_is_put_off() -> None:
-    def fails(config: dict[str, object]) -> bool:
-        return config["L"] != "swizzled" or math.isinf(cost(config))
-
-    strategy = make_strategy(GRID, (), 50, seed=1)
-    failed: list[bool] = []
-    while asked := strategy.ask(1):
-        failed.append(fails(asked[0]))
-        strategy.tell(asked[0], math.inf if failed[-1] else cost(asked[0]))
-    assert statistics.fmean(map(fails, GRID)) > 0.66
-    assert statistics.fmean(failed[16:]) < 0.34
-
-
 def test_guesses_go_first_then_what_won_elsewhere() -> None:
     guesses = ({"X": 128, "Y": 8, "T": 1, "V": 1, "L": "row"},)
     transfer = ({"X": 64, "Y": 4, "T": 3, "V": 2, "L": "swizzled"}, {"X": 7}, {"X": 128, "L": "col"})
@@ -117,8 +104,3 @@ def test_guesses_go_first_then_what_won_elsewhere() -> None:
     listed = make_strategy(GRID, guesses, None, transfer=transfer).ask(len(GRID))
     assert listed[:3] == asked[:3]
     assert len(listed) == len(GRID)
-
-
-def test_what_fits_in_the_limit_is_listed_and_the_rest_is_searched() -> None:
-    assert isinstance(make_strategy(GRID, (), len(GRID)), Listed)
-    assert isinstance(make_strategy(GRID, (), len(GRID) - 1), Portfolio)

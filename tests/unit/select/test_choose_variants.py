@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from aot_tune.select import ChoiceLimits, Costs, rank, select
 from aot_tune.select.choose_variants import choose_variants
-from aot_tune.select.tree import learn
 
 
 def always(candidate: str, facts: object) -> bool:
@@ -33,13 +32,6 @@ def test_both_winners_are_kept_and_each_problem_gets_its_own() -> None:
     assert rank(found.nodes, {"M": 10_000, "N": 4096})[0] == "large"
 
 
-def test_threshold_lies_between_the_measured_extents() -> None:
-    costs, facts = by_size([1, 16, 64, 256], 64)
-    root = select(costs, facts, always).nodes[0]
-    assert root.fact == "M"
-    assert 16 <= root.threshold < 64
-
-
 def test_a_variant_within_the_limit_is_not_kept_for_its_own_sake() -> None:
     costs = {"a": {"x": 100.0, "y": 100.5}, "b": {"x": 101.0, "y": 100.0}}
     assert len(choose_variants(costs, limit=0.01)) == 1
@@ -57,18 +49,6 @@ def test_what_a_problem_counts_decides_whether_a_variant_pays_off() -> None:
     assert set(
         select(costs, {p: {} for p in costs}, always, limits=ChoiceLimits(regret=0.01), weights={"d": 3.0}).kept
     ) == {"x", "y"}
-
-
-def test_two_splits_are_found_where_one_alone_gains_nothing() -> None:
-    costs: Costs = {}
-    facts = {}
-    for m in (1, 100):
-        for fused in (0, 1):  # exclusive or: neither fact alone says anything
-            name = f"M={m} {fused}"
-            costs[name] = {"x": 1.0, "y": 2.0} if (m == 1) == bool(fused) else {"x": 2.0, "y": 1.0}
-            facts[name] = {"M": m, "present.residual": fused}
-    found = select(costs, facts, always)
-    assert set(found.regret.values()) == {0.0}
 
 
 def test_byte_budget_limits_what_is_kept() -> None:
@@ -89,14 +69,6 @@ tables = st.dictionaries(st.integers(1, 5000).map(lambda m: f"M={m}"), times, mi
 
 
 @settings(max_examples=10, deadline=None)
-@given(tables, st.floats(0.0, 0.3), st.floats(1e-3, 1e3))
-def test_equal_weights_are_as_none(costs: Costs, limit: float, weight: float) -> None:
-    assert choose_variants(costs, limit=limit, weights=dict.fromkeys(costs, weight)) == choose_variants(
-        costs, limit=limit
-    )
-
-
-@settings(max_examples=10, deadline=None)
 @given(tables, st.sampled_from([0.0, 0.01, 0.2]))
 def test_kept_variants_serve_every_problem_within_the_limit(costs: Costs, limit: float) -> None:
     kept = frozenset(choose_variants(costs, limit=limit))
@@ -112,16 +84,6 @@ def test_selection_does_not_depend_on_the_order_of_its_input(costs: Costs, seed:
     random.Random(seed).shuffle(names)
     shuffled = {p: dict(sorted(costs[p].items(), reverse=True)) for p in names}
     assert select(costs, facts, always) == select(shuffled, facts, always)
-
-
-@settings(max_examples=10, deadline=None)
-@given(tables)
-def test_a_learned_tree_ends_for_every_call_in_a_full_ranking(costs: Costs) -> None:
-    facts = {p: {"M": int(p[2:])} for p in costs}
-    kept = choose_variants(costs, limit=0.01)
-    nodes = learn(costs, facts, kept)
-    for m in (0, 1, 37, 5000, 1 << 40):
-        assert sorted(rank(nodes, {"M": m})) == sorted(kept)
 
 
 def test_of_what_counts_as_equal_the_faster_one_is_kept() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import numpy as np
@@ -95,18 +94,6 @@ def test_a_fifth_is_held_out_and_judged() -> None:
     assert 0 <= judged.percentile(0.5) <= judged.percentile(0.95) <= judged.worst[0]
 
 
-def test_nothing_is_learned_from_what_is_held_out() -> None:
-    survey = survey_of(drawn(100, 1))
-    other = {p: {c: 1000 * t for c, t in row.items()} if is_held_out(p) else row for p, row in survey.costs.items()}
-    one, two = decided(survey), decided(dataclasses.replace(survey, costs=other))
-    assert [dataclasses.replace(e, model=None) for e in one.expected] == [
-        dataclasses.replace(e, model=None) for e in two.expected
-    ]
-    assert [(e.model.weights, e.model.trees) for e in one.expected] == [
-        (e.model.weights, e.model.trees) for e in two.expected
-    ]
-
-
 def test_the_vendor_serves_where_others_are_not_expected_to_be_faster_by_their_error() -> None:
     found = decided(survey_of(drawn(150, 1), ("small", "large", "vendor")), limits=ChoiceLimits(regret=0.0, worst=0.0))
     assert found.kept[0] == "vendor"  # in any case, though another one is always faster
@@ -125,18 +112,3 @@ def test_an_algorithm_for_one_problem_serves_that_alone() -> None:
         survey_of(drawn(100, 1)), {name: {"small": 10.0, "algorithm": 9.95}}, bound=frozenset({"algorithm"})
     )
     assert "algorithm" not in behind.kept
-
-
-def test_kinds_have_variants_of_their_own() -> None:
-    def kind_of(facts: Facts) -> tuple[tuple[str, int], ...]:
-        return (("present.bias", facts["present.bias"]),)
-
-    problems = drawn(200, 1)
-    with_bias = [problem(present=("bias",), **p.dims) for p in problems]
-    plain, biased = survey_of(problems), survey_of(with_bias)
-    costs = {p: {"small": r["small"]} for p, r in plain.costs.items()}
-    costs |= {p: {"large": r["large"]} for p, r in biased.costs.items()}
-    both = dataclasses.replace(plain, costs=costs, facts={**plain.facts, **biased.facts})
-    found = decided(both, kind_of=kind_of)
-    assert {(e.candidate, e.kind[0][1]) for e in found.expected} >= {("small", 0), ("large", 1)}
-    assert ranked(found, "", GEMM.facts(problem(M=9, N=512, K=512, present=("bias",))), always)[0] == "large"

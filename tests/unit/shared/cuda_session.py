@@ -11,7 +11,7 @@ from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cuda.engine import FaultError, Play
+from aot_tune.bench.worker.cuda.engine import FaultError
 from aot_tune.bench.worker.cuda.host_engine import HostEngine
 from aot_tune.bench.worker.cuda.worker_session import CudaSession
 from aot_tune.spec import Problem
@@ -124,14 +124,6 @@ class Engine(HostEngine):
     def __init__(self) -> None:
         super().__init__()
         self.broken = False
-        self.seen: list[str] = []
-
-    def use_streams(self, count: int) -> None:
-        self.seen.append(f"{count} streams")
-
-    def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
-        self.seen.append("timed")
-        return super().time(play, count, warm, before)
 
     def check(self) -> None:
         if self.broken:
@@ -139,7 +131,7 @@ class Engine(HostEngine):
 
 
 class Bed:
-    def __init__(self, folder: Path, role: Any = "candidate") -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder / "templates" / "axpb"
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "operator.py").write_text(OPERATOR)
@@ -148,7 +140,7 @@ class Bed:
             name="Host", uuid="", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
         )
         self.engine = Engine()
-        self.session = CudaSession(self.policy, role, device, lambda: self.engine)
+        self.session = CudaSession(self.policy, "candidate", device, lambda: self.engine)
         self.references, self.count = folder / "references", 0
         self.references.mkdir()
 

@@ -47,6 +47,8 @@ def row(m: int, dtype: str, *, picked: str = "rows_2", held_out: float | None = 
         bytes=4 * m * 64,
         noise=0.01,
         paired=(1.25, 0.02),
+        remark="cannot be captured in a CUDA graph: no; timed on a stream" if m == 1 else "",
+        others=2 if m == 1 else 0,
         roofline=0.71,
         bound="memory",
         kind=f"T={dtype}",
@@ -78,7 +80,7 @@ def variant(name: str, bytes_: int, **about: Any) -> VariantRow:
     kernel = name.partition("_")[0]
     label = f"{kernel} W=4 {name}"
     return VariantRow(
-        name=name, label=label, target="cuda-sm_90a", bytes=bytes_, wins=1, rebuilt=False, kernel=kernel, **about
+        name=name, label=label, target="cuda-sm_90a", bytes=bytes_, wins=1, kernel=kernel, **{"rebuilt": False, **about}
     )
 
 
@@ -89,8 +91,10 @@ PRODUCT = OperatorReport(
     statuses={"ok": 6, "crashed": 1, "not-tried": 2},
     problems=(row(1, "f32"), row(16, "f32", picked="rows_1"), row(16, "bf16"), row(4096, "bf16", held_out=0.2)),
     variants=(
-        variant("rows_1", 7000, resources={"registers": 40, "spill_bytes": 0}, roofline=0.71),
-        variant("rows_2", 3000, varies=True),
+        variant(
+            "rows_1", 7000, resources={"registers": 40, "spill_bytes": 0, "shared": 1032, "stack": 16}, roofline=0.71
+        ),
+        variant("rows_2", 3000, varies=True, rebuilt=True),
         variant("generic_1", 500),
     ),
     failures=(
@@ -122,7 +126,17 @@ PRODUCT = OperatorReport(
             point(11, "bf16", 0.0, held_out=False),
         ),
     ),
-    candidates=(CandidateRow(name="rows_1", label="rows W=4", problems=4, roofline=0.71, where="M=16 N=64 T=f32"),),
+    candidates=(
+        CandidateRow(
+            name="rows_1",
+            label="rows W=4",
+            problems=4,
+            resources={"registers": 255, "spill_bytes": 64, "shared": 96, "dynamic_shared": 64},
+            roofline=0.71,
+            where="M=16 N=64 T=f32",
+        ),
+        CandidateRow(name="rows_2", label="rows W=8", problems=1),
+    ),
     roofline_of="a data sheet",
     curves=(
         RegretCurve(kind="T=f32", variants=("generic_1", "rows_1"), regret=(3.5, 0.02), served=(0.5, 1.0)),
@@ -166,7 +180,10 @@ REPORT = Report(
     devices=("NVIDIA H200",),
     toolchains={"nvcc": "13.0.88"},
     policy="cuda version 9, digest 0123456789ab",
-    measuring=(("cuda version 9, digest 0123456789ab", "graphs of calls"),),
+    measuring=(
+        ("cuda version 9, digest 0123456789ab", "graphs of calls", "samples of 50 us, " * 8 + "less"),
+        ("cpu version 1, digest ba9876543210", "cold inputs rotate, the rest is warm"),
+    ),
     notes=("untuned: not tuned",),
     operators=(PRODUCT, UNTUNED),
     spent=(

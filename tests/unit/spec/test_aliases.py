@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from aot_tune.database.identity import operator_digest
-from aot_tune.spec import Epilogue, Kernel, Operator, Tensor, dims, integers, problem
+from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
 from aot_tune.spec.aliases import aliases_on
-from aot_tune.spec.epilogue import AddTensor
 from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
@@ -29,14 +28,6 @@ def operator(*tensors: Tensor, **changes: Any) -> Operator:
     return Operator(**{**fields, **changes})
 
 
-def test_what_is_read_and_written_is_an_input_and_an_output() -> None:
-    op = operator(X, GATE)
-    assert [t.name for t in op.inputs] == ["x", "gate"]
-    assert [t.name for t in op.outputs] == ["x"]
-    assert (X.written, X.output, GATE.written) == (True, False, False)
-    assert operator(X, dtypes={"T": ("f32",)}, tensors=(Tensor("x", (M, N), "T", inout=True),)).dims == ("M", "N")
-
-
 def test_its_bytes_count_twice() -> None:
     one = problem(M=3, N=5)
     assert operator(X, GATE).compulsory_bytes(one) == 4 * (2 * 15 + 15)
@@ -53,12 +44,6 @@ def test_only_what_is_declared_so_changes_an_operator_s_digest() -> None:
     given = operator_digest(operator(Tensor("x", (M, N)), out))
     assert len({plain, alias, inout, given}) == 4
     assert operator_digest(operator(GATE, Tensor("out", (M, N), output=True, inout=False, may_alias=()))) == plain
-
-
-def test_values_and_finite_are_as_those_of_inputs() -> None:
-    slots = Tensor("slots", (M, N), "i32", inout=True, values=integers(0, N))
-    op = operator(slots, Tensor("x", (M, N), inout=True, finite=True))
-    assert op.special(problem(M=3, N=5)) is None
 
 
 @pytest.mark.parametrize(
@@ -92,13 +77,6 @@ def test_a_tensor_that_contradicts_itself(given: dict[str, Any], pattern: str) -
 def test_an_operator_that_cannot_be(tensors: tuple[Tensor, ...], pattern: str) -> None:
     with pytest.raises(SpecError, match=pattern):
         operator(*tensors)
-
-
-def test_an_epilogue_writes_to_it_and_adds_nothing_that_is_written() -> None:
-    operator(X, GATE, epilogue=Epilogue("x", (AddTensor("gate", (0, 1)),)))
-    out = Tensor("out", (M, N), output=True)
-    with pytest.raises(SpecError, match=r"its epilogue adds 'x', which is not an input"):
-        operator(X, GATE, out, epilogue=Epilogue("out", (AddTensor("x", (0, 1)),)))
 
 
 def test_outputs_lie_in_each_input_s_memory_once_where_both_are_laid_out_alike() -> None:

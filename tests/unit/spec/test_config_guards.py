@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from aot_tune.plan.preflight import idle_kernels
-from aot_tune.render import candidate_for, requirements
-from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, TritonFunction, dims, parameter, problem, stride
-from aot_tune.spec.config_guards import guard_sets, may_serve, requires_of, worthwhile_of
+from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, parameter, problem, stride
+from aot_tune.spec.config_guards import requires_of, worthwhile_of
 from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
@@ -43,40 +42,6 @@ def test_each_config_has_guards_of_its_own() -> None:
     assert keys(worthwhile_of(one, {"VEC": 8})) == ["(N >= 16)"]
 
 
-def test_what_a_config_meets_by_itself_is_no_guard() -> None:
-    one = kernel(requires=((V == 1) | (N % 8 == 0), V <= 8, V != 4))
-    assert keys(requires_of(one, {"VEC": 8})) == ["(0 or ((N % 8) == 0))"]
-    assert keys(requires_of(one, {"VEC": 4})) == ["(0 or ((N % 8) == 0))", "0"]
-
-
-def test_booleans_and_names_are_numbers_there() -> None:
-    one = Kernel(
-        "k",
-        "k.j2",
-        parameters=(Parameter("WIDE", (False, True)), Parameter("LAYOUT", ("rows", "columns"))),
-        requires=(N % (1 + 7 * parameter("WIDE")) == 0, stride("x", 0) == parameter("LAYOUT")),
-    )
-    assert keys(requires_of(one, {"WIDE": True, "LAYOUT": "columns"})) == ["((N % 8) == 0)", "(stride.x.0 == 1)"]
-
-
-def test_candidates_require_what_their_config_does() -> None:
-    op = operator(kernel(requires=(N % V == 0,)))
-    candidate = candidate_for(op, op.kernel("vectors"), {"VEC": 8}, TARGET)
-    assert keys(requirements(op, candidate)) == ["((N % 8) == 0)"]
-
-
-def test_some_config_may_serve_a_call() -> None:
-    one = kernel(requires=(N % (4 * V) == 0,), worthwhile=(M >= V,))
-    facts = operator().facts(problem(M=3, N=12))
-    assert may_serve(one, facts, worthwhile=True)
-    assert not may_serve(one, {**facts, "N": 13})
-    assert may_serve(one, {**facts, "M": 0})
-    assert not may_serve(one, {**facts, "M": 0}, worthwhile=True)
-    assert [keys(g) for g in guard_sets(one)] == [[f"((N % {4 * v}) == 0)"] for v in (1, 4, 8)]
-    listed = Kernel("k", "k.j2", listed=({"VEC": 4, "U": 1}, {"VEC": 4, "U": 2}), requires=(N % V == 0,))
-    assert [keys(g) for g in guard_sets(listed)] == [["((N % 4) == 0)"]]
-
-
 def test_a_kernel_that_no_problem_is_for_in_any_config_is_told() -> None:
     assert idle_kernels([operator(kernel(requires=(N % V == 0,)))], [TARGET]) == []
     (line,) = idle_kernels([operator(kernel(requires=(N % (5 * V) == 0,)))], [TARGET])
@@ -96,13 +61,6 @@ def test_a_divisor_of_0_in_some_config_is_told() -> None:
     bad = Kernel("k", "k.j2", parameters=(Parameter("VEC", (0,)),), requires=(N % V == 0,))
     with pytest.raises(SpecError, match=r"kernel 'k': requires or worthwhile: division by zero in \(N % 0\)"):
         operator(bad)
-
-
-def test_configs_of_a_triton_function_are_known_when_it_is_read() -> None:
-    function = TritonFunction("scale.py:scale", {}, grid=(1,))
-    one = Kernel("k", backend="triton", triton=function, requires=(N % V == 0, M >= 2))
-    assert [keys(g) for g in guard_sets(one)] == [["(M >= 2)"]]
-    operator(one)
 
 
 def test_a_guard_over_fractions_is_told() -> None:

@@ -18,7 +18,6 @@ from aot_tune.spec import (
     Target,
     Tensor,
     TritonFunction,
-    device,
     dims,
     integers,
     problem,
@@ -42,11 +41,6 @@ def operator(*kernels: Kernel, **changes: Any) -> Operator:
         "kernels": (Kernel("generic", "scale/generic.cu.j2", generic=True, backend="nvcc"), *kernels),
     }
     return Operator(**{**fields, **changes})
-
-
-def test_that_of_a_target_is_that_of_the_device() -> None:
-    assert COUNT.key() == device("multiprocessors").key() == "device.multiprocessors"
-    assert target("capability").key() == "target.capability"
 
 
 def kernel(**given: Any) -> Kernel:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from authors import project
 
-from aot_tune.spec import CompileOptions, CudaFunction, Kernel, Launcher, Parameter, Stream, package_folder
+from aot_tune.spec import CudaFunction, Kernel, Launcher, package_folder
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import SpecError
 
@@ -77,35 +77,6 @@ def test_what_is_taken(tmp_path: Path) -> None:
         load(tmp_path / str(number), RIGHT.replace(old, new))
 
 
-def test_a_function_is_found_below_the_project_with_its_namespace(tmp_path: Path) -> None:
-    kernel = load(tmp_path, RIGHT)
-    (function,) = kernel.functions
-    assert kernel.backend == "nvcc"
-    assert function.declared is not None
-    assert function.declared.name == "ops::scale"
-    assert function.place == "csrc/own.cu"
-    assert function.text == SOURCE
-
-
-def test_a_parameter_of_the_launch_alone_is_no_macro(tmp_path: Path) -> None:
-    wanted = 'table("UNROLL THREADS ROWS", (1, 32, 2))'
-    changed = RIGHT.replace('table("UNROLL THREADS", (1, 32))', wanted).replace(
-        "grid=R", 'grid=ceildiv(R, parameter("ROWS"))'
-    )
-    load(tmp_path, changed)
-
-
-def test_what_a_template_of_the_source_declares_is_no_macro(tmp_path: Path) -> None:
-    other = "template <int ROWS> __global__ void other(float* out) {}\n"
-    other += "struct Tree { template <typename T, int DEEPER = 2> static T run(T x); };\n"
-    wanted = RIGHT.replace('table("UNROLL THREADS", (1, 32))', 'table("UNROLL THREADS ROWS", (1, 32, 2))')
-    changed = wanted.replace("grid=R", 'grid=ceildiv(R, parameter("ROWS"))')
-    own = project(tmp_path, changed, {**SOURCES, "csrc/own.cu": SOURCE + other})
-    (function,) = load_operator(own).kernel("generic").functions
-    assert "THREADS" in function.seen
-    assert not {"ROWS", "DEEPER"} & set(function.seen)
-
-
 def test_of_overloads_the_one_that_takes_what_is_passed(tmp_path: Path) -> None:
     other = "namespace ops { template <typename T> __global__ void scale(T* out, const T* x) {} }\n"
     own = project(tmp_path, RIGHT, {**SOURCES, "csrc/own.cu": other + SOURCE})
@@ -136,19 +107,6 @@ def test_a_macro_of_a_header_that_is_included_in_angles(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="never uses the macro 'LEVEL'") as caught:
         load_operator(project(tmp_path, wanted, sources))
     assert "leave it out" in str(caught.value)  # none is near
-
-
-def test_a_kernel_is_no_launcher(tmp_path: Path) -> None:
-    kernels = '(Kernel("generic", function=Launcher("csrc/own.cu:scale", {}), generic=True),)'
-    with pytest.raises(SpecError, match="is a __global__ function"):
-        load(tmp_path, kernels)
-
-
-def test_a_stream_is_passed_by_its_name(tmp_path: Path) -> None:
-    load(
-        tmp_path,
-        '(Kernel("generic", function=Launcher("csrc/own.cu:on_host", {"width": D}, macros={}), generic=True),)',
-    )
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
@@ -184,28 +142,7 @@ def test_sources_that_contradict_themselves() -> None:
             Launcher(reference, ())  # type: ignore[arg-type]
 
 
-def test_options_of_compilers() -> None:
-    for why, options in {
-        "each target": "-march=native -arch=sm_90 -gencode=arch=compute_90,code=sm_90 -Xcompiler=-march=native",
-        "changes the ABI": "-fabi-version=2 -Xcompiler=-O2,-fpack-struct -fshort-enums",
-        "no further step": "-rdc=true -shared",
-        "definitions": "-DN=2",
-        "include_directories": "-Ifolder",
-        "libraries": "-lm",
-        "begins with -": "O3",
-    }.items():
-        for option in options.split():
-            with pytest.raises(SpecError, match=why):
-                CompileOptions(options=(option,))
-    for option in ("-std=c++20", "--use_fast_math", "-Xptxas=-O1", "-maxrregcount=64", "-fopenmp", "-O2"):
-        assert CompileOptions(options=(option,)).options == (option,)
-
-
 def test_a_package_that_is_not_installed() -> None:
     with pytest.raises(SpecError, match="there is no installed package 'no_such_package'"):
         package_folder("no_such_package")
     assert (package_folder("numpy") / "__init__.py").is_file()
-
-
-def test_parameters_may_be_named_as_they_are() -> None:
-    assert Kernel("k", function=Launcher("a.cu:f", (Stream(),)), parameters=(Parameter("N", (1, 2)),)).functions

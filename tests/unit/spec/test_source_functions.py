@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, words
+from aot_tune.spec.source_functions import SourceFunction, source_functions
 
 
 def one(text: str) -> SourceFunction:
@@ -48,18 +48,6 @@ def test_a_kernel_is_known_with_its_template_and_its_namespace() -> None:
     assert found.template == ("T", "BLOCK", "VEC")
     assert found.defaulted == {"BLOCK", "VEC"}
     assert found.line == 7
-
-
-def test_what_is_inside_of_others_is_no_function_of_the_source() -> None:
-    text = "struct S { void f(int a) {} };\nint x = g(3);\nvoid h(int b) { if (b) k(b); return m(b); }\n"
-    assert [f.name for f in source_functions(text)] == ["h"]
-
-
-def test_words_are_those_of_code_and_of_the_preprocessor() -> None:
-    found = words('#if BLOCK > 2 // COMMENT\nint a = "TEXT"[0]; /* MORE */\n#endif')
-    assert {"BLOCK", "a", "int"} <= found
-    assert not found & {"COMMENT", "TEXT", "MORE"}
-    assert included_names('#include <cmath>\n# include "a/b.h"\n#include "c.cuh"') == ("a/b.h", "c.cuh")
 
 
 def test_defaults_of_parameters() -> None:

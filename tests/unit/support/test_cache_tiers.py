@@ -13,7 +13,6 @@ from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile.cache import entry as entry_module
 from aot_tune.database import MeasurementStore
-from aot_tune.database import measurement_store as store_module
 from aot_tune.spec import problem
 from aot_tune.support.cache_tiers import CacheTier, open_tiers
 from aot_tune.support.errors import OptionError
@@ -151,28 +150,6 @@ def test_a_fault_is_told_once_and_costs_its_hits_alone(
     usable = "NOT used" not in said
     end = "served 0 objects, 0 results; 2 entries passed over" if usable else "served nothing: it cannot be used"
     assert tier.summary() == f"cache tier {there} {end}"
-
-
-def test_a_tier_of_another_version_is_told(
-    there: Path, tmp_path: Path, chain, make_rendered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its keys have other names: it would but seem to be empty."""
-    monkeypatch.setattr(entry_module, "SCHEMA", 99)
-    monkeypatch.setattr("aot_tune.compile.cache.object_cache.SCHEMA", 99)
-    monkeypatch.setattr(store_module, "SCHEMA", 98)
-    before = as_it_is(there)
-    (tier,), told = opened(there)
-    cache, store = (
-        ObjectCache(tmp_path / "own", chain, tiers=(tier,)),
-        MeasurementStore(tmp_path / "own", tiers=(tier,)),
-    )
-    assert not cache.get(make_rendered(1), TARGET).cached
-    assert find(store) is None
-    assert told == [
-        f"cache tier {there}: its objects are of another version: schema 3, and this one reads 99",
-        f"cache tier {there}: its measurements are of another version: schema 2, and this one reads 98",
-    ]
-    assert as_it_is(there) == before
 
 
 def test_tiers_are_named_by_whole_paths() -> None:

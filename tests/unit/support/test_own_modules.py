@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import aot_tune.support.own_modules as imported
 from aot_tune.support.own_modules import is_installed, project_files
 
 
@@ -54,12 +53,3 @@ def test_what_an_installer_put_somewhere_is_installed(
     package(folder / where, "aot_tune_test_installed")
     assert own(folder) == []
     assert is_installed("aot_tune_test_installed.below.one")
-
-
-@pytest.mark.parametrize(
-    "name", ["json", "json.decoder", "sys", "numpy", "numpy.linalg", "aot_tune", "aot_tune.support.errors"]
-)
-def test_pythons_and_ours_are_installed(name: str) -> None:
-    importlib.import_module(name)
-    assert is_installed(name)
-    assert imported.file_of(sys.modules[name]) not in project_files()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import pty
@@ -17,18 +16,6 @@ from places import ROOT
 from aot_tune.support.progress import Progress
 
 
-class Stream(io.StringIO):
-    """Keeps what each call of `write` was given: between two of them another thread may write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.writes.append(text)
-        return super().write(text)
-
-
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,24 +24,11 @@ class Clock:
         return self.now
 
 
-class Full(io.StringIO):
-    def write(self, text: str) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def count(progress: Progress, clock: Clock) -> None:
     """100 candidates, ten a second."""
     for done in range(1, 101):
         clock.now = done / 10
         progress.count("tried", done, 100, "best so far 1.00 ms")
-
-
-def test_a_line_is_written_at_once() -> None:
-    stream = Stream()
-    progress = Progress(stream)
-    progress.line("one")
-    progress.count("tried", 2, 2)
-    assert stream.writes == ["aot_tune: one\n", "aot_tune: tried 2 of 2, took 0 s\n"]
 
 
 def test_a_log_gets_a_line_every_five_seconds() -> None:
@@ -65,10 +39,6 @@ def test_a_log_gets_a_line_every_five_seconds() -> None:
         "aot_tune: tried 51 of 100, best so far 1.00 ms, about 5 s left",
         "aot_tune: tried 100 of 100, best so far 1.00 ms, took 10 s",
     ]
-
-
-def test_a_full_output_does_not_end_the_build() -> None:
-    Progress(Full()).line("text")
 
 
 class Screen:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from bundled import OPERATORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.bench.host.odd_problems import checks_for, derived_checks, oddest_checks
+from aot_tune.bench.host.odd_problems import checks_for, derived_checks
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.bench.worker.inputs import storage_extent
 from aot_tune.spec import (
@@ -23,8 +21,6 @@ from aot_tune.spec import (
     dtype_index,
     next_power_of_2,
     problem,
-    stride,
-    where,
 )
 from aot_tune.spec.check_problem import check_problem
 
@@ -83,21 +79,6 @@ def test_checks_of_bundled_operators_are_legal_and_vary_all_that_a_call_may_vary
     assert not any(c.special for c in derived_checks(operator, special=False))
 
 
-@pytest.mark.parametrize("on_host", [True, False])
-def test_the_oddest_checks_are_among_them(gemm: Operator, on_host: bool) -> None:
-    for kernel in kernels(gemm):
-        every = checks_for(gemm, kernel.requires, Policy(), on_host=on_host)
-        found = oddest_checks(every)
-        assert 1 <= len(found) <= 2
-        assert all(c in every and not c.special and not c.integers for c in found)
-        if kernel.generic:
-            assert found[0].problem.strides
-            assert found[-1].problem.attributes
-        if kernel.generic and on_host:  # where the list is thinned, such a check may be left out
-            assert any(strides[-1] > 1 for strides in found[0].problem.strides.values())
-    assert oddest_checks([]) == []
-
-
 @pytest.mark.parametrize(("on_host", "most"), [(True, 40), (False, 24)])
 def test_where_there_are_many_some_of_each_kind_are_left(on_host: bool, most: int) -> None:
     attention = OPERATORS["flash_attention"]
@@ -153,34 +134,6 @@ def test_a_row_that_is_padded_to_a_power_of_two_may_have_to_be_a_multiple_too(fi
     assert all(512 < w <= 1024 and w % 16 == 0 for w in widths)
     assert len({c.problem.dims["R"] for c in checks}) > 3
     assert sum(bool(c.special) for c in checks) == 1
-
-
-def test_a_kernel_for_rows_that_are_longer_than_a_block_is_checked_on_several() -> None:
-    """As code of a Triton function whose loop is none for the others."""
-    softmax, width = dataclasses.replace(OPERATORS["softmax"], checks=()), dim("D")
-    checks = derived_checks(softmax, (width % 16 == 0, where(width <= 4096, 4096, 0) == 0))
-    widths = {c.problem.dims["D"] for c in checks}
-    assert len(widths) >= 3
-    assert all(w > 4096 and w % 16 == 0 for w in widths)
-    assert len(checks) >= 5
-    plain = {c.problem.dims["D"] for c in derived_checks(softmax, (width > 4096,))}
-    assert any(w % 2 for w in plain)
-    assert min(plain) > 4096
-
-
-def test_rows_are_padded_where_a_kernel_copies_several_elements_at_once(gemm: Operator) -> None:
-    """Most problems have odd extents: only their pitch can be what such a kernel needs."""
-    aligned = (stride("a", 0) % 8 == 0, stride("b", 1) % 8 == 0)
-    requires = (stride("a", 1) == 1, stride("b", 0) == 1, *aligned)
-    checks = derived_checks(gemm, requires)
-    assert_legal(gemm, requires)
-    problems = [c.problem for c in checks]
-    assert len(problems) > 30
-    assert any(c.special for c in checks)
-    assert sum(p.dims["K"] % 8 != 0 for p in problems) > 30
-    assert {len(p.present) for p in problems} == {0, 1, 2}
-    assert {p.attributes.get("activation", "none") for p in problems} == set(gemm.attributes[0].choices)
-    assert {5, 131, 1031} <= {p.dims["N"] for p in problems}
 
 
 def test_what_is_written_in_place_has_no_elements_that_are_one() -> None:

@@ -19,7 +19,6 @@ from aot_tune.bench.protocol.measurement_records import (
     GpuTiming,
     Measurement,
     Policy,
-    digest_of,
 )
 from aot_tune.spec import problem
 
@@ -27,14 +26,6 @@ from aot_tune.spec import problem
 def measurement(**fields: typing.Any) -> Measurement:
     base = {"candidate": "c", "code": "o", "problem": problem(M=1), "device": "d", "policy": "p", "status": "ok"}
     return Measurement(**{**base, **fields})
-
-
-@settings(max_examples=20)
-@given(st.dictionaries(st.text("abcde", max_size=3), st.integers(), max_size=8), st.randoms())
-def test_a_digest_does_not_depend_on_the_order_of_keys(data: dict[str, int], random: typing.Any) -> None:
-    items = list(data.items())
-    random.shuffle(items)
-    assert digest_of(dict(items)) == digest_of(data)
 
 
 def changed(value: object) -> object:
@@ -58,13 +49,6 @@ def test_every_field_of_a_policy_is_in_its_digest() -> None:
     for name in gpu.__struct_fields__:
         other = msgspec.structs.replace(gpu, **{name: changed(getattr(gpu, name))})
         assert Policy(gpu=other).digest != policy.digest, name
-
-
-def test_a_measurement_survives_json() -> None:
-    one = measurement(screen=(1.5, 2.5), final=(1.0, 2.0), race="r", error=0.25, clocks=(1980, 0))
-    assert msgspec.json.decode(msgspec.json.encode(one), type=Measurement) == one
-    with pytest.raises(msgspec.ValidationError, match="status"):
-        msgspec.json.decode(msgspec.json.encode(one).replace(b'"ok"', b'"fine"'), type=Measurement)
 
 
 def test_what_another_process_did_to_a_candidate_does_not_last() -> None:
@@ -107,16 +91,6 @@ def test_every_message_survives_its_encoding_and_what_is_none_is_refused() -> No
     for data in (b'{"type":"nothing"}', b'{"type":"ping","a":1}', b"{}", b"1", b'{"type":"load"}'):
         with pytest.raises(msgspec.MsgspecError):
             messages.decode_request(data)
-
-
-def test_which_requests_end_a_candidates_turn_depends_on_who_is_unloaded() -> None:
-    whole, screen = messages.Verify(handle="a", keys=("p",)), messages.Screen(handle="a", key="p")
-    turns = [whole, screen, messages.Unload(handle="a")]
-    assert [messages.ends_a_turn(one, unloads=True) for one in turns] == [False, False, True]
-    assert [messages.ends_a_turn(one, unloads=False) for one in turns] == [True, True, True]
-    quick = messages.Verify(handle="a", keys=("p",), quick=True)  # a turn of its own
-    assert messages.ends_a_turn(quick, unloads=True)
-    assert messages.ends_a_turn(quick, unloads=False)
 
 
 @settings(max_examples=30)

@@ -17,7 +17,7 @@ from places import ROOT
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
-from aot_tune.bench.worker.inputs import draw, fill, storage_extent
+from aot_tune.bench.worker.inputs import draw, fill
 from aot_tune.spec import problem
 
 placements = st.sampled_from(PLACEMENTS)
@@ -63,19 +63,6 @@ def test_a_write_outside_is_found_and_located(size: int, placement: Placement, d
         region.close()
 
 
-@settings(max_examples=30)
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(-5, 5)), min_size=1, max_size=3))
-def test_the_extent_of_a_strided_tensor(axes: list[tuple[int, int]]) -> None:
-    shape, strides = tuple(n for n, _ in axes), tuple(s for _, s in axes)
-    count, first = storage_extent(shape, strides)
-    offsets = [
-        sum(i * s for i, s in zip(index, strides, strict=True)) for index in itertools.product(*map(range, shape))
-    ]
-    assert first + min(offsets) == 0
-    assert count == max(offsets) - min(offsets) + 1
-    assert storage_extent((*shape, 0), (*strides, 1)) == (0, 0)
-
-
 def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
     code = (
         "import sys, json, hashlib\nfrom aot_tune.bench.protocol.measurement_records import Check\n"
@@ -107,12 +94,3 @@ def test_values_depend_on_seed_problem_and_tensor_and_repeat_with_a_prime_period
     assert np.array_equal(view[:99_994], view[2_000_006:])
     assert abs(view.mean()) < 0.01
     assert abs(view.std() - 1) < 0.01
-
-
-def test_special_values_are_in_the_input_that_is_named_only() -> None:
-    operator = OPERATORS["gemm"]
-    views = {"a": np.empty(91, dtype=np.float32), "b": np.empty(77, dtype=np.float32)}
-    fill(operator, Check(problem=problem(M=13, N=11, K=7), special="a"), views, 1)
-    assert np.isnan(views["a"]).sum() == 1
-    assert np.isposinf(views["a"]).sum() == np.isneginf(views["a"]).sum() == 1
-    assert np.isfinite(views["b"]).all()

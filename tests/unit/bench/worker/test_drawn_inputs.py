@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.reference_results import logical_inputs
 from aot_tune.spec import (
     Attribute,
@@ -138,12 +137,3 @@ def test_functions_are_refused_where_they_are_declared() -> None:
         drawn(lambda rng: rng)  # type: ignore[arg-type, misc]
     with pytest.raises(SpecError, match="'block_table' has stride 0 on an axis, and a function draws its values"):
         paged(workload=(problem(B=4, P=40, Q=8, strides={"block_table": (0, 1)}),))
-
-
-def test_what_a_function_may_have_seen_stays_where_it_is() -> None:
-    """Elements of others change places, to see whether a kernel repeats itself: lengths would not fit any more."""
-    op = paged()
-    assert exchangeable(op, op.inputs) == []
-    tensors = op.tensors
-    op = paged(tensors=(*tensors[:2], tensors[4], *tensors[2:4], tensors[5]))
-    assert [t.name for t in exchangeable(op, op.inputs)] == ["pages", "bias"]

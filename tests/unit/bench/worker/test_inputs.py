@@ -1,27 +1,20 @@
-"""Values of test tensors."""
+"""Values of test tensors: ranges, promises of rows, files, and seeds."""
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.inputs import draw, storage_extent
 from aot_tune.bench.worker.reference_results import logical_inputs
 from aot_tune.database import operator_digest
 from aot_tune.spec import (
-    IntegerSums,
     Kernel,
     Operator,
-    Probabilities,
     Tensor,
     dims,
     integers,
@@ -35,7 +28,7 @@ from aot_tune.spec import (
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import SpecError
 
-R, D, M, N, K = dims("R D M N K")
+R, D = dims("R D")
 
 
 def with_values(values: Any, dtype: str = "f32", **fields: Any) -> Operator:
@@ -110,17 +103,6 @@ def test_integers_depend_on_dims_and_are_whole_in_every_dtype() -> None:
         values_of(with_values(integers(1, D), "i32"), R=4, D=1)
 
 
-def test_sparse_values_are_mostly_0_and_masks_are_true_as_often() -> None:
-    drawn = values_of(with_values(sparse(0.1)), R=100, D=200)
-    assert 0.08 < np.count_nonzero(drawn) / drawn.size < 0.12
-    assert 0.9 < drawn[drawn != 0].std() < 1.1
-    mask = values_of(with_values(sparse(0.25), "bool"), R=100, D=200)
-    assert mask.dtype == np.bool_
-    assert 0.23 < mask.mean() < 0.27
-    few = values_of(with_values(sparse(0.5, integers(3, 6)), "i32"), R=100, D=20)
-    assert set(np.unique(few)) == {0, 3, 4, 5}
-
-
 def test_values_of_a_file_are_found_beside_the_operator(tmp_path: Path) -> None:
     folder = tmp_path / "pick"
     folder.mkdir()
@@ -170,72 +152,3 @@ def test_values_depend_on_the_seed_and_on_nothing_else(values: Any, dtype: str) 
     assert np.array_equal(values_of(op, check), values_of(with_values(values, dtype), check))
     assert not np.array_equal(values_of(op, check), values_of(op, check, seed=2))
     assert not np.array_equal(values_of(op, check), values_of(op, R=7, D=31, strides={"x": (32, 1)}))
-
-
-@pytest.mark.parametrize("values", [permutation(), probabilities(), sorted_offsets(5)])
-def test_rows_are_not_broadcast_along_themselves_nor_given_nan(values: Any) -> None:
-    op = with_values(values, "f32" if isinstance(values, Probabilities) else "i32")
-    checks = derived_checks(op)
-    assert len(checks) > 10
-    for check in checks:
-        assert not check.special
-        assert op.strides(check.problem, op.tensor("x"))[1] or op.shape(check.problem, op.tensor("x"))[1] == 1
-        values_of(op, check)
-    assert any(op.strides(c.problem, op.tensor("x"))[0] == 0 for c in checks)
-    with pytest.raises(SpecError, match="'x' has stride 0 on its last axis"):
-        dataclasses.replace(op, checks=(problem(R=3, D=4, strides={"x": (4, 0)}),))
-
-
-PRODUCT = Operator(
-    name="product",
-    dims=("M", "N", "K"),
-    dtypes={"T": ("f32", "bf16", "f16")},
-    tensors=(
-        Tensor("a", (M, K), "T"),
-        Tensor("b", (K, N), "T"),
-        Tensor("bias", (N,), "T", optional=True),
-        Tensor("out", (M, N), "T", output=True),
-    ),
-    reference=lambda xp, call: {"out": xp.matmul(call.a, call.b)},
-    exact=IntegerSums(K, thinned="b"),
-    flops=M * N * K,
-    workload=(problem(M=2, N=4, K=3),),
-    kernels=(Kernel("generic", "product/generic.cpp.j2", generic=True),),
-)
-LIMITS = {"f32": 1 << 24, "bf16": 256, "f16": 2048}
-
-
-def integer_inputs(one: Any, seed: int = 1) -> dict[str, Any]:
-    """The inputs of PRODUCT as drawn; bf16 as float32."""
-    found, check = {}, Check(problem=one, integers=True)
-    for tensor in PRODUCT.inputs:
-        if PRODUCT.is_present(one, tensor):
-            shape, strides = PRODUCT.shape(one, tensor), PRODUCT.strides(one, tensor)
-            count, first = storage_extent(shape, strides)
-            flat = draw(PRODUCT, check, tensor, count, seed, period=101).astype(np.float64)
-            steps = tuple(8 * s for s in strides)
-            found[tensor.name] = np.ndarray(shape, np.float64, flat, 8 * first, steps).copy()
-    return found
-
-
-@given(
-    st.sampled_from(sorted(LIMITS)),
-    st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 6000)),
-    st.sampled_from([{}, {"order": {"b": (1, 0)}}, {"order": {"a": (1, 0)}}]),
-)
-@settings(deadline=None, max_examples=30)
-def test_no_sum_of_small_integers_is_rounded_and_the_last_term_counts(
-    dtype: str, extents: tuple[int, int, int], layout: dict[str, Any]
-) -> None:
-    m, n, k = extents
-    one = problem(M=m, N=n, K=k, present=("bias",), dtypes={"T": dtype}, **layout)
-    inputs = integer_inputs(one)
-    for values in inputs.values():
-        assert (values == np.rint(values)).all()
-        assert np.abs(values).max() <= 8
-    largest = (np.abs(inputs["a"]) @ np.abs(inputs["b"]) + np.abs(inputs["bias"])).max()
-    assert largest <= LIMITS[dtype]
-    used = inputs["a"].any(axis=0) & inputs["b"].any(axis=1)
-    assert used[-1]
-    if n >= -(-k // (LIMITS[dtype] // 2)):
-        assert used.all()  # no term of a sum is 0 in all elements of the output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 from datetime import datetime
@@ -12,20 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from bundled import OPERATORS
 from databases import DEVICE
-from places import ROOT
 
 from aot_tune.cli.main import main
-from aot_tune.compile import target_by_name
-from aot_tune.database import OperatorDatabase, load_database, load_databases, without
-from aot_tune.database.database_records import canonical_database
+from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.pipeline.records import record_writer as keep
 from aot_tune.pipeline.records.export_records import export_records
-from aot_tune.pipeline.records.recorded_candidates import rendered_again
 from aot_tune.plan.options import resolve
-from aot_tune.render import Renderer
-from aot_tune.spec.load_operators import bundled_templates, load_operator, without_backends
 from aot_tune.support.errors import DatabaseError
 
 
@@ -58,13 +50,12 @@ def build(
     *found: OperatorDatabase,
     name: str = "ops",
     prefix: str = "one",
-    without: str = "",
     note: str = "",
     roots: tuple[Path, ...] = (),
 ) -> Path | None:
     """What a build does at its end that measured `found`."""
     plan = SimpleNamespace(name=name, prefix=prefix, operators=tuple(d.operator for d in found) or ("gemm",))
-    options = resolve({"AOT_TUNE_EXCLUDE_BACKENDS": without}, {})
+    options = resolve({}, {})
     renderer = SimpleNamespace(roots=roots)
     session: Any = SimpleNamespace(plan=plan, store=SimpleNamespace(root=cache), options=options, renderer=renderer)
     monkeypatch.setattr(keep, "databases_of", lambda *_: iter(found))
@@ -127,13 +118,6 @@ def test_a_second_checkout_has_records_of_its_own(cache: Path, tmp_path: Path, m
     assert recorded(tmp_path / "elsewhere" / "tuning") == ["cpu-4t/gemm"]
 
 
-def test_a_folder_that_cannot_be_replaced_is_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache.mkdir(mode=0o700)
-    (cache / "recorded").write_text("")
-    with pytest.raises(DatabaseError, match=r"cannot write .*recorded"):
-        build(cache, monkeypatch, database())
-
-
 def test_what_a_build_left_undone_is_told_with_its_record(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,87 +135,3 @@ def test_what_a_build_left_undone_is_told_with_its_record(
     build(cache, monkeypatch, database())
     assert main(["record", str(tmp_path / "out")]) == 0
     assert "NOTE" not in capsys.readouterr().err
-
-
-@functools.cache
-def softmax_of_the_h200() -> OperatorDatabase:
-    (path,) = (ROOT / "tuning").glob("cuda-nvidia-h200-*/softmax.jsonl")
-    return load_database(path)
-
-
-def test_a_record_loses_what_its_operator_has_no_longer_or_renders_to_another_source() -> None:
-    """The rest stays as it is, also what raced with it."""
-    operator = OPERATORS["softmax"]
-    whole = softmax_of_the_h200()
-    first, second = [c for c in whole.candidates if c.candidate.kernel == "cuda_flat"][:2]
-    less = without(whole, {first.id})
-    for kernel, config in (
-        ("gone", {}),
-        ("cuda_flat", {"PAUSE": 7}),
-        ("cuda_flat", {"NEW": 1}),
-        ("cuda_flat", {"PAUSE": None}),
-    ):
-        other = {n: v for n, v in (first.candidate.config | config).items() if v is not None}
-        candidate = msgspec.structs.replace(first.candidate, kernel=kernel, config=other)
-        strange = msgspec.structs.replace(first, candidate=candidate)
-        renamed = {first.id: strange.id}
-        older = msgspec.structs.replace(
-            whole,
-            candidates=tuple(strange if c is first else c for c in whole.candidates),
-            measurements=tuple(
-                msgspec.structs.replace(m, candidate=renamed.get(m.candidate, m.candidate)) for m in whole.measurements
-            ),
-            survey=tuple(
-                msgspec.structs.replace(s, ns={renamed.get(c, c): ns for c, ns in s.ns.items()}) for s in whole.survey
-            ),
-        )
-        assert any(m.candidate == strange.id for m in older.measurements)
-        assert keep.of_this_tree(operator, {}, older) == less
-    sources = {first.id: "another", second.id: second.source}
-    assert keep.of_this_tree(operator, sources, whole) == less != whole
-
-
-def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of a backend that is excluded, or is not installed here, are gone for this build alone."""
-    folder = bundled_templates() / "softmax"
-    whole = softmax_of_the_h200()
-    assert {c.candidate.backend for c in whole.candidates} >= {"nvcc", "triton"}
-    here = without_backends(load_operator(folder), ["triton"])
-    device = SimpleNamespace(digest=whole.device.digest)
-    session: Any = SimpleNamespace(
-        operators={"softmax": SimpleNamespace(folder=folder, operator=here)},
-        devices=[device],
-        databases=[whole],
-        renderer=Renderer([bundled_templates()]),
-        options=SimpleNamespace(mode="auto"),
-        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}}),
-    )
-    monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
-    assert list(keep.databases_of(session, {"softmax": []})) == [canonical_database(whole)]
-
-
-@pytest.mark.parametrize(
-    ("toolchains", "why", "fix"),
-    [
-        ({"nvcc": {}, "triton": {}}, "templates that have one", "tune again and record"),
-        ({"nvcc": {}}, "needs triton, which this build does not have", "AOT_TUNE_EXCLUDE_BACKENDS=triton"),
-    ],
-    ids=["it is gone", "its backend is not here"],
-)
-def test_a_record_of_a_kernel_that_is_not_here_is_refused_with_the_remedy(
-    toolchains: dict[str, Any], why: str, fix: str
-) -> None:
-    """By its kernel's name alone nobody would know what to do."""
-    whole = softmax_of_the_h200()
-    session: Any = SimpleNamespace(
-        options=SimpleNamespace(exclude_backends=()),
-        plan=SimpleNamespace(toolchains=toolchains),
-        renderer=Renderer([bundled_templates()]),
-    )
-    here = without_backends(OPERATORS["softmax"], ["triton"])
-    with pytest.raises(DatabaseError) as refused:
-        rendered_again(session, here, target_by_name("cuda-sm_90a"), whole)
-    assert refused.value.what.startswith("operator 'softmax': no kernel 'triton_")
-    assert whole.device.slug in refused.value.why
-    assert why in refused.value.why
-    assert fix in refused.value.fix

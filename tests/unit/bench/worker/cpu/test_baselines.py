@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 from bundled import OPERATORS
-from element_types import write_operators
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import DTYPES, Baseline, problem
-from aot_tune.spec.load_operators import load_operator
 
 
 def mine(seen: list[Any], compute: Callable[[Any, Any], Any], output: str) -> Baseline:
@@ -48,16 +46,3 @@ def test_torch_is_right_in_each_dtype_on_tensors_in_the_problems_memory(tmp_path
             assert prepare_baseline(state, "mine").error <= 1
             assert all(t.dtype == getattr(torch, DTYPES[dtype].torch) for t in seen)
             assert seen[1].data_ptr() == state.at("inside").regions["out"].address
-
-
-@pytest.mark.parametrize("dtype", ["f8e5m2", "f8e4m3"])
-def test_floats_of_eight_bits_are_torch_s(tmp_path: Path, dtype: str) -> None:
-    torch = pytest.importorskip("torch")
-    op, policy = load_operator(write_operators(tmp_path / "templates") / "rescale"), Policy()
-    check = Check(problem=problem(N=500, dtypes={"T": dtype}))
-    write_truth(op, check, tmp_path / "truth", policy.seed)
-    seen: list[Any] = []
-    own = mine(seen, lambda _torch, call: (call.x.float() * call.factor).to(call.y.dtype), "y")
-    state = ProblemState(replace(op, baselines=(own,)), check, tmp_path / "truth", policy, 1 << 20)
-    assert prepare_baseline(state, "mine").error <= 1
-    assert all(t.dtype == getattr(torch, DTYPES[dtype].torch) for t in seen)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from bundled import OPERATORS
 
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.protocol.measurement_records import Check  # noqa: E402
-from aot_tune.bench.worker.cuda import truth  # noqa: E402
 from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import tensor_of  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
@@ -22,7 +20,7 @@ from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     torch_dtype,
     write_limits,
 )
-from aot_tune.bench.worker.inputs import draw, layout  # noqa: E402
+from aot_tune.bench.worker.inputs import layout  # noqa: E402
 from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem  # noqa: E402
 
 HOST = torch.device("cpu")
@@ -38,25 +36,6 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
         tensor_of(layout(operator, check, t), storages[t.name], torch_dtype(t)).float() for t in operator.tensors[:2]
     )
     return Expected(operator.tensor("out"), exact["out"], read_limits(folder / "limits")["out"]), a, b
-
-
-@pytest.mark.parametrize("size", [16, 512], ids=["one after the other", "side by side"])
-def test_inputs_are_what_is_drawn_for_each_alone(tmp_path: Path, size: int) -> None:
-    """In whatever order threads draw."""
-    one = problem(M=size, N=size, K=size, present=["bias"], dtypes={"T": "f32"})
-    operator, check = OPERATORS["gemm"].concrete(one.dtypes), Check(problem=one)
-    alone = {
-        t.name: draw(operator, check, t, layout(operator, check, t).extent(), 5, truth.PERIOD)
-        for t in operator.inputs
-        if operator.is_present(one, t)
-    }
-    assert list(alone) == ["a", "b", "bias"]
-    assert (sum(v.size for v in alone.values()) >= truth.MANY) == (size == 512)
-    got = draw_inputs(operator, check, 5, HOST)
-    assert list(got) == list(alone)
-    assert all(bytes(got[n].numpy()) == alone[n].tobytes() for n in alone)
-    write_limits(operator, check, tmp_path / "limits", 5, HOST)
-    assert read_limits(tmp_path / "limits").keys() == {"out"}
 
 
 def split(a: Any, b: Any, parts: int) -> Any:
@@ -123,13 +102,3 @@ def test_arrays_that_a_reference_makes_are_where_the_others_are() -> None:
         assert torch.zeros(1).device == HOST
     with pytest.raises((RuntimeError, NotImplementedError)):  # what it would be elsewhere
         _ = torch.empty(8, device=away) + torch.arange(8)
-
-
-def test_numbers_of_a_reference_are_true_ones() -> None:
-    """As numpy has them, and not as float32 rounds them."""
-    for kind in ("linspace", "full", "asarray", "compared"):
-        operator = made(lambda xp, call, make=ARRAYS[kind]: {"y": call.x * 0.0 + make(xp, call.x.shape[0])})
-        concrete, check = operator.concrete({"T": "f32"}), Check(problem=problem(N=8))
-        got = exact_values(concrete, check, draw_inputs(concrete, check, 5, HOST), HOST)["y"].numpy()
-        assert np.allclose(got, ARRAYS[kind](np, 8), rtol=1e-15, atol=0)
-        assert not np.array_equal(got, got.astype(np.float32))

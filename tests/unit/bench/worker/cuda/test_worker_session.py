@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.spec import problem
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-import cuda_session  # noqa: E402
-from cuda_session import FAULTS, GOOD, REFUSES, ROUNDED, UNSTEADY, WRONG, WRONG_ONES, Bed  # noqa: E402
+import cuda_session
+from cuda_session import FAULTS, GOOD, REFUSES, ROUNDED, UNSTEADY, WRONG, WRONG_ONES, Bed
 
-from aot_tune.bench.worker.cuda.connection import check_device  # noqa: E402
-from aot_tune.bench.worker.cuda.engine import FaultError, Recorded  # noqa: E402
-from aot_tune.bench.worker.cuda.state import ProblemState  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import FaultError, Recorded
 
 
 @pytest.fixture
@@ -118,50 +113,6 @@ def test_different_bits_are_wrong_where_they_must_be_the_same(bed: Bed, build: A
     assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "ok"
 
 
-def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed) -> None:
-    key = bed.name(problem(R=1, D=4096))
-    state = bed.session._state(key)
-    sets = state.rotation()
-    assert len(sets) == min(bed.policy.copies, 4 * (1 << 16) // (4 * 4096))
-    assert len({s.storages["w"].data_ptr() for s in sets}) == len(sets)
-    assert len({s.storages["x"].data_ptr() for s in sets}) == 1
-    assert all(s.storages["w"].data_ptr() % 512 == 0 for s in sets)
-    assert len(state.cold()) == len(sets)
-    assert state.exact().storages["w"].data_ptr() % 128 == 64
-
-
-@pytest.mark.parametrize("failures", [1, 2])
-def test_nothing_of_an_attempt_that_lacked_memory_is_held_when_it_is_cleaned_up(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
-    """What frames of the error hold would be missing in the next attempt, and then in the other worker."""
-    key = bed.name(problem(R=16, D=256))
-    got: list[Any] = []
-    held: list[bool] = []
-    rotation, clean = ProblemState.rotation, bed.session.clean
-
-    def lacking(state: ProblemState) -> Any:
-        if len(got) == failures:
-            return rotation(state)
-        part = rotation(state)[0].arena
-        got.append(weakref.ref(part))
-        raise torch.OutOfMemoryError("Tried to allocate 64.00 GiB.\nmore")
-
-    def cleaned() -> None:
-        clean()
-        held.append(got[-1]() is not None)
-
-    monkeypatch.setattr(ProblemState, "rotation", lacking)
-    monkeypatch.setattr(bed.session, "clean", cleaned)
-    reply = bed.ask(messages.Prepare(key=key))
-    assert held == [False] * failures
-    if failures == 1:
-        assert isinstance(reply, messages.Done)
-    else:
-        assert isinstance(reply, messages.Failure)
-        assert (reply.status, reply.reason) == ("oom", "Tried to allocate 64.00 GiB.")
-
-
 def test_a_fault_of_the_device_is_the_last_word(bed: Bed, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     key = bed.name(SMALL)
     bed.load(build(FAULTS))
@@ -182,40 +133,3 @@ def test_a_fault_of_the_machine_is_not_the_candidates(bed: Bed, build: Any, monk
     reply = bed.ask(messages.Verify(handle="one", keys=(key,)))
     assert (reply.status, reply.last) == ("failed", True)
     assert reply.reason == "in the worker: uncorrectable ECC error encountered (214)"
-
-
-def test_a_device_that_cannot_be_used_is_told_with_a_remedy(bed: Bed) -> None:
-    def connect() -> Any:
-        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
-
-    bed.session._connect = connect
-    reply = bed.ask(messages.Prepare(key="none"))
-    assert reply.last
-    assert reply.reason.startswith("in the worker: the GPU cannot be used: CUDA error: CUDA-capable device(s)")
-    assert "set its compute mode to default" in reply.reason
-
-
-def test_the_device_is_not_touched_before_it_is_needed(bed: Bed) -> None:
-    def connect() -> Any:
-        raise AssertionError
-
-    bed.session._connect = connect
-    assert isinstance(bed.ask(messages.Ping()), messages.Pong)
-    work = messages.Work(key="k", operator_folder=str(bed.folder), check=Check(problem=SMALL), folder="")
-    assert bed.ask(work) == messages.Done()
-
-
-def test_another_device_than_was_asked_for_is_refused(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = SimpleNamespace(name="Host", multi_processor_count=2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
-    with pytest.raises(FaultError, match=r"another device: Host with 2 .* instead of Host with 1 .*: build again"):
-        check_device(bed.engine, bed.session._device)
-    seen.multi_processor_count = 1
-    check_device(bed.engine, bed.session._device)
-
-
-def test_a_device_that_computes_a_wrong_sum_is_not_used(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "arange", lambda *_, **__: torch.zeros(4096))
-    reply = bed.ask(messages.Prepare(key="none"))
-    assert (reply.last, reply.status) == (True, "failed")
-    assert reply.reason.startswith("in the worker: the GPU computes a wrong sum: it needs a reset")

@@ -1,0 +1,40 @@
+"""This CPU as a device: its identity, and the floor of what calls may take."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from aot_tune.bench.devices.cpu import FAMILY, cpu_identity, last_cache_bytes, usable_cores
+from aot_tune.bench.devices.family import devices
+from aot_tune.bench.protocol.measurement_records import Device
+
+
+def test_the_identity_of_this_cpu() -> None:
+    device = devices("cpu", 2)[0]
+    assert device.family == "cpu"
+    assert set(device.identity) >= {"model_name", "family", "model", "stepping", "flags", "caches", "cores", "threads"}
+    assert device.identity["threads"] == 2
+    assert device.slug == devices("cpu", 2)[0].slug
+    assert device.slug != devices("cpu", 1)[0].slug
+    assert device.digest != devices("cpu", 1)[0].digest
+    assert device.slug.replace("-", "").isalnum()
+    assert 1 <= usable_cores() <= int(subprocess.check_output(["nproc", "--all"]))
+    assert last_cache_bytes() >= 1 << 18
+    code = "import json; from aot_tune.bench.devices.cpu import cpu_identity; print(json.dumps(cpu_identity()))"
+    assert json.loads(subprocess.check_output([sys.executable, "-c", code])) == cpu_identity()  # in another process
+
+
+def test_the_floor_is_below_what_is_possible_and_grows_with_work() -> None:
+    flags = {"threads": 2, "flags": "avx avx2 avx512f fma"}
+    device = Device(family="cpu", name="", slug="", identity=flags)
+    floor = FAMILY.floor_ns(device, 2 * 1024**3, 0)
+    assert 2 * 1024**3 / floor == pytest.approx(2 * 6 * 64)  # GFLOP/s of two cores at 6 GHz with two FMA of 16 lanes
+    assert FAMILY.floor_ns(device, 0, 1 << 30) > 0
+    slower = Device(family="cpu", name="", slug="", identity={**flags, "max_khz": 3_000_000})
+    assert FAMILY.floor_ns(slower, 2 * 1024**3, 0) == pytest.approx(2 * floor)
+    narrow = Device(family="cpu", name="", slug="", identity={"threads": 1, "flags": "sse2"})
+    assert FAMILY.floor_ns(narrow, 2 * 1024**3, 0) == pytest.approx(8 * floor)
