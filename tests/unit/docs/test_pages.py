@@ -61,6 +61,15 @@ def test_links_lead_somewhere() -> None:
             assert not anchor or anchor in anchors(other), f"{name(page)}: {target}: no such heading"
 
 
+def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
+    indices = [ROOT / "README.md", *DOCS.rglob("README.md")]
+    linked = {(i.parent / t).resolve() for i in indices for t in re.findall(r"\]\(([^)#\s]+\.md)", i.read_text())}
+    assert {*WRITTEN, *REFERENCE} - {ROOT / "README.md", *(ROOT / "benchmarks").glob("*.md")} <= {
+        *linked,
+        DOCS / "index.md",
+    }
+
+
 def test_scripts_that_pages_name_are_there() -> None:
     folder = ROOT / "benchmarks"
     named = {

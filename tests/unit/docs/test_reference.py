@@ -41,6 +41,14 @@ def test_every_variable_that_a_library_reads_is_there(pages: dict[str, str]) -> 
         assert f"\n| `{name}` |" in pages["options.md"]
 
 
+def test_every_command_is_there(pages: dict[str, str]) -> None:
+    text = (ROOT / "README.md").read_text() + "".join(p.read_text() for p in (ROOT / "docs").rglob("*.md"))
+    named = set(re.findall(r"\baot-tune ([a-z][a-z-]+)\b", text)) - {"configure", "build", "check-library", "ended"}
+    assert len(named) >= 7
+    for name in named:
+        assert f"\n## aot-tune {name}\n" in pages["commands.md"], name
+
+
 def test_every_argument_of_the_cmake_function_is_there(pages: dict[str, str]) -> None:
     text = (ROOT / "cmake" / "aot_tune_add_library.cmake").read_text()
     lists = re.findall(r'^    "([A-Z_;]+)"$', text, re.MULTILINE)

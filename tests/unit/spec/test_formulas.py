@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import pickle
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_tune.bench.worker.rounded_arrays import RoundedArray
 from aot_tune.database import operator_digest
 from aot_tune.spec import (
     Activate,
@@ -29,7 +32,7 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec import elementwise as el
-from aot_tune.spec.fragment_programs import bind_fragments
+from aot_tune.spec.fragment_programs import bind_fragments, program_of
 from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
@@ -134,6 +137,15 @@ def test_what_is_wrong_is_told_at_once() -> None:
     assert "'gamma'" in str(raised.value)
 
 
+def test_names_that_references_need_are_no_arguments() -> None:
+    with pytest.raises(SpecError, match="a fragment is called 'epilogue'"):
+        dataclasses.replace(make(x), fragments={"epilogue": Fragment("q", x)})
+    taken = Scalar("fragment")
+    with pytest.raises(SpecError, match="an argument is called 'fragment'"):
+        dataclasses.replace(make(x), scalars=(*make().scalars, taken))
+    assert dataclasses.replace(make(), scalars=(*make().scalars, taken)).scalars[-1] == taken
+
+
 @pytest.mark.parametrize(
     ("write", "what"),
     [
@@ -171,6 +183,15 @@ def test_a_formula_of_too_many_operations_is_refused() -> None:
         make(long)
 
 
+def test_what_occurs_twice_is_one_step() -> None:
+    twice = x
+    for _ in range(60):
+        twice = twice * twice + 1  # as a tree it would have 2^60 leaves
+    assert len(twice.steps()) == 122
+    assert len(twice.key()) < 4000
+    assert len(program_of(make(twice), "epilogue").instructions) == 122
+
+
 def test_expressions_of_the_call_and_numbers_are_formulas() -> None:
     op = make(
         el.where(present("bias") & (N > 4), x, 0) + (N - el.index(1)) * np.float32(0.5) + np.int64(2) - (M // 2),
@@ -181,6 +202,30 @@ def test_expressions_of_the_call_and_numbers_are_formulas() -> None:
     assert np.allclose(op.reference(np, call)["out"], call.x + (5 - j) * 0.5 + 2 - 1)
     assert np.array_equal(call.fragment("f", call.x), call.x + 1)
     assert np.array_equal(call_of(op, bias=None).fragment("f", call.x), call.x)
+
+
+def test_keys_are_equal_for_equal_formulas_alone() -> None:
+    same = [x * el.sigmoid(x) + 1.0 for _ in range(2)]
+    others = [
+        x * el.sigmoid(x) + 1,
+        x * el.sigmoid(x) + 2.0,
+        el.sigmoid(x) * x + 1.0,
+        x * el.sigmoid(x) - 1.0,
+        x + 0.0,
+        x + -0.0,
+        el.element("bias", 1) + x,
+        el.element("bias", el.index(1)) + x,
+        x + math.inf,
+    ]
+    assert same[0].key() == same[1].key()
+    assert len({f.key() for f in [*same, *others]}) == 1 + len(others)
+    for one in [*same, *others]:
+        assert Formula.of(one.data()).key() == one.key()
+        assert pickle.loads(pickle.dumps(one)).key() == one.key()
+    assert Epilogue("out", expression=same[0]) == Epilogue("out", (Compute(same[1]),))
+    assert Epilogue("out", expression=same[0]) != Epilogue("out", expression=others[0])
+    assert Fragment("q k", same[0]) == Fragment(("q", "k"), same[1])
+    assert Fragment("q k", same[0]) != Fragment("k q", same[1])
 
 
 def test_the_digest_of_an_operator_knows_its_formulas() -> None:
@@ -245,3 +290,14 @@ def test_torch_gives_the_same() -> None:
         got = theirs.epilogue(torch.from_numpy(value)).numpy()
         assert got.dtype == dtype
         assert np.allclose(got, mine.epilogue(value), rtol=1e-6, atol=1e-6)
+
+
+def test_yardsticks_round_what_formulas_compute() -> None:
+    op = make(el.exp(el.cast(x, "bf16")) * el.scalar("alpha") + el.element("bias", 1))
+    call = call_of(op)
+    coarse = call.epilogue(RoundedArray.of(call.x, 7))
+    assert isinstance(coarse, RoundedArray)
+    bits = np.asarray(coarse).view(np.uint32)
+    assert (bits & 0xFFFF == 0).all()
+    fine = call.epilogue(call.x)
+    assert 0 < np.abs(np.asarray(coarse) - fine).max() < 0.02 * np.abs(fine).max()

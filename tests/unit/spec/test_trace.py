@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.spec import dims, trace
+from aot_tune.spec import Expr, ceildiv, dims, maximum, minimum, next_power_of_2, trace, where
 from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
@@ -28,6 +28,17 @@ def test_a_traced_function_gives_what_the_function_gives(m: int, n: int) -> None
     assert tuple(e.evaluate({"M": m, "N": n}) for e in traced) == grid_of(m, n)
 
 
+def test_a_condition_on_constants_is_decided_at_once() -> None:
+    runs = []
+
+    def function() -> Expr | int:
+        runs.append(1)
+        return M if Expr("const", value=3) > 2 else N
+
+    assert trace(function, "it").key() == "M"
+    assert len(runs) == 1
+
+
 def test_outside_of_a_trace_a_condition_is_an_error() -> None:
     trace(lambda: M if M > 3 else N, "it")
     with pytest.raises(SpecError, match="used as a Python condition"):
@@ -40,12 +51,69 @@ def test_values_that_are_no_integers_must_not_depend_on_the_path() -> None:
         trace(lambda: "a" if M > 1 else "b", "heuristic X")
 
 
+@pytest.mark.parametrize("n", [0, 3, 5, 7, 9])
+def test_a_comparison_that_follows_from_those_before_it_is_decided_at_once(n: int) -> None:
+    asked = []
+
+    def function(m: Any) -> int:
+        asked.append(1)
+        if m == 5 or not 3 <= m <= 7:
+            return 1 if m == 5 and m > 4 and m != 6 else 2 if m < 8 else 4
+        return 8 if m > 2 and m != 9 and not (8 <= m) else 16  # noqa: SIM300
+
+    traced = trace(lambda: function(M), "it")
+    paths = ("5", "below 3", "above 7", "else")
+    assert len(asked) == 2 * len(paths) - 1, "a run for each of them, and for each of the three decisions"
+    assert traced.evaluate({"M": n}) == function(n)
+
+
 def test_too_many_paths_are_an_error() -> None:
     def function() -> int:
         return sum(1 for i in range(2, 9) if M % i == 0)
 
     with pytest.raises(SpecError, match="more than 64 paths"):
         trace(function, "it")
+
+
+EXPRESSIONS = st.recursive(
+    st.sampled_from([M, N]) | st.integers(1, 99).map(lambda v: Expr("const", value=v)),
+    lambda e: (
+        st.tuples(e, e).map(lambda p: p[0] + p[1])
+        | st.tuples(e, e).map(lambda p: ceildiv(p[0], maximum(p[1], 1)))
+        | st.tuples(e, e).map(lambda p: minimum(p[0], p[1]))
+        | st.tuples(e, e, e).map(lambda p: where(p[0] > p[1], p[2], p[0]))
+        | e.map(next_power_of_2)
+    ),
+    max_leaves=8,
+)
+
+
+@given(EXPRESSIONS, st.integers(0, 300), st.integers(0, 300))
+def test_data_substitution_and_evaluation_agree(expression: Expr, m: int, n: int) -> None:
+    facts = {"M": m, "N": n}
+    value = expression.evaluate(facts)
+    again = Expr.of(expression.data())
+    assert again.key() == expression.key()
+    assert again.evaluate(facts) == value
+    assert expression.substitute({"M": m}).evaluate({"N": n}) == value
+    assert expression.substitute(facts).key() == str(value)
+
+
+@pytest.mark.parametrize(
+    "data", [[], ["fact"], ["fact", 3], ["const", "x"], ["+", ["const", 1]], ["eval", "1"], "M", None]
+)
+def test_other_data_is_refused(data: object) -> None:
+    with pytest.raises(SpecError, match="is not an expression"):
+        Expr.of(data)
+
+
+def test_where_evaluates_one_branch_only() -> None:
+    assert where(N > 0, M // N, 0).evaluate({"M": 4, "N": 0}) == 0
+
+
+@pytest.mark.parametrize(("value", "power"), [(0, 1), (1, 1), (2, 2), (3, 4), (4096, 4096), (4097, 8192)])
+def test_next_power_of_2(value: int, power: int) -> None:
+    assert next_power_of_2(M).evaluate({"M": value}) == power
 
 
 def test_a_function_that_keeps_something_between_runs_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +18,7 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import EXACT, read_truth, write_truth
 from aot_tune.spec import IntegerSums, Kernel, Operator, Tensor, dims, problem
+from aot_tune.support.processes import resident_bytes
 
 SMALL = problem(R=13, D=37)
 PADDED = problem(R=13, D=37, strides={"state": (40, 1), "x": (41, 1), "out": (41, 1)})
@@ -37,6 +39,7 @@ def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
     made.close()
 
 
+@pytest.mark.parametrize("bed", ["cpu", "cpu cold", "cuda few"], indirect=True)
 def test_a_good_candidate_is_right_and_timed_on_what_it_was_verified_on(bed: Bed, build: Any) -> None:
     """It would fail after a dozen calls on what the ones before left."""
     bed.load(build("GOOD"))
@@ -77,6 +80,85 @@ def test_a_wrong_candidate_is_refused_and_leaves_nothing_behind(bed: Bed, build:
         assert checked.status == "wrong-result"
         assert re.search(told, checked.reason), checked.reason
         assert bed.verify(key, "good").status == "ok"
+
+
+def test_outputs_are_not_in_memory_that_is_laid_out_otherwise(bed: Bed, build: Any) -> None:
+    key = bed.name(problem(R=13, D=37, strides={"x": (41, 1)}))
+    bed.load(build("LATE"))
+    assert bed.verify(key).status == "ok"
+
+
+def test_repeated_runs_are_compared_from_the_same_state(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build("UNSTEADY"))
+    checked = bed.verify(key)
+    assert checked.status == "ok", checked.reason
+    assert checked.bitwise is False
+
+
+def test_what_goes_wrong_after_some_calls_is_seen_after_the_timed_ones(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build("LATER"))
+    assert bed.verify(key).status == "ok"
+    timed = bed.ask(messages.Screen(handle="one", key=key))
+    assert timed.status == "wrong-result"
+    assert "state[0, 0]: got" in timed.reason
+    assert "timed calls)" in timed.reason
+    bed.load(build("GOOD"), "good")
+    assert bed.verify(key, "good").status == "ok"
+    assert bed.ask(messages.Screen(handle="good", key=key)).status == "ok"
+
+
+def test_a_candidate_that_does_less_in_a_call_like_the_last_one_is_seen(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build("MEMO"))
+    assert bed.verify(key).status == "ok"
+    for _ in range(3):  # what else runs can make a repeated call as long as a fresh one, for once
+        timed = bed.ask(messages.Screen(handle="one", key=key))
+        if timed.status != "ok":
+            break
+        bed.verify(key)
+    assert timed.status == "suspicious", timed.reason
+    assert "it does less in a call that is repeated" in timed.reason
+
+
+def test_surveyed_candidates_are_compared_after_one_call(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    for handle, body, status in (("one", "GOOD", "ok"), ("two", "GOOD", "ok"), ("bad", "TWICE", "wrong-result")):
+        bed.load(build(body), handle)
+        reply = bed.ask(messages.SurveyOne(handle=handle, key=key, first=handle == "one"))
+        assert (reply.status, handle) == (status, handle), reply.reason
+    assert reply.reason.startswith("'state' is off by")
+
+
+@pytest.mark.parametrize(("family", "cold"), [("cpu", False), ("cuda", True)])
+def test_baselines_work_in_place_and_are_timed_so(tmp_path: Path, family: str, cold: bool) -> None:
+    pytest.importorskip("torch")
+    bed = Bed(tmp_path, family, "framework", cold=cold)
+    key = bed.name(SMALL)
+    checked = bed.ask(messages.PrepareBaseline(handle="base", key=key, name="in_place"))
+    assert (checked.status, checked.reason) == ("ok", "")
+    assert checked.error <= 1
+    for _ in range(8):
+        timed = bed.ask(messages.Turn(handle="base", key=key, calls=40, warm=2))
+        assert timed.samples[0] > 0
+    wrong = bed.ask(messages.PrepareBaseline(handle="two", key=key, name="twice"))
+    assert "got" in wrong.reason
+
+
+def test_what_a_baseline_was_handed_is_released_for_the_next_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("aot_tune.bench.worker.cpu.worker_session.kept_memory", lambda: 0)
+    bed, held = Bed(tmp_path, "cpu", "framework"), list[int]()
+    for rows in range(2048, 2053):
+        key = bed.name(problem(R=rows, D=512))
+        assert bed.ask(messages.PrepareBaseline(handle=key, key=key, name="in_place")).status == "ok"
+        bed.ask(messages.Unload(handle=key))
+        held.append(resident_bytes(os.getpid()))
+    each = rows * 512 * 4  # bytes of a tensor; a problem takes ten
+    assert held[-1] - held[1] < 3 * 2 * each
 
 
 M, N, K = dims("M N K")

@@ -1,0 +1,52 @@
+"""A survey with little time is planned: what is begun fits, and each kind of calls has its share."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aot_tune.pipeline.shipping.survey_plan import HANDFUL, Shapes, plan
+
+shapes = st.lists(st.tuples(st.tuples(st.floats(0, 16), st.floats(0, 16)), st.floats(1e-3, 30.0)), max_size=40).map(
+    lambda found: Shapes([p for p, _ in found], [s for _, s in found])
+)
+
+
+def spent(kinds: list[Shapes]) -> float:
+    return sum(kind.seconds[n] for kind in kinds for n in kind.chosen)
+
+
+@settings(max_examples=20)
+@given(st.lists(shapes, max_size=8), st.floats(0.1, 60.0))
+def test_a_plan_fits_its_seconds_and_has_no_shape_twice(kinds: list[Shapes], seconds: float) -> None:
+    plan(kinds, seconds)
+    assert spent(kinds) <= seconds * (1 + 1e-9)
+    assert all(len(set(kind.chosen)) == len(kind.chosen) for kind in kinds)
+
+
+@settings(max_examples=20)
+@given(st.lists(shapes, min_size=1, max_size=8), st.floats(0.1, 60.0))
+def test_each_kind_gets_a_handful_of_what_does_not_take_too_long(kinds: list[Shapes], seconds: float) -> None:
+    plan(kinds, seconds)
+    share = seconds / len(kinds) / HANDFUL
+    for kind in kinds:
+        able = sum(s <= share for s in kind.seconds)
+        assert len(kind.chosen) >= min(able, HANDFUL)
+        assert all(kind.seconds[n] <= share for n in kind.chosen)
+
+
+def line(count: int, known: tuple[float, ...] = (), slow: frozenset[int] = frozenset()) -> Shapes:
+    """Shapes that differ in one extent, from 1 to 2^(count - 1). Each takes a little longer than the one before."""
+    seconds = [(9.0 if n in slow else 1.0) + n / 1000 for n in range(count)]
+    return Shapes([[float(n)] for n in range(count)], seconds, [[k] for k in known])
+
+
+def test_both_extremes_come_first_and_then_what_is_far_from_all_that_is_known() -> None:
+    kind = line(17)
+    for _ in range(4):
+        kind.choose(math.inf)
+    assert kind.chosen[:2] == [0, 16]
+    assert 5 <= kind.chosen[2] <= 8
+    assert abs(kind.chosen[3] - 12) <= 2
