@@ -169,6 +169,8 @@ def test_options(project: Project) -> None:
         name, _, value = option.partition("=")
         if case != "unknown option":
             refused(project, project.configure(status=1, **{name: value}), words)
+    said = project.configure(status=1, SOURCE_DATE_EPOCH="yesterday")
+    refused(project, said, ["SOURCE_DATE_EPOCH='yesterday' is not a count of seconds"])
 
 
 def test_names_that_cannot_be_identifiers(project: Project) -> None:

@@ -21,6 +21,7 @@ from environments import (
     make_read_only,
     make_sdist,
     pip,
+    run,
     tree_digest,
 )
 from project import Project
@@ -85,6 +86,15 @@ def needs_triton() -> None:
         toolchain_for("triton").identity()
     except ToolchainError as error:
         pytest.skip(f"no Triton: {error.what}")
+
+
+@pytest.fixture(scope="session")
+def triton_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a stand-in for libcuda.so.1, which logs what is loaded and launched."""
+    folder = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).with_name("triton_driver.cpp")
+    run(["g++", "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source, "-o", folder / "libcuda.so.1"])
+    return folder
 
 
 @pytest.fixture(scope="session")

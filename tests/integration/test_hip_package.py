@@ -37,25 +37,17 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def generic(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
-    """The author's library for three targets of two families, as it is without a record."""
-    folder = tmp_path_factory.mktemp("generic")
-    return build(folder, templates=(templates,), operators=("rms_norm", "swiglu"), TARGETS=TARGETS)
-
-
-@pytest.fixture(scope="module")
-def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
-    """The author's library, by replay of a record on a card that nobody has."""
-    folder = tmp_path_factory.mktemp("replayed")
+def made(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
+    """The author's library for three targets of two families, of which one has a record, on a card that nobody has."""
+    folder = tmp_path_factory.mktemp("hip")
     write_record(templates, folder / "tuning", TARGET)
-    names = ("rms_norm", "swiglu")
     return build(
         folder / "project",
         templates=(templates,),
-        operators=names,
+        operators=("rms_norm", "swiglu"),
         database=folder / "tuning",
-        MODE="replay",
-        STRICT="1",
+        MODE="replay-or-generic",
+        TARGETS=TARGETS,
     )
 
 
@@ -68,14 +60,13 @@ def images(made: Made) -> dict[str, tuple[Any, str]]:
     return found
 
 
-def test_each_architecture_has_generic_variants_and_cuda_has_one(generic: Made) -> None:
-    code = images(generic)
+def test_each_architecture_has_generic_variants_and_cuda_has_one(made: Made) -> None:
+    code = images(made)
     for operator in ("rms_norm", "swiglu"):
         for target in (*MACHINES, "cuda-ptx_80"):
-            found = generic.variants(operator, target)
-            assert {v["dtypes"]["T"] for v in found.values()} == {"bf16", "f16", "f32"}
-            assert all(v["generic"] for v in found.values())
-            for variant in found.values():
+            found = [v for v in made.variants(operator, target).values() if v["generic"]]
+            assert {v["dtypes"]["T"] for v in found} == {"bf16", "f16", "f32"}
+            for variant in found:
                 data, digest = code[f"{variant['symbol']}.o"]
                 assert digest == variant["device"]
                 if target in MACHINES:
@@ -83,17 +74,17 @@ def test_each_architecture_has_generic_variants_and_cuda_has_one(generic: Made) 
                     assert (image["e_machine"], image["e_flags"] & 0xFF) == ("EM_AMDGPU", MACHINES[target])
                 else:
                     assert b".target sm_80" in data
-    assert not generic.variants("rms_norm", "cpu")
-    assert not [n for n in generic.needed() if n.startswith(("libcuda", "libamdhip", "libhsa", "libtriton"))]
-    assert str(ROOT).encode() not in generic.library.read_bytes()
+    assert not made.variants("rms_norm", "cpu")
+    assert not [n for n in made.needed() if n.startswith(("libcuda", "libamdhip", "libhsa", "libtriton"))]
+    assert str(ROOT).encode() not in made.library.read_bytes()
 
 
-def test_the_build_says_loudly_what_it_is(generic: Made) -> None:
+def test_the_build_says_loudly_what_it_is(made: Made) -> None:
     caution = "hip targets: nothing is measured on AMD's devices, and their code is untested on real cards"
-    assert f"note: {caution}" in generic.log
-    assert caution in generic.report.notes
-    for target in MACHINES:
-        assert f"rms_norm: NOT TUNED for {target}, the generic variant serves" in generic.log
+    assert f"note: {caution}" in made.log
+    assert caution in made.report.notes
+    assert "rms_norm: NOT TUNED for hip-gfx90a, the generic variant serves" in made.log
+    assert f"rms_norm: NOT TUNED for {TARGET}" not in made.log
 
 
 @pytest.fixture(scope="module")
@@ -144,10 +135,10 @@ def norm(rows, columns, device=0, offset=0):
 
 
 @pytest.fixture
-def calls(driver: Path) -> Callable[[Made, str], list[str]]:
+def calls(driver: Path, made: Made) -> Callable[[str], list[str]]:
     """Run calls in a process that finds the stand-in; the lines that they print."""
 
-    def called(made: Made, code: str) -> list[str]:
+    def called(code: str) -> list[str]:
         path = os.pathsep.join([str(made.folder), *(p for p in sys.path if p)])
         env = environment(PYTHONPATH=path, LD_LIBRARY_PATH=str(driver))
         return run([sys.executable, "-c", FAKE + CALLS + code], env=env).strip().splitlines()
@@ -155,9 +146,8 @@ def calls(driver: Path) -> Callable[[Made, str], list[str]]:
     return called
 
 
-def test_a_device_gets_the_code_of_its_architecture(generic: Made, calls: Callable[[Made, str], list[str]]) -> None:
+def test_a_device_gets_the_code_of_its_architecture(calls: Callable[[str], list[str]]) -> None:
     said = calls(
-        generic,
         """
 for device in (0, 0, 1):
     norm(64, 100, device)
@@ -181,14 +171,12 @@ print(ops.explain("rms_norm", R=1, D=8, T="f32", device="rocm:1")["target"])
     assert said[8] == "hip-gfx90a"
 
 
-def test_a_record_decides_and_its_assumptions_are_kept(replayed: Made, calls: Callable[[Made, str], list[str]]) -> None:
+def test_a_record_decides_and_its_assumptions_are_kept(made: Made, calls: Callable[[str], list[str]]) -> None:
     for operator in ("rms_norm", "swiglu"):
-        found = replayed.variants(operator, TARGET)
+        found = made.variants(operator, TARGET)
         assert [v for v in found.values() if not v["generic"]]
         assert all(v["device"] and not v["rebuilt"] for v in found.values())
-    assert {v["target"] for v in replayed.variants("rms_norm", "").values()} == {TARGET}
     said = calls(
-        replayed,
         """
 norm(4096, 4096)
 norm(4096, 4096)
@@ -198,7 +186,6 @@ print(ops.is_tuned("rms_norm", R=4096, D=4096, T="bf16", device="rocm:0"))
 for rows in (4096, (1 << 18) - 1, 1 << 18):
     told = ops.explain("rms_norm", R=rows, D=4096, T="bf16", device="rocm:0")
     print(told["table"], told["kernel"], any(" < 2147483648" in line for line in told["rejected"]))
-fails(lambda: norm(4096, 4096, 1))
 """,
     )
     two = "rms_norm 2048,1,1 x 512 on 0 stream 7"
@@ -209,4 +196,3 @@ fails(lambda: norm(4096, 4096, 1))
     assert said[4] == "True"
     assert said[5:7] == [f"{TARGET} rows False"] * 2
     assert said[7] == f"{TARGET} rows True"  # 2^31 bytes are not in the range of pointers that the JIT would assume
-    assert "rocm:1 has the architecture gfx90a, but this library is for hip-gfx942 alone" in said[8]
