@@ -124,11 +124,11 @@ def made_wheel(once: Once) -> Path:
 
 
 def builder_in(folder: Path, compiler: Compiler, out: Path) -> Builder:
-    """Builds for this machine and for x86-64-v2, with quick effort and the cache of `folder`."""
+    """Builds for this machine, with quick effort and the cache of `folder`."""
     env = {
         "AOT_TUNE_CACHE_DIR": str(folder / "cache" / "aot_tune"),
         "AOT_TUNE_EFFORT": "quick",
-        "AOT_TUNE_TARGETS": "cpu-x86-64-v2;native",
+        "AOT_TUNE_TARGETS": "native",
         "CXX": str(compiler.path),
     }
     jaxlib = importlib.util.find_spec("jaxlib")

@@ -59,7 +59,6 @@ CASES = {
         "libtiny_d.so.2",
         "2.3.4",
     ),
-    "no version in names": ("", ["-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON"], ["libtiny.so"], "libtiny.so", "7.8"),
     "a version in a wheel": (SET.format("SOVERSION 5"), ["-DSKBUILD=2"], ["libtiny.so.5"], "libtiny.so.5", "7.8"),
 }
 
@@ -82,7 +81,7 @@ def test_names(project: Project, tmp_path: Path, case: str) -> None:
     cmake = Path(__file__).parents[2] / "cmake"
     (project.folder / "CMakeLists.txt").write_text(LISTS.format(cmake=cmake, properties=properties))
     prefix = tmp_path / "prefix"
-    others = [f"-U{name}" for name in ("CMAKE_DEBUG_POSTFIX", "CMAKE_PLATFORM_NO_VERSIONED_SONAME", "SKBUILD")]
+    others = [f"-U{name}" for name in ("CMAKE_DEBUG_POSTFIX", "SKBUILD")]
     project.cmake(*others, "-DCMAKE_BUILD_TYPE=Debug", *options, f"-DCMAKE_INSTALL_PREFIX={prefix}")
     project.make_all()  # what is new is linked
     run(["cmake", "--install", project.folder / "cmake"], env=project.environment())
