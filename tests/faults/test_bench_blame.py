@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import signal
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from compiled import Bed
 
-from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
-from aot_tune.support.errors import AotTuneError, TooLargeError
+from aot_tune.support.errors import AotTuneError
 
 pytestmark = pytest.mark.slow
 
@@ -52,83 +46,6 @@ def test_a_candidate_that_lowers_the_limits_of_its_process_is_out_and_the_next_h
         assert measured.reason.startswith("it changes its limits (RLIMIT_AS, RLIMIT_DATA are lower) in ")
         assert measured.lasting
     assert bed.screen("good").status == "ok"
-
-
-def test_what_somebody_killed_twice_may_still_be_right_the_next_time(bed: Bed) -> None:
-    """As the end of a budget does, or the system when it is out of memory."""
-    digest = bed.screen("uses_openmp").code
-    for _ in range(2):
-        bed.bench.findings.strike(digest, DiedError("oom", "killed by SIGKILL in verify at 5 MiB resident"))
-    found = bed.screen("uses_openmp")
-    assert (found.status, found.lasting) == ("oom", False)
-    assert "not run again" in found.reason
-
-
-def test_a_worker_that_died_while_it_was_not_asked_is_replaced(bed: Bed) -> None:
-    bed.screen("good")
-    bed.bench.pool.settle()
-    idle = bed.bench.pool.workers()
-    assert [w.state for w in idle] == ["READY"] * 3
-    for worker in idle:
-        os.kill(worker.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-    assert bed.screen("good", bed.prepare(R=3, D=5)).status == "ok"
-
-
-def test_a_worker_that_is_killed_over_a_reference_costs_no_build(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, killed = bed.bench.pool, []
-    request = pool.request
-
-    def kill_once(worker: Any, message: Any, seconds: float) -> Any:
-        if isinstance(message, messages.Reference) and not killed:
-            killed.append(worker.pid)
-            Path(f"{message.folder}.partial").mkdir()  # as far as it came
-            os.kill(worker.pid, signal.SIGKILL)
-        return request(worker, message, seconds)
-
-    monkeypatch.setattr(pool, "request", kill_once)
-    assert bed.screen("good", bed.prepare(R=3, D=7)).status == "ok"
-    assert killed
-
-
-def test_a_problem_that_workers_have_no_memory_for_is_told_and_no_candidate_blamed(bed: Bed) -> None:
-    prepared = bed.prepare(R=2048, D=2048)
-    bed.bench.pool.candidates()
-    for worker in bed.bench.pool.workers():
-        if worker.role == "candidate":
-            worker.wait_ready()
-            held = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[5]) * resource.getpagesize()
-            hard = resource.prlimit(worker.pid, resource.RLIMIT_DATA)[1]
-            resource.prlimit(worker.pid, resource.RLIMIT_DATA, (held + (8 << 20), hard))
-    with pytest.raises(TooLargeError, match=r"no worker can hold problem 'R=2048 D=2048' .* bytes of"):
-        bed.screen("good", prepared, tune_checks=False)
-    assert bed.screen("good", prepared, tune_checks=False).status == "ok"
-
-
-@pytest.mark.parametrize("deaths", [1, 2])
-def test_a_candidate_is_not_blamed_for_memory_that_others_hold(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, deaths: int
-) -> None:
-    """Workers give back what they keep, and it is tried again. After that, the problem is left out."""
-    pool, killed = bed.bench.pool, list[int]()
-    request = pool.request
-
-    def starve(worker: Any, message: Any, seconds: float) -> Any:
-        if isinstance(message, messages.Verify) and len(killed) < deaths:
-            killed.append(worker.pid)
-            worker.kill()
-            raise DiedError("oom", "killed by SIGKILL in verify at 90 MiB resident", starved=True)
-        return request(worker, message, seconds)
-
-    monkeypatch.setattr(pool, "request", starve)
-    if deaths == 2:
-        with pytest.raises(TooLargeError, match="no worker can hold problem 'R=16 D=256' of operator 'axpb'"):
-            bed.screen("good")
-    assert bed.screen("good").status == "ok"
-    assert len(set(killed)) == deaths
 
 
 def test_a_workspace_that_grows_between_the_calls_of_a_race_is_told(bed: Bed) -> None:

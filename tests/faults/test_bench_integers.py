@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from compiled import CompiledBed
 
-from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.compile import target_by_name
 from aot_tune.render import Renderer, candidate_for, requirements
-from aot_tune.spec import Expr, Operator, problem
+from aot_tune.spec import Expr, Operator
 from aot_tune.spec.load_operators import bundled_templates
-from aot_tune.support.errors import AotTuneError
 
 pytestmark = pytest.mark.slow
 
@@ -157,12 +155,3 @@ def test_an_epsilon_that_is_left_out_is_found(compiled_bed: Any) -> None:
     measured = bed.wholly(bed.build(one.source.replace(passed, "1e-5"), one.symbol), requires)
     assert measured.status == "wrong-result"
     assert ", eps 0.25" in measured.reason
-
-
-def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., CompiledBed]) -> None:
-    bed = make_product('IntegerSums(1, thinned="b")')  # says that no sum has more than one product
-    check = Check(problem=problem(M=2, N=2, K=1_500_000), integers=True)
-    with pytest.raises(
-        AotTuneError, match=r"'out' has sums of up to \d+, but is exact only up to 16777216; mend the terms"
-    ):
-        bed.bench.prepare(bed.folder, bed.operator, check)

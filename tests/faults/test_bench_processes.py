@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +13,10 @@ import pytest
 
 from aot_tune.bench.devices.family import devices
 from aot_tune.bench.host.pool import Pool
-from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.channel import HELLO, new_id, write_frame
+from aot_tune.bench.protocol.channel import HELLO
 from aot_tune.bench.protocol.measurement_records import Deadlines, Device, Policy
 from aot_tune.support.errors import WorkerError
-from aot_tune.support.kernel_features import set_subreaper
-from aot_tune.support.processes import children_of
 
 pytestmark = pytest.mark.slow
 
@@ -70,38 +64,6 @@ def test_a_worker_is_started_once_with_an_environment_that_is_an_allow_list(
     assert found["HOME"] == found["TMPDIR"]
 
 
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Any]:
-    with Pool(devices("cpu", 2)[0], Policy(deadlines=DEADLINES), tmp_path, 2, lambda _line: None) as made:
-        yield made
-
-
-def test_a_worker_outlives_odd_messages_and_its_death_is_noticed_at_once(pool: Any) -> None:
-    first, spare = pool.candidates(), pool._spare
-    odd = b'{"type":"dance"}', b'{"type":"load","handle":1}', b'{"type":"ping","more":1}'
-    for raw in (*odd, b"not json", b"", b"[]", b"\xff\xfe"):
-        first._id = new_id()
-        write_frame(first._requests, first._id + raw)
-        reply = first._wait(5)
-        assert isinstance(reply, messages.Failure)
-        assert reply.kind == "protocol"
-    reply = first.request(messages.Verify(handle="nobody", keys=()), 5)
-    assert isinstance(reply, messages.Failure)
-    assert reply.kind == "KeyError"
-    assert isinstance(first.request(messages.Ping(), 5), messages.Pong)
-    spare.wait_ready()
-    os.kill(first.pid, signal.SIGSTOP)  # busy for ever
-    threading.Timer(0.3, os.kill, (first.pid, signal.SIGKILL)).start()
-    begin = time.monotonic()
-    with pytest.raises(DiedError) as caught:
-        pool.request(first, messages.Ping(), 30)
-    took = time.monotonic() - begin
-    assert took < 5, f"a death after 0.3 s was noticed after {took:.3f} s"
-    assert caught.value.status == "oom"  # a kill that the bench did not send
-    assert pool.candidates() is spare
-    assert pool._spare is not spare
-
-
 def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: Path) -> None:
     code = "import sys, time; print('cannot find my libraries', file=sys.stderr, flush=True); time.sleep(60)"
     policy = Policy(deadlines=Deadlines(handshake=1.0))
@@ -114,38 +76,6 @@ def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: 
         pool.candidates()
     assert "cannot find my libraries" in caught.value.why
     assert time.monotonic() - begin < 5
-
-
-SLOW = """
-import os, sys, time
-import msgspec
-from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.channel import HELLO, opened, read_frame, write_frame
-from aot_tune.bench.protocol.worker_setup import Setup
-
-setup = msgspec.json.decode(sys.argv[1], type=Setup)
-hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, device=setup.device.identity, sandbox={})
-write_frame(setup.replies, HELLO + messages.encode(hello))
-for moves in (1, 0):
-    asked, _ = opened(read_frame(setup.requests))
-    for number in range(4):
-        place = messages.Place(place=f"place {moves * number}", resident_bytes=0)
-        write_frame(setup.replies, asked + messages.encode(place))
-        time.sleep(0.4)
-    write_frame(setup.replies, asked + messages.encode(messages.Pong()))
-"""
-
-
-def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> None:
-    """A machine that others keep busy takes long for many problems; a hang stays at one."""
-    command = (sys.executable, "-c", SLOW)
-    policy = Policy(deadlines=DEADLINES)
-    with Pool(devices("cpu", 2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool:
-        worker = pool.candidates()
-        assert isinstance(worker.request(messages.Ping(), 1.2), messages.Pong)  # it takes 1.6 s
-        with pytest.raises(DiedError, match=r"no answer within 1\.2 s in place 0") as caught:
-            worker.request(messages.Ping(), 1.2)
-    assert caught.value.status == "timeout"
 
 
 def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path: Path) -> None:
@@ -183,38 +113,6 @@ def test_a_worker_on_another_device_ends_the_build(tmp_path: Path) -> None:
         pytest.raises(WorkerError, match="on another device: a differ"),
     ):
         pool.candidates()
-
-
-def test_many_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> None:
-    device = Device(family="cpu", name="fake", slug="fake", identity={"a": 1})
-    before = set(children_of(os.getpid()))
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    with Pool(device, Policy(), tmp_path, 2, lambda _l: None, QUICK) as pool:
-        for _ in range(12):
-            with pytest.raises(DiedError) as caught:
-                pool.request(pool.candidates(), messages.Ping(), 10)
-            assert caught.value.status == "crashed"
-        pool.candidates()
-        assert len(pool.workers()) == 2
-        assert len(set(children_of(os.getpid())) - before) == 2
-    assert set(children_of(os.getpid())) == before
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
-
-
-def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
-    def is_subreaper() -> bool:
-        value = ctypes.c_int(-1)
-        ctypes.CDLL(None).prctl(37, ctypes.byref(value), 0, 0, 0)
-        return bool(value.value)
-
-    try:
-        for before in (False, True):
-            set_subreaper(before)
-            with Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None, QUICK):
-                assert is_subreaper()
-            assert is_subreaper() == before
-    finally:
-        set_subreaper(False)
 
 
 PROGRAM = """
@@ -268,10 +166,3 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any, operat
     for parent in parents:
         parent.wait(10)
         parent.stdout.close()
-
-
-def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any) -> None:
-    two = objects("segfault"), objects("good")
-    parent = start_python(PROGRAM, "few descriptors", tmp_path / "scratch", operator_folder, *two)
-    out, _ = parent.communicate(timeout=60)
-    assert out.splitlines()[1:] == ["crashed", "ok"]

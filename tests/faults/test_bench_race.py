@@ -64,34 +64,6 @@ def test_a_baseline_that_raises_is_told_once_and_the_race_is_worth_keeping(bed: 
     assert bed.lines.count("axpb: baseline:raises fails: TypeError: no such backend (operator.py:20)") == 1
 
 
-def test_a_baseline_that_is_far_behind_is_timed_once(bed: Bed) -> None:
-    found = bed.race("good", R=19, D=64)
-    far = found["baseline:sleeps"]
-    assert (far.status, len(far.final or ())) == ("ok", 1)
-    assert far.ns is not None
-    assert far.ns >= 5e7
-    assert len(found["good"].final or ()) == len(found["baseline:numpy"].final or ()) >= 5
-
-
-def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The screen's was possible, or there would be no race: the clock slipped."""
-    monkeypatch.setattr(bed.bench.context, "floor_ns", lambda _prepared: 1e12)
-    found = bed.race("good")
-    assert (found["good"].status, found["good"].final, found["good"].race) == ("skipped", None, None)
-    assert re.search(r"^\d+\.\d ns per call is below the device's floor$", found["good"].reason)
-    assert found["baseline:numpy"].status == "ok"
-
-
-def test_a_baseline_that_computes_less_says_so(bed: Bed) -> None:
-    problem = bed.prepare().problem
-    prepared = bed.bench.prepare(bed.folder, bed.operator, type(problem)(dims=problem.dims, present=("bias",)))
-    baseline = bed.bench.race(prepared, [bed.entry("good")])[-1]
-    assert (baseline.candidate, baseline.status) == ("baseline:numpy", "ok")
-    assert baseline.error is not None
-    assert baseline.error > 1
-    assert "elements are wrong" in baseline.reason
-
-
 def test_a_survey_times_candidates_and_what_goes_wrong_costs_itself_alone(bed: Bed) -> None:
     names = ("good", "half", "aborts", "refuses", "uses_openmp")
     found = bed.survey(*names, R=40, D=40)
@@ -100,11 +72,3 @@ def test_a_survey_times_candidates_and_what_goes_wrong_costs_itself_alone(bed: B
     assert found[0].problem.dims == {"R": 40, "D": 40}
     assert all(m.ns is not None and m.ns > 0 for m in (found[0], found[4]))
     assert [m.status for m in bed.survey("good", R=41, D=40)] == ["ok"]
-
-
-def test_what_is_far_behind_in_a_survey_is_timed_again_and_has_its_least_time(bed: Bed) -> None:
-    """As when another program had the cores: one such time would be learned from."""
-    good, disturbed = bed.survey("good", "disturbed_at_first", R=35, D=129)
-    assert good.ns is not None
-    assert disturbed.ns is not None
-    assert disturbed.ns < 8 * good.ns, (disturbed.screen, good.screen)

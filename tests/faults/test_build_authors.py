@@ -252,33 +252,11 @@ def test_row_62_no_flag_has_the_library_set_the_floating_point_unit(project: Pro
     assert run([sys.executable, "-c", code, library]).split() == ["True", "True"]
 
 
-def test_row_62_a_library_that_sets_it_is_refused(tmp_path: Path) -> None:
-    from aot_tune.link.elf import SharedLibrary
-
-    source = tmp_path / "empty.cpp"
-    source.write_text("int nothing() { return 0; }\n")
-    for flags, sets in ((["-ffast-math"], True), ([], False)):
-        run(["g++", "-shared", "-fPIC", "-O2", *flags, "-o", tmp_path / "it.so", source])
-        assert SharedLibrary((tmp_path / "it.so").read_bytes()).start_sets_arithmetic() is sets
-
-
 def test_row_63_destdir_is_refused_where_a_wheel_would_be_empty(project: Project) -> None:
     said = " ".join(project.cmake("-DSKBUILD_STATE=wheel", DESTDIR="/somewhere", status=1).split())
     assert "DESTDIR is '/somewhere'" in said
     assert "fix: unset DESTDIR" in said
     project.cmake(DESTDIR="/somewhere", build="other")  # without a wheel it is the user's own
-
-
-def test_row_64_the_linkers_own_line_is_shown(tmp_path: Path) -> None:
-    from aot_tune.compile.diagnostics import first_error
-
-    source, member = tmp_path / "tls.c", tmp_path / "tls.o"
-    source.write_text("__thread int mine; int get(void) { return mine; }\n")
-    run(["gcc", "-c", "-fno-pic", "-ftls-model=local-exec", "-o", member, source])
-    said = run(["gcc", "-shared", "-o", tmp_path / "it.so", member], status=1)
-    told = first_error(said)
-    assert re.search(r"ld: .*tls\.o.*(can not be used when making a shared object|recompile with -fPIC)", told), said
-    assert re.search(r"\[.*(shared one|compile it with -fPIC).*\]", told)
 
 
 def test_row_65_a_full_tmpdir_is_told_by_its_name(tuned: Project, tmp_path: Path) -> None:
@@ -300,15 +278,3 @@ def test_row_65_a_full_tmpdir_is_told_by_its_name(tuned: Project, tmp_path: Path
     assert re.search(r"is full|No space left on device", said), said
     assert "mend `reference`" not in said
     assert "TMPDIR" in said or "free disk space" in said
-
-
-def test_row_74_escapes_are_shown() -> None:
-    from aot_tune.bench.host.worker_process import Output
-
-    output = Output()
-    output.feed(b"\x1b[2J\x1b]0;title\x07right\x00\r\n" + b"x" * (1 << 20) + b"\n")
-    text = output.text()
-    assert "\x1b" not in text
-    assert r"\x1b[2J\x1b]0;title\x07right\x00\r" in text
-    assert len(text) < 80_000
-    assert len(output.last_lines()) <= 300

@@ -22,7 +22,7 @@ from project import Project, descendants, read_until, start, wait_until_gone
 pytestmark = pytest.mark.alone
 
 _PR_SET_CHILD_SUBREAPER = 36
-KILLS = 4
+KILLS = int(os.environ.get("AOT_TUNE_TEST_KILLS", "4"))
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
 import os
 import subprocess
@@ -12,23 +10,8 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile.cache.evict import prune
-from aot_tune.support.errors import CacheError
 
 TARGET = target_by_name("cpu-x86-64")
-
-
-def no_space(*_arguments: object, **_named: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_nowhere_to_write_at_all_is_one_clear_error(tmp_path: Path, make_rendered, monkeypatch) -> None:
-    cache = ObjectCache(None, toolchain_for("cxx"), scratch=tmp_path / "s")
-    monkeypatch.setattr(Path, "write_text", no_space)
-    with pytest.raises(CacheError, match="No space left") as caught:
-        cache.get(make_rendered(1), TARGET)
-    assert str(tmp_path / "s") in caught.value.what
-    assert "TMPDIR" in caught.value.fix
 
 
 @pytest.mark.parametrize("words", ["No space left on device", "Disk quota exceeded"])
@@ -45,26 +28,6 @@ def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_
     with caplog.at_level(logging.WARNING):
         assert cache.get(make_rendered(1), TARGET).status == "ok"
     assert "cache disabled" in caplog.text
-
-
-def no_locks(*_arguments: object) -> None:
-    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-
-def no_locks_of_old(*_arguments: object) -> None:
-    raise NotImplementedError
-
-
-@pytest.mark.parametrize("answer", [no_locks, no_locks_of_old])
-def test_a_disk_without_locks(tmp_path: Path, make_rendered, caplog, monkeypatch, answer) -> None:
-    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
-    monkeypatch.setattr(fcntl, "flock", answer)
-    with caplog.at_level(logging.WARNING, "aot_tune"):
-        found = [cache.get(make_rendered(n), TARGET) for n in (1, 2)]
-        prune(tmp_path / "c", every=0.0)
-    assert all(o.status == "ok" and Path(o.path).is_file() for o in found)
-    assert caplog.text.count("cache disabled") == 1
-    assert "No locks available" in caplog.text
 
 
 @pytest.mark.parametrize("place", ["locks", "objects", "tmp"])
@@ -88,25 +51,6 @@ def test_a_cache_that_somebody_removes_meanwhile(tmp_path: Path, make_rendered) 
     found = cache.get(make_rendered(1), TARGET)
     assert found.status == "ok"
     assert Path(found.path).is_file()
-
-
-def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:
-    """RLIMIT_FSIZE stands in for a quota: nothing half-written is left, and nothing is taken for a result."""
-    code = (
-        "import logging, resource, sys\nfrom pathlib import Path\nlogging.basicConfig()\n"
-        "from aot_tune.bench.protocol.measurement_records import Measurement\n"
-        "from aot_tune.database import MeasurementStore\n"
-        "from aot_tune.spec import problem\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
-        "store = MeasurementStore(Path(sys.argv[1]))\nmine = store.operator('o', 'c', 'd', 'p')\n"
-        "m = Measurement(candidate='a', code='b', problem=problem(M=1), device='d', policy='p', status='ok',"
-        " screen=tuple(float(n) for n in range(99)))\n"
-        "mine.put(m)\nprint(mine.find('a', 'b', problem(M=1)) == m, store.root)\n"
-    )
-    output, _ = start_python(code, tmp_path / "c").communicate()
-    assert "True None" in output
-    assert "not kept" in output
-    assert [p for p in (tmp_path / "c").rglob("*") if p.is_file()] == []
 
 
 def test_a_small_file_system(tmp_path: Path, start_python) -> None:

@@ -8,7 +8,6 @@ import random
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
@@ -50,17 +49,6 @@ def test_cut_at_every_byte(kept) -> None:
     assert shelf(root)[1].find("c", "o", WHERE) == found
 
 
-def test_three_flipped_bytes(kept) -> None:
-    root, path, _ = kept
-    whole, rng = path.read_bytes(), random.Random(5)
-    for _ in range(200):
-        data = bytearray(whole)
-        for at in rng.sample(range(len(data)), 3):
-            data[at] ^= rng.randrange(1, 256)
-        path.write_bytes(data)
-        assert shelf(root)[1].find("c", "o", WHERE) is None
-
-
 def make_empty(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -93,14 +81,6 @@ def test_damage_is_a_miss_and_one_warning_and_replaced(kept, caplog, damage) -> 
     assert shelf(root)[1].find("c", "o", WHERE) == found
     assert list((root / "tmp").iterdir()) == []
     assert store.written == 1
-
-
-def test_a_measurement_under_another_name_is_not_taken(kept) -> None:
-    root, path, found = kept
-    shelf(root)[1].put(msgspec.structs.replace(found, code="o2"))
-    (other,) = (p for p in (root / "measurements").glob("*/*.json") if p != path)
-    other.write_bytes(path.read_bytes())
-    assert shelf(root)[1].find("c", "o2", WHERE) is None
 
 
 WRITER = """

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile.cache.entry import load_entry
-from aot_tune.support.storage import CorruptError
 
 KILLS = 4  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
 
@@ -43,21 +42,6 @@ print("compiled", cache.counters.compiled)
 
 def lines(output: str) -> dict[str, str]:
     return dict(line.partition(" ")[::2] for line in output.splitlines())
-
-
-def test_one_key_is_compiled_once(tmp_path: Path, counting_compiler, start_python) -> None:
-    go, compiler = tmp_path / "go", str(counting_compiler[0])
-    started = [start_python(BUILD, tmp_path / "c", 6, 1, go, CXX=compiler) for _ in range(3)]
-    for process in started:
-        assert process.stdout is not None
-        process.stdout.readline()  # ready
-    go.touch()
-    found = [lines(p.communicate(timeout=120)[0]) for p in started]
-    assert [p.returncode for p in started] == [0] * 3, found
-    assert counting_compiler[1]() == 6
-    assert sum(int(f["compiled"]) for f in found) == 6
-    assert len({f["digests"] for f in found}) == 1
-    assert list((tmp_path / "c" / "tmp").iterdir()) == []
 
 
 def working_in(folder: Path) -> list[int]:
@@ -123,31 +107,3 @@ def test_a_killed_holder_of_a_lock_holds_up_nobody(tmp_path: Path, start_python,
     assert lines(output)["compiled"] == "1"
     assert time.monotonic() - began < 15  # not 30
     assert lock.exists()
-
-
-def test_readers_never_see_half_an_entry(tmp_path: Path, start_python, make_rendered) -> None:
-    """One process keeps replacing entries (mode fresh) while this one reads them."""
-    code = BUILD.replace('cache = ObjectCache(root, toolchain_for("cxx"))', "").replace(
-        "found = compile_all(cache, work, 2)",
-        "chain = toolchain_for('cxx')\nwhile True:\n    compile_all(ObjectCache(root, chain, mode='fresh'), work, 2)",
-    )
-    process = start_python(code, tmp_path / "c", 4, 0, tmp_path)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()  # ready
-        torn = reads = 0
-        until = time.monotonic() + 30
-        while reads < 500 and time.monotonic() < until:
-            for folder in (tmp_path / "c" / "objects").glob("*/*"):
-                try:
-                    load_entry(folder, folder.name, trusted=False)
-                    reads += 1
-                except FileNotFoundError:
-                    pass  # between the old one and the new one
-                except CorruptError as error:
-                    torn += "it has no" not in str(error)
-        assert reads > 100
-        assert torn == 0
-    finally:
-        process.kill()
-        process.communicate()

@@ -43,16 +43,6 @@ def runs(tmp_path: Path) -> int:
     return len((tmp_path / "runs").read_text().splitlines())
 
 
-def test_a_bad_candidate_costs_only_itself(tmp_path: Path, make_rendered) -> None:
-    bad = make_rendered(1, "int SYMBOL_launch() {\n    return missing;\n}\n")
-    good = make_rendered(2)
-    objects = compile_all(ObjectCache(tmp_path / "c", toolchain_for("cxx")), [bad, good], 2)
-    assert objects[good.candidate.id].status == "ok"
-    failed = objects[bad.candidate.id]
-    assert failed.status == "compile-failed"
-    assert failed.error == "test/kernel.cpp.j2:102: error: 'missing' was not declared in this scope"
-
-
 def test_a_flood_of_warnings_is_cut_and_the_error_found(tmp_path: Path, make_rendered) -> None:
     source = "".join(f"#warning number {n} {'x' * 80}\n" for n in range(3000)) + "int f() { return missing; }\n"
     found = ObjectCache(tmp_path / "c", toolchain_for("cxx")).get(make_rendered(1, source), TARGET)
@@ -108,15 +98,6 @@ def test_a_compiler_that_dies_is_a_status_and_not_remembered(
     assert runs(tmp_path) == 2
 
 
-def test_a_compile_that_eats_memory_is_stopped(tmp_path: Path, compiler, make_rendered) -> None:
-    eater = "import time; time.sleep(0.3); x = bytearray(6 << 30)"
-    chain = compiler(f'python3 -c "{eater}" || {{ echo "cc1plus: out of memory allocating 6 GiB"; exit 1; }}; exit 3')
-    found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
-    assert found.status == "compile-failed"
-    assert "out of memory" in found.log
-    assert not list((tmp_path / "c" / "objects").glob("*/*"))
-
-
 def test_a_compiler_that_cannot_be_started(tmp_path: Path, make_rendered) -> None:
     path = tmp_path / "not-for-this-machine"
     path.write_bytes(b"\x7fELF nonsense")
@@ -141,11 +122,3 @@ def test_a_compiler_that_hides_its_failure_costs_the_candidate_alone(
     assert objects[bad.candidate.id].status == "compile-failed"
     assert "made no whole object" in objects[bad.candidate.id].error
     assert cache.counters.unkept == 1
-
-
-@pytest.mark.alone
-def test_folders_that_a_killed_compiler_leaves_are_not_kept(tmp_path: Path, compiler, make_rendered) -> None:
-    chain = compiler("mkdir left; : > left/file; while :; do :; done")
-    found = ObjectCache(tmp_path / "c", chain, timeout=0.5).get(make_rendered(1), TARGET)
-    assert found.status == "timeout"
-    assert list((tmp_path / "c").rglob("left")) == []

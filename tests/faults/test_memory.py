@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import re
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from environments import run
 from project import Project
 
-from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.reference_results import write_truth
-from aot_tune.spec import Activate, AddTensor, Attribute, Epilogue, Kernel, Operator, Tensor, dims, problem
 from aot_tune.support.control_groups import control_groups
 from aot_tune.support.memory_limits import allowed_memory, free_memory, kept_memory, memory_text
-from aot_tune.support.processes import resident_bytes
 
 GIB = 1 << 30
-N, M = dims("N M")
 
 
 @contextlib.contextmanager
@@ -123,44 +115,3 @@ def test_the_least_limit_counts(tmp_path: Path) -> None:
         assert (allowed_memory(tmp_path / case), free_memory(tmp_path / case)) == (allowed * GIB, free * GIB), case
         assert kept_memory(tmp_path / case) == min(GIB, allowed * GIB // 8)
     assert memory_text(tmp_path / "own") == "4.0 GiB allowed by a control group; the machine has 64.0 GiB, 4.0 GiB free"
-
-
-def test_inputs_do_not_outlive_their_reference(tmp_path: Path) -> None:
-    """Workers do without Python's collector: what a problem held is gone when its results are written."""
-    seen: list[weakref.ref[Any]] = []
-
-    def reference(_xp: Any, call: Any) -> dict[str, Any]:
-        seen.extend(map(weakref.ref, (call.x, call.bias)))
-        return {"y": call.epilogue(call.x)}
-
-    operator = Operator(
-        name="own",
-        dims=("N", "M"),
-        tensors=(Tensor("x", (N, M)), Tensor("bias", (M,)), Tensor("y", (N, M), output=True)),
-        attributes=(Attribute("activation", ("relu", "none")),),
-        epilogue=Epilogue("y", (AddTensor("bias", (1,)), Activate("activation"))),
-        reference=reference,
-        flops=N * M,
-        workload=(problem(N=64, M=64),),
-        kernels=(Kernel("generic", "own/generic.cpp.j2", generic=True),),
-    )
-    gc.disable()
-    try:
-        write_truth(operator, Check(problem=operator.workload[0]), tmp_path / "truth", 1)
-        assert len(seen) >= 4
-        assert not any(one() is not None for one in seen)
-    finally:
-        gc.enable()
-
-
-def test_a_worker_collects_what_references_leave_in_cycles(bed: Any, operator_folder: Path) -> None:
-    """As an author's reference may: it keeps its call in the call."""
-    file = operator_folder / "operator.py"
-    file.write_text(
-        file.read_text().replace("    y = 2 * call.x + 1\n", "    call.own = call\n    y = 2 * call.x + 1\n")
-    )
-    held = []
-    for rows in range(2048, 2052):
-        bed.prepare(R=rows, D=1024)
-        held.append(resident_bytes(bed.bench.pool.frameworks().pid))
-    assert max(held[1:]) - held[0] < rows * 1024 * 4

@@ -71,14 +71,6 @@ def test_a_misspelt_option_that_holds_a_list_is_told(project: Project) -> None:
     assert "unknown option AOT_TUNE_TARGET fix: did you mean 'AOT_TUNE_TARGETS'" in said
 
 
-@pytest.mark.parametrize(("name", "good"), [("a[b", False), ("a[b]", True)])
-def test_brackets_in_a_path(tmp_path: Path, name: str, good: bool) -> None:
-    """CMake takes what follows an unclosed one for one element of a list."""
-    project = Project.make(tmp_path / name, AOT_TUNE_MODE="generic")
-    said = " ".join(project.cmake(status=0 if good else 1).split())
-    assert ("holds '['" in said) == (not good)
-
-
 def test_a_python_without_our_requirements_is_told(project: Project, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -87,11 +79,6 @@ def test_a_python_without_our_requirements_is_told(project: Project, tmp_path: P
     assert f"{bare} lacks what aot_tune is written with why: ModuleNotFoundError: No module named" in said
     assert f"`{bare} -m pip install scikit-build-core " in said
     assert "set Python_EXECUTABLE to" in said
-
-
-def test_an_empty_variable_of_the_environment_is_as_none(project: Project) -> None:
-    assert "mode generic" in project.configure("--default", "AOT_TUNE_MODE=generic", AOT_TUNE_MODE="")
-    assert "mode tune" in project.configure("--default", "AOT_TUNE_MODE=generic", AOT_TUNE_MODE="tune")
 
 
 def test_a_compiler_for_another_machine_is_told(project: Project, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cuda_project import FAKE, TARGETS, TWICE, Made, author_templates, build, record
-from environments import ROOT, environment, run
+from cuda_project import FAKE, TARGETS, Made, author_templates, build, record
+from environments import ROOT
 from record_texts import rewrite
 
 from aot_tune.compile import toolchain_for
@@ -63,32 +63,6 @@ def test_a_call_on_a_gpu_says_what_to_do(generic: Made) -> None:
     assert said.startswith("CallError")
     assert "cuda:0: there is no CUDA driver here" in said
     assert "install NVIDIA's driver" in said
-
-
-def test_the_c_function_gives_the_code_of_a_driver_that_is_missing(generic: Made) -> None:
-    """What a C caller sees: AOT_TUNE_ERROR_DRIVER, and the same words."""
-    code = """
-import ctypes, numpy as np
-from aot_tune.bench.worker.loaded_objects import Arguments
-from aot_tune.spec.load_operators import load_operator
-from pathlib import Path
-import sys
-library = ctypes.CDLL(sys.argv[1])
-x, y = np.ones((4, 64), "f4"), np.zeros((4, 64), "f4")
-pairs = {"x": x, "y": y}
-call = Arguments(
-    load_operator(Path(sys.argv[2])).concrete({}),
-    {n: a.ctypes.data for n, a in pairs.items()}, {n: a.shape for n, a in pairs.items()},
-    {n: (64, 1) for n in pairs}, {}, {}, (2, 0),
-)
-status = library.mine_twice(*call.call, None)
-library.mine_last_error.restype = ctypes.c_char_p
-print(status, library.mine_last_error().decode())
-"""
-    said = run(
-        [sys.executable, "-c", code, generic.library, TWICE], env=environment(PYTHONPATH=os.pathsep.join(sys.path))
-    )
-    assert said.startswith("13 cuda:0: there is no CUDA driver here")
 
 
 @pytest.fixture(scope="module")

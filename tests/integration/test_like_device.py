@@ -94,22 +94,3 @@ def test_a_winner_that_does_not_compile_or_is_wrong_here_is_told_and_replaced(pr
     said, _ = built(project)
     assert "the record does not hold here on 'N=20000': its winner is wrong-result" in said
     assert "TIMES=4" in said
-
-
-def test_a_winner_of_another_version_of_its_kernel_is_told(project: Project) -> None:
-    recorded_elsewhere(project)
-    project.change("(1, 4, 16, 64, 256)", "(2, 4, 16, 64, 256)")
-    said, _ = built(project)
-    assert "twice: 1 recorded candidates are not raced: kernel loop no longer has this config" in said
-    assert "names winners of 0 of 2 problems" in said
-
-
-def test_what_the_record_does_not_name_is_searched_and_a_thorough_build_searches_everywhere(project: Project) -> None:
-    recorded_elsewhere(project)
-    project.change("problem(N=60000))", "problem(N=60000), problem(N=90000))")
-    said, compiled = built(project)
-    assert "names winners of 2 of 3 problems, the races here agree on 2; 1 are searched" in said
-    assert compiled == 6
-    searched = re.findall(r"began with no record, then a search: (\d+) problems", said)
-    assert searched == ["1"]
-    assert "begins with" not in built(project, AOT_TUNE_EFFORT="exhaustive")[0]

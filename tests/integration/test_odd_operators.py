@@ -89,21 +89,6 @@ def test_wrong_kernels_are_dropped_and_right_ones_are_verified_in_the_library(
     assert "numpy" in said  # the baseline was right and took part
 
 
-def test_the_library_says_what_it_changes(project: Project) -> None:
-    (header,) = project.folder.glob("cmake/**/odd.h")
-    text = header.read_text()
-    assert "* x: f32 [R, D], read and written\n" in text
-    assert "* out: f32 [R, D], output, may be the memory of gate or up\n" in text
-    assert "An output may be the very memory of an input" in text
-    (stub,) = project.folder.glob("cmake/**/ops.pyi")
-    stubs = stub.read_text()
-    words = (
-        r"def add_rms_norm\(x: Tensor, residual: Tensor, w: Tensor, calls: Tensor \| None = None, \*, eps.*\) -> None:"
-    )
-    assert re.search(words, re.sub(r",\n +", ", ", stubs).replace("(\n    ", "(").replace(",\n)", ")"))
-    assert "out: _T | None = None" in stubs
-
-
 IN_PLACE = """
 import numpy as np
 import ops
@@ -326,13 +311,3 @@ def test_integers_of_64_bits_are_whole(module: ModuleType, mixes: bool) -> None:
     theirs, _ = module.mix(torch.from_numpy(keys), torch.from_numpy(added), mixes=mixes, seed=7)
     assert theirs.dtype == torch.uint64
     np.testing.assert_array_equal(theirs.numpy(), want)
-
-
-def test_a_scalar_beyond_its_range(module: ModuleType) -> None:
-    keys, added = np.zeros(3, np.uint64), np.zeros(3, np.int16)
-    with pytest.raises(OverflowError, match="mix: 'seed' is 256, wanted a whole number of 8 bits, from 0 to 255"):
-        module.mix(keys, added, seed=256)
-    with pytest.raises(module.ArgumentTypeError, match="mix: 'mixes' is 'no', wanted True or False"):
-        module.mix(keys, added, mixes="no")
-    with pytest.raises(module.ArgumentTypeError, match="tensor 'added' has dtype u16, wanted i16"):
-        module.mix(keys, added.view(np.uint16))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from project import Project
-from record_texts import rewrite
 
 TAKEN = "all inputs are those of the build of "
 OWN = {"tuned", "plan.json", "paths.json", "plan.cmake", "clock.json", "headers.d"}
@@ -85,16 +84,6 @@ def change(project: Project, path: str, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
-def less_of_the_record(project: Project) -> None:
-    """Take a measurement out of the record: that of the slow config."""
-    (file,) = (project.folder / "tuning").rglob("*.jsonl")
-    slow = re.search(r'"id":"(\w+)",.*"TIMES":16,', file.read_text())
-    assert slow is not None
-    line = re.compile(rf'{{"measurement":.*"candidate":"{slow[1]}".*\n')
-    assert len(line.findall(file.read_text())) == 1
-    rewrite(file, lambda text: line.sub("", text))
-
-
 def test_any_change_is_built_anew(first: Project, project: Project) -> None:
     """A byte of a template, a problem, a text beside the record; and then what was built now is taken."""
     (project.folder / "tuning" / "NOTES.md").write_text("the notes")
@@ -123,13 +112,6 @@ def test_a_header_that_a_candidate_includes(first: Project, project: Project) ->
     assert f"{header} changed since the build of" in said
     assert TAKEN not in said
     assert project.compiler.candidates() > 0
-
-
-def test_less_of_a_record_is_measured_again(project: Project) -> None:
-    less_of_the_record(project)
-    said = built(project)
-    assert TAKEN not in said
-    assert " 1 measurements made" in said
 
 
 def test_measurements_of_the_cache(project: Project) -> None:
@@ -164,14 +146,6 @@ def test_measurements_of_the_cache(project: Project) -> None:
         assert own == given.get("AOT_TUNE_MODE", "auto")
 
 
-def test_where_a_record_decides_what_tune_measured_does_not(project: Project) -> None:
-    assert " 0 measurements made" not in built(project, AOT_TUNE_MODE="tune")
-    again = built(project)
-    assert "changed since the build of" in again
-    assert " 0 measurements made" in again
-    assert TAKEN in built(project)
-
-
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -197,20 +171,6 @@ def test_damage_costs_an_ordinary_build(first: Project, project: Project) -> Non
     assert TAKEN in built(project)  # it was mended
 
 
-def test_two_builds_at_once_keep_a_whole_one(first: Project, project: Project) -> None:
-    shutil.rmtree(project.folder / "cache" / "builds")
-    names = ["one", "two"]
-    for name in names:
-        configure(project, name)
-    started = [project.start(name) for name in names]
-    outputs = [p.communicate(timeout=240)[0] for p in started]
-    assert [p.returncode for p in started] == [0, 0], outputs
-    assert "Traceback" not in "".join(outputs)
-    assert TAKEN in built(project)
-    assert made_files(project.folder / "build") == made_files(first.folder / "build")
-    assert not list((project.folder / "cache" / "tmp").iterdir())
-
-
 def test_a_crash_that_is_tried_again_keeps_nothing(project: Project) -> None:
     """A candidate that was killed from outside may work the next time."""
     project.change("{{ prelude() }}", "{{ prelude() }}\n#include <csignal>", "loop.cpp.j2")
@@ -221,22 +181,6 @@ def test_a_crash_that_is_tried_again_keeps_nothing(project: Project) -> None:
         assert re.search(
             r"an unchanged build will do some of the work again: \d+ measurements will be made again", said
         )
-
-
-def test_a_baseline_that_cannot_run_here_is_not_tried_again(project: Project) -> None:
-    """As numpy, which has no bf16."""
-    project.change("import Kernel,", "import Baseline, Kernel,")
-    project.change(
-        'Tensor("x", (N,)), Tensor("y", (N,), output=True)',
-        'Tensor("x", (N,), "bf16"), Tensor("y", (N,), "bf16", output=True)',
-    )
-    project.change(
-        "    flops=N,", '    baselines=(Baseline("numpy", "numpy", lambda np, call: lambda: None),),\n    flops=N,'
-    )
-    said = built(project)
-    assert "baseline:numpy is not run: numpy cannot be used here" in said
-    assert "will do some of the work again" not in said
-    assert TAKEN in built(project)
 
 
 def test_through_cmake_until_a_module_of_the_project_changes(project: Project) -> None:

@@ -88,18 +88,6 @@ def blended(x: Tensor, w: Tensor, bias: Tensor | None = None, **given: Any) -> T
     return y * {"one": 1, "two": 2, "three": 3}[given["times"]]
 
 
-def test_modules_tell_their_signatures(module: Any) -> None:
-    said = module.signatures()
-    spread = next(op for op in said["operators"] if op["name"] == "spread")
-    assert spread["bound"] == [
-        {"dim": "K", "scalar": "count"},
-        {"dim": "N", "tensor": "x", "axis": 0, "value": ["//", ["fact", ".extent"], ["const", 2]]},
-    ]
-    assert spread["tensors"][0] == {"name": "x", "dtype": "f32", "shape": [["*", ["const", 2], ["fact", "N"]]]}
-    assert spread["documentation"].startswith("out[n, k] = ")
-    assert said["schema"] == 1
-
-
 def test_schemas_are_those_of_the_functions(space: Any, registered: Registered) -> None:
     assert registered.operators == ("blend", "cast", "spread")
     assert registered.shim == registered.namespace.endswith("shim")
@@ -206,13 +194,6 @@ def test_compiled_in_one_graph(space: Any) -> None:
         if number == 0:
             graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs  # sizes are symbols of the one graph
-
-
-def test_sizes_that_only_a_run_tells(space: Any) -> None:
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        picked = torch.compile(lambda x, w: space.blend(x[w > 0], x[0], a=1.0), fullgraph=True, backend="aot_eager")
-        x, w = rows(8, 6), rows(8)
-        torch.testing.assert_close(picked(x, w), blended(x[w > 0], x[0], a=1.0).sum(1).float())
 
 
 def test_exported_and_read_again(space: Any) -> None:
@@ -349,21 +330,6 @@ def test_what_torch_keeps_of_tensors(space: Any, module: Any) -> None:
         doubled.sum().backward()  # type: ignore[no-untyped-call]
 
 
-def test_traced_by_the_older_tracer(space: Any) -> None:
-    with pytest.warns(DeprecationWarning, match=r"torch\.jit"):
-        traced = torch.jit.trace(lambda x: space.spread(x, count=2)[0], (rows(8),))  # type: ignore[no-untyped-call]
-    assert torch.equal(traced(rows(8, seed=1)), space.spread(rows(8, seed=1), count=2)[0])
-
-
-def test_profilers_show_operators_by_name(space: Any, registered: Registered) -> None:
-    with torch.profiler.profile() as profile:
-        space.spread(rows(8), count=2)
-        space.cast(rows(8), y=rows(8))
-    names = [event.key for event in profile.key_averages()]
-    assert f"{registered.namespace}::spread" in names
-    assert f"{registered.namespace}::cast" in names
-
-
 def test_registering_again(module: Any, registered: Registered) -> None:
     assert register(module, registered.namespace) is registered
     other = ModuleType("other")
@@ -386,20 +352,6 @@ def test_registering_again(module: Any, registered: Registered) -> None:
         register(module, registered.namespace, backward={"spread": lambda call, first, second: {}})
 
 
-def test_a_namespace_of_somebody_else(module: Any, registered: Registered) -> None:
-    """Other operators may be there, but none of the same name; then nothing of the library is registered."""
-    name = f"{registered.namespace}_shared"
-    with torch.library._scoped_library(name, "DEF") as theirs:
-        theirs.define("cast(Tensor x) -> Tensor")
-        with pytest.raises(TorchError, match=rf"torch does not take an operator {name}::cast\n.*multiple times"):
-            register(module, name, shim=registered.shim)
-        gc.collect()
-        assert not hasattr(getattr(torch.ops, name), "blend")
-    with torch.library._scoped_library(name, "FRAGMENT") as theirs:
-        theirs.define("other(Tensor x) -> Tensor")
-        assert register(module, name, shim=registered.shim).operators == registered.operators
-
-
 def test_a_module_of_another_version(module: Any, request: pytest.FixtureRequest) -> None:
     """Its tables or its signatures are not those that this version reads: registering it says so."""
     other = ModuleType("other")
@@ -415,19 +367,6 @@ def test_a_module_of_another_version(module: Any, request: pytest.FixtureRequest
     other.signatures = lambda: {**module.signatures(), "schema": 2}  # type: ignore[attr-defined]
     with pytest.raises(TorchError, match="the signatures of tested_in_torch have schema 2, wanted 1"):
         register(other, "own_version", shim=False)
-
-
-def test_importing_the_module_takes_nothing_along(module: Any) -> None:
-    """Neither torch nor what reads JSON, until somebody asks for signatures."""
-    script = f"""
-import importlib.machinery, importlib.util, sys
-loader = importlib.machinery.ExtensionFileLoader({NAME!r}, {module.__file__!r})
-made = importlib.util.module_from_spec(importlib.util.spec_from_file_location({NAME!r}, loader.path, loader=loader))
-loader.exec_module(made)
-print([n for n in ("torch", "numpy", "json", "aot_tune") if n in sys.modules], "operators" in made.signatures())
-"""
-    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "[] True\n"), done.stderr
 
 
 def test_a_shim_of_a_folder(module: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:

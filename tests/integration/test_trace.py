@@ -13,10 +13,7 @@ from pathlib import Path
 import pytest
 from environments import ROOT, run
 from project import Project
-from traces import problem_of, read_trace
-
-from aot_tune.spec import problem
-from aot_tune.spec.load_operators import load_operator
+from traces import read_trace
 
 PROGRAM = """
 #include <stdio.h>
@@ -82,24 +79,6 @@ def test_programs_in_python_and_c(project: Project, program: Path, tmp_path: Pat
     assert {h["build"] for h in told.headers} == {hashlib.sha256(manifest).hexdigest()}
     assert {(h["library"], h["prefix"]) for h in told.headers} == {("tiny", "tiny")}
     assert abs(told.headers[0]["begun"] - time.time()) < 600
-
-
-def test_its_problems_are_a_workload(project: Project, program: Path, tmp_path: Path) -> None:
-    """A project's operator takes them, and what was traced of calls of them is the same again."""
-    file = tmp_path / "trace"
-    traced(project, file, program, 2, 4096)
-    traced(project, file, program, 2, 64)
-    problems = [problem_of(line) for line in read_trace(file).counts]
-    assert [p.dims for p in problems] == [{"N": 4096}] * 2 + [{"N": 64}] * 2
-    assert problems[0] == problem(N=4096, alignment=problems[0].alignment)
-    stated = ", ".join(map(repr, problems))
-    text = project.operator.read_text().replace("workload=(problem(N=20000), problem(N=60000))", f"workload=({stated})")
-    folder = tmp_path / "templates" / "twice"
-    folder.mkdir(parents=True)
-    for path in project.operator.parent.glob("*.j2"):
-        (folder / path.name).write_text(path.read_text())
-    (folder / "operator.py").write_text(text.replace("import Kernel,", "import Kernel, Problem,"))
-    assert load_operator(folder).workload == tuple(problems)
 
 
 def test_a_trace_of_several_processes_is_read_by_all_that_take_workloads(

@@ -112,20 +112,3 @@ def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> N
     assert "three" not in said
     said = " ".join(project.cmake("-DAOT_TUNE_WORKLOAD=sub/none.jsonl", status=1).split())
     assert f"{project.folder}/sub/none.jsonl: the workload's file cannot be read why: No such file" in said
-
-
-def test_a_problem_in_a_dtype_of_other_devices_is_no_fault(project: Project) -> None:
-    """The file is for all targets: what no kernel for the CPU takes is told, and the rest is tuned."""
-    project.change(
-        'Tensor("x", (N,)), Tensor("y", (N,), output=True)',
-        'Tensor("x", (N,), "T"), Tensor("y", (N,), "T", output=True)',
-    )
-    project.change("    flops=N,", '    flops=N,\n    dtypes={"T": ("f32", "f64")},')
-    for kernel in ("generic", "loop"):
-        project.change(f'"twice/{kernel}.cpp.j2",', f'"twice/{kernel}.cpp.j2", dtypes={{"T": ("f32",)}},')
-    f64, f32 = {"dtypes": {"T": "f64"}}, {"dtypes": {"T": "f32"}}
-    file = written(project.folder / "w.jsonl", twice(5000, **f64), twice(6000, **f32))
-    project.configure(AOT_TUNE_WORKLOAD=str(file))
-    said = project.build(AOT_TUNE_WORKLOAD=str(file))
-    assert "no kernel of twice for cpu takes 1 of 2 problems, such as 'N=5000 T=f64'" in said
-    assert problems(project, "build") == ["N=6000"]
