@@ -14,8 +14,7 @@ import pytest
 from aot_tune.bench.devices.family import devices
 from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.channel import HELLO
-from aot_tune.bench.protocol.measurement_records import Deadlines, Device, Policy
+from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
 from aot_tune.support.errors import WorkerError
 
 pytestmark = pytest.mark.slow
@@ -86,33 +85,6 @@ def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path
     ):
         pool.candidates()
     assert "No module named 'no_such_module_anywhere'" in caught.value.why
-
-
-QUICK = (
-    sys.executable,
-    "-I",
-    "-S",
-    "-c",
-    f"""
-import sys, os, json, struct
-setup = json.loads(sys.argv[1])
-hello = dict(type="hello", pid=os.getpid(), abi={messages.PROTOCOL}, device=dict(a=1), sandbox=dict())
-hello = {HELLO!r} + json.dumps(hello).encode()
-os.write(setup["replies"], struct.pack("<I", len(hello)) + hello)
-os.read(setup["requests"], 1000)
-os.abort()
-""",
-)
-"""A process that only shakes hands, so that many of them start in seconds."""
-
-
-def test_a_worker_on_another_device_ends_the_build(tmp_path: Path) -> None:
-    device = Device(family="cpu", name="fake", slug="fake", identity={"a": 2})
-    with (
-        Pool(device, Policy(), tmp_path, 2, lambda _l: None, QUICK) as pool,
-        pytest.raises(WorkerError, match="on another device: a differ"),
-    ):
-        pool.candidates()
 
 
 PROGRAM = """

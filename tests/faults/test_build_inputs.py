@@ -226,14 +226,6 @@ def test_a_database_that_is_empty_or_damaged(project: Project) -> None:
 # The same through CMake: the whole message reaches the person who configures.
 
 
-def test_cmake_shows_the_whole_message(project: Project) -> None:
-    project.change("{{ TIMES }}", "{{ TIMS }}", "loop.cpp.j2")
-    said = " ".join(project.cmake(status=1).split())
-    assert "aot_tune_add_library(tiny)" in said
-    assert "twice/loop.cpp.j2:5: 'TIMS' is undefined" in said
-    assert "fix: did you mean 'TIMES'" in said
-
-
 def test_options_and_arguments_of_cmake(project: Project) -> None:
     said = " ".join(project.cmake("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_MODDE=generic", status=1).split())
     assert "unknown option AOT_TUNE_MODDE" in said

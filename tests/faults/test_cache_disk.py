@@ -30,29 +30,6 @@ def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_
     assert "cache disabled" in caplog.text
 
 
-@pytest.mark.parametrize("place", ["locks", "objects", "tmp"])
-def test_a_file_where_a_folder_should_be(tmp_path: Path, make_rendered, caplog, place: str) -> None:
-    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
-    (tmp_path / "c" / place).touch()
-    found = cache.get(make_rendered(1), TARGET)
-    assert found.status == "ok"
-    assert Path(found.path).is_file()
-    assert "cache disabled" in caplog.text
-
-
-def test_a_cache_that_somebody_removes_meanwhile(tmp_path: Path, make_rendered) -> None:
-    path = tmp_path / "g++"
-    root = tmp_path / "c"
-    path.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -c "*) g++ "$@"; s=$?; rm -rf "{root}"; exit $s;; esac\nexec g++ "$@"\n'
-    )
-    path.chmod(0o755)
-    cache = ObjectCache(root, toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)}))
-    found = cache.get(make_rendered(1), TARGET)
-    assert found.status == "ok"
-    assert Path(found.path).is_file()
-
-
 def test_a_small_file_system(tmp_path: Path, start_python) -> None:
     """A real file system of 96 KiB fills up while candidates are compiled."""
     disk = tmp_path / "disk"

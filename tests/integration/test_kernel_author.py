@@ -62,17 +62,19 @@ def author(tmp_path_factory: pytest.TempPathFactory, built: Built) -> Path:
 
 
 @pytest.fixture(scope="module")
-def keeps(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The setting of a build folder that is kept."""
-    return f"--config-settings=build-dir={tmp_path_factory.mktemp('kept')}"
+def example(workshop: Builder, author: Path) -> Built:
+    """Its wheel, built in isolation, where PYTHONPATH has modules that end it.
 
-
-@pytest.fixture(scope="module")
-def example(workshop: Builder, author: Path, keeps: str) -> Built:
-    """Its wheel, built in isolation."""
+    They have the names of those that the tuner imports.
+    """
+    evil = author.parent / "evil"
+    evil.mkdir()
+    for name in ("numpy", "msgspec", "jinja2", "aot_tune", "filelock"):
+        (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
     before = tree_digest(author)
-    made = replace(workshop, out=author.parent, options=(keeps,)).build(author, "first", read_only=True)
+    made = replace(workshop, out=author.parent).build(author, "first", read_only=True, PYTHONPATH=str(evil))
     assert tree_digest(author) == before
+    assert "came from PYTHONPATH" not in made.log
     return made
 
 
@@ -92,20 +94,16 @@ def test_it_is_as_short_as_promised() -> None:
 
 
 def test_another_front_end_compiles_and_measures_nothing_again(
-    example: Built, author: Path, keeps: str, workshop: Builder, compiler: Compiler, tmp_path: Path
+    example: Built, author: Path, workshop: Builder, compiler: Compiler, tmp_path: Path
 ) -> None:
-    """uv builds in an isolation of its own, in the build folder that is kept. What it installs answers without us.
-
-    The front end removes `CMakeFiles` when it finds another environment, and the list of headers with it: the tuner
-    starts, and finds that every input is as it was.
-    """
+    """uv has an isolation of its own; the cache holds wherever that is. What is installed answers without us."""
     assert example.wheel.name == "my_kernels-1.0-cp310-abi3-linux_x86_64.whl"
     assert example.measured > 0
     compiler.clear()
     venv = Venv.make(tmp_path / "venv")
     uv = shutil.which("uv") or Path(sys.executable).parent / "uv"
     houses = ["--no-index", "--find-links", workshop.wheelhouse]
-    argv = [uv, "pip", "install", "-v", "--python", venv.python, "--no-cache", *houses, keeps, author, "numpy"]
+    argv = [uv, "pip", "install", "-v", "--python", venv.python, "--no-cache", *houses, author, "numpy"]
     log = run(argv, env=environment(**workshop.env))
     assert "all inputs are those of the build of" in log
     assert Built(example.wheel, log).measured == 0
@@ -155,29 +153,21 @@ def test_a_program_finds_it_and_its_report_is_read(example: Built, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def overruled(author: Path, tools: Venv, workshop: Builder, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A build without isolation, whose environment says `tune`, a CMake variable of pip's `generic`.
-
-    PYTHONPATH has modules that end it, with the names of those that the tuner imports.
-    """
+    """A build without isolation, whose environment says `tune`, a CMake variable of pip's `generic`."""
     folder = tmp_path_factory.mktemp("overruled")
-    evil = folder / "evil"
-    evil.mkdir()
-    for name in ("numpy", "msgspec", "jinja2", "filelock"):
-        (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
     argv = ["--python", tools.python, "wheel", "-v", "--no-deps", "--no-cache-dir", "--no-build-isolation"]
     argv += ["--config-settings=cmake.define.AOT_TUNE_MODE=generic", "-w", folder, author]
-    log = pip(*argv, env=environment(**workshop.env, PYTHONPATH=str(evil), AOT_TUNE_MODE="tune"))
+    log = pip(*argv, env=environment(**workshop.env, AOT_TUNE_MODE="tune"))
     (wheel,) = folder.glob("*.whl")
     return Built(wheel, log)
 
 
 def test_options_come_through_pip(overruled: Built) -> None:
-    """A CMake variable of one `pip install` beats the environment; a user's PYTHONPATH does not reach the build."""
+    """A CMake variable of one `pip install` beats the environment."""
     assert "aot_tune: mode generic" in overruled.log
     assert "measurements made" not in overruled.log
     (variant,) = json.loads(members(overruled.wheel)["my_kernels/manifest.json"])["operators"][0]["variants"]
     assert variant["generic"]
-    assert "came from PYTHONPATH" not in overruled.log
 
 
 @pytest.mark.slow
