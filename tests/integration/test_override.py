@@ -136,28 +136,6 @@ def test_a_program_in_cpp(project: Project, rules: Path) -> None:
     assert [line.partition(" ")[0] for line in lines] == ["loop"] * 4 + ["generic"] * 2
 
 
-def test_a_program_in_python(project: Project, rules: Path) -> None:
-    code = """
-told = face.explain("twice", np.ones(300, np.float32))
-print(told["kernel"], told.get("override"))
-assert (face.twice(np.ones(300, np.float32)) == 2).all()
-"""
-    lines, _ = python(project, f"import os; os.chdir({str(rules.parent)!r})\n" + code, AOT_TUNE_OVERRIDE=rules.name)
-    assert lines == ["generic rules:5: tiny.twice: N=300 -> generic"]
-
-
-def test_a_line_that_one_of_two_libraries_does_not_understand(project: Project, tmp_path: Path) -> None:
-    """Its calls fail; the other's do not. The message says how a line is for one library alone."""
-    rules = tmp_path / "rules"
-    rules.write_text("twice: N=300 -> loop\n")
-    (served, failed), said = program(project, "tiny", 300, 0, "other", 300, 0, AOT_TUNE_OVERRIDE=str(rules))
-    assert served == f"loop | override: {rules}:1: twice: N=300 -> loop | {NAMED}"
-    reason = "'loop' is no variant and no kernel of twice here; there are generic, generic_"
-    assert failed.startswith(f"12 twice: AOT_TUNE_OVERRIDE: {rules}:1: {reason}")
-    assert failed.endswith("a rule for another library begins with its name: LIBRARY.twice)")
-    assert said == ""
-
-
 def test_another_number_of_threads(project: Project) -> None:
     (one, two, other), _ = program(project, "tiny", 300, 0, "tiny", 20000, 0, "other", 300, 0, OMP_NUM_THREADS="2")
     assert one == f"loop | threads: tuned with 1, this process has 2 | {RANKED}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import shutil
 import subprocess
@@ -294,23 +293,6 @@ def test_registering_again(module: Any, registered: Registered) -> None:
         register(module, "own_more", backward={"blend": lambda call, gradient: {}})
     with pytest.raises(TorchError, match=r"registered as 'own_.*' already, without this backward for spread"):
         register(module, registered.namespace, backward={"spread": lambda call, first, second: {}})
-
-
-def test_a_module_of_another_version(module: Any, request: pytest.FixtureRequest) -> None:
-    """Its tables or its signatures are not those that this version reads: registering it says so."""
-    other = ModuleType("other")
-    vars(other).update({name: value for name, value in vars(module).items() if name != "__tables__"})
-    tables = ctypes.create_string_buffer(4096)  # of another layout
-    make = ctypes.pythonapi.PyCapsule_New
-    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    capsule = b"aot_tune.tables.1"
-    other.__tables__ = make(ctypes.addressof(tables), capsule, None)  # type: ignore[attr-defined]
-    words = "cannot take own_version::blend: another version of aot_tune built the module"
-    with shim_cache(request.config), pytest.raises(ShimError, match=words):
-        register(other, "own_version", shim=True)
-    other.signatures = lambda: {**module.signatures(), "schema": 2}  # type: ignore[attr-defined]
-    with pytest.raises(TorchError, match="the signatures of tested_in_torch have schema 2, wanted 1"):
-        register(other, "own_version", shim=False)
 
 
 def test_a_shim_of_a_folder(module: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
