@@ -149,19 +149,6 @@ def test_row_57_a_config_that_is_gone_is_neither_recorded_nor_linked(tuned: Proj
     assert not re.search(rf'"TIMES":{best}\b', path.read_text())
 
 
-def test_row_62_no_flag_has_the_library_set_the_floating_point_unit(project: Project) -> None:
-    flags = "-ffast-math -funsafe-math-optimizations -Ofast"
-    given = {"CXXFLAGS": flags, "LDFLAGS": flags, "CXX": f"{project.env['CXX']} {flags}"}
-    project.cmake("-DAOT_TUNE_MODE=generic", **given)
-    project.make_all(**given)
-    (library,) = (project.folder / "cmake").glob("libtiny.so")
-    code = (
-        "import ctypes, sys; least = 5e-324; before = least * 1.0 != 0; ctypes.CDLL(sys.argv[1]);"
-        "print(before, least * 1.0 != 0)"
-    )
-    assert run([sys.executable, "-c", code, library]).split() == ["True", "True"]
-
-
 def test_row_63_destdir_is_refused_where_a_wheel_would_be_empty(project: Project) -> None:
     said = " ".join(project.cmake("-DSKBUILD_STATE=wheel", DESTDIR="/somewhere", status=1).split())
     assert "DESTDIR is '/somewhere'" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -115,20 +114,11 @@ def test_a_header_that_a_candidate_includes(first: Project, project: Project) ->
 
 
 def test_measurements_of_the_cache(project: Project) -> None:
-    """Without a record they decide: a cache that is only read, one that lost them, and builds that ask for new ones."""
+    """Without a record they decide: a cache that lost them, and builds that ask for new ones."""
     shutil.rmtree(project.folder / "tuning")
     (project.folder / "tuning").mkdir()
     assert " 0 measurements made" not in built(project)
     assert TAKEN in built(project)
-
-    room = project.folder / "cache" / "builds"
-    before = {p: p.stat().st_mtime_ns for p in room.rglob("*")}
-    assert TAKEN in built(project, AOT_TUNE_CACHE="ro")
-    change(project, "templates/twice/loop.cpp.j2", "return 0;", "return (0);")
-    assert TAKEN not in built(project, AOT_TUNE_CACHE="ro")
-    assert {p: p.stat().st_mtime_ns for p in room.rglob("*")} == before
-    change(project, "templates/twice/loop.cpp.j2", "return (0);", "return 0;")
-
     project.compiler.clear()
     for path in (project.folder / "cache" / "measurements").iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -137,13 +127,10 @@ def test_measurements_of_the_cache(project: Project) -> None:
     assert " 0 measurements made" not in said
     assert project.compiler.candidates() == 0
 
-    for given in ({"AOT_TUNE_MODE": "tune"}, {"AOT_TUNE_CACHE": "fresh"}):
-        said = built(project, **given)
-        assert TAKEN not in said
-        assert " 0 measurements made" not in said
-        assert TAKEN in built(project)  # of the build that measured anew, or nothing in the cache has changed
-        own = json.loads(made_files(project.folder / "build")["report.json"])["mode"]
-        assert own == given.get("AOT_TUNE_MODE", "auto")
+    said = built(project, AOT_TUNE_MODE="tune")
+    assert TAKEN not in said
+    assert " 0 measurements made" not in said
+    assert TAKEN in built(project)  # of the build that measured anew, or nothing in the cache has changed
 
 
 def flip(path: Path) -> None:
@@ -186,13 +173,10 @@ def test_a_crash_that_is_tried_again_keeps_nothing(project: Project) -> None:
 def test_through_cmake_until_a_module_of_the_project_changes(project: Project) -> None:
     """One that lies outside the folder of the operators, of which CMake knows by what the configure imported."""
     change(project, "CMakeLists.txt", "TEMPLATES templates", "TEMPLATES templates DATABASE tuning")
-    for build in ("cmake", "cmake2"):
-        project.cmake(build=build)
-        said = project.make_all(build)
-    assert TAKEN in said
-    assert "libtiny.so.1: its variants were verified before on this machine" in said
-    libraries = [(project.folder / b / "libtiny.so").read_bytes() for b in ("cmake", "cmake2")]
-    assert libraries[0] == libraries[1]
+    project.cmake()
+    assert TAKEN in project.make_all()
+    (project.folder / "cmake" / "libtiny.so.1").unlink()
+    assert "libtiny.so.1: its variants were verified before on this machine" in project.make_all()
     assert "no work to do" in project.make_all()
     change(project, "lib/sizes_elsewhere.py", "20000", "20000  # as before")
     said = project.make_all()
