@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from forked import command
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
+from aot_tune.compile.toolchain import Toolchain
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.link.elf import SharedLibrary
 from aot_tune.render import Candidate, Rendered, Renderer, candidate_for, requirements
@@ -212,41 +213,51 @@ def record(
     for target in map(target_by_name, targets):
         rendered = _rendered(operator, renderer, target, dtype)
         chain = toolchain_for("nvcc", {**os.environ, **environ})
-        cache = ObjectCache(None, chain)
-        compiled = compile_all(cache, rendered, 2)
-        device, policy = device_of(target), policy_for("cuda", Policy())
-        measurements = [
-            Measurement(
-                candidate=r.candidate.id,
-                code=compiled[r.candidate.id].code,
-                problem=p,
-                device=device.digest,
-                policy=policy.digest,
-                status="ok",
-                screen=(1000.0 if _is(r, fastest) else 2000.0,) * 4,
-                error=0.1,
-                bitwise=True,
-            )
-            for r in rendered
-            for p in operator.workload_for("cuda")
-            if all_of(requirements(operator, r.candidate), operator.facts(p))
-        ]
-        save_database(
-            folder,
-            make_database(
-                operator=operator.name,
-                contract=operator_digest(operator),
-                device=device,
-                policy=policy,
-                toolchains={"nvcc": chain.identity()},
-                baselines={},
-                compiled=[(r, compiled[r.candidate.id]) for r in rendered],
-                measurements=measurements,
-            ),
-        )
-        cache.close()
+        save_record(folder, operator, rendered, target, chain, lambda r: 1000.0 if _is(r, fastest) else 2000.0)
         winners += [r.candidate for r in rendered if _is(r, fastest)]
     return winners
+
+
+def save_record(
+    folder: Path,
+    operator: Operator,
+    rendered: Sequence[Rendered],
+    target: Target,
+    chain: Toolchain,
+    takes: Callable[[Rendered], float],
+) -> None:
+    """Write a database of candidates that were compiled here, with made up times, on a device of a target."""
+    device, policy = device_of(target), policy_for(target.family, Policy())
+    cache = ObjectCache(None, chain)
+    compiled = compile_all(cache, rendered, 2)
+    measurements = [
+        Measurement(
+            candidate=r.candidate.id,
+            code=compiled[r.candidate.id].code,
+            problem=p,
+            device=device.digest,
+            policy=policy.digest,
+            status="ok",
+            screen=(takes(r),) * 4,
+            error=0.1,
+            bitwise=True,
+        )
+        for r in rendered
+        for p in operator.workload_for(target.family)
+        if all_of(requirements(operator, r.candidate), operator.facts(p))
+    ]
+    database = make_database(
+        operator=operator.name,
+        contract=operator_digest(operator),
+        device=device,
+        policy=policy,
+        toolchains={rendered[0].candidate.backend: chain.identity()},
+        baselines={},
+        compiled=[(r, compiled[r.candidate.id]) for r in rendered],
+        measurements=measurements,
+    )
+    save_database(folder, database)
+    cache.close()
 
 
 def _rendered(operator: Operator, renderer: Renderer, target: Target, dtype: str) -> list[Rendered]:

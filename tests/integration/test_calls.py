@@ -151,19 +151,6 @@ def test_attention_with_masks_of_torch_and_with_wrong_ones(ops: ModuleType, dtyp
     assert bool((out == 7.0).all())
 
 
-def test_optional_outputs(ops: ModuleType) -> None:
-    x, weight, residual = normal(1, 5, 64), normal(2, 64), normal(3, 5, 64)
-    total = x + residual
-    out, written = ops.rms_norm(x, weight, residual, residual_out=True)
-    np.testing.assert_array_equal(plain(written), total)
-    np.testing.assert_allclose(plain(out), rms_norm(total.astype(np.float64), weight), rtol=2e-5, atol=2e-5)
-    mine = np.empty_like(x)
-    _, again = ops.rms_norm(x, weight, residual, residual_out=mine)
-    assert again is mine
-    np.testing.assert_array_equal(mine, total)
-    assert not isinstance(ops.rms_norm(x, weight, residual), tuple)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_rows_in_place(ops: ModuleType, dtype: str) -> None:
     """An output in the memory of its input is that of a call with memory for each, to the last bit."""
