@@ -14,7 +14,7 @@ import numpy as np
 from jax_processes import fails, tell_scenarios
 from module_files import load_module
 
-from aot_tune.jax import JaxError, JaxOperators, register
+from aot_tune.jax import JaxOperators, register
 
 Array = Any
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
@@ -173,15 +173,6 @@ def wrong_programs(ops: JaxOperators, module: Any) -> None:
     told("layer_norm: scalar 'eps' is no scalar of f32", "layer_norm", square, a, eps=np.float64(1))
 
 
-def registered_again(ops: JaxOperators, module: Any) -> None:
-    assert list(register(module)) == list(ops) == list(module.operators)
-    assert "gemm" in dir(ops)
-    assert "activation='none'" in repr(ops.gemm)
-    fails(lambda: register(sys), JaxError, "is not a module of a tuned library")
-    fails(lambda: register(module, vmap_method="expand_dims"), JaxError, "is not one of None, 'sequential'")
-    near(register(module, "another").softmax(normal(2, 3)), jax.nn.softmax(normal(2, 3), axis=1), jnp.float32)
-
-
 def load(path: Path) -> tuple[JaxOperators, Any]:
     module = load_module(path, "aot_tune.ops")
     return register(module), module
@@ -189,7 +180,7 @@ def load(path: Path) -> tuple[JaxOperators, Any]:
 
 SCENARIOS = (
     products, attention, layouts, gradients, rows_of_vmap, wrong_calls,
-    wrong_programs, registered_again,
+    wrong_programs,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -112,14 +112,6 @@ def test_sums_in_any_order_are_right_and_terms_that_are_left_out_or_added_are_fo
     assert bed.on_integers(bed.build(SOURCE.replace("BODY", PLAIN))).status == "ok"
 
 
-def test_what_hides_in_rounding_is_found_only_by_integers(make_product: Callable[..., CompiledBed]) -> None:
-    for exact, status in ((DECLARED, "wrong-result"), ("None", "ok")):
-        bed = make_product(exact)
-        measured = bed.wholly(bed.build(SOURCE.replace("BODY", HIDDEN)))
-        assert measured.status == status, measured.reason
-        assert ("small integers" in measured.reason) == (status != "ok")
-
-
 def rendered(operator: Operator) -> tuple[Any, tuple[Expr, ...]]:
     """The generic kernel for the lowest level of CPUs, and what it requires."""
     target = target_by_name("cpu-x86-64")

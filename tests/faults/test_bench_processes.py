@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,13 +18,6 @@ from aot_tune.support.errors import WorkerError
 pytestmark = pytest.mark.slow
 
 DEADLINES = Deadlines(handshake=30)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_worker_is_started_once_with_an_environment_that_is_an_allow_list(
@@ -85,56 +76,3 @@ def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path
     ):
         pool.candidates()
     assert "No module named 'no_such_module_anywhere'" in caught.value.why
-
-
-PROGRAM = """
-import resource, sys, time
-from pathlib import Path
-from types import SimpleNamespace
-from aot_tune.bench.devices.family import devices
-from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.host.runner import Entrant
-from aot_tune.bench.protocol.measurement_records import Policy
-from aot_tune.spec.load_operators import load_operator
-how, scratch, folder, *paths = sys.argv[1:]
-if how == "few descriptors":
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-bench = Bench(devices("cpu", 2)[0], Policy(), scratch=Path(scratch), threads=2)
-if how == "exit":
-    bench.__enter__()
-    bench.pool.candidates()
-    print(*(w.pid for w in bench.pool.workers()), flush=True)
-    raise SystemExit(0)
-with bench:
-    operator = load_operator(Path(folder))
-    prepared = bench.prepare(Path(folder), operator, operator.workload[0])
-    bench.pool.settle()
-    print(*(w.pid for w in bench.pool.workers()), flush=True)
-    for path in paths:
-        candidate = SimpleNamespace(id=path)
-        one = Entrant(candidate=candidate, shared_object=Path(path), symbol="candidate", code=path)
-        print(bench.screen(prepared, one).status, flush=True)
-    time.sleep(0 if paths else 60)
-"""
-
-
-@pytest.mark.alone
-def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any) -> None:
-    """The first one's is busy with a candidate that never returns."""
-    ways = ("SIGKILL", "SIGTERM", "SIGINT", "exit")
-    candidates = {"SIGKILL": [objects("hangs")]}
-    parents = [start_python(PROGRAM, w, tmp_path / w, operator_folder, *candidates.get(w, [])) for w in ways]
-    workers = [[int(p) for p in parent.stdout.readline().split()] for parent in parents]
-    assert [len(pids) for pids in workers] == [3, 3, 3, 2]
-    time.sleep(0.5)
-    assert all(alive(p) for pids in workers[:3] for p in pids)
-    for how, parent in zip(ways[:3], parents, strict=False):
-        parent.send_signal(getattr(signal, how))
-    parents[3].wait(10)
-    deadline = time.monotonic() + 2
-    while any(alive(p) for pids in workers for p in pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert [how for how, pids in zip(ways, workers, strict=True) if any(alive(p) for p in pids)] == []
-    for parent in parents:
-        parent.wait(10)
-        parent.stdout.close()

@@ -110,17 +110,6 @@ def test_a_root_that_others_may_write_to_is_refused(made, chain, counting_compil
         assert counting_compiler[1]() == 1
 
 
-def test_an_entry_that_others_may_write_to_is_not_used(made, chain, make_rendered, caplog) -> None:
-    root, _, folder = made
-    for place in (".", *FILES):
-        (folder / place).chmod(0o777)
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            assert not ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
-        assert "written by others" in caplog.text
-        assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
-
-
 @pytest.mark.parametrize("place", ["", "object.o", "object.json"])
 def test_what_belongs_to_another_user_is_not_used(
     made, chain, counting_compiler, make_rendered, caplog, monkeypatch, place: str

@@ -26,7 +26,7 @@ def activated(name: str, x: Array) -> Array:
     if name == "relu":
         return np.maximum(x, 0)
     if name == "gelu":
-        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+        return 0.5 * x * (1 + torch.erf(torch.from_numpy(x / math.sqrt(2))).numpy())
     if name == "gelu_tanh":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return x / (1 + np.exp(-x)) if name == "silu" else x

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from environments import run
 from project import Project
 
 from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
@@ -105,19 +102,3 @@ def test_an_object_that_was_replaced_is_found_by_its_digest_and_by_what_it_does(
     finally:
         archive.write_bytes(before)
     assert re.search(rf"twice: {variant['name']} .*: wrong-result: y\[\d+\]: got ", caught.value.why)
-
-
-def test_devices_that_are_not_here_are_said(project: Project) -> None:
-    folder = project.folder / "away"
-    shutil.copytree(generated(project), folder)
-    shipped = json.loads((folder / "shipped.json").read_bytes())
-    for one in shipped:
-        if "loop" in one["variant"]:
-            one["target"] = "cuda-sm_90a"
-    (folder / "shipped.json").write_text(json.dumps(shipped))
-    library = project.folder / "cmake" / "libtiny.so.1"
-    project.make_all()
-    argv = project.command("check-library", "--directory", folder, "--library", library)
-    said = run(argv, env=project.environment())
-    assert "libtiny.so.1: 1 variant for cuda-sm_90a not verified inside the library: no such device here" in said
-    assert "libtiny.so.1: 1 variant verified inside the library" in said

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments import ROOT, run
 from project import Project
 
 PROGRAM = """
@@ -134,21 +133,6 @@ def test_a_program_in_cpp(project: Project, rules: Path) -> None:
     )
     lines, _ = program(project, *calls)
     assert [line.partition(" ")[0] for line in lines] == ["loop"] * 4 + ["generic"] * 2
-
-
-def test_another_number_of_threads(project: Project) -> None:
-    (one, two, other), _ = program(project, "tiny", 300, 0, "tiny", 20000, 0, "other", 300, 0, OMP_NUM_THREADS="2")
-    assert one == f"loop | threads: tuned with 1, this process has 2 | {RANKED}"
-    assert "threads: tuned with 1, this process has 2" in two
-    assert "threads" not in other
-    ((same,), _) = program(project, "tiny", 300, 0)
-    assert "threads" not in same
-    code = "print(face.explain('twice', N=300).get('threads'))"
-    assert python(project, code, OMP_NUM_THREADS="2")[0] == ["tuned with 1, this process has 2"]
-    assert python(project, code)[0] == ["None"]
-    env = project.environment(OMP_NUM_THREADS="2", PYTHONPATH=f"{ROOT}:{project.folder / 'cmake'}")
-    said = run(project.command("explain", "--module", "face", "twice", "N=300"), env=env)
-    assert "threads   tuned with 1, this process has 2\n" in said
 
 
 def test_a_warning_and_what_it_says_to_do(project: Project, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 
 import pytest
@@ -52,17 +51,6 @@ def decided(project: Project, build: str = "build") -> str:
     """The generated tables and models, without what tells of builds."""
     text = (project.folder / build / "dispatch.cpp").read_text()
     return text[text.index("// ---- twice ----") :]
-
-
-def test_the_library_knows_which_shapes_were_surveyed(project: Project) -> None:
-    """AOT_TUNE_WARN tells of others. Without a range it is half of the least to twice the largest extent."""
-    text = decided(project)
-    found = re.search(r"constexpr Span kSpans_0\[\] = \{\n    \{(\d+), (\d+)\},\n\};", text)
-    assert found is not None, text
-    least, most = map(int, found.groups())
-    assert 128 <= least <= 256
-    assert 400000 <= most <= 800000
-    assert re.search(r'constexpr Seen kSeen\[\] = \{\{"cpu-[^"]*", kSpans_0, 1, true\}\};', text)
 
 
 def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Project) -> None:

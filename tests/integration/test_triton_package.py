@@ -111,30 +111,6 @@ for current in (None, context, context, None, context):
     print(stub.stub_exchanges() - before, stub.cuCtxGetDevice(ctypes.byref(ctypes.c_int())))
 """
 
-FAILURES = """
-def tried():
-    try:
-        case(4096, 4096)
-    except ops.CallError as error:
-        print(error)
-
-context = ctypes.c_void_p()
-stub.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-stub.cuCtxSetCurrent(context)
-for status in (0, 0, 700, -100, 0):
-    before = stub.stub_exchanges()
-    stub.stub_refuse(status)
-    tried()
-    print(stub.stub_exchanges() - before)
-sys.stdout.flush()
-if os.fork() == 0:
-    tried()
-    sys.stdout.flush()
-    os._exit(0)
-os.wait()
-tried()
-"""
-
 
 def test_calls_get_the_code_that_is_right_for_them(replayed: Made, triton_driver: Path) -> None:
     """A call like one before it leaves the thread alone."""
@@ -148,13 +124,3 @@ def test_calls_get_the_code_that_is_right_for_them(replayed: Made, triton_driver
     assert said[5].startswith("load ptx; rms_norm 7,1,1")  # no BLOCK was compiled for 100 columns
     assert said[7::2] == ["2 201", "0 0", "0 0", "2 201", "0 0"]  # changes of the mode; the device is left as it was
     assert said[8::2] == [two] * 4
-
-
-def test_a_call_like_one_before_it_fails_alone(replayed: Made, triton_driver: Path) -> None:
-    said = called(replayed, triton_driver, FAILURES)[6:]
-    done = "rms_norm 2048,1,1 x 256"
-    assert said[1::2][:5] == ["0"] * 5  # changes of the mode
-    assert [said[i] for i in (0, 2, 8, 11)] == [done] * 4
-    assert said[4].endswith("launch returned 700 (an error of the stand-in)")
-    assert said[6].endswith("launch returned -100 (something that it needs is not here)")
-    assert "forked after CUDA was used cannot use it" in said[10]

@@ -93,22 +93,3 @@ def test_what_the_record_does_not_have_is_a_miss(tuned: Project) -> None:
     said = project.build("auto", **auto)
     assert "NOT TUNED for " in said
     assert "1 problem is not in the database" in said
-
-
-def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project", arguments="MODE generic WORKLOAD one.jsonl +sub/two.jsonl")
-    written(project.folder / "one.jsonl", twice(5000))
-    (project.folder / "sub").mkdir()
-    written(project.folder / "sub" / "two.jsonl", twice(6000), twice(7000))
-    said = project.cmake()
-    assert "workload one.jsonl: 1 problem\n" in said
-    assert "workload two.jsonl: 2 problems added to the declared ones\n" in said
-    one = written(tmp_path / "three, or more.jsonl", twice(8000))
-    said = project.cmake(AOT_TUNE_WORKLOAD=str(one))
-    assert "workload three, or more.jsonl: 1 problem\n" in said
-    assert "one.jsonl" not in said
-    said = project.cmake("-DAOT_TUNE_WORKLOAD=one.jsonl;+sub/two.jsonl", AOT_TUNE_WORKLOAD=str(one))
-    assert "workload one.jsonl" in said
-    assert "three" not in said
-    said = " ".join(project.cmake("-DAOT_TUNE_WORKLOAD=sub/none.jsonl", status=1).split())
-    assert f"{project.folder}/sub/none.jsonl: the workload's file cannot be read why: No such file" in said
