@@ -60,8 +60,12 @@ def test_replayed_wheels_are_bit_identical(
     tuning: Path, builder: Builder, built: Built, compiler: Compiler, tmp_path: Path
 ) -> None:
     """In isolation and not, two folders, two times, with the cache and with none; the variants are those tuned."""
-    recorded = copy_source(tmp_path / "recorded")
+    some = ("gemm", "rms_norm", "softmax")
+    recorded = copy_source(tmp_path / "recorded", operators=some)
     shutil.copytree(tuning, recorded / "tuning")
+    for file in (recorded / "tuning").rglob("*.jsonl"):
+        if file.stem not in some:
+            file.unlink()
     other = tmp_path / "somewhere else" / "copy"
     shutil.copytree(recorded, other)
     for path in other.rglob("*"):
@@ -79,4 +83,4 @@ def test_replayed_wheels_are_bit_identical(
     one, two = members(first.wheel), members(second.wheel)
     assert [n for n in one if one[n] != two.get(n)] == []
     assert first.wheel.read_bytes() == second.wheel.read_bytes()
-    assert variants(first.wheel) == variants(built.wheel)
+    assert variants(first.wheel) == {(name, code) for name, code in variants(built.wheel) if name in some}
