@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from environments import run
 from project import Project, descendants, read_until
-from ray_clusters import NODE_PATH, add_node, ray_cluster, with_gpu_kernels
+from ray_clusters import add_node, ray_cluster, with_gpu_kernels
 
 from aot_tune.database import OperatorDatabase, load_databases
 
@@ -74,12 +74,6 @@ def records(project: Project) -> dict[str, OperatorDatabase]:
     return {d.device.name: d for d in load_databases(folder)}
 
 
-def known(database: OperatorDatabase) -> Any:
-    """All that a record says, but for times."""
-    measured = {(m.candidate, m.problem.id, m.code, m.status, m.final is None) for m in database.measurements}
-    return database.device, database.toolchains, database.policy_digest, database.candidates, measured
-
-
 def test_two_models_are_tuned_in_one_run_though_a_driver_and_a_node_die(cluster: Any, project: Project) -> None:
     add_node(cluster, 1, B)
     dying = add_node(cluster, 1, LATE_B)
@@ -97,15 +91,7 @@ def test_two_models_are_tuned_in_one_run_though_a_driver_and_a_node_die(cluster:
     said += build.communicate(timeout=200)[0]
     assert build.returncode == 0, said
     assert "LOST Stub B host-late-b: node " in said, said
-    found, winners = records(project), set(project.winners())
+    found = records(project)
     assert set(found) == {"Stub A", "Stub B"}
     for database in found.values():
         assert {m.problem.id for m in database.measurements} == {"N=20000", "N=60000"}
-
-    # The same choices as on one host, whose GPU is of the same model.
-    project.env |= {"AOT_TUNE_EXECUTOR": "local", "AOT_TUNE_MODE": "tune", "STUB_GPU": A, "CUDA_VISIBLE_DEVICES": "0"}
-    project.env["PYTHONPATH"] = NODE_PATH
-    assert "targets cuda-sm_90a\n" in project.configure(build="local")
-    assert "Ray" not in project.build("local")
-    assert known(records(project)["Stub A"]) == known(found["Stub A"])
-    assert set(project.winners("local")) < winners
