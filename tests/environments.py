@@ -194,14 +194,13 @@ class Builder:
     out: Path
     env: dict[str, str] = field(default_factory=dict)
     isolated: bool = True
-    options: tuple[str, ...] = ()
 
     def build(self, source: Path, name: str = "wheel", *, read_only: bool = False, **given: str) -> Built:
         """`pip wheel`, verbose."""
         out = self.out / name
         shutil.rmtree(out, ignore_errors=True)
         argv: list[object] = [front_end(), "-m", "pip", "wheel", "-v", "--no-deps", "--no-cache-dir", "-w", out]
-        argv += ["--no-index", "--find-links", self.wheelhouse, *self.options]
+        argv += ["--no-index", "--find-links", self.wheelhouse]
         argv += [source] if self.isolated else ["--no-build-isolation", source]
         log = run(obeying_modes(argv) if read_only else argv, env=environment(**{**self.env, **given}))
         (wheel,) = out.glob("*.whl")
