@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,19 +15,21 @@ from typing import Any
 
 import msgspec
 from environments import ROOT, environment, run
+from forked import command
 
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
+from aot_tune.compile.toolchain import Toolchain
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.link.elf import SharedLibrary
 from aot_tune.render import Candidate, Rendered, Renderer, candidate_for, requirements
 from aot_tune.report import Report
 from aot_tune.spec import ConfigValue, Operator, Target, all_of
-from aot_tune.spec.load_operators import load_operator
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 TWICE = ROOT / "tests" / "gpu" / "templates" / "twice"
-TARGETS = ("cuda-sm_80", "cuda-sm_90a", "cuda-sm_120a")
+TARGETS = ("cuda-sm_80", "cuda-sm_90a")
 
 _LISTS = """
 cmake_minimum_required(VERSION 3.25)
@@ -120,13 +122,13 @@ def build(
     database: Path | None = None,
     status: int | None = 0,
     first: str = "",
-    keep_compiled: bool = True,
+    link: bool = True,
     **options: str,
 ) -> Made:
     """Configure and build a project in `folder` with the source tree's CMake functions; options are AOT_TUNE_*.
 
-    What is in the folder `first` is imported from there, such as another version of Triton. Without `keep_compiled`, no
-    file is taken that another build compiled.
+    What is in the folder `first` is imported from there, such as another version of Triton. Without `link`, the two
+    commands that CMake would run are all there is: no library and no module.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "CMakeLists.txt").write_text(
@@ -139,8 +141,10 @@ def build(
     )
     settings = {f"AOT_TUNE_{name}": text for name, text in options.items() if name.isupper() and name != "CXX"}
     settings |= {"CXX": options["CXX"]} if "CXX" in options else {}
-    settings |= {} if keep_compiled else {"CCACHE_DISABLE": "1"}
-    env = environment(**{"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": _import_path(first), **settings})
+    path = os.pathsep.join(filter(None, (first, *sys.path)))  # so that a build finds its requirements
+    env = environment(**{"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": path, **settings})
+    if not link:
+        return _without_cmake(folder, templates, operators, database, status, env)
     argv = ["cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DPython_EXECUTABLE={sys.executable}"]
     log = run(argv, env=env, status=status)
     if (folder / "build" / "build.ninja").is_file():
@@ -148,9 +152,26 @@ def build(
     return Made(folder / "build", log)
 
 
-def _import_path(first: str) -> str:
-    """What the tests import from, so that a build finds its requirements."""
-    return os.pathsep.join(p for p in (first, *sys.path) if p)
+def _without_cmake(
+    folder: Path,
+    templates: Sequence[object],
+    operators: Sequence[str],
+    database: Path | None,
+    status: int | None,
+    env: Mapping[str, str],
+) -> Made:
+    made = folder / "build" / "aot_tune" / "my_ops"
+    program = [sys.executable, "-m", "aot_tune.cli.main"]
+    configure = ["configure", "--name", "my_ops", "--prefix", "mine", "--header", "my_ops.h", "--directory", made]
+    for root in templates:
+        configure += ["--templates", bundled_templates() if root == "bundled" else root]
+    for name in operators:
+        configure += ["--operator", name]
+    configure += [] if database is None else ["--database", database]
+    log = command([*program, *configure], env=env, status=status)
+    if (made / "plan.json").is_file():
+        log += command([*program, "build", "--directory", made], env=env, status=status)
+    return Made(folder / "build", log)
 
 
 def author_templates(folder: Path) -> Path:
@@ -192,41 +213,51 @@ def record(
     for target in map(target_by_name, targets):
         rendered = _rendered(operator, renderer, target, dtype)
         chain = toolchain_for("nvcc", {**os.environ, **environ})
-        cache = ObjectCache(None, chain)
-        compiled = compile_all(cache, rendered, 2)
-        device, policy = device_of(target), policy_for("cuda", Policy())
-        measurements = [
-            Measurement(
-                candidate=r.candidate.id,
-                code=compiled[r.candidate.id].code,
-                problem=p,
-                device=device.digest,
-                policy=policy.digest,
-                status="ok",
-                screen=(1000.0 if _is(r, fastest) else 2000.0,) * 4,
-                error=0.1,
-                bitwise=True,
-            )
-            for r in rendered
-            for p in operator.workload_for("cuda")
-            if all_of(requirements(operator, r.candidate), operator.facts(p))
-        ]
-        save_database(
-            folder,
-            make_database(
-                operator=operator.name,
-                contract=operator_digest(operator),
-                device=device,
-                policy=policy,
-                toolchains={"nvcc": chain.identity()},
-                baselines={},
-                compiled=[(r, compiled[r.candidate.id]) for r in rendered],
-                measurements=measurements,
-            ),
-        )
-        cache.close()
+        save_record(folder, operator, rendered, target, chain, lambda r: 1000.0 if _is(r, fastest) else 2000.0)
         winners += [r.candidate for r in rendered if _is(r, fastest)]
     return winners
+
+
+def save_record(
+    folder: Path,
+    operator: Operator,
+    rendered: Sequence[Rendered],
+    target: Target,
+    chain: Toolchain,
+    takes: Callable[[Rendered], float],
+) -> None:
+    """Write a database of candidates that were compiled here, with made up times, on a device of a target."""
+    device, policy = device_of(target), policy_for(target.family, Policy())
+    cache = ObjectCache(None, chain)
+    compiled = compile_all(cache, rendered, 2)
+    measurements = [
+        Measurement(
+            candidate=r.candidate.id,
+            code=compiled[r.candidate.id].code,
+            problem=p,
+            device=device.digest,
+            policy=policy.digest,
+            status="ok",
+            screen=(takes(r),) * 4,
+            error=0.1,
+            bitwise=True,
+        )
+        for r in rendered
+        for p in operator.workload_for(target.family)
+        if all_of(requirements(operator, r.candidate), operator.facts(p))
+    ]
+    database = make_database(
+        operator=operator.name,
+        contract=operator_digest(operator),
+        device=device,
+        policy=policy,
+        toolchains={rendered[0].candidate.backend: chain.identity()},
+        baselines={},
+        compiled=[(r, compiled[r.candidate.id]) for r in rendered],
+        measurements=measurements,
+    )
+    save_database(folder, database)
+    cache.close()
 
 
 def _rendered(operator: Operator, renderer: Renderer, target: Target, dtype: str) -> list[Rendered]:

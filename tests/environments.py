@@ -194,14 +194,13 @@ class Builder:
     out: Path
     env: dict[str, str] = field(default_factory=dict)
     isolated: bool = True
-    options: tuple[str, ...] = ()
 
     def build(self, source: Path, name: str = "wheel", *, read_only: bool = False, **given: str) -> Built:
         """`pip wheel`, verbose."""
         out = self.out / name
         shutil.rmtree(out, ignore_errors=True)
         argv: list[object] = [front_end(), "-m", "pip", "wheel", "-v", "--no-deps", "--no-cache-dir", "-w", out]
-        argv += ["--no-index", "--find-links", self.wheelhouse, *self.options]
+        argv += ["--no-index", "--find-links", self.wheelhouse]
         argv += [source] if self.isolated else ["--no-build-isolation", source]
         log = run(obeying_modes(argv) if read_only else argv, env=environment(**{**self.env, **given}))
         (wheel,) = out.glob("*.whl")
@@ -240,10 +239,10 @@ def make_sdist(folder: Path) -> Path:
     return folder / said.splitlines()[-1]
 
 
-def copy_source(folder: Path, sdist: Path | None = None, *, cut: bool = True) -> Path:
-    """A copy of the source tree, or of an sdist, without its records.
+def copy_source(folder: Path, sdist: Path | None = None, *, operators: Sequence[str] = ()) -> Path:
+    """A copy of the source tree, or of an sdist, without its records; with those operators alone, or with all.
 
-    With `cut` each operator has its smallest problem alone, and is verified on a few small odd ones.
+    Each operator has its smallest problem alone, and is verified on a few small odd ones.
     """
     if sdist is None:
         shutil.copytree(ROOT, folder, ignore=_NOT_SOURCE)
@@ -253,9 +252,12 @@ def copy_source(folder: Path, sdist: Path | None = None, *, cut: bool = True) ->
         (folder.parent / sdist.name.removesuffix(".tar.gz")).rename(folder)
     for made in (*folder.glob("build*"), folder / "dist", folder / "wheelhouse", folder / "tuning"):
         shutil.rmtree(made, ignore_errors=True)
-    for path in folder.glob("templates/*/operator.py") if cut else ():
-        path.write_text(path.read_text() + _CUT)
-    for name, old, new in _FEWER_CHECKS if cut else ():
+    for path in folder.glob("templates/*/operator.py"):
+        if operators and path.parent.name not in operators:
+            shutil.rmtree(path.parent)
+        else:
+            path.write_text(path.read_text() + _CUT)
+    for name, old, new in _FEWER_CHECKS:
         text = (folder / name).read_text()
         assert old in text
         (folder / name).write_text(text.replace(old, new))

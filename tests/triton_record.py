@@ -9,15 +9,12 @@ import os
 import shutil
 from pathlib import Path
 
-from cuda_project import device_of
+from cuda_project import save_record
 from environments import ROOT
 
-from aot_tune.bench.devices.family import policy_for
-from aot_tune.bench.protocol.measurement_records import Measurement, Policy
-from aot_tune.compile import ObjectCache, compile_all, generic_targets, target_by_name, toolchain_for
-from aot_tune.database import make_database, operator_digest, save_database
-from aot_tune.render import Rendered, Renderer, candidates_for, requirements, resolved
-from aot_tune.spec import Operator, Target, all_of
+from aot_tune.compile import generic_targets, target_by_name, toolchain_for
+from aot_tune.render import Rendered, Renderer, candidates_for, resolved
+from aot_tune.spec import Operator, Target
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.triton.read_declarations import read_functions, with_declarations
 
@@ -38,42 +35,9 @@ def write_record(templates: Path, folder: Path, name: str) -> None:
     operators = {name: op for name, (_, op) in load_operators(roots).items()}
     known, note = read_functions(operators, [target], generic_targets([target]), roots, environ)
     assert note == ""
-    device, policy = device_of(target), policy_for(target.family, Policy())
-    for operator_name, plain in operators.items():
+    for plain in operators.values():
         operator = with_declarations(plain, known, ["cpu", target.family])
-        rendered = _rendered(operator, Renderer(roots), target)
-        cache = ObjectCache(None, chain)
-        compiled = compile_all(cache, rendered, 2)
-        measurements = [
-            Measurement(
-                candidate=r.candidate.id,
-                code=compiled[r.candidate.id].code,
-                problem=p,
-                device=device.digest,
-                policy=policy.digest,
-                status="ok",
-                screen=(_time(r),) * 4,
-                error=0.1,
-                bitwise=True,
-            )
-            for r in rendered
-            for p in operator.workload_for(target.family)
-            if all_of(requirements(operator, r.candidate), operator.facts(p))
-        ]
-        save_database(
-            folder,
-            make_database(
-                operator=operator_name,
-                contract=operator_digest(operator),
-                device=device,
-                policy=policy,
-                toolchains={"triton": chain.identity()},
-                baselines={},
-                compiled=[(r, compiled[r.candidate.id]) for r in rendered],
-                measurements=measurements,
-            ),
-        )
-        cache.close()
+        save_record(folder, operator, _rendered(operator, Renderer(roots), target), target, chain, _time)
 
 
 def _rendered(operator: Operator, renderer: Renderer, target: Target) -> list[Rendered]:

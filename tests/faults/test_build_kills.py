@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from project import Project, descendants, read_until, start, wait_until_gone
 pytestmark = pytest.mark.alone
 
 _PR_SET_CHILD_SUBREAPER = 36
-KILLS = 4
+KILLS = int(os.environ.get("AOT_TUNE_TEST_KILLS", "4"))
 
 
 @pytest.fixture(autouse=True)
@@ -176,26 +175,6 @@ def test_the_terminal_interrupts_the_whole_group(project: Project) -> None:
     process.communicate(timeout=10)
     assert process.returncode != 0
     wait_until_gone(before, 2.0)
-    reap()
-
-
-FRONT_END = """
-import subprocess, sys
-print("front end", flush=True)
-subprocess.run(["cmake", "--build", sys.argv[1]])
-"""
-
-
-def test_sigterm_to_the_front_end_alone(project: Project) -> None:
-    """pip dies of SIGTERM and tells nobody; what it started ends all the same."""
-    project.cmake()
-    before = descendants(os.getpid())
-    process = start([sys.executable, "-c", FRONT_END, project.folder / "cmake"], project.environment())
-    read_until(process, "tried ")
-    process.terminate()
-    process.wait(timeout=5)
-    took = wait_until_gone(before, 2.5)
-    assert took < 2.5
     reap()
 
 

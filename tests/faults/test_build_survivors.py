@@ -99,20 +99,6 @@ def test_row_66_all_operators_that_fail_are_told_at_once_with_a_reason_for_each_
 
 
 @pytest.mark.usefixtures("failed")
-def test_one_operator_alone_is_told_with_what_to_do(several: Project) -> None:
-    said = built(several, "crash", status=1)
-    end = said[said.index("aot-tune: ") :]
-    assert "operator 'crash' on cpu-x86-64-v" in end
-    assert "does not end with `return` crashes" in end
-    end = built(several, "generic_wrong", option="generic", status=1)  # there would be wrong answers
-    assert re.search(
-        r"To try again: aot-tune try generic_wrong generic_\w+ --target cpu-x86-64 --templates templates", end
-    )
-    assert "its generic kernel cannot be compiled" in built(several, "compiles_not", option="generic", status=1)
-    assert "its generic kernel fails" in built(several, "generic_wrong", option="leave-out", status=1), "of nothing"
-
-
-@pytest.mark.usefixtures("failed")
 def test_the_generic_variant_alone_is_shipped_when_asked_for(several: Project) -> None:
     assert "no candidate survived" in built(several, "wrong_result", option="generic")
     (variant,) = several.manifest()["operators"][0]["variants"]

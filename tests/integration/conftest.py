@@ -21,6 +21,7 @@ from environments import (
     make_read_only,
     make_sdist,
     pip,
+    run,
     tree_digest,
 )
 from project import Project
@@ -88,6 +89,15 @@ def needs_triton() -> None:
 
 
 @pytest.fixture(scope="session")
+def triton_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a stand-in for libcuda.so.1, which logs what is loaded and launched."""
+    folder = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).with_name("triton_driver.cpp")
+    run(["g++", "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source, "-o", folder / "libcuda.so.1"])
+    return folder
+
+
+@pytest.fixture(scope="session")
 def made_wheel(once: Once) -> Path:
     """A folder with the wheel, what it is made of and with, and what its build said: made once in a run of the tests.
 
@@ -114,11 +124,11 @@ def made_wheel(once: Once) -> Path:
 
 
 def builder_in(folder: Path, compiler: Compiler, out: Path) -> Builder:
-    """Builds for this machine and for x86-64-v2, with quick effort and the cache of `folder`."""
+    """Builds for this machine, with quick effort and the cache of `folder`."""
     env = {
         "AOT_TUNE_CACHE_DIR": str(folder / "cache" / "aot_tune"),
         "AOT_TUNE_EFFORT": "quick",
-        "AOT_TUNE_TARGETS": "cpu-x86-64-v2;native",
+        "AOT_TUNE_TARGETS": "native",
         "CXX": str(compiler.path),
     }
     jaxlib = importlib.util.find_spec("jaxlib")

@@ -140,24 +140,3 @@ def test_what_may_not_be_given_is_told_before_anything_is_compiled(folder: Path,
         assert said in told
         assert "fix:" in told
         assert not os.path.lexists(folder / "other")
-
-
-def test_a_library_that_a_kernel_names_is_looked_for_first(
-    folder: Path, forks: Callable[..., str], tmp_path: Path
-) -> None:
-    """Of two that are not there both are told, with their kernels."""
-    for name, library in (("halve", "no_such_library"), ("triple", "nor_this")):
-        own = tmp_path / "templates" / name
-        own.mkdir(parents=True)
-        text = FILES[f"templates/{name}/operator.py"]
-        wanted = f"generic=True, compile=CompileOptions(libraries=({library!r},)))"
-        (own / "operator.py").write_text(text.replace("generic=True)", wanted))
-    for file in ("csrc/halve.cpp", "lib/half.h"):
-        (tmp_path / file).parent.mkdir()
-        (tmp_path / file).write_text(FILES[file])
-    (tmp_path / "CMakeLists.txt").touch()
-    command = [sys.executable, "-m", "aot_tune.cli.main", "configure", "--name", "own", "--prefix", "own"]
-    command += ["--header", "own.h", "--directory", tmp_path / "other", "--templates", tmp_path / "templates"]
-    told = forks(command, env=env(folder), status=1)
-    assert "operator 'halve': kernel 'generic': library 'no_such_library' is not found" in told
-    assert "operator 'triple': kernel 'generic': library 'nor_this' is not found" in told

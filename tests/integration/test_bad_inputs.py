@@ -10,8 +10,6 @@ import pytest
 from project import Project
 
 OTHERS = {"trace": {"format": 1, "library": "mine", "prefix": "m", "build": "00" * 32}}
-LATER = {"trace": {"format": 2, "library": "tiny", "prefix": "tiny", "build": "00" * 32}}
-EARLIER = {"trace": {"format": 1, "library": "tiny", "prefix": "tiny", "build": "00" * 32}}
 
 
 def twice(n: object = 20000, **more: Any) -> dict[str, Any]:
@@ -54,25 +52,6 @@ def test_a_trace_of_another_library(project: Project, file: Path) -> None:
     for said in (coverage(project, file), configured(project, file)):
         assert f"aot-tune: {file}:1: this is a trace of library 'mine' with the prefix 'm'\n  why: the " in said
         assert "is 'tiny' with the prefix 'tiny'\n  fix: name " in said
-
-
-def test_a_trace_of_another_form(project: Project, file: Path) -> None:
-    written(file, LATER, twice(calls=3))
-    for said in (coverage(project, file), configured(project, file), workload(project, "show", file)):
-        assert f"aot-tune: {file}:1: this is a trace of form 2\n  why: it was written by a library of another " in said
-        assert "fix: read it with the aot_tune that built the library" in said
-
-
-def test_a_trace_of_another_build(project: Project, file: Path) -> None:
-    """A warning where the operators are the same; a build takes it, as what is built next is always another."""
-    written(file, EARLIER, twice(calls=3))
-    said = coverage(project, file, status=0)
-    assert f"aot-tune: warning: {file}:1: the trace is of build 000000000000 of 'tiny'" in said
-    project.configure(build="other", AOT_TUNE_WORKLOAD=str(file))
-    written(file, EARLIER, {"operator": "twice", "dims": {"L": 5}, "calls": 3})
-    said = coverage(project, file)
-    assert f"aot-tune: {file}:1: this is a trace of another build of 'tiny', with other operators\n  why: " in said
-    assert f"{file}:2: operator 'twice': problem 'L=5': dim 'N' is not bound\n  fix: name the build that was" in said
 
 
 @pytest.mark.parametrize(

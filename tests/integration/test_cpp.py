@@ -8,26 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments import ROOT, Builder, Venv, environment, front_end, obeying_modes, run
+from environments import ROOT, Compiler, Venv, copy_source, environment, front_end, obeying_modes, run
 
 from aot_tune.link.elf import SharedLibrary
 
 CONSUMER = ROOT / "examples" / "cpp_consumer"
 CONSUMERS = [CONSUMER, ROOT / "examples" / "c_consumer"]
-
-C_PROGRAM = r"""
-#include "aot_tune/ops.h"
-#include <stdio.h>
-int main(void) {
-  float x[4] = {0, 0, 0, 0}, y[4];
-  int64_t shape[2] = {1, 4};
-  DLTensor in = {x, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, NULL, 0};
-  DLTensor out = {y, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, NULL, 0};
-  if (aot_tune_softmax(&in, &out, NULL) != AOT_TUNE_OK) return 1;
-  printf("%g\n", y[3]);
-  return y[3] == 0.25f ? 0 : 1;
-}
-"""
 
 
 def without_python(tmp_path: Path) -> dict[str, str]:
@@ -92,31 +78,12 @@ def test_an_environment_that_is_active_is_found_by_itself_and_another_version_is
     assert "99" in said
 
 
-@pytest.mark.parametrize("program", ["gcc", "g++"])
-def test_pkg_config(venv: Venv, tmp_path: Path, program: str) -> None:
-    tool = shutil.which("pkg-config")
-    if tool is None or shutil.which(program) is None:
-        pytest.skip(f"there is no pkg-config or no {program} on this machine")
-    package = venv.packages / "aot_tune"
-    env = environment(PKG_CONFIG_PATH=str(package / "lib" / "pkgconfig"))
-    flags = run([tool, "--cflags", "--libs", "aot_tune_ops"], env=env).split()
-    source = tmp_path / ("program.c" if program == "gcc" else "program.cpp")
-    source.write_text(C_PROGRAM)
-    out = tmp_path / "program"
-    rpath = f"-Wl,-rpath,{package / 'lib'}"
-    run([program, "-Wall", "-Wextra", "-Werror", "-pedantic", source, *flags, rpath, "-o", out], env=env)
-    assert run([out], env={}).strip() == "0.25"
-
-
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, builder: Builder, source: Path) -> Path:
-    """Without pip, as C++ developers build and install; `cmake --install` may hold links.
-
-    The cache of the wheel's build serves what it has: the generic variants are the same.
-    """
+def installed(tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Path:
+    """Two operators, without pip, as C++ developers build and install; `cmake --install` may hold links."""
     folder = tmp_path_factory.mktemp("installed")
-    cache = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "AOT_TUNE_CACHE_TIERS": builder.env["AOT_TUNE_CACHE_DIR"]}
-    env = environment(CXX=builder.env["CXX"], AOT_TUNE_MODE="generic", PYTHONPATH=str(source), **cache)
+    source = copy_source(folder / "source", operators=("gemm", "softmax"))
+    env = environment(CXX=str(compiler.path), AOT_TUNE_MODE="generic", AOT_TUNE_CACHE_DIR=str(folder / "cache"))
     argv = ["cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", f"-DPython_EXECUTABLE={front_end()}"]
     run([*argv, f"-DCMAKE_INSTALL_PREFIX={folder / 'prefix'}", "-DAOT_TUNE_TARGETS=cpu"], env=env)
     run(["cmake", "--build", folder / "build"], env=env)
@@ -140,6 +107,10 @@ def test_cmake_alone_installs_a_versioned_library(installed: Path, tmp_path: Pat
     assert run([sys.executable, "-c", code], env=environment(PYTHONPATH=str(installed))) == "0.25\n"
 
 
-def test_the_stub_of_the_bundled_operators_is_of_their_module(installed: Path) -> None:
-    env = environment(MYPYPATH=str(installed), PYTHONPATH=str(installed))
+def test_the_stub_of_the_bundled_operators_is_of_their_module(venv: Venv, tmp_path: Path) -> None:
+    package = venv.packages / "aot_tune"
+    for file in ("ops.abi3.so", "ops.pyi"):
+        shutil.copy(package / file, tmp_path)
+    shutil.copytree(package / "lib", tmp_path / "lib")
+    env = environment(MYPYPATH=str(tmp_path), PYTHONPATH=str(tmp_path))
     assert "Success" in run([sys.executable, "-m", "mypy.stubtest", "ops"], env=env)

@@ -1,7 +1,7 @@
-"""CUDA without a card: rendering, compiling for three architectures, linking, replay, import, the error at the call.
+"""CUDA without a card: rendering, compiling for two architectures, linking, replay, import, the error at the call.
 
-Each test prints its seconds, `--durations=0` also those of what they share; all of it takes some four minutes on two
-cores. `-k h200` replays the part of that GPU's committed record that CI does, `-k h100` of the other.
+Where nothing is called, the two commands that CMake would run are all there is. `-k h200` replays the part of that
+GPU's committed record that CI does.
 """
 
 from __future__ import annotations
@@ -12,25 +12,18 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuda_project import FAKE, TARGETS, TWICE, Made, author_templates, build, record
-from environments import ROOT, environment, run
+from cuda_project import FAKE, TARGETS, Made, author_templates, build, record
+from environments import ROOT
 from record_texts import rewrite
 
-from aot_tune.compile import generic_targets, target_by_name, toolchain_for
+from aot_tune.compile import toolchain_for
 from aot_tune.compile.triton.triton_toolchain import TritonToolchain
-from aot_tune.database import OperatorDatabase, load_databases, problem_key
-from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.naming import variant_name
-from aot_tune.pipeline.shipping.finish import choose
-from aot_tune.plan.options import resolve
-from aot_tune.render import Renderer
+from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.triton.installed import find_triton
-from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 pytestmark = pytest.mark.usefixtures("needs_nvcc")
 
@@ -48,25 +41,21 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def generic(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
-    """The author's operator and a bundled one, without tuning."""
-    return build(
-        tmp_path_factory.mktemp("generic"),
-        templates=("bundled", templates),
-        operators=("silu_mul", "twice"),
-        MODE="generic",
-        TARGETS=";".join(TARGETS),
-    )
+    """The author's operator where there is neither a device nor a record."""
+    folder = tmp_path_factory.mktemp("generic")
+    return build(folder, templates=[templates], operators=["twice"], TARGETS=";".join(TARGETS))
 
 
-def test_it_links_and_imports_without_a_driver(generic: Made) -> None:
+def test_without_device_and_record_the_generic_variants_serve_and_that_is_said(generic: Made) -> None:
+    """The library imports without a driver."""
     for name in generic.needed():
         assert not name.startswith(("libcuda", "libcudart", "libcublas")), name
-    said = generic.run("import ops; print(ops.operators)")
-    assert "silu_mul" in said
-    assert "twice" in said
-    kept = generic.variants("silu_mul")
-    assert sorted(v["dtypes"]["T"] for v in kept.values()) == ["bf16", "f16", "f32"]
+    assert "twice" in generic.run("import ops; print(ops.operators)")
+    kept = generic.variants("twice")
+    assert sorted(v["dtypes"]["T"] for v in kept.values()) == ["bf16", "f32"]
     assert all(v["generic"] and v["device"] and not v["rebuilt"] for v in kept.values())
+    assert re.search("twice: NOT TUNED for cuda-sm_90a, the generic variant serves", generic.log), generic.log
+    assert {note.split(" for ")[0] for note in generic.report.notes} == {"twice: NOT TUNED"}
 
 
 def test_a_call_on_a_gpu_says_what_to_do(generic: Made) -> None:
@@ -76,50 +65,9 @@ def test_a_call_on_a_gpu_says_what_to_do(generic: Made) -> None:
     assert "install NVIDIA's driver" in said
 
 
-def test_what_a_cpu_has_no_kernel_for_is_said(generic: Made) -> None:
-    pytest.importorskip("torch")
-    code = "import torch\nh = torch.zeros(4, 64, dtype=torch.bfloat16)\nfails(lambda: ops.twice(h, y=h.clone()))"
-    said = generic.run(FAKE + code)
-    assert said.startswith("ArgumentTypeError")
-    assert "on cpu:0 with T=bf16, for which this library has no variants; it has T=f32" in said
-
-
-def test_the_c_function_gives_the_code_of_a_driver_that_is_missing(generic: Made) -> None:
-    """What a C caller sees: AOT_TUNE_ERROR_DRIVER, and the same words."""
-    code = """
-import ctypes, numpy as np
-from aot_tune.bench.worker.loaded_objects import Arguments
-from aot_tune.spec.load_operators import load_operator
-from pathlib import Path
-import sys
-library = ctypes.CDLL(sys.argv[1])
-x, y = np.ones((4, 64), "f4"), np.zeros((4, 64), "f4")
-pairs = {"x": x, "y": y}
-call = Arguments(
-    load_operator(Path(sys.argv[2])).concrete({}),
-    {n: a.ctypes.data for n, a in pairs.items()}, {n: a.shape for n, a in pairs.items()},
-    {n: (64, 1) for n in pairs}, {}, {}, (2, 0),
-)
-status = library.mine_twice(*call.call, None)
-library.mine_last_error.restype = ctypes.c_char_p
-print(status, library.mine_last_error().decode())
-"""
-    said = run(
-        [sys.executable, "-c", code, generic.library, TWICE], env=environment(PYTHONPATH=os.pathsep.join(sys.path))
-    )
-    assert said.startswith("13 cuda:0: there is no CUDA driver here")
-
-
-def test_without_device_and_record_the_generic_variants_serve_and_that_is_said(tmp_path: Path, templates: Path) -> None:
-    made = build(tmp_path, templates=[templates], operators=["twice"], TARGETS="cuda-sm_90a")
-    assert len(re.findall("twice: NOT TUNED for cuda-sm_90a, the generic variant serves", made.log)) == 2, made.log
-    assert all(v["generic"] for v in made.variants("twice").values())
-    assert [note.split(" for ")[0] for note in made.report.notes] == ["twice: NOT TUNED"]
-
-
 @pytest.fixture(scope="module")
 def tuning(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Path:
-    """A record of the author's operator on three cards that nobody has."""
+    """A record of the author's operator on two cards that nobody has."""
     folder = tmp_path_factory.mktemp("tuning")
     record(templates, folder)
     return folder
@@ -127,7 +75,7 @@ def tuning(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path, tuning: Path) -> Made:
-    """The library of that record."""
+    """What that record gives."""
     return _replay(tmp_path_factory.mktemp("replayed"), templates, tuning)
 
 
@@ -137,29 +85,29 @@ def _replay(folder: Path, templates: Path, tuning: Path, **options: Any) -> Made
         templates=[templates],
         operators=["twice"],
         database=tuning,
+        link=False,
         **{"MODE": "replay", "TARGETS": ";".join(TARGETS), "STRICT": "1", **options},
     )
 
 
-def test_a_record_gives_variants_for_three_architectures(replayed: Made, tuning: Path) -> None:
+def test_a_record_gives_variants_for_each_architecture(replayed: Made, tuning: Path) -> None:
     databases = load_databases(tuning)
     for target in TARGETS:
         (database,) = (d for d in databases if target in d.targets)
         kept = {n: v for n, v in replayed.variants("twice", target).items() if not v["generic"]}
         assert [v["config"]["THREADS"] for v in kept.values()] == [256]
         _same_code(kept, database, _alike(database))
-    code = "import json, ops; print([r for r in ops.manifest()['operators'][0]['tables']])"
-    tables = replayed.run(code)
-    assert all(target in tables for target in TARGETS)
+    assert {t["target"] for t in replayed.manifest["operators"][0]["tables"]} >= set(TARGETS)
 
 
 def test_a_replay_is_the_same_bit_for_bit(replayed: Made, tmp_path: Path, templates: Path, tuning: Path) -> None:
-    """In another folder, with another cache, from a copy of the record."""
+    """In another folder, with another cache, from a copy of the record: what CMake's glue makes of it is the same."""
     copy = tmp_path / "elsewhere" / "tuning"
     shutil.copytree(tuning, copy)
-    again = _replay(tmp_path / "project", templates, copy, keep_compiled=False)
-    assert again.library.read_bytes() == replayed.library.read_bytes()
-    assert again.module.read_bytes() == replayed.module.read_bytes()
+    again = _replay(tmp_path / "project", templates, copy)
+    for name in ("variants.a", "dispatch.cpp", "manifest.json", "my_ops.h"):
+        one, other = (made.folder / "aot_tune" / "my_ops" / name for made in (replayed, again))
+        assert one.read_bytes() == other.read_bytes(), name
 
 
 def test_another_host_compiler_gives_the_recorded_device_code(
@@ -218,25 +166,18 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def subset_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache for all devices: most of what their records keep is the same."""
-    return tmp_path_factory.mktemp("subset_cache")
-
-
-@pytest.fixture(scope="module")
-def subset(tmp_path_factory: pytest.TempPathFactory, subset_cache: Path, device: str) -> Made:
+def subset(tmp_path_factory: pytest.TempPathFactory, device: str) -> Made:
     """The subset of a committed record that CI replays."""
-    return _replay_subset(tmp_path_factory.mktemp("subset"), device, CACHE_DIR=str(subset_cache))
-
-
-def _replay_subset(folder: Path, device: str, **options: Any) -> Made:
     return build(
-        folder,
+        tmp_path_factory.mktemp("subset"),
         templates=["bundled"],
         operators=SUBSET,
         database=TUNING,
+        link=False,
         first=_recorded_triton(device),
-        **{"MODE": "replay", "TARGETS": "cuda-sm_90a", "DEVICE": device, **options},
+        MODE="replay",
+        TARGETS="cuda-sm_90a",
+        DEVICE=device,
     )
 
 
@@ -258,39 +199,11 @@ def test_a_committed_record_gives_its_own_variants(subset: Made, device: str, op
     assert all(c.device for c in database.candidates if c.status == "ok")
     kept = subset.variants(operator, "cuda-sm_90a")
     (told,) = (r for r in subset.report.operators if r.operator == operator and r.target == "cuda-sm_90a")
-    assert set(kept) == _selected(operator, database)
+    measured = {m.candidate[:8] for m in database.measurements if m.status == "ok"}
+    assert {name.rpartition("_")[2] for name, v in kept.items() if not v["generic"]} <= measured
     _same_code(kept, database, _alike(database, _recorded_triton(device)))
-    assert {v.name for v in told.variants if not v.target.startswith("cuda-ptx")} == set(kept)
+    assert {v.name for v in told.variants if not v.target.startswith("cuda-ptx")} == set(kept) != set()
     assert len(told.problems) == len(load_operator(ROOT / "templates" / operator).workload_for("cuda"))
-
-
-def _selected(operator: str, database: OperatorDatabase) -> set[str]:
-    """Names of the variants that selection keeps on the measurements of a database, the generic ones aside."""
-    roots, target = [ROOT / "templates"], target_by_name("cuda-sm_90a")
-    plain, renderer = load_operator(roots[0] / operator), Renderer(roots)
-    environ = {**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": str(roots[0])}
-    known, note = read_functions({operator: plain}, [target], generic_targets([target]), roots, environ)
-    assert not note
-    spec = with_declarations(plain, known, ["cpu", target.family])
-    measured = {m.candidate for m in database.measurements if m.status == "ok"}
-    entries = {}
-    for c in (r.candidate for r in database.candidates if r.id in measured):
-        built_for = target_by_name(c.target)
-        if c.generic or c.target == target.name:
-            entries[c.id] = Entry.of(spec, renderer.render(spec, c, built_for))
-    evidence = Evidence(spec, target, entries)
-    workload = {problem_key(p) for p in evidence.workload}
-    for m in database.measurements:
-        entry = entries.get(m.candidate)
-        fits = m.candidate.startswith("baseline:") or (entry is not None and evidence.meant_for(entry, m.problem))
-        if fits and problem_key(m.problem) in workload:
-            evidence.add(m)
-    evidence.surveyed.on(database.device)
-    for shape in database.survey:
-        evidence.surveyed.add(shape.problem, shape.ns, entries)
-    session: Any = SimpleNamespace(options=resolve({}, {}))
-    kept = choose(session, evidence).selection.kept
-    return {variant_name(entries[c]) for c in kept if not entries[c].candidate.generic}
 
 
 def _alike(database: OperatorDatabase, triton: str = "") -> dict[str, bool]:

@@ -40,8 +40,3 @@ def test_calls_of_the_workload_get_what_the_report_says(venv: Venv, ops: ModuleT
         told = ops.explain(name, **tensors(operator, problem), **problem.attributes)
         assert told["variant"] == picked[problem.id], problem.id
         assert told["tuned"], problem.id
-
-
-def test_rms_norm_without_its_optional_tensors_is_not_left_to_the_generic_variant(ops: ModuleType) -> None:
-    told = ops.explain("rms_norm", R=1, D=4096)
-    assert not any("residual" in line for line in told["rejected"]), told["rejected"]

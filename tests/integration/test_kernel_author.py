@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from environments import ROOT, Builder, Built, Compiler, Venv, environment, members, obeying_modes, run, tree_digest
+from environments import (
+    ROOT,
+    Builder,
+    Built,
+    Compiler,
+    Venv,
+    environment,
+    make_read_only,
+    members,
+    pip,
+    run,
+    tree_digest,
+)
 
 EXAMPLE = ROOT / "examples" / "kernel_author"
 
@@ -43,19 +53,36 @@ def workshop(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Buil
 
 @pytest.fixture(scope="module")
 def author(tmp_path_factory: pytest.TempPathFactory, built: Built) -> Path:
-    """A copy of the example, as an author would have it. The wheel that it needs is in the wheelhouse."""
+    """A read-only copy of the example, as an author would have it. The wheel that it needs is in the wheelhouse."""
     del built
-    folder = tmp_path_factory.mktemp("author") / "kernel_author"
+    folder = tmp_path_factory.mktemp("author") / "read only π"
     shutil.copytree(EXAMPLE, folder)
+    make_read_only(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def example(workshop: Builder, author: Path) -> Built:
-    """Its wheel, built in isolation."""
+    """Its wheel, built in isolation, where PYTHONPATH has modules that end it.
+
+    They have the names of those that the tuner imports.
+    """
+    evil = author.parent / "evil"
+    evil.mkdir()
+    for name in ("numpy", "msgspec", "jinja2", "aot_tune", "filelock"):
+        (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
     before = tree_digest(author)
-    made = replace(workshop, out=author.parent).build(author, "first")
+    made = replace(workshop, out=author.parent).build(author, "first", read_only=True, PYTHONPATH=str(evil))
     assert tree_digest(author) == before
+    assert "came from PYTHONPATH" not in made.log
+    return made
+
+
+@pytest.fixture(scope="module")
+def tools(venv: Venv, tmp_path_factory: pytest.TempPathFactory) -> Venv:
+    """An environment of this module's own with what the wheel's has, for builds without isolation."""
+    made = Venv.make(tmp_path_factory.mktemp("tools") / "venv")
+    (made.packages / "wheel.pth").write_text(f"{venv.packages}\n")
     return made
 
 
@@ -66,11 +93,20 @@ def test_it_is_as_short_as_promised() -> None:
     assert len(files) == 4
 
 
-def test_it_installs_and_answers(example: Built, tmp_path: Path, workshop: Builder) -> None:
+def test_another_front_end_compiles_and_measures_nothing_again(
+    example: Built, author: Path, workshop: Builder, compiler: Compiler, tmp_path: Path
+) -> None:
+    """uv has an isolation of its own; the cache holds wherever that is. What is installed answers without us."""
     assert example.wheel.name == "my_kernels-1.0-cp310-abi3-linux_x86_64.whl"
     assert example.measured > 0
+    compiler.clear()
     venv = Venv.make(tmp_path / "venv")
-    venv.install("--find-links", workshop.wheelhouse, example.wheel, "numpy")
+    uv = shutil.which("uv") or Path(sys.executable).parent / "uv"
+    houses = ["--no-index", "--find-links", workshop.wheelhouse]
+    argv = [uv, "pip", "install", "-v", "--python", venv.python, "--no-cache", *houses, author, "numpy"]
+    log = run(argv, env=environment(**workshop.env))
+    assert Built(example.wheel, log).measured == 0
+    assert compiler.candidates() == 0, log[-6000:]
     said = run([venv.python, "-c", CALL], env=environment(PATH=str(tmp_path)))
     assert said.split() == ["('affine',)", "True", "False"]
     assert not (venv.packages / "aot_tune").exists()
@@ -114,95 +150,23 @@ def test_a_program_finds_it_and_its_report_is_read(example: Built, tmp_path: Pat
     assert "affine on cpu-x86-64" in run(report, env=environment(PYTHONPATH=f"{ROOT}:{tmp_path}"))
 
 
-def test_the_source_of_an_author_may_be_read_only(
-    example: Built, author: Path, workshop: Builder, tmp_path: Path
-) -> None:
-    """Before builds that leave something else in the cache than the first one."""
-    folder = tmp_path / "read only π"
-    shutil.copytree(author, folder)
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(path.stat().st_mode & 0o555)
-    before = tree_digest(folder)
-    again = replace(workshop, out=tmp_path).build(folder, "out", read_only=True)
-    assert again.measured == 0
-    assert "all inputs are those of the build of " in again.log  # wherever the folder is
-    assert tree_digest(folder) == before
-    del example
-
-
-def _pip_not_isolated(author: Path, venv: Venv, houses: list[object]) -> list[object]:
-    return [sys.executable, "-m", "pip", "--python", venv.python, "install", "-v", "--force-reinstall", "--no-deps",
-            "--no-cache-dir", *houses, "--no-build-isolation", author]  # fmt: skip
-
-
-def _uv_install(author: Path, venv: Venv, houses: list[object]) -> list[object]:
-    uv = shutil.which("uv") or Path(sys.executable).parent / "uv"
-    return [uv, "pip", "install", "-v", "--python", venv.python, "--reinstall", "--no-deps", "--no-cache", *houses,
-            author]  # fmt: skip
-
-
-FRONT_ENDS: dict[str, Callable[[Path, Venv, list[object]], list[object]]] = {
-    "pip --no-build-isolation": _pip_not_isolated,
-    "uv pip install": _uv_install,
-}
-
-
-@pytest.mark.parametrize("front_end", FRONT_ENDS)
-def test_with_nothing_changed_nothing_is_compiled_or_measured(
-    example: Built, author: Path, venv: Venv, workshop: Builder, compiler: Compiler, front_end: str
-) -> None:
-    """Each front end has its own temporary interpreter path; the cache holds whatever they are."""
-    compiler.clear()
-    argv = FRONT_ENDS[front_end](author, venv, ["--no-index", "--find-links", workshop.wheelhouse])
-    path = f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    log = run(argv, env=environment(**workshop.env, PATH=path))
-    assert compiler.candidates() == 0, log[-6000:]
-    assert Built(example.wheel, log).measured == 0
-    if "install" in front_end:
-        assert run([venv.python, "-c", CALL]).split() == ["('affine',)", "True", "False"]
-
-
-def test_a_build_folder_that_is_kept_is_not_tuned_again(
-    example: Built, author: Path, workshop: Builder, compiler: Compiler, tmp_path: Path
-) -> None:
-    """With `build-dir`, an unchanged plan compiles and measures nothing, although isolation moved everything.
-
-    The front end removes `CMakeFiles` when it finds another environment, and the list of headers with it: the tuner
-    starts, and finds that every input is as it was.
-    """
-    options = (f"--config-settings=build-dir={tmp_path / 'kept'}",)
-    env = {**workshop.env, "AOT_TUNE_TARGETS": "native"}
-    again = replace(workshop, out=tmp_path, options=options, env=env)
-    assert "measurements made" in again.build(author, "first").log
-    compiler.clear()
-    assert "all inputs are those of the build of" in again.build(author, "second").log
-    assert compiler.candidates() == 0
-    del example
-
-
 @pytest.fixture(scope="module")
-def overruled(example: Built, author: Path, workshop: Builder, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A build whose environment says `tune`, a CMake variable of pip's `generic`; PYTHONPATH has modules that end it.
-
-    They have the names of those that the tuner imports.
-    """
-    del example
+def overruled(author: Path, tools: Venv, workshop: Builder, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A build without isolation, whose environment says `tune`, a CMake variable of pip's `generic`."""
     folder = tmp_path_factory.mktemp("overruled")
-    evil = folder / "evil"
-    evil.mkdir()
-    for name in ("numpy", "msgspec", "jinja2", "aot_tune", "filelock"):
-        (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
-    generic = replace(workshop, out=folder, options=("--config-settings=cmake.define.AOT_TUNE_MODE=generic",))
-    return generic.build(author, PYTHONPATH=str(evil), AOT_TUNE_MODE="tune")
+    argv = ["--python", tools.python, "wheel", "-v", "--no-deps", "--no-cache-dir", "--no-build-isolation"]
+    argv += ["--config-settings=cmake.define.AOT_TUNE_MODE=generic", "-w", folder, author]
+    log = pip(*argv, env=environment(**workshop.env, AOT_TUNE_MODE="tune"))
+    (wheel,) = folder.glob("*.whl")
+    return Built(wheel, log)
 
 
 def test_options_come_through_pip(overruled: Built) -> None:
-    """A CMake variable of one `pip install` beats the environment; a user's PYTHONPATH does not reach the build."""
+    """A CMake variable of one `pip install` beats the environment."""
     assert "aot_tune: mode generic" in overruled.log
     assert "measurements made" not in overruled.log
     (variant,) = json.loads(members(overruled.wheel)["my_kernels/manifest.json"])["operators"][0]["variants"]
     assert variant["generic"]
-    assert "came from PYTHONPATH" not in overruled.log
 
 
 @pytest.mark.slow
@@ -220,20 +184,18 @@ def test_a_wheel_is_repaired_checked_and_used(overruled: Built, workshop: Builde
 
 
 def test_an_editable_install_with_a_bundled_operator_does_not_measure(
-    author: Path, workshop: Builder, tmp_path: Path
+    tools: Venv, workshop: Builder, tmp_path: Path
 ) -> None:
     """What an import may rebuild is never tuned by the way. `bundled` adds the templates of the installed wheel."""
     folder = tmp_path / "mine"
-    shutil.copytree(author, folder)
+    shutil.copytree(EXAMPLE, folder)
     lists = folder / "CMakeLists.txt"
     text = lists.read_text().replace("TEMPLATES templates", "TEMPLATES templates bundled OPERATORS affine softmax")
     lists.write_text(text)
-    venv = Venv.make(tmp_path / "venv")
-    argv = [sys.executable, "-m", "pip", "--python", venv.python, "install", "-v", "--no-index", "--find-links",
-            workshop.wheelhouse, "-e", folder, "numpy"]  # fmt: skip
     env = environment(**{**workshop.env, "AOT_TUNE_CACHE_DIR": str(tmp_path / "cache")})
-    log = run(obeying_modes(argv), env=env)
+    argv = ["--python", tools.python, "install", "-v", "--no-deps", "--no-index", "--no-build-isolation", "-e", folder]
+    log = pip(*argv, env=env)
     assert "measurements made" not in log
     assert "NOT TUNED" in log
     code = "import numpy as np; from my_kernels import ops; print(ops.operators, ops.softmax(np.zeros((1, 2), 'f4')))"
-    assert run([venv.python, "-c", code]).split("\n")[0] == "('affine', 'softmax') [[0.5 0.5]]"
+    assert run([tools.python, "-c", code]).split("\n")[0] == "('affine', 'softmax') [[0.5 0.5]]"

@@ -1,8 +1,10 @@
-"""What a process does with a library beside calling it: forks, closes it, has another of its name, ends threads."""
+"""What a process does with a library beside calling it: forks, closes it, has two of its name, ends threads, traces."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from project import Project
+from traces import read_trace
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +20,9 @@ def built(faced: Project) -> Path:
     return faced.folder / "cmake"
 
 
-def python(code: str, *folders: Path, status: int = 0) -> str:
+def python(code: str, *folders: Path, status: int = 0, **given: str) -> str:
     """What a fresh process prints that finds modules in `folders`."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_WAIT_POLICY": "active"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_WAIT_POLICY": "active", **given}
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
@@ -118,3 +121,23 @@ sys.slow = Slow()  # goes late, when threads are being ended
 print("done")
 """
     assert python(code, built).split() == ["done"]
+
+
+def test_a_trace_of_several_processes_is_read_by_all_that_take_workloads(faced: Project, tmp_path: Path) -> None:
+    """By the command, which compares it with the very build, and by a build that tunes what was called."""
+    file, built = tmp_path / "trace.jsonl", faced.folder / "cmake"
+    for sizes in ("4096, 4096", "512, 0"):
+        code = f"import face, numpy as np\nfor n in ({sizes}): face.twice(np.ones(n, np.float32))"
+        assert python(code, built, AOT_TUNE_TRACE=str(file)) == ""
+    with file.open("a") as trace:
+        trace.write('{"others": 7}\n')
+    assert len(read_trace(file).headers) == 2
+    templates = ["--templates", str(faced.templates)]
+    library = next(built.rglob("manifest.json")).parent
+    assert re.search(r"(?s)twice: .*4096", faced.ask("workload", "show", *templates, file))
+    said = faced.ask("workload", "coverage", *templates, "--library", library, file)
+    assert "another build" not in said
+    assert "library tiny, build " in said
+    faced.configure(build="traced", AOT_TUNE_WORKLOAD=str(file), AOT_TUNE_MODE="generic")
+    (stated,) = json.loads((faced.folder / "traced" / "plan.json").read_bytes())["workload"]["operators"].values()
+    assert {p["problem"]["dims"]["N"] for p in stated["problems"]} == {4096, 512}

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from environments import run
 from project import Project
 
-from aot_tune.bench.worker.loaded_objects import Arguments, LoadError, load
 from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
-from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError
 
 FAULTS = {
-    "order": (
-        "launch(c.t_x, c.t_y,",
-        "launch(c.t_y, c.t_x,",
-        ("generic", "loop"),
-        "wrong-result: input 'x' was changed",
-    ),
     "stride": (
         "  c_.t_x = ",
         "  c_.view[0].tensor.strides[0] = 1;\n  c_.t_x = ",
@@ -83,11 +71,6 @@ def dispatch(project: Project) -> Iterator[Path]:
     path.write_text(before)
 
 
-def test_the_same_bytes_are_verified_once(project: Project) -> None:
-    (project.folder / "cmake" / "libtiny.so.1").unlink()
-    assert "libtiny.so.1: its variants were verified before on this machine" in project.make_all()
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_dispatch_that_hands_on_something_else_ends_the_build(project: Project, dispatch: Path, fault: str) -> None:
     old, new, kernels, pattern = FAULTS[fault]
@@ -119,41 +102,3 @@ def test_an_object_that_was_replaced_is_found_by_its_digest_and_by_what_it_does(
     finally:
         archive.write_bytes(before)
     assert re.search(rf"twice: {variant['name']} .*: wrong-result: y\[\d+\]: got ", caught.value.why)
-
-
-def test_devices_that_are_not_here_are_said(project: Project) -> None:
-    folder = project.folder / "away"
-    shutil.copytree(generated(project), folder)
-    shipped = json.loads((folder / "shipped.json").read_bytes())
-    for one in shipped:
-        if "loop" in one["variant"]:
-            one["target"] = "cuda-sm_90a"
-    (folder / "shipped.json").write_text(json.dumps(shipped))
-    library = project.folder / "cmake" / "libtiny.so.1"
-    project.make_all()
-    argv = project.command("check-library", "--directory", folder, "--library", library)
-    said = run(argv, env=project.environment())
-    assert "libtiny.so.1: 1 variant for cuda-sm_90a not verified inside the library: no such device here" in said
-    assert "libtiny.so.1: 1 variant verified inside the library" in said
-
-
-def test_a_library_that_is_loaded_still_is_loaded_once_more_for_another_variant(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.make_all()
-    monkeypatch.setenv("AOT_TUNE_FORCE", "")  # what loading sets is undone
-    library = project.folder / "cmake" / "libtiny.so.1"
-    variants = [v["name"] for v in project.manifest("cmake/aot_tune/tiny")["operators"][0]["variants"]]
-    operator = load_operator(project.folder / "templates" / "twice").concrete({})
-    memory = (ctypes.c_float * 64)()
-    places = {"x": ctypes.addressof(memory), "y": ctypes.addressof(memory) + 128}
-    call = Arguments(operator, places, {"x": (8,), "y": (8,)}, {"x": (1,), "y": (1,)}, {}, {})
-    found = []
-    for name in (*variants, *variants):  # none is closed
-        found.append(load(library, "tiny_twice", f"twice:{name}"))
-        assert found[-1].workspace_bytes(call) == 0  # fails where another one would answer
-    for one in found:
-        assert one.workspace_bytes(call) == 0
-        one.close()
-    with pytest.raises(LoadError, match=r"libtiny\.so\.1 lacks a function: .*tiny_thrice"):
-        load(library, "tiny_thrice", f"thrice:{variants[1]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from project import Project
@@ -34,13 +33,6 @@ def test_a_replay_takes_what_both_measured(project: Project) -> None:
     assert {v["kernel"] for v in operator["variants"]} == {"generic", "loop"}
 
 
-def test_check_holds_them_to_the_tree(project: Project) -> None:
-    given = ("check", "--render", "--templates", project.templates)
-    assert "1 record: all is well" in project.ask("records", *given, project.folder / "merged")
-    said = project.ask("records", *given, project.folder / "tuning", status=1)
-    assert "1 of 3 problems of the workload: 'N=40000'" in said
-
-
 def test_a_build_names_the_line_that_was_changed_by_hand(project: Project) -> None:
     other = project.folder / "changed"
     shutil.copytree(project.folder / "merged", other)
@@ -50,13 +42,3 @@ def test_a_build_names_the_line_that_was_changed_by_hand(project: Project) -> No
     assert f"{path}:" in said
     assert "has another digest than its line and its measurements give" in said
     assert "fix: restore the file, for example by `git checkout -- FILE`" in said
-
-
-def test_what_a_change_of_a_kernel_voids_is_pruned(project: Project) -> None:
-    folder = Path(shutil.copytree(project.folder, project.folder.parent / "other"))
-    template = folder / "templates" / "twice" / "loop.cpp.j2"
-    template.write_text(template.read_text().replace("int t = 0", "int t = 0 + 0"))
-    said = project.ask("records", "prune", folder / "merged", "--templates", folder / "templates")
-    assert "5 candidates dropped\n  5 of other sources" in said
-    said = project.ask("records", "diff", project.folder / "merged", folder / "merged")
-    assert "candidates that were removed: loop: 5" in said

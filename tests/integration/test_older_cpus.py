@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from environments import run
 from project import Project
 
 from aot_tune.compile import native_targets
-from aot_tune.database import load_databases, save_database
 
 HERE = max((t for t in native_targets() if t.on_host), key=lambda t: t.level)
 OLDER = "cpu-x86-64-v3"
@@ -78,65 +76,6 @@ def test_nothing_is_measured_again(project: Project) -> None:
     assert all(": 0 measurements made" in line for line in counted)
 
 
-def test_a_record_may_lack_what_there_was_no_time_for(project: Project, tmp_path: Path) -> None:
-    (database,) = load_databases(project.folder / "tuning")
-    own = {c.id for c in database.candidates if c.candidate.target == OLDER}
-    few = [m for m in database.measurements if m.candidate not in own or m.problem.dims["N"] == 20000]
-    assert len(few) < len(database.measurements)
-    save_database(tmp_path / "tuning", msgspec.structs.replace(database, measurements=tuple(few)))
-    project.configure("--database", tmp_path / "tuning", build="few", AOT_TUNE_MODE="replay")
-    project.build("few")
-    assert OLDER in targets(project, "few")
-    named = project.configure(
-        *("--database", tmp_path / "tuning"), build="few", AOT_TUNE_MODE="replay", AOT_TUNE_TARGETS=OLDER
-    )
-    assert f"targets {OLDER}\n" in named
-    assert "1 problem is not in the database" in project.build("few", status=1)  # who names a target gets all of it
-
-
-ASK_KINDS = """
-import json
-import numpy as np, ops
-found = {}
-for name, dtype in (("twice", "float32"), ("twice", "float64"), ("again", "float32")):
-    x = np.arange(20000, dtype=dtype)
-    right = bool((np.from_dlpack(getattr(ops, name)(x)) == 2 * x).all())
-    told = ops.explain(name, x)
-    found[f"{name} {dtype}"] = [right, told["target"], told["kernel"], ops.is_tuned(name, x)]
-print(json.dumps(found))
-"""
-
-
-def test_what_was_not_reached_is_served_by_what_is_most_like_a_winner(tmp_path: Path) -> None:
-    """Of one dtype of an operator, and of all of another; it is verified, and a build without records has it too."""
-    arguments = f'MODULE ops DATABASE "{tmp_path}/tuning"'
-    made = Project.make(tmp_path / "project", arguments=arguments, AOT_TUNE_OLDER_CPUS="40", AOT_TUNE_EFFORT="quick")
-    made.change('dims=("N",),', 'dims=("N",),\n    dtypes={"T": ("f32", "f64")},')
-    made.change('(Tensor("x", (N,)), Tensor("y", (N,), output=True))',
-                '(Tensor("x", (N,), "T"), Tensor("y", (N,), "T", output=True))')  # fmt: skip
-    made.change("problem(N=60000)", 'problem(N=20000, dtypes={"T": "f64"})')
-    made.add("again", ('("f32", "f64")', '("f32",)', "operator.py"),
-             (', problem(N=20000, dtypes={"T": "f64"})', ",", "operator.py"))  # fmt: skip
-    made.configure()
-    made.build()
-    made.record()
-    for database in load_databases(made.folder / "tuning"):
-        own = {c.id for c in database.candidates if c.candidate.target == OLDER}
-        lost = {m for m in own if database.operator == "again"}
-        lost |= {c.id for c in database.candidates if c.id in own and c.candidate.dtypes.get("T") == "f64"}
-        left = [m for m in database.measurements if m.candidate not in lost]
-        assert len(left) < len(database.measurements)
-        save_database(tmp_path / "tuning", msgspec.structs.replace(database, measurements=tuple(left)))
-    said = made.cmake(AOT_TUNE_MODE="replay") + made.make_all()
-    env = made.environment(PYTHONPATH=str(made.folder / "cmake"), AOT_TUNE_CPU_LEVEL="3")
-    found = json.loads(run([sys.executable, "-c", ASK_KINDS], env=env))
-    assert found == {
-        "twice float32": [True, OLDER, "loop", True],
-        "twice float64": [True, OLDER, "loop", False],
-        "again float32": [True, OLDER, "loop", False],
-    }, said
-
-
 def test_it_can_be_switched_off(project: Project) -> None:
     """Under replay as well, where records have it; and it does not go with targets that are named."""
     for build, given in (
@@ -149,12 +88,6 @@ def test_it_can_be_switched_off(project: Project) -> None:
         assert "older CPUs" not in said
     project.build("off")
     assert targets(project, "off") == ["cpu-x86-64", HERE.name]
-
-
-def test_a_project_may_set_it(tmp_path: Path) -> None:
-    made = Project.make(tmp_path / "project", arguments="OLDER_CPUS 7", AOT_TUNE_OLDER_CPUS="")
-    assert "tuned last, for 7 s at most" in made.cmake()
-    assert "older CPUs" not in made.cmake("-DAOT_TUNE_OLDER_CPUS=0")
 
 
 def test_kernels_for_newer_cpus_alone_do_not_end_a_build(tuned_once: Project, tmp_path: Path) -> None:

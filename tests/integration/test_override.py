@@ -1,4 +1,4 @@
-"""Two libraries that CMake built, used from C++ and Python: rules of a file, a warning, another number of threads."""
+"""Two libraries that CMake built, used from C++ and Python: CPU levels, rules of a file, a warning, threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments import ROOT, run
 from project import Project
 
 PROGRAM = """
@@ -61,8 +60,9 @@ RANKED = "why: first of the variants ranked for such calls whose guards hold"
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The libraries tiny, tuned on one thread, and other, with generic variants alone; `program` calls both."""
     made = Project.make(tmp_path_factory.mktemp("override") / "project", arguments="MODULE face", AOT_TUNE_THREADS="1")
+    made.env["AOT_TUNE_TARGETS"] = "cpu-x86-64-v2;native"
     lists = made.folder / "CMakeLists.txt"
-    text = lists.read_text() + "aot_tune_add_library(other TEMPLATES templates MODE generic MODULE another)\n"
+    text = lists.read_text() + "aot_tune_add_library(other TEMPLATES templates MODE generic)\n"
     text += "add_executable(program program.cpp)\ntarget_link_libraries(program PRIVATE tiny other)\n"
     lists.write_text(text + "set_target_properties(program PROPERTIES ENABLE_EXPORTS ON)\n")
     (made.folder / "program.cpp").write_text(PROGRAM)
@@ -90,9 +90,17 @@ def program(project: Project, *arguments: object, **environment: str) -> tuple[l
 
 def python(project: Project, code: str, **environment: str) -> tuple[list[str], str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(project.folder / "cmake"), **environment}
-    argv = [sys.executable, "-c", "import another, face, numpy as np\n" + code]
+    argv = [sys.executable, "-c", "import face, numpy as np\n" + code]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=env)
     return done.stdout.splitlines(), done.stderr
+
+
+def test_each_cpu_is_served_by_what_was_tuned_for_it(project: Project) -> None:
+    code = "told = face.explain('twice', N=20000); print(told['target'], told['kernel'])"
+    best = python(project, code)[0][0]
+    for level, told in (("1", "cpu-x86-64 generic"), ("2", "cpu-x86-64-v2 loop"), ("x86-64-v2", "cpu-x86-64-v2 loop")):
+        assert python(project, code, AOT_TUNE_CPU_LEVEL=level)[0] == [told]
+    assert best not in ("cpu-x86-64 generic", "cpu-x86-64-v2 loop")
 
 
 @pytest.fixture
@@ -127,57 +135,12 @@ def test_a_program_in_cpp(project: Project, rules: Path) -> None:
     assert [line.partition(" ")[0] for line in lines] == ["loop"] * 4 + ["generic"] * 2
 
 
-def test_a_program_in_python(project: Project, rules: Path) -> None:
-    code = """
-for module in (face, another):
-    told = module.explain("twice", np.ones(300, np.float32))
-    print(told["kernel"], told.get("override"))
-    assert (module.twice(np.ones(300, np.float32)) == 2).all()
-"""
-    lines, _ = python(project, f"import os; os.chdir({str(rules.parent)!r})\n" + code, AOT_TUNE_OVERRIDE=rules.name)
-    assert lines == ["generic rules:5: tiny.twice: N=300 -> generic", "generic None"]
-
-
-def test_a_line_that_one_of_two_libraries_does_not_understand(project: Project, tmp_path: Path) -> None:
-    """Its calls fail; the other's do not. The message says how a line is for one library alone."""
-    rules = tmp_path / "rules"
-    rules.write_text("twice: N=300 -> loop\n")
-    (served, failed), said = program(project, "tiny", 300, 0, "other", 300, 0, AOT_TUNE_OVERRIDE=str(rules))
-    assert served == f"loop | override: {rules}:1: twice: N=300 -> loop | {NAMED}"
-    reason = "'loop' is no variant and no kernel of twice here; there are generic, generic_"
-    assert failed.startswith(f"12 twice: AOT_TUNE_OVERRIDE: {rules}:1: {reason}")
-    assert failed.endswith("a rule for another library begins with its name: LIBRARY.twice)")
-    assert said == ""
-    code = """
-try:
-    another.twice(np.ones(9, np.float32))
-except another.CallError as error:
-    print(error)
-"""
-    assert python(project, code, AOT_TUNE_OVERRIDE=str(rules))[0] == [failed.removeprefix("12 ")]
-
-
-def test_another_number_of_threads(project: Project) -> None:
-    (one, two, other), _ = program(project, "tiny", 300, 0, "tiny", 20000, 0, "other", 300, 0, OMP_NUM_THREADS="2")
-    assert one == f"loop | threads: tuned with 1, this process has 2 | {RANKED}"
-    assert "threads: tuned with 1, this process has 2" in two
-    assert "threads" not in other
-    ((same,), _) = program(project, "tiny", 300, 0)
-    assert "threads" not in same
-    code = "print(face.explain('twice', N=300).get('threads'))"
-    assert python(project, code, OMP_NUM_THREADS="2")[0] == ["tuned with 1, this process has 2"]
-    assert python(project, code)[0] == ["None"]
-    env = project.environment(OMP_NUM_THREADS="2", PYTHONPATH=f"{ROOT}:{project.folder / 'cmake'}")
-    said = run(project.command("explain", "--module", "face", "twice", "N=300"), env=env)
-    assert "threads   tuned with 1, this process has 2\n" in said
-
-
 def test_a_warning_and_what_it_says_to_do(project: Project, tmp_path: Path) -> None:
     """After what it says was done, the same calls are within what was measured."""
     calls = ["tiny", 20000, 0, "tiny", 30001, 1, "tiny", 300, 0, "tiny", 200, 0, "other", 7, 0]
     _, said = program(project, *calls, AOT_TUNE_WARN="unseen")
     first, second = said.splitlines()
-    target = next(iter(project.manifest("cmake/aot_tune/tiny")["operators"][0]["tables"]))["target"]
+    target = project.manifest("cmake/aot_tune/tiny")["operators"][0]["tables"][-1]["target"]
     assert first.startswith(
         f"aot_tune: tiny.twice: N=300: outside of what was measured for {target}: N is not within 20000 to 60000; what "
     )
@@ -193,7 +156,7 @@ def test_a_warning_and_what_it_says_to_do(project: Project, tmp_path: Path) -> N
     words = [str(tmp_path / word) if word.endswith(".jsonl") else word for word in command.split()]
     project.ask(*words, "--templates", project.templates)
     assert "AOT_TUNE_WORKLOAD=+workload.jsonl" in first
-    project.cmake(f"-DAOT_TUNE_WORKLOAD=+{workload}")
-    project.make_all()
-    lines, said = program(project, *calls[:12], AOT_TUNE_WARN="unseen")
-    assert (len(lines), said) == (4, "")
+    project.configure(build="again", AOT_TUNE_WORKLOAD=f"+{workload}")
+    project.build("again")
+    (*_, best) = project.manifest("again")["operators"][0]["tables"]
+    assert {f"N={n}" for n in calls[1:11:3]} <= {tuned.split()[0] for tuned in best["tuned"]}

@@ -42,22 +42,6 @@ def test_logits_agree(ops: ModuleType, name: str, dtype: torch.dtype, *, tuned: 
         assert not patched.left
 
 
-def test_what_a_library_of_tuned_variants_replaces(ops: ModuleType) -> None:
-    """Where only a generic variant would serve, a module is as it was, and the table says so."""
-    model = llama()
-    with patch(model, ops) as patched:
-        for made in patched.replaced:
-            assert made.rows.kernels
-            assert "generic" not in made.rows.kernels
-        for left in patched.left:
-            assert left.why in ("only its generic variant serves such calls", "its norm is not replaced")
-        told = {one.name for one in patched.left} | {made.name for made in patched.replaced}
-        kinds = ("LlamaDecoderLayer", "LlamaMLP", "LlamaRMSNorm", "Linear")
-        assert told == {n for n, m in model.named_modules() if type(m).__name__ in kinds} | {"attention"}
-        lines = str(patched).splitlines()
-        assert lines[0].split()[0] in ("modules", "nothing")
-
-
 def test_the_example(ops: ModuleType) -> None:
     """In a process of its own."""
     script = f"""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from project import Project
@@ -55,31 +53,6 @@ def decided(project: Project, build: str = "build") -> str:
     return text[text.index("// ---- twice ----") :]
 
 
-def test_a_second_build_surveys_nothing_anew_and_decides_the_same(project: Project) -> None:
-    def kept() -> set[Path]:
-        return {p for p in (project.folder / "cache" / "measurements").rglob("*.json") if b"survey" in p.read_bytes()}
-
-    before = kept()
-    project.configure(build="second", AOT_TUNE_MAX_BYTES="1000000000")
-    assert "survey: 102 shapes" in project.build(build="second")
-    assert before
-    assert kept() == before
-    assert decided(project, "second") == decided(project)
-    assert "struct" in decided(project)
-    assert "kTrees_0_" in decided(project)
-
-
-def test_the_library_knows_which_shapes_were_surveyed(project: Project) -> None:
-    """AOT_TUNE_WARN tells of others. Without a range it is half of the least to twice the largest extent."""
-    text = decided(project)
-    found = re.search(r"constexpr Span kSpans_0\[\] = \{\n    \{(\d+), (\d+)\},\n\};", text)
-    assert found is not None, text
-    least, most = map(int, found.groups())
-    assert 128 <= least <= 256
-    assert 400000 <= most <= 800000
-    assert re.search(r'constexpr Seen kSeen\[\] = \{\{"cpu-[^"]*", kSpans_0, 1, true\}\};', text)
-
-
 def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Project) -> None:
     (one,) = json.loads((project.folder / "build" / "report.json").read_bytes())["operators"]
     survey = one["survey"]
@@ -111,12 +84,3 @@ def test_a_replay_of_the_record_decides_the_same(project: Project) -> None:
     project.configure("--database", tuning, build="again", AOT_TUNE_MODE="replay")
     project.build(build="again")
     assert decided(project, "again") == decided(project)
-
-
-def test_no_survey_is_made_where_none_is_wanted(project: Project) -> None:
-    project.configure(build="without", AOT_TUNE_SURVEY="0")
-    assert "survey:" not in project.build(build="without")
-    text = decided(project, "without")
-    assert "kTrees_0_" not in text
-    assert "    {256, 400000}," in text
-    assert "kSpans_0, 1, false}" in text

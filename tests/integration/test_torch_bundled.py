@@ -92,12 +92,6 @@ def test_what_a_backward_must_return(ops: ModuleType, registered: Registered, sp
             space.silu_mul(dual, rows(3, 4))
 
 
-def test_autocast_casts_nothing(space: Any) -> None:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert space.gemm(rows(3, 4), rows(4, 5)).dtype == torch.float32
-        assert (rows(3, 4) @ rows(4, 5)).dtype == torch.bfloat16
-
-
 def test_the_example(ops: ModuleType, request: pytest.FixtureRequest) -> None:
     """Compiled, exported, packaged and trained, in a process of its own."""
     script = f"""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import io
-import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +14,7 @@ import torch
 from environments import ROOT
 from torch_library import NAME, load_module, own_module, rows, shim_cache
 
-from aot_tune.torch import Registered, ShimError, TorchError, build_shim, register
+from aot_tune.torch import Registered, ShimError, TorchError, register
 
 Tensor = Any
 ARGUMENTS = (
@@ -88,18 +83,6 @@ def blended(x: Tensor, w: Tensor, bias: Tensor | None = None, **given: Any) -> T
     return y * {"one": 1, "two": 2, "three": 3}[given["times"]]
 
 
-def test_modules_tell_their_signatures(module: Any) -> None:
-    said = module.signatures()
-    spread = next(op for op in said["operators"] if op["name"] == "spread")
-    assert spread["bound"] == [
-        {"dim": "K", "scalar": "count"},
-        {"dim": "N", "tensor": "x", "axis": 0, "value": ["//", ["fact", ".extent"], ["const", 2]]},
-    ]
-    assert spread["tensors"][0] == {"name": "x", "dtype": "f32", "shape": [["*", ["const", 2], ["fact", "N"]]]}
-    assert spread["documentation"].startswith("out[n, k] = ")
-    assert said["schema"] == 1
-
-
 def test_schemas_are_those_of_the_functions(space: Any, registered: Registered) -> None:
     assert registered.operators == ("blend", "cast", "spread")
     assert registered.shim == registered.namespace.endswith("shim")
@@ -141,13 +124,6 @@ def test_values_in_place_and_made(space: Any, dtype: torch.dtype) -> None:
         assert (total.dtype, doubled.dtype, doubled.is_contiguous()) == (torch.float32, dtype, True)
         turned = space.blend.all_outputs(x.t().contiguous().t(), w, bias, **given)[1]
         assert (turned.t().is_contiguous(), torch.equal(turned, doubled)) == (True, True)
-        wide = torch.zeros(5, 18, dtype=dtype)
-        wide[:, ::2] = x
-        made = torch.empty(5)
-        assert space.blend(wide[:, ::2], w, bias, **given, total=made) is None
-        torch.testing.assert_close(wide[:, ::2], changed)
-        torch.testing.assert_close(made, total)
-        assert not wide[:, 1::2].any()
 
 
 def test_leading_dims_are_one_axis(space: Any, module: Any) -> None:
@@ -162,10 +138,6 @@ def test_leading_dims_are_one_axis(space: Any, module: Any) -> None:
         space.blend.out(flat.clone().view(*lead, 5), w, a=2.0, total=total)
         assert torch.equal(total, made[0])
     assert space.blend(flat[0].clone(), w, a=2.0).shape == ()
-    compiled = torch.compile(lambda x: space.blend(x, w, a=2.0), fullgraph=True, dynamic=True, backend="aot_eager")
-    for lead in ((2, 3), (4, 5)):
-        x = rows(*lead, 5)
-        torch.testing.assert_close(compiled(x.clone()), space.blend(x.clone(), w, a=2.0))
     turned, x, total = rows(3, 2, 5).transpose(0, 1), rows(2, 3, 5), rows(3, 2)
     for wrong in (
         lambda: space.blend(turned, w, a=1.0),
@@ -175,17 +147,6 @@ def test_leading_dims_are_one_axis(space: Any, module: Any) -> None:
             wrong()
         with pytest.raises(Exception, match="leading dims"):
             torch.compile(wrong, fullgraph=True, backend="eager")()
-
-
-def test_extents_and_dtypes_that_are_told(space: Any) -> None:
-    x = rows(22)
-    out, heads = space.spread(x, count=4)
-    torch.testing.assert_close(out, x[:11, None] * torch.arange(4.0) + x[11:, None])
-    torch.testing.assert_close(heads, x[:11:4])
-    y = torch.empty(22, dtype=torch.float16)
-    back = space.cast(x, y=y)
-    assert torch.equal(y, x.half())
-    assert torch.equal(back, x)
 
 
 def test_compiled_in_one_graph(space: Any) -> None:
@@ -206,13 +167,6 @@ def test_compiled_in_one_graph(space: Any) -> None:
         if number == 0:
             graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs  # sizes are symbols of the one graph
-
-
-def test_sizes_that_only_a_run_tells(space: Any) -> None:
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        picked = torch.compile(lambda x, w: space.blend(x[w > 0], x[0], a=1.0), fullgraph=True, backend="aot_eager")
-        x, w = rows(8, 6), rows(8)
-        torch.testing.assert_close(picked(x, w), blended(x[w > 0], x[0], a=1.0).sum(1).float())
 
 
 def test_exported_and_read_again(space: Any) -> None:
@@ -247,29 +201,6 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda s: s.spread(rows(8).requires_grad_(), count=1), "ArgumentValueError", "requires a gradient.*no_grad"
     ),
 }  # fmt: skip
-ONLY_RUN: dict[str, tuple[Callable[[Any], Any], str, str]] = {
-    "large": (lambda s: s.blend(rows(2, 4), rows(4), a=1.0, small=256), "OverflowError", "'small' is 256"),
-    "below": (lambda s: s.blend(rows(2, 4), rows(4), a=1.0, small=-1), "OverflowError", "'small' is -1"),
-    "sparse": (lambda s: s.spread(rows(8).to_sparse(), count=1), "Argument(Type|Value)Error", "tensor 'x'"),
-    "overlap": (
-        lambda s: s.cast(*[x := rows(8)], y=x), "ArgumentValueError", "overlaps"
-    ),
-    "missing": (lambda s: s.blend(rows(2, 4), rows(4)), "RuntimeError", "missing value for argument 'a'"),
-    "unknown": (lambda s: s.blend(rows(2, 4), rows(4), a=1.0, nonsense=2), "RuntimeError", "nonsense"),
-    "scalar": (lambda s: s.blend(rows(2, 4), rows(4), a="x"), "RuntimeError", "'float' for argument 'a'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*WRONG, *ONLY_RUN])
-def test_wrong_calls_raise_the_modules_errors(space: Any, name: str) -> None:
-    call, kind, words = (WRONG | ONLY_RUN)[name]
-    with pytest.raises(Exception, match=f"(?s){words}") as caught:
-        call(space)
-    assert any(kind.rpartition(".")[2] == k.__name__ or _matches(kind, k.__name__) for k in type(caught.value).__mro__)
-
-
-def _matches(kind: str, name: str) -> bool:
-    return kind == "Argument(Type|Value)Error" and name in ("ArgumentTypeError", "ArgumentValueError")
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -278,37 +209,6 @@ def test_wrong_calls_are_refused_when_a_graph_is_traced(space: Any, name: str) -
     with pytest.raises(Exception, match=f"(?s){kind}.*({words})"):
         torch.compile(lambda: call(space), fullgraph=True, backend="eager")()
     torch._dynamo.reset()
-
-
-def test_errors_of_other_threads_and_memory(space: Any, module: Any) -> None:
-    found: list[BaseException] = []
-
-    def wrong() -> None:
-        for _ in range(50):
-            try:
-                space.spread(rows(7), count=1)
-            except module.ArgumentValueError as error:
-                found.append(error)
-
-    threads = [threading.Thread(target=wrong) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 150
-    x = torch.zeros(1 << 18)
-    gc.collect()
-    before = _resident()
-    for _ in range(300):
-        with pytest.raises(module.ArgumentValueError):
-            space.spread(x, count=-1)
-        space.spread(x, count=1)
-    assert _resident() - before < 100 << 20  # one call makes 0.6 MB
-
-
-def _resident() -> int:
-    with open("/proc/self/statm") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * 4096
 
 
 @pytest.mark.parametrize(
@@ -349,21 +249,6 @@ def test_what_torch_keeps_of_tensors(space: Any, module: Any) -> None:
         doubled.sum().backward()  # type: ignore[no-untyped-call]
 
 
-def test_traced_by_the_older_tracer(space: Any) -> None:
-    with pytest.warns(DeprecationWarning, match=r"torch\.jit"):
-        traced = torch.jit.trace(lambda x: space.spread(x, count=2)[0], (rows(8),))  # type: ignore[no-untyped-call]
-    assert torch.equal(traced(rows(8, seed=1)), space.spread(rows(8, seed=1), count=2)[0])
-
-
-def test_profilers_show_operators_by_name(space: Any, registered: Registered) -> None:
-    with torch.profiler.profile() as profile:
-        space.spread(rows(8), count=2)
-        space.cast(rows(8), y=rows(8))
-    names = [event.key for event in profile.key_averages()]
-    assert f"{registered.namespace}::spread" in names
-    assert f"{registered.namespace}::cast" in names
-
-
 def test_registering_again(module: Any, registered: Registered) -> None:
     assert register(module, registered.namespace) is registered
     other = ModuleType("other")
@@ -384,60 +269,6 @@ def test_registering_again(module: Any, registered: Registered) -> None:
         register(module, "own_more", backward={"blend": lambda call, gradient: {}})
     with pytest.raises(TorchError, match=r"registered as 'own_.*' already, without this backward for spread"):
         register(module, registered.namespace, backward={"spread": lambda call, first, second: {}})
-
-
-def test_a_namespace_of_somebody_else(module: Any, registered: Registered) -> None:
-    """Other operators may be there, but none of the same name; then nothing of the library is registered."""
-    name = f"{registered.namespace}_shared"
-    with torch.library._scoped_library(name, "DEF") as theirs:
-        theirs.define("cast(Tensor x) -> Tensor")
-        with pytest.raises(TorchError, match=rf"torch does not take an operator {name}::cast\n.*multiple times"):
-            register(module, name, shim=registered.shim)
-        gc.collect()
-        assert not hasattr(getattr(torch.ops, name), "blend")
-    with torch.library._scoped_library(name, "FRAGMENT") as theirs:
-        theirs.define("other(Tensor x) -> Tensor")
-        assert register(module, name, shim=registered.shim).operators == registered.operators
-
-
-def test_a_module_of_another_version(module: Any, request: pytest.FixtureRequest) -> None:
-    """Its tables or its signatures are not those that this version reads: registering it says so."""
-    other = ModuleType("other")
-    vars(other).update({name: value for name, value in vars(module).items() if name != "__tables__"})
-    tables = ctypes.create_string_buffer(4096)  # of another layout
-    make = ctypes.pythonapi.PyCapsule_New
-    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    capsule = b"aot_tune.tables.1"
-    other.__tables__ = make(ctypes.addressof(tables), capsule, None)  # type: ignore[attr-defined]
-    words = "cannot take own_version::blend: another version of aot_tune built the module"
-    with shim_cache(request.config), pytest.raises(ShimError, match=words):
-        register(other, "own_version", shim=True)
-    other.signatures = lambda: {**module.signatures(), "schema": 2}  # type: ignore[attr-defined]
-    with pytest.raises(TorchError, match="the signatures of tested_in_torch have schema 2, wanted 1"):
-        register(other, "own_version", shim=False)
-
-
-def test_importing_the_module_takes_nothing_along(module: Any) -> None:
-    """Neither torch nor what reads JSON, until somebody asks for signatures."""
-    script = f"""
-import importlib.machinery, importlib.util, sys
-loader = importlib.machinery.ExtensionFileLoader({NAME!r}, {module.__file__!r})
-made = importlib.util.module_from_spec(importlib.util.spec_from_file_location({NAME!r}, loader.path, loader=loader))
-loader.exec_module(made)
-print([n for n in ("torch", "numpy", "json", "aot_tune") if n in sys.modules], "operators" in made.signatures())
-"""
-    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "[] True\n"), done.stderr
-
-
-def test_a_shim_of_a_folder(module: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    with shim_cache(request.config):
-        path = shutil.copy(build_shim(), tmp_path)
-    made = register(module, "own_folder", shim=path)
-    assert made.shim
-    assert torch.ops.own_folder.spread(rows(8), count=1)[1].shape == (1,)
-    with pytest.raises(ShimError, match="cannot be loaded"):
-        register(module, "own_nowhere", shim=tmp_path / "none.so")
 
 
 def test_a_process_ends_well(module: Any) -> None:

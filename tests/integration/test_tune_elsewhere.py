@@ -10,10 +10,6 @@ from pathlib import Path
 import pytest
 from project import Project, descendants, read_until, start, wait_until_gone
 
-HELPER = """
-add_library(helper SHARED helper.cpp)
-aot_tune_add_library("""
-
 
 def measured(said: str) -> tuple[int, int]:
     """Measurements made, and those known from before."""
@@ -24,10 +20,7 @@ def measured(said: str) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: Path) -> None:
-    made = Project.make(tmp_path / "project", arguments="LINK_LIBRARIES helper")
-    lists = made.folder / "CMakeLists.txt"
-    lists.write_text(lists.read_text().replace("\naot_tune_add_library(", HELPER))
-    (made.folder / "helper.cpp").write_text("int helper() { return 1; }\n")
+    made = Project.make(tmp_path / "project")
     before = descendants(os.getpid())
     with start(made.command("tune", made.folder), env=made.environment()) as process:
         read_until(process, "tried 1 of 14")
@@ -42,9 +35,9 @@ def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: 
     assert 1 <= known < 14
     (record,) = out.rglob("*.jsonl")
     assert str(record) in said
-    assert {p.name for p in made.folder.iterdir()} == {"CMakeLists.txt", "helper.cpp", "templates", "cache", "compiler"}
+    assert {p.name for p in made.folder.iterdir()} == {"CMakeLists.txt", "templates", "cache", "compiler"}
 
-    said = made.cmake() + made.make_all()
-    assert measured(said) == (0, 14)
+    made.configure()
+    assert measured(made.build()) == (0, 14)
     made.ask("record", tmp_path / "exported", "--library", "tiny")
     assert (tmp_path / "exported" / record.relative_to(out)).read_bytes() == record.read_bytes()

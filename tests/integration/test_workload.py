@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import run
 from project import Project
 
 
@@ -31,7 +29,7 @@ def problems(project: Project, build: str) -> list[str]:
 
 @pytest.fixture
 def project(tuned_once: Project, tmp_path: Path) -> Project:
-    return tuned_once.copied(tmp_path / "project", arguments="MODULE ops", AOT_TUNE_EFFORT="quick")
+    return tuned_once.copied(tmp_path / "project", AOT_TUNE_EFFORT="quick")
 
 
 def test_a_file_is_what_is_tuned_and_its_change_is_seen(project: Project) -> None:
@@ -40,15 +38,10 @@ def test_a_file_is_what_is_tuned_and_its_change_is_seen(project: Project) -> Non
     project.cmake(f"-DAOT_TUNE_WORKLOAD={file.name}", "-DAOT_TUNE_MODE=auto")
     assert "workload serving.jsonl: 2 problems" in project.make_all()
     assert problems(project, "cmake/aot_tune/tiny") == ["N=5000", "N=7000"]
-    code = "import numpy as np, ops; print([ops.is_tuned('twice', np.ones(n, 'f4')) for n in (5000, 7000, 20000)])"
-    asked = [sys.executable, "-c", code]
-    env = project.environment(PYTHONPATH=str(project.folder / "cmake"))
-    assert run(asked, env=env) == "[True, True, False]\n"
     assert "no work to do" in project.make_all()
     written(file, twice(20000))
     assert "workload serving.jsonl: 1 problem" in project.make_all()
     assert problems(project, "cmake/aot_tune/tiny") == ["N=20000"]
-    assert run(asked, env=env) == "[False, False, True]\n"
 
 
 def test_a_file_beside_what_is_declared_by_the_environment(project: Project) -> None:
@@ -100,39 +93,3 @@ def test_what_the_record_does_not_have_is_a_miss(tuned: Project) -> None:
     said = project.build("auto", **auto)
     assert "NOT TUNED for " in said
     assert "1 problem is not in the database" in said
-
-
-def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "project", arguments="MODE generic WORKLOAD one.jsonl +sub/two.jsonl")
-    written(project.folder / "one.jsonl", twice(5000))
-    (project.folder / "sub").mkdir()
-    written(project.folder / "sub" / "two.jsonl", twice(6000), twice(7000))
-    said = project.cmake()
-    assert "workload one.jsonl: 1 problem\n" in said
-    assert "workload two.jsonl: 2 problems added to the declared ones\n" in said
-    one = written(tmp_path / "three, or more.jsonl", twice(8000))
-    said = project.cmake(AOT_TUNE_WORKLOAD=str(one))
-    assert "workload three, or more.jsonl: 1 problem\n" in said
-    assert "one.jsonl" not in said
-    said = project.cmake("-DAOT_TUNE_WORKLOAD=one.jsonl;+sub/two.jsonl", AOT_TUNE_WORKLOAD=str(one))
-    assert "workload one.jsonl" in said
-    assert "three" not in said
-    said = " ".join(project.cmake("-DAOT_TUNE_WORKLOAD=sub/none.jsonl", status=1).split())
-    assert f"{project.folder}/sub/none.jsonl: the workload's file cannot be read why: No such file" in said
-
-
-def test_a_problem_in_a_dtype_of_other_devices_is_no_fault(project: Project) -> None:
-    """The file is for all targets: what no kernel for the CPU takes is told, and the rest is tuned."""
-    project.change(
-        'Tensor("x", (N,)), Tensor("y", (N,), output=True)',
-        'Tensor("x", (N,), "T"), Tensor("y", (N,), "T", output=True)',
-    )
-    project.change("    flops=N,", '    flops=N,\n    dtypes={"T": ("f32", "f64")},')
-    for kernel in ("generic", "loop"):
-        project.change(f'"twice/{kernel}.cpp.j2",', f'"twice/{kernel}.cpp.j2", dtypes={{"T": ("f32",)}},')
-    f64, f32 = {"dtypes": {"T": "f64"}}, {"dtypes": {"T": "f32"}}
-    file = written(project.folder / "w.jsonl", twice(5000, **f64), twice(6000, **f32))
-    project.configure(AOT_TUNE_WORKLOAD=str(file))
-    said = project.build(AOT_TUNE_WORKLOAD=str(file))
-    assert "no kernel of twice for cpu takes 1 of 2 problems, such as 'N=5000 T=f64'" in said
-    assert problems(project, "build") == ["N=6000"]
