@@ -73,6 +73,8 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
         baselines: version of each baseline that took part, by name.
         candidates: sorted by id. problems: by id. measurements: by problem id, then candidate id.
         survey: sorted by problem id, with times of the candidates above.
+        opening: the slugs of the devices whose records the build began with, so that it searched only where these did
+            not hold. Empty if it searched everywhere.
     """
 
     operator: str
@@ -86,6 +88,7 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     measurements: tuple[Measurement, ...]
     survey: tuple[SurveyedShape, ...] = ()
+    opening: str = ""
 
     @property
     def targets(self) -> list[str]:
@@ -113,6 +116,7 @@ def make_database(
     compiled: Iterable[tuple[Rendered, Object]],
     measurements: Iterable[Measurement],
     survey: Iterable[SurveyedShape] = (),
+    opening: str = "",
 ) -> OperatorDatabase:
     """Put what a build knows of one operator into a database: sorted, times rounded, without wall-clock phases.
 
@@ -143,6 +147,7 @@ def make_database(
             problems=(),
             measurements=tuple(measurements),
             survey=tuple(survey),
+            opening=opening,
         )
     )
 

@@ -107,7 +107,7 @@ class _Content:
 
 
 def _lines(database: OperatorDatabase) -> Iterator[RecordLine]:
-    header = HeaderLine(format=FORMAT, schema=SCHEMA, operator=database.operator, contract=database.contract)
+    header = HeaderLine(format=FORMAT, schema=SCHEMA, **shared_fields(database, HeaderLine))
     identity = dict(sorted(database.device.identity.items()))
     device = msgspec.structs.replace(database.device, identity=identity)
     policy = PolicyLine(digest=database.policy_digest, fields=_ordered(database.policy))
@@ -282,6 +282,7 @@ def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorData
                 problems=tuple(problems.values()),
                 measurements=tuple(measurements),
                 survey=tuple(survey),
+                opening=header.opening,
             ),
             as_written=as_written,
         )

@@ -53,6 +53,7 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
             problems=_union(newer.problems, older.problems),
             measurements=(*newer.measurements, *(m for m in merged if m is not None)),
             survey=_both(older.survey, newer.survey, same),
+            opening=older.opening and newer.opening,  # what one of them searched is there
         )
     )
 

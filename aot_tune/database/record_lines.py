@@ -37,13 +37,14 @@ FORMAT = "aot_tune database"
 RESTORE = "restore the file"
 
 
-class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a record is about."""
 
     format: str
     schema: int
     operator: str
     contract: str
+    opening: str = ""
 
 
 class PolicyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -112,9 +112,10 @@ class Evidence:
 
     `fresh` has, by problem id, the candidates that were screened since the last race on it. `passed_over` has pairs of
     candidate and problem that are not tried, see `prune/by_similar_problem`. `broken` has candidates that failed.
-    `began` has, by problem id, what its tuning began with. `left_out`: the operator is not tuned. Only its generic
-    variants are verified, and nothing is measured. `brief`: the target is not the one that was asked for and got only a
-    short time. `too_long` are ids of problems that nothing is tried on, because that would take out of proportion long.
+    `began` has, by problem id, what its tuning began with, and `opening` the slugs of the records among that.
+    `left_out`: the operator is not tuned. Only its generic variants are verified, and nothing is measured. `brief`: the
+    target is not the one that was asked for and got only a short time. `too_long` are ids of problems that nothing is
+    tried on, because that would take out of proportion long.
     """
 
     operator: Operator
@@ -127,6 +128,7 @@ class Evidence:
     too_large: set[str] = field(default_factory=set)
     surveyed: SurveyedTimes = field(default_factory=SurveyedTimes)
     began: dict[str, str] = field(default_factory=dict)
+    opening: str = ""
     note: str = ""
     left_out: bool = False
     brief: bool = False

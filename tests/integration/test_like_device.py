@@ -69,6 +69,17 @@ def test_its_winners_race_and_nothing_else_is_tried(project: Project) -> None:
     assert "began with the record of cpu-another-cpu-" in said
 
 
+def test_nothing_is_tried_again_beside_a_record_of_such_a_build(project: Project) -> None:
+    recorded_elsewhere(project)
+    built(project)
+    project.record()
+    project.env["AOT_TUNE_CACHE_DIR"] += " that is new"
+    said, compiled = built(project)
+    assert "twice: begins with the record of cpu-" in said
+    assert "0 measurements made" in said
+    assert compiled == 2
+
+
 def test_where_the_race_disagrees_the_search_goes_on_but_not_in_a_quick_build(project: Project) -> None:
     recorded_elsewhere(project, with_another_winner)
     said, compiled = built(project, AOT_TUNE_EFFORT="quick")

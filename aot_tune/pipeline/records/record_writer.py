@@ -233,6 +233,7 @@ def database_of(
             measurements.setdefault((m.candidate, m.problem.id), m)
     if not measurements:
         return None
+    asked = [e for e in own if not e.brief]
     return make_database(
         operator=loaded.operator.name,
         contract=operator_digest(loaded.operator),
@@ -243,6 +244,7 @@ def database_of(
         compiled=compiled,
         measurements=measurements.values(),
         survey=_surveyed(own, here),
+        opening=" and ".join(dict.fromkeys(e.opening for e in asked)) if all(e.opening for e in asked) else "",
     )
 
 

@@ -70,6 +70,7 @@ class Openings:
             with session.failures.of(loaded.operator.name):
                 if not evidence.left_out and (found := _opening(session, evidence, device)) is not None:
                     self._of[loaded.operator.name] = found
+                    evidence.opening = found.record
 
     def of(self, operator: str) -> Opening | None:
         """The opening of an operator; None if it has none."""
@@ -147,10 +148,13 @@ def _rows_of(evidence: Evidence, candidate: str) -> Iterator[Measurement]:
 
 
 def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | None:
-    """The opening by the nearest records; None if this device has its own, or no record names anything."""
+    """The opening by the nearest records; None if no record names anything, or this device's own says all.
+
+    A device's own record does not if the build that made it had an opening. Then it is the nearest of all.
+    """
     operator, target = evidence.operator, evidence.target
     near = nearest_databases(session.databases, operator.name, device)
-    if any(_holds_here(session, d, operator, target, device) for d in near):
+    if any(not d.opening and _holds_here(session, d, operator, target, device) for d in near):
         return None
     workload = {problem_key(p): p.id for p in evidence.workload}
     entries: dict[str, Entry] = {}
