@@ -44,7 +44,8 @@ class RecordDigests:
         candidates: Mapping[str, CandidateLine],
     ) -> None:
         self._context = canonical([header.operator, header.contract, device.digest, policy.digest])
-        self._head = canonical([header.operator, header.contract, device, policy, baselines])
+        opening = [header.opening] if header.opening else []
+        self._head = canonical([header.operator, header.contract, device, policy, baselines, *opening])
         self._baselines = baselines
         self._candidates = {name: canonical(line) for name, line in candidates.items()}
         self._used: set[str] = set()

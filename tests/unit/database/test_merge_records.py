@@ -19,6 +19,7 @@ from aot_tune.database import (
     update,
 )
 from aot_tune.database.database_records import canonical_database
+from aot_tune.database.format import decode, encode
 from aot_tune.spec import problem
 
 
@@ -29,6 +30,14 @@ def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:
 def test_the_newer_measurement_holds() -> None:
     older, newer = a_database(), a_database(scale=2.0)
     assert merge(older, newer) == update(older, newer) == canonical_database(newer)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "merged"), [("", "", ""), ("like", "", ""), ("", "like", ""), ("like", "another", "another")]
+)
+def test_what_one_of_two_searched_everywhere_is_there(older: str, newer: str, merged: str) -> None:
+    one, other = (msgspec.structs.replace(a_database(), opening=o) for o in (older, newer))
+    assert decode(encode(merge(one, other))).opening == merged
 
 
 def test_races_are_not_mixed() -> None:
