@@ -15,12 +15,13 @@ from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions
 from aot_tune.render.environment import Environment, SourceLine, map_lines
 from aot_tune.render.hooks import Hooks
 from aot_tune.render.native_source import native_source
-from aot_tune.render.source_digest import source_digest
+from aot_tune.render.tokens import token_text
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
 from aot_tune.spec import CompileOptions, Operator, Target
 from aot_tune.spec.config_guards import with_config
 from aot_tune.spec.device_facts import ELSEWHERE, WHY
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import RenderError
 
 __all__ = ["Rendered", "Renderer"]
@@ -132,7 +133,7 @@ def _rendered(
 ) -> Rendered:
     """A marked text as a candidate's source; `recipe` is what it has of a Triton function's, in a comment."""
     source, lines = map_lines(text)
-    digest = source_digest(operator, candidate, target, source, recipe, options)
+    digest = _source_digest(operator, candidate, target, source, recipe, options)
     symbol = f"aot_tune_{operator.name}_{candidate.id}"
     return Rendered(
         candidate=candidate,
@@ -142,3 +143,25 @@ def _rendered(
         lines=lines,
         compile=options,
     )
+
+
+def _source_digest(
+    operator: Operator,
+    candidate: Candidate,
+    target: Target,
+    source: str,
+    recipe: dict[str, object] | None,
+    options: CompileOptions = CompileOptions(),  # noqa: B008 - it is frozen
+) -> str:
+    """The digest of a rendered source, with the target, the guards and the operator's checks.
+
+    A vendor's call is its algorithm, whatever calls it. All others are their tokens; `recipe` is what a source has of a
+    Triton function, `options` are the author's, where there are any.
+    """
+    guards = [e.key() for e in requirements(operator, candidate)]
+    if operator.kernel(candidate.kernel).algorithms is not None:
+        code: object = [candidate.backend, candidate.config]
+    else:
+        code = [recipe, token_text(source)]
+    with_options = [options.plain()] if options else []
+    return canonical_digest([target.name, guards, [p.id for p in operator.checks], code, *with_options])

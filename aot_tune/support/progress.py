@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import TextIO
 
 from aot_tune.support.processes import arguments_of, parents
-from aot_tune.support.time_left import seconds_left
 
 __all__ = ["Progress"]
+
+_SOONEST, _LEAST, _SHARE = 5.0, 5, 0.05
+"""An estimate needs at least these: seconds that passed, number of things done, and their share of all."""
 
 _EACH_LINE = 5.0
 """Seconds between two lines of a count in a log."""
@@ -73,7 +75,7 @@ class Progress:
         spent = now - (self._start if since is None else since)
         if done == total:
             parts.append(f"took {_duration(spent)}")
-        if (left := seconds_left(done, total, spent, most)) is not None:
+        if (left := _seconds_left(done, total, spent, most)) is not None:
             parts.append(f"about {_duration(left)} left")
         if done < total and self._seen:
             with self._lock:
@@ -139,3 +141,10 @@ def _output_is_shown() -> bool:
             told = "PIP_VERBOSE" in os.environ
             return told or any(re.fullmatch(r"--verbose|-v+", word) for word in words)
     return True
+
+
+def _seconds_left(done: int, total: int, spent: float, most: float = float("inf")) -> float | None:
+    """Seconds until all are done. `done` of them took `spent` seconds. At most `most`; None if nothing is known."""
+    if done >= total or spent < _SOONEST or done < max(_LEAST, _SHARE * total):
+        return None
+    return min(spent / done * (total - done), most)

@@ -11,7 +11,6 @@ import torch
 from aot_tune.signatures.call_checks import CallChecks
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload
 from aot_tune.torch.extents import axes_in_memory, extent_of
-from aot_tune.torch.folded_shapes import is_one, known_same
 from aot_tune.torch.schemas import tensor_arguments
 
 __all__ = ["DTYPES", "FakeCall"]
@@ -95,11 +94,11 @@ class FakeCall(CallChecks):
 
     def same(self, one: Any, other: Any) -> bool:
         """Whether two extents are equal, or not known to differ."""
-        return known_same(one, other)
+        return _known_same(one, other)
 
     def check_leading(self, name: str, tensor: torch.Tensor, lead: Sequence[Any]) -> None:
         """Check that one stride leads through all of a tensor's leading dims."""
-        if not is_one(lead, tensor.stride()[: len(lead)]):
+        if not _is_one(lead, tensor.stride()[: len(lead)]):
             raise self.value_error(
                 f"{self.op.name}: the leading dims of '{name}' cannot be taken as one without a copy: "
                 f"shape {tuple(tensor.shape)}, strides {tensor.stride()} in elements; pass a contiguous tensor"
@@ -118,3 +117,28 @@ class FakeCall(CallChecks):
 
         super().require(guard_or_true(condition), message)
         torch._check(condition, lambda: f"{self.op.name}: {message}")  # type: ignore[no-untyped-call]
+
+
+def _known_same(one: Any, other: Any) -> bool:
+    """Whether two sizes are equal. If only a run can tell, they are assumed to be equal."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+    return bool(guard_or_true(one == other))
+
+
+def _is_one(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether one stride leads through all elements of these axes."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    if any(guard_or_false(size == 0) for size in sizes):
+        return True
+    step: Any = None
+    elements: Any = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if guard_or_false(size == 1):
+            continue
+        if step is not None and not _known_same(stride, step * elements):
+            return False
+        step = stride if step is None else step
+        elements = elements * size
+    return True

@@ -10,7 +10,6 @@ from pathlib import Path
 from aot_tune.bench.devices.family import Monitor, family, floor_of
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.host.pool import Pool
-from aot_tune.bench.host.remarks import Remarks
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Measurement, Policy, Prepared
@@ -114,3 +113,32 @@ class BenchContext:
 def _expect_done(reply: messages.Reply) -> None:
     if isinstance(reply, messages.Failure):
         raise WorkerError("a worker cannot set up a problem", why=reply.reason, fix="see the worker's output above")
+
+
+class Remarks:
+    """What workers say of a problem when they first set it up. It belongs to every time of that problem."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._known: dict[str, str] = {}
+        self._told: set[str] = set()
+
+    def prepare(self, prepared: Prepared, ask: Callable[[messages.Prepare], messages.Reply]) -> messages.Reply:
+        """Have a worker make a problem's buffers. The first worker's remarks on the problem are kept and logged."""
+        new = prepared.key not in self._known
+        reply = ask(messages.Prepare(key=prepared.key, probe=new))
+        if new and isinstance(reply, messages.Done):
+            self._known[prepared.key] = reply.remark
+            self.log(f"{prepared.operator} {prepared.problem.id}: {reply.remark}" if reply.remark else "")
+            self.log(reply.log)
+        return reply
+
+    def log(self, line: str) -> None:
+        """Log a line that was not logged before."""
+        if line and line not in self._told:
+            self._told.add(line)
+            self._log(line)
+
+    def on(self, prepared: Prepared, note: str) -> str:
+        """A note on times of a problem, with the remarks that belong to all of them."""
+        return "; ".join(text for text in (note, self._known.get(prepared.key, "")) if text)

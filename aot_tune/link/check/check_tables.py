@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
-from aot_tune.link.check.generic_combinations import not_answered_once
 from aot_tune.link.families import family_of
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
-from aot_tune.spec import Expr, Operator
-from aot_tune.spec.call_combinations import is_of_combination
+from aot_tune.spec import Expr, Operator, all_of
+from aot_tune.spec.call_combinations import is_of_combination, legal_combinations, values_of_fact
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import ManifestError, did_you_mean
 
 __all__ = ["MAX_RANK", "check_guard", "check_library", "known_facts"]
+
+_MOST_COMBINATIONS = 1 << 14
 
 MAX_RANK = 8
 """The most axes of a tensor (kMaxRank of the runtime)."""
@@ -82,7 +84,7 @@ def _check_generics(family: str, table: OperatorTable, where: str) -> None:
         for dtypes in sorted({table.choices(v) for v in group}) or [()]:
             found = [v for v in group if v.generic and table.choices(v) == dtypes]
             generics = [v.name for v in found]
-            unanswered = not_answered_once(table.operator, found) if found else ""
+            unanswered = _not_answered_once(table.operator, found) if found else ""
             if not found or unanswered:
                 chosen = zip(table.operator.dtypes.items(), dtypes, strict=True)
                 text = "".join(f" with {variable}={choices[i]}" for (variable, choices), i in chosen) if dtypes else ""
@@ -207,3 +209,25 @@ def _unique(names: Iterable[str], what: str) -> None:
         if name in seen:
             raise ManifestError(f"{what} {name!r} is defined twice")
         seen.add(name)
+
+
+def _not_answered_once(operator: Operator, generics: Sequence[LinkedVariant]) -> str:
+    """What is wrong with generic variants of the same devices and dtypes: a combination that several answer, or none.
+
+    Empty if nothing is wrong. What `legal` excludes needs no answer.
+    """
+    guards = {v.name: tuple(g for g in v.requires if not _of_dtypes(g.facts())) for v in generics}
+    facts = sorted({fact for several in guards.values() for g in several for fact in g.facts()})
+    values = [values_of_fact(operator, fact) for fact in facts]
+    if math.prod(map(len, values)) > _MOST_COMBINATIONS:
+        return f"their guards have too many combinations of {', '.join(facts)}"
+    for call in legal_combinations(operator, facts, values):
+        answering = [name for name, several in guards.items() if all_of(several, call)]
+        if len(answering) != 1:
+            shown = f" with {', '.join(f'{fact}={value}' for fact, value in call.items())}" if call else ""
+            return f"of calls{shown}, {len(answering)} of them answer: {answering}"
+    return ""
+
+
+def _of_dtypes(facts: frozenset[str]) -> bool:
+    return all(fact.startswith("dtype.") for fact in facts)

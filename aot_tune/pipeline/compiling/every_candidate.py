@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from aot_tune.compile import families_of, toolchain_for
 from aot_tune.pipeline.compiling.interpret import interpret_kernels
-from aot_tune.pipeline.compiling.left_out import kernels_left_out
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
@@ -18,6 +18,7 @@ from aot_tune.plan.eight_bit_targets import generic_dtypes
 from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
 from aot_tune.report import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
 from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import AotTuneError, BuildError
 
 __all__ = ["compile_every_candidate", "tell_failures"]
@@ -72,7 +73,7 @@ def compile_every_candidate(session: Session) -> list[CompiledKernel]:
     functions = [(t.operator, t.kernel, t.target, t.fit) for t in tried if t.kernel.triton is not None and t.fit]
     interpreted = interpret_kernels(session, functions)
     found = [_outcome(one, interpreted.get((one.operator.name, one.kernel.name, one.target.name))) for one in tried]
-    found += kernels_left_out(session)
+    found += _kernels_left_out(session)
     for line in (*itertools.chain(*map(compiled_lines, found)), *compiled_summary(found)):
         session.progress.line(line)
     return found
@@ -175,4 +176,48 @@ def _outcome(one: _Tried, interpreted: Interpreted | None) -> CompiledKernel:
         failures=tuple(one.kinds.values()),
         interpreted=interpreted,
         no_reason=one.no_reason,
+    )
+
+
+def _kernels_left_out(session: Session) -> Iterator[CompiledKernel]:
+    """Kernels that the session does not compile for its targets, though operators declare them.
+
+    An unreadable Triton function is a failure, because nobody would hear of it otherwise. A kernel that is not
+    for a target, or would never be called, is not a failure.
+    """
+    roots, plan = session.renderer.roots, session.plan
+    for name, (_, declared) in load_operators(roots, plan.operators, plan.options.exclude_backends).items():
+        operator = session.operators[name].operator
+        for kernel in declared.kernels:
+            served = families_of(toolchain_for(kernel.backend, session.environment))
+            for target in session.baselines if kernel.generic else session.targets:
+                if target.family in served and session.is_named(operator, kernel):
+                    found = _kernel_left_out(session, operator, kernel, target)
+                    if found is not None:
+                        yield found
+
+
+def _kernel_left_out(session: Session, operator: Operator, kernel: Kernel, target: Target) -> CompiledKernel | None:
+    """Why a kernel is left out; None if it is not."""
+    reason, failure = "", ""
+    own = next((k for k in operator.kernels if k.name == kernel.name), None)
+    if own is None:
+        notes = [n for n in session.plan.notes if n.startswith("Triton kernels are left out")]
+        failure = notes[0] if notes else f"{kernel.source} was not read"
+    elif kernel.generic:
+        return None
+    elif not session.answers(operator, target):
+        reason = f"the operator has no generic kernel for {target.family}, without which a library does not use it"
+    elif own.triton is not None and target.name not in own.triton.inspections:
+        reason = f"its constraints say that it is not for {target.name}"
+    if not (reason or failure):
+        return None
+    kinds = (FailureKind(status="not-read", candidate=kernel.name, name="", error=failure, count=1),) if failure else ()
+    return CompiledKernel(
+        operator=operator.name,
+        kernel=kernel.name,
+        target=target.name,
+        backend=kernel.backend,
+        failures=kinds,
+        no_reason=reason,
     )

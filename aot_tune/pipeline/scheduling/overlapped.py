@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,6 @@ from aot_tune.pipeline.measuring.pool_jobs import Job
 from aot_tune.pipeline.measuring.probe import check_agreement
 from aot_tune.pipeline.prune.after_leader import awaited, may_come, to_compile
 from aot_tune.pipeline.scheduling.background_compiler import BackgroundCompiler, may_compile
-from aot_tune.pipeline.scheduling.early_races import EarlyRaces, longest_first
 from aot_tune.pipeline.scheduling.screen_queue import Priority, QueuedProblem, ScreenQueue, queued_problems
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Task
@@ -98,7 +98,7 @@ class OverlappedTune:
         self._granted: set[Task] = set()
         self._weighed = session.turn.seconds is not None
         self.queue, self.timings = ScreenQueue(pairs, weighed=self._weighed), Timings()
-        self._races = EarlyRaces(pool, lambda: self.queue.screened != self._seen[0])
+        self._races = _EarlyRaces(pool, lambda: self.queue.screened != self._seen[0])
         self._seen, self._decided, self._outlook = (-1, -1), 0, _Outlook()
 
     def due(self) -> list[Entry]:
@@ -290,7 +290,7 @@ class OverlappedTune:
         that, the times of the record stand.
         """
         places = queued_problems(self._pairs, weighed=self._weighed)
-        places = sorted(places, key=lambda p: -p.weight) if self._weighed else longest_first(places)
+        places = sorted(places, key=lambda p: -p.weight) if self._weighed else _longest_first(places)
         due = [(p, entrants) for p in places if (entrants := finalists(p.evidence, p.problem))]
         missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
         if missing and may_compile(self._session):
@@ -312,3 +312,52 @@ def _verify(entries: Sequence[Entry], measurer: Measurer) -> None:
 
 def _race(place: QueuedProblem, measurer: Measurer) -> None:
     measurer.race(place.loaded, place.evidence, place.problem)
+
+
+def _longest_first(places: Sequence[QueuedProblem]) -> list[QueuedProblem]:
+    """Problems in the order of their races: short ones come last, so that devices end at about the same time."""
+    return sorted(places, key=lambda p: (-p.evidence.operator.compulsory_bytes(p.problem), p.number))
+
+
+class _EarlyRaces:
+    """Races of a pool. `called_off` says that none may start now. `done` counts those that ended."""
+
+    def __init__(self, pool: DevicePool, called_off: Callable[[], bool]) -> None:
+        self._pool, self._called_off = pool, called_off
+        self._lock, self._given = threading.Lock(), set[int]()
+        self.done = 0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a race runs or is about to start."""
+        return bool(self._given)
+
+    def jobs(self, settled: Sequence[QueuedProblem], coming: Collection[int]) -> list[tuple[int, Job]]:
+        """The races that may start, on problems with no screens left.
+
+        Problems in `coming`, by number, are left out, because something may still be screened there. So are problems
+        whose entrants are not compiled and linked.
+        """
+        places = [p for p in settled if p.number not in coming and p.number not in self._given and self._may_race(p)]
+        with self._lock:
+            self._given.update(p.number for p in places)
+        return [(p.number, partial(self._race, p)) for p in _longest_first(places)]
+
+    def _may_race(self, place: QueuedProblem) -> bool:
+        screened = place.problem.id in place.evidence.fresh
+        entrants = finalists(place.evidence, place.problem) if screened else []
+        if not entrants or not all(e.object is not None for e in entrants):
+            return False
+        return all(map(self._is_linked, entrants)) or self._pool.knows_race(place.loaded, place.problem, entrants)
+
+    def _is_linked(self, entry: Entry) -> bool:
+        return entry.object is not None and self._pool.shared.is_linked(entry.object)
+
+    def _race(self, place: QueuedProblem, measurer: Measurer) -> bool:
+        raced = not self._called_off()
+        if raced:  # if its workers fail, it stays under way: another device takes it over
+            measurer.race(place.loaded, place.evidence, place.problem)
+        with self._lock:
+            self._given.discard(place.number)
+            self.done += raced
+        return raced

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 from aot_tune.bench.devices.family import family
@@ -14,7 +18,6 @@ from aot_tune.pipeline.proportion import left_to_others
 from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with
-from aot_tune.pipeline.scheduling.early_checks import checks_fitted_beside
 from aot_tune.pipeline.scheduling.like_device import Openings
 from aot_tune.pipeline.scheduling.older_cpus import older_seconds, on_record, tune_older
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
@@ -24,7 +27,7 @@ from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
 from aot_tune.pipeline.scheduling.within_budget import BudgetTuning
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Target
-from aot_tune.support.errors import DatabaseError
+from aot_tune.support.errors import AotTuneError, DatabaseError
 
 __all__ = ["not_known", "nothing_is_known", "tune"]
 
@@ -190,7 +193,7 @@ def _tune_all(
         elif alone:
             one_after_the_other(session, pool, pairs, entries, target)
         else:
-            with checks_fitted_beside(session, target, entries if early else ()):
+            with _checks_fitted_beside(session, target, entries if early else ()):
                 _overlapped(session, target, pool, pairs, entries)
         for evidence in fresh:
             session.tell(evidence)
@@ -330,3 +333,30 @@ def not_known(evidence: Evidence) -> list[Entry]:
     ]
     wanted = {id(e) for e in (*to_compile(evidence, entries), *waiting(evidence, entries))}
     return [e for e in entries if id(e) in wanted]
+
+
+@contextmanager
+def _checks_fitted_beside(session: Session, target: Target, entries: Sequence[Entry]) -> Iterator[None]:
+    """In the block, a thread fits the odd problems on which the entries are verified, in their order.
+
+    Benches need them before an object's first screen, and share them. If one fails, that screen reports it.
+    """
+    policy, on_host = session.policy_of(target.family), family(target.family).on_host
+    ended = threading.Event()
+
+    def fit() -> None:
+        for entry in entries:
+            loaded = session.operators[entry.candidate.operator]
+            if ended.is_set():
+                return
+            try:
+                session.checks.of(loaded.folder, loaded.operator, entry.requires, policy, on_host)
+            except AotTuneError:
+                continue
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(fit)
+        try:
+            yield
+        finally:
+            ended.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
@@ -13,13 +13,15 @@ from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.pipeline.shipping.dispatch_maps import curves_of, kind_text, maps_of, points_of
-from aot_tune.pipeline.shipping.race_rows import runners_on
 from aot_tune.pipeline.shipping.resource_rows import Rooflines, candidate_rows, resources_of
-from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, SurveyRow, VariantRow
+from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, RaceRunner, SurveyRow, VariantRow
 from aot_tune.select import picked
 from aot_tune.spec.survey_shapes import kind_of
 
 __all__ = ["failures_of", "generic_only", "paired_ratio", "tell", "weighted_mean"]
+
+_MOST_RUNNERS = 6
+"""How many candidates are shown, beside the baselines, for a problem without a race."""
 
 
 def _bytes(entry: Entry) -> int:
@@ -134,7 +136,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
         bound=share[1].bound if share is not None else "",
         kind=kind_text(evidence.operator, kind_of(evidence.operator, facts)),
         dims=dict(problem.dims),
-        runners=runners_on(evidence, problem_id, () if first is None else (first,)),
+        runners=_runners_on(evidence, problem_id, () if first is None else (first,)),
         held_out=None if held_out is None else round(held_out, 5),
         began=evidence.began.get(problem_id, ""),
     )
@@ -216,3 +218,46 @@ def generic_only(operator: str, generic: Entry) -> OperatorReport:
         mean_regret=0.0,
         held_out_regret=None,
     )
+
+
+def _runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) -> tuple[RaceRunner, ...]:
+    """What raced on a problem, and the candidates in `beside`, the fastest first; without a race, the best screens.
+
+    The times of a candidate that failed elsewhere do not count.
+    """
+    row = evidence.row(problem)
+    timed = {c: m for c, m in row.items() if m.ns is not None and (is_baseline(c) or _is_in_race(evidence, c))}
+    raced = {c for c, m in timed.items() if m.final}
+    if all(map(is_baseline, raced)):
+        ours = sorted((c for c in timed if not is_baseline(c)), key=lambda c: (timed[c].ns or 0.0, c))
+        raced.update(ours[:_MOST_RUNNERS])
+    shown = {c for c in timed if c in raced or c in set(beside) or is_baseline(c)}
+    found = [_runner(evidence, c, timed[c]) for c in sorted(shown)]
+    return tuple(sorted(found, key=lambda r: (r.ns, r.name)))
+
+
+def _is_in_race(evidence: Evidence, candidate: str) -> bool:
+    return candidate in evidence.entries and not evidence.failed(candidate)
+
+
+def _runner(evidence: Evidence, candidate: str, measured: Measurement) -> RaceRunner:
+    samples = measured.final or measured.screen
+    low, high = _quartiles(samples)
+    entry = evidence.entries.get(candidate)
+    vendors = entry is not None and evidence.is_vendors(entry)
+    return RaceRunner(
+        name=candidate.removeprefix(BASELINE) if entry is None else variant_name(entry),
+        whose="baseline" if entry is None else "vendor" if vendors else "kernel",
+        ns=round(statistics.median(samples), 2),
+        low=low,
+        high=high,
+        samples=len(samples),
+        raced=bool(measured.final),
+    )
+
+
+def _quartiles(samples: Sequence[float]) -> tuple[float, float]:
+    if len(samples) < 4:
+        return round(min(samples), 2), round(max(samples), 2)
+    low, _, high = statistics.quantiles(samples, n=4)
+    return round(low, 2), round(high, 2)
