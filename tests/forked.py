@@ -39,7 +39,7 @@ os.environ.clear()
 os.environ.update(asked["environment"])
 given, status = asked["given"], 0
 try:
-    exec(compile(asked["code"], "<program>", "exec"))
+    exec(compile(asked["code"], "<program>", "exec"))  # a test's own program
 except BaseException:
     traceback.print_exc()
     status = 1

@@ -38,7 +38,7 @@ RESTORE = "restore the file"
 
 
 class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a record is about."""
+    """What a record is about. `opening` is as in `OperatorDatabase`."""
 
     format: str
     schema: int

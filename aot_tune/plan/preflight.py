@@ -155,12 +155,10 @@ def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[
             )
             continue
         tried = [k for k in operator.kernels if not k.generic and families & families_of(toolchain_for(k.backend))]
-        guards = {tuple(g.key() for g in one): one for k in tried for one in guard_sets(k)}  # many kernels share some
-        counts = {key: large_checks(operator, one, most) for key, one in guards.items()}
-        own = {
-            k.name: max((counts[tuple(g.key() for g in one)] for one in guard_sets(k)), key=lambda found: found[1])
-            for k in tried
-        }
+        guards = {k.name: {tuple(g.key() for g in one): one for one in guard_sets(k)} for k in tried}
+        every = {key: one for sets in guards.values() for key, one in sets.items()}  # many kernels share some
+        counts = {key: large_checks(operator, one, most) for key, one in every.items()}
+        own = {name: max(map(counts.__getitem__, sets), key=lambda found: found[1]) for name, sets in guards.items()}
         never = [name for name, (_, all_of_it) in own.items() if not all_of_it]
         if never:
             lines.append(

@@ -7,7 +7,7 @@ import dataclasses
 from bundled import OPERATORS
 
 from aot_tune.compile import generic_targets, target_by_name
-from aot_tune.plan.preflight import idle_kernels
+from aot_tune.plan.preflight import idle_kernels, unchecked
 from aot_tune.spec import Kernel, stride
 
 
@@ -30,3 +30,10 @@ def test_a_kernel_that_is_for_no_problem_of_the_workload_is_told() -> None:
     (told,) = idle_kernels([changed], target)
     assert "softmax/idle is tried on no problem: it requires (stride.x.1 == 2)" in told
     assert idle_kernels([changed], [target_by_name("cuda-sm_80")]) == []  # it is no kernel for GPUs
+
+
+def test_checks_that_are_left_out_are_told_for_kernels_of_the_targets_alone() -> None:
+    one = OPERATORS["flash_attention"]
+    (here,), (on_gpus,) = (unchecked([one], [target_by_name(t)]) for t in ("cpu-x86-64-v3", "cuda-sm_90a"))
+    assert here.endswith("derived checks are left out: they take more than 8 MiB")
+    assert ", of those for triton_256 " in on_gpus

@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
         "told = {t.name: digest(t) for t in op.inputs}\n"
     )
     here: dict[str, dict[str, str]] = {}
-    exec(code, here)
+    exec(code, here)  # the same text as in the other process
     argv = [sys.executable, "-c", f"{code}print(json.dumps(told))\n"]
     env = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1"}
     assert json.loads(subprocess.check_output(argv, env=env, timeout=60)) == here["told"]
