@@ -121,7 +121,7 @@ import os, sys, time
 import msgspec
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import HELLO, opened, read_frame, write_frame
-from aot_tune.bench.protocol.worker_setup import Setup
+from aot_tune.bench.protocol.messages import Setup
 
 setup = msgspec.json.decode(sys.argv[1], type=Setup)
 hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, device=setup.device.identity, sandbox={})

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role, digest_of
-from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import WorkerError
 
 __all__ = [
@@ -18,9 +17,7 @@ __all__ = [
     "caution_of",
     "devices",
     "family",
-    "floor_of",
     "make_device",
-    "math_of",
     "policy_for",
     "runs_on",
 ]
@@ -131,19 +128,6 @@ def devices(name: str, threads: int) -> list[Device]:
 def policy_for(name: str, base: Policy) -> Policy:
     """The policy to measure with on the devices of a family. On a CPU it is `base` itself."""
     return family(name).policy(base)
-
-
-def floor_of(device: Device, operator: Operator, problem: Problem) -> float:
-    """A time in ns per call. No true measurement of an operator on a problem and a device is below it."""
-    flops = operator.flops.evaluate(operator.facts(problem))
-    math = math_of(operator, problem)
-    return family(device.family).floor_ns(device, flops, operator.compulsory_bytes(problem), math)
-
-
-def math_of(operator: Operator, problem: Problem) -> str:
-    """What an operator computes in on a problem: the dtype of its first input, or `tf32` if f32 may be computed so."""
-    math = operator.dtype(problem, operator.inputs[0]).name if operator.inputs else "f32"
-    return problem.attributes.get("math", math) if math == "f32" else math
 
 
 def runs_on(name: str, module: str) -> bool:

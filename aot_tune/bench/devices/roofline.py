@@ -1,4 +1,4 @@
-"""The roofline of a call on a device: how long its bytes or its operations take at the device's peaks.
+"""How long the bytes or the operations of a call take at the device's peaks: its roofline, and the floor of all times.
 
 Well-known GPUs have the peaks of their data sheets, dense and without sparsity. Other devices have the generous peaks
 that also expose impossible times. Both follow from the device's record alone, so a replay says the same on every
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from aot_tune.bench.devices.family import family, math_of
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["Roofline", "roofline_of"]
+__all__ = ["Roofline", "floor_of", "roofline_of"]
 
 
 class Roofline(NamedTuple):
@@ -64,7 +64,7 @@ _SHEETS = {
 def roofline_of(device: Device, operator: Operator, problem: Problem) -> Roofline | None:
     """The roofline of a call. None if nothing is known of the device, or if the call does nothing."""
     flops, size = operator.flops.evaluate(operator.facts(problem)), operator.compulsory_bytes(problem)
-    math = math_of(operator, problem)
+    math = _math_of(operator, problem)
     sheet = _SHEETS.get(device.name)
     if sheet is not None:
         rate = sheet.rates.get(math, sheet.rates["f32"])
@@ -76,3 +76,16 @@ def roofline_of(device: Device, operator: Operator, problem: Problem) -> Rooflin
         own = family(device.family)
         found = Roofline(own.floor_ns(plain, flops, size, math), "", f"generous peaks of {device.name}{own.peaks}")
     return found if found.ns > 0 else None
+
+
+def floor_of(device: Device, operator: Operator, problem: Problem) -> float:
+    """A time in ns per call. No true measurement of an operator on a problem and a device is below it."""
+    flops = operator.flops.evaluate(operator.facts(problem))
+    math = _math_of(operator, problem)
+    return family(device.family).floor_ns(device, flops, operator.compulsory_bytes(problem), math)
+
+
+def _math_of(operator: Operator, problem: Problem) -> str:
+    """What an operator computes in on a problem: the dtype of its first input, or `tf32` if f32 may be computed so."""
+    math = operator.dtype(problem, operator.inputs[0]).name if operator.inputs else "f32"
+    return problem.attributes.get("math", math) if math == "f32" else math

@@ -1,8 +1,9 @@
-"""The bench: prepares problems, screens candidates, races the best, verifies; one device, one thread of control."""
+"""The bench: prepares problems, screens candidates, races the best, verifies, surveys; one device, one thread."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from aot_tune.bench.host.attempt import Phases, Run
-from aot_tune.bench.host.bench_context import BenchContext
+import msgspec
+
+from aot_tune.bench.host.bench_context import BenchContext, Phases, Run
 from aot_tune.bench.host.findings import Findings, Odd
 from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.preparation import Preparation, check_need
 from aot_tune.bench.host.race import Race
 from aot_tune.bench.host.runner import Entrant
-from aot_tune.bench.host.survey_problem import survey_problem
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
@@ -26,7 +27,7 @@ from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Bench"]
+__all__ = ["Bench", "verify_linked"]
 
 _MOST_LOADED = 256
 """The most objects that stay loaded in a worker of a GPU. On a CPU none stays."""
@@ -34,6 +35,12 @@ _LARGE = 16 << 20
 """Bytes of a problem's tensors from which on its runs on a CPU are not repeated, nor placed at the end of memory."""
 _JUST_NOW = 0.25
 """Seconds. While the state after one candidate's samples is no older, it is also the state before the next one's."""
+_NEAR = 1.1
+"""Candidates up to so much slower than the best are timed twice. Among many near ties, the least time is mostly
+luck."""
+_FAR, _AGAIN, _ALIKE = 8.0, 3, 1.5
+"""Candidates that take so many times the best are timed again, at most three times. The least time counts, because
+others may have used the cores. Two times within 1.5 x of each other are believed."""
 
 
 class Bench:
@@ -188,7 +195,7 @@ class Bench:
         prepared = Prepared(
             key=key, operator=operator.name, operator_folder=folder, check=Check(problem=problem), folder=""
         )
-        return survey_problem(self.context, prepared, entrants)
+        return _survey_problem(self.context, prepared, entrants)
 
     def _measure(
         self, prepared: Prepared, entrant: Entrant, best_ns: float | None, tune_checks: bool, *, timed: bool
@@ -352,3 +359,161 @@ class Bench:
         if not isinstance(reply, messages.Checked):
             return run.ended(*failure_of(reply))
         return None if reply.status == "ok" else run.ended(reply.status, reply.reason, error=reply.error)
+
+
+class _Surveyed:
+    """What is known of candidates on a problem: the worker that holds them, and their measurements by number."""
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self.stands = False  # whether the worker has results to compare with
+        self.found: dict[int, Measurement] = {}
+
+    @property
+    def best(self) -> float | None:
+        """The least time in ns."""
+        return min((m.ns for m in self.found.values() if m.ns is not None), default=None)
+
+
+def _survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequence[Entrant]) -> list[Measurement]:
+    """A measurement of each candidate. The first candidate with results sets what the others are compared with.
+
+    `prepared` needs no folder. Candidates stay loaded in the worker. If one kills the worker, its own status says so.
+
+    Raises:
+        WorkerError: when no worker can be started.
+    """
+    surveyed = _Surveyed()
+    for number in range(len(entrants)):
+        _survey(context, prepared, surveyed, number, entrants[number])
+    best = surveyed.best or 0.0
+    near = [n for n, m in surveyed.found.items() if m.ns is not None and m.ns <= _NEAR * best]
+    far = [n for n, m in surveyed.found.items() if n > 0 and m.ns is not None and m.ns > _FAR * best]
+    for number in reversed(near if len(near) > 1 else []) if surveyed.stands else ():
+        first = surveyed.found[number]
+        again = _survey(context, prepared, surveyed, number, entrants[number])
+        if again.status == "ok":
+            surveyed.found[number] = msgspec.structs.replace(first, screen=(*first.screen, *again.screen))
+    for number in far if surveyed.stands else ():
+        first = surveyed.found[number]
+        for _ in range(_AGAIN):  # one of several threads may have waited for another program
+            again = _survey(context, prepared, surveyed, number, entrants[number])
+            if again.status != "ok":
+                break
+            settled = max(_ns(first), _ns(again)) <= _ALIKE * min(_ns(first), _ns(again))
+            first = msgspec.structs.replace(first, screen=min(first, again, key=_ns).screen)
+            surveyed.found[number] = first
+            if settled or _ns(first) <= _FAR * best:
+                break
+    return [surveyed.found[n] for n in range(len(entrants))]
+
+
+def _ns(measurement: Measurement) -> float:
+    return math.inf if measurement.ns is None else measurement.ns
+
+
+def _survey(
+    context: BenchContext, prepared: Prepared, surveyed: _Surveyed, number: int, entrant: Entrant
+) -> Measurement:
+    """Time a candidate. If it kills its worker, its status says so."""
+    run = Run(context, prepared, entrant.candidate.id, entrant.code, Phases())
+    if (struck := context.struck(entrant.code)) is not None:
+        measured = run.ended(struck.status, struck.reason)
+    else:
+        try:
+            surveyed.worker = _worker(context, prepared, surveyed.worker)
+            measured = _time(context, run, surveyed.worker, entrant, first=not surveyed.stands, best=surveyed.best)
+            surveyed.stands = surveyed.stands or measured.status == "ok"
+        except DiedError as death:
+            if not death.starved:
+                context.findings.strike(entrant.code, death)
+            surveyed.worker, surveyed.stands = None, False
+            measured = run.ended(death.status, death.reason)
+    surveyed.found[number] = measured
+    return measured
+
+
+def _worker(context: BenchContext, prepared: Prepared, worker: Worker | None) -> Worker:
+    """A worker that knows the problem and is quiet."""
+    worker = context.pool.candidates() if worker is None else worker
+    context.introduce(worker, prepared)
+    context.pool.settle()
+    return worker
+
+
+def _time(
+    context: BenchContext, run: Run, worker: Worker, entrant: Entrant, *, first: bool, best: float | None
+) -> Measurement:
+    limits = context.policy.deadlines
+    worker.host(run.digest)
+    if run.digest not in worker.loaded:
+        load = messages.Load(handle=run.digest, path=str(entrant.shared_object.resolve()), symbol=entrant.symbol)
+        reply = context.pool.request(worker, load, limits.load)
+        if isinstance(reply, messages.Failure):
+            return run.ended(reply.status, reply.reason)
+        worker.keep(run.digest)
+    request = messages.SurveyOne(handle=run.digest, key=run.prepared.key, first=first, best_ns=best)
+    timing = context.pool.request(worker, request, limits.bench)
+    if not isinstance(timing, messages.Timed):
+        return run.ended(*failure_of(timing))
+    return run.timed(timing, {})
+
+
+def verify_linked(
+    context: BenchContext, library: Path, function: str, variant: str, problems: Sequence[Prepared]
+) -> Measurement:
+    """Verify a variant on problems. The first fault ends it, and the measurement is of that problem.
+
+    Args:
+        context: of the bench of the device that the variant is for.
+        library: the shared library.
+        function: the operator's public C function.
+        variant: `operator:name`, as AOT_TUNE_FORCE takes it.
+        problems: those that it serves, at least one.
+
+    Raises:
+        WorkerError: when no worker can be started.
+    """
+    load = messages.Load(handle=variant, path=str(library.resolve()), symbol=function, variant=variant)
+    while True:
+        worker = context.pool.candidates()
+        first = not worker.hosted  # else something left behind may be at fault, or a library that stayed
+        run = Run(context, problems[0], variant, load.handle, Phases())
+        try:
+            return _verify_in(run, worker, load, problems)
+        except DiedError as death:
+            if first:
+                return run.ended(death.status, death.reason)
+            worker.kill()
+
+
+def _verify_in(run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
+    context, limits = run.context, run.context.policy.deadlines
+    worker.host(run.digest)
+    context.introduce(worker, *problems)
+    reply = context.pool.request(worker, load, limits.load)
+    if isinstance(reply, messages.Failure):
+        raise DiedError(reply.status, reply.reason)
+    for run.prepared in problems:
+        request = messages.Verify(handle=load.handle, keys=(run.prepared.key,), renewed=True)
+        checked = context.pool.request(worker, request, limits.verify)
+        if not isinstance(checked, messages.Checked):
+            return run.ended(*failure_of(checked))
+        if checked.status != "ok":
+            return run.ended(checked.status, checked.reason, error=checked.error, bitwise=checked.bitwise)
+    if context.unloads:
+        _unload_library(context, worker, load.handle)
+    return run.ended("ok")
+
+
+def _unload_library(context: BenchContext, worker: Worker, handle: str) -> None:
+    """Unload the library.
+
+    A worker may die of its runtime library, which is no fault of the variant. Then another worker takes over. From then
+    on libraries stay loaded, because workers take seconds to start. Each variant is called in its own copy.
+    """
+    try:
+        context.pool.request(worker, messages.Unload(handle=handle), context.policy.deadlines.load)
+    except DiedError as death:
+        context.unloads = False
+        context.log(f"libraries now stay loaded while verified, because a worker died of unloading one: {death.reason}")

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aot_tune.bench.host.attempt import told_apart
-from aot_tune.bench.host.bench_context import BenchContext
+from aot_tune.bench.host.bench_context import BenchContext, told_apart
 from aot_tune.bench.host.runner import Entrant, Runner
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages

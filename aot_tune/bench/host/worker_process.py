@@ -18,11 +18,11 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host import containment
-from aot_tune.bench.host.usage import Usage
+from aot_tune.bench.host.containment import Usage
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import HELLO, ClosedError, Frames, new_id, opened, write_frame
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, Status
-from aot_tune.bench.protocol.worker_setup import Setup
+from aot_tune.bench.protocol.messages import Setup
 from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.memory_limits import kills_for_memory, note_peak

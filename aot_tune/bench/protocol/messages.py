@@ -1,10 +1,13 @@
-"""The typed messages between the bench and its workers: JSON, never code. The field `type` tells them apart."""
+"""Typed messages between a build and its workers: JSON, never code. The field `type` tells those of the bench apart."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Status
+from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Device, Policy, Role, Status
+from aot_tune.spec import ConfigValue, Declarations
 
 __all__ = [
     "PROTOCOL",
@@ -13,6 +16,8 @@ __all__ = [
     "Empty",
     "Failure",
     "Hello",
+    "InterpreterAnswer",
+    "InterpreterRequest",
     "Load",
     "Ping",
     "Place",
@@ -24,6 +29,7 @@ __all__ = [
     "Reply",
     "Request",
     "Screen",
+    "Setup",
     "SurveyOne",
     "Timed",
     "Turn",
@@ -35,6 +41,48 @@ __all__ = [
     "encode",
     "failure_of",
 ]
+
+
+class InterpreterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One config of a Triton kernel of the operator in `folder`. It is run on a check as it would run on the target.
+
+    `inspections` is what the kernel's function declares, see `triton.read_declarations`. `roots` are the
+    folders that contain the files of functions.
+    """
+
+    folder: str
+    kernel: str
+    target: str
+    config: dict[str, ConfigValue]
+    check: Check
+    inspections: dict[str, dict[str, Declarations]]
+    roots: list[str]
+    seed: int
+
+
+class InterpreterAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the result is right. `text` says what is wrong, or why there is no result."""
+
+    verdict: Literal["right", "wrong", "not runnable"]
+    text: str = ""
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is started with. `shared` is where it writes references, and is empty for candidates' workers.
+
+    `mark` identifies its descendants, see `support.processes.mark_of`.
+    """
+
+    device: Device
+    role: Role
+    threads: int
+    policy: Policy
+    parent: int
+    requests: int
+    replies: int
+    scratch: str
+    shared: str = ""
+    mark: int = 0
 
 
 class _Message(msgspec.Struct, kw_only=True, tag_field="type", tag=str.lower, forbid_unknown_fields=True):

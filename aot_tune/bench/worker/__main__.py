@@ -20,7 +20,7 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import HELLO, ClosedError, opened, read_frame, write_frame
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT
-from aot_tune.bench.protocol.worker_setup import Setup
+from aot_tune.bench.protocol.messages import Setup
 from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.process_state import ProcessState, changes, left_threads, state_now
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, session_of

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aot_tune.bench.protocol.interpreter_messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.bench.worker.cpu.verify import compare
 from aot_tune.bench.worker.inputs import Strided, fill, layout, scalar_values
 from aot_tune.bench.worker.reference_results import read_truth, write_truth

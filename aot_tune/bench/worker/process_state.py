@@ -12,13 +12,52 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from aot_tune.bench.worker import floating_point, sandbox
+from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.reference_results import is_truth
 from aot_tune.support.processes import stat_of
 
-T = TypeVar("T")
+__all__ = [
+    "ProcessState",
+    "arithmetic_change",
+    "arithmetic_now",
+    "changes",
+    "left_threads",
+    "restore_arithmetic",
+    "state_now",
+]
 
-__all__ = ["ProcessState", "changes", "left_threads", "state_now"]
+_libm = ctypes.CDLL("libm.so.6")
+_SAVED = ctypes.create_string_buffer(64)
+"""The environment at import. C's `fenv_t` takes at most 32 bytes."""
+_libm.fegetenv(_SAVED)
+_LEAST, _ONE = 5e-324, 1.0
+
+
+def arithmetic_now() -> tuple[int, bool]:
+    """How the calling thread computes: its rounding mode, and whether denormal numbers are flushed to 0."""
+    return int(_libm.fegetround()), _LEAST * _ONE == 0.0
+
+
+_AT_FIRST = arithmetic_now()
+"""The mode at import."""
+
+
+def arithmetic_change(before: tuple[int, bool]) -> str:
+    """How a call changed the arithmetic from before it, or empty. It is then set as at import."""
+    now = arithmetic_now()
+    if now == before:
+        return ""
+    restore_arithmetic()
+    what = "rounds in another direction" if now[0] != before[0] else "treats denormal numbers differently"
+    return f"the thread that called it {what} from then on"
+
+
+def restore_arithmetic() -> None:
+    """Let the thread compute as it did at import."""
+    _libm.fesetenv(_SAVED)
+
+
+T = TypeVar("T")
 
 _SETTLES = 0.5
 """Seconds in which ending threads must end, such as those of an OpenMP team that was larger."""
@@ -57,7 +96,7 @@ def state_now(*, on_host: bool) -> ProcessState:
         handlers=_handlers(),
         environment=_environment(),
         descriptors=_descriptors(),
-        arithmetic=floating_point.mode(),
+        arithmetic=arithmetic_now(),
         threads=_threads(),
     )
 
@@ -188,7 +227,7 @@ def _openmp_changes() -> str:
 
 
 def _arithmetic() -> str:
-    return floating_point.changed_since(floating_point.AT_FIRST)
+    return arithmetic_change(_AT_FIRST)
 
 
 def _in_team(ask: Callable[[], T]) -> list[T]:

@@ -9,20 +9,59 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
 from aot_tune.bench.worker import sandbox
+from aot_tune.bench.worker.comparison import Verdict, WorkspaceError
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
-from aot_tune.bench.worker.prepared_baseline import PreparedBaseline, UnusableError
-from aot_tune.bench.worker.verdicts import Verdict, WorkspaceError
-from aot_tune.spec import Operator
+from aot_tune.spec import Baseline, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.processes import resident_bytes
 
-__all__ = ["Emit", "WorkerSession", "progress", "session_of"]
+__all__ = ["Emit", "PreparedBaseline", "UnusableError", "WorkerSession", "baseline_of", "progress", "session_of"]
+
+
+class UnusableError(Exception):
+    """A baseline cannot run here. The text says why."""
+
+
+@dataclass(frozen=True)
+class PreparedBaseline:
+    """A baseline on a problem, ready to be timed.
+
+    Args:
+        sample: gives the mean ns of so many calls, after so many calls that are not timed.
+        error: the largest error of its outputs, in tolerances.
+        note: what is wrong if the error is more than 1. A baseline may compute less than the operator, such as a
+            product without its epilogue.
+        close: releases what it holds.
+    """
+
+    sample: Callable[[int, int], float]
+    error: float
+    note: str
+    close: Callable[[], None] = lambda: None
+
+
+def baseline_of(operator: Operator, name: str) -> tuple[Baseline, ModuleType]:
+    """A baseline of an operator, and the module that it requires.
+
+    Raises:
+        UnusableError: when there is no such baseline, or no such module.
+    """
+    baseline = next((b for b in operator.baselines if b.name == name), None)
+    if baseline is None:
+        raise UnusableError(f"operator {operator.name!r} has no baseline {name!r}")
+    try:
+        return baseline, importlib.import_module(baseline.requires)
+    except ImportError as missing:
+        raise UnusableError(f"{baseline.requires} cannot be used here: {missing}") from missing
+
 
 Emit = Callable[[messages.Reply], None]
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.bench.protocol.interpreter_messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
 from aot_tune.report import Interpreted

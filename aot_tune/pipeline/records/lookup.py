@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.devices.family import family, floor_of
+from aot_tune.bench.devices.family import family
+from aot_tune.bench.devices.roofline import floor_of
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Object, toolchain_for
 from aot_tune.database import (

@@ -20,9 +20,8 @@ from typing import NoReturn
 import msgspec
 
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.bench import Bench, verify_linked
 from aot_tune.bench.host.odd_problems import oddest_checks
-from aot_tune.bench.host.verify_in_library import verify_linked
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, digest_of
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest

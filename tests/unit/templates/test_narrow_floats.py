@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from cpu_kernels import TARGETS, CpuKernel, bf16_bits, bf16_values
 
-from aot_tune.bench.worker.eight_bit_floats import eight_bits
-from aot_tune.bench.worker.stored_elements import array_dtype, limits_of, stored_as, values_of
+from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, limits_of, stored_as, values_of
 from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, dtype, problem, stride
 from aot_tune.spec.load_operators import bundled_templates
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from aot_tune.bench.worker.cpu.restoring import changes_of, restoring
-from aot_tune.bench.worker.cpu.state import ProblemState
+from aot_tune.bench.worker.cpu.state import ProblemState, changes_of, restoring
 from aot_tune.bench.worker.cpu.timing import Repeater, warm_sample
 from aot_tune.bench.worker.cpu.verify import compare
 from aot_tune.bench.worker.inputs import call_of
-from aot_tune.bench.worker.prepared_baseline import PreparedBaseline, UnusableError, baseline_of
+from aot_tune.bench.worker.session_of_family import PreparedBaseline, UnusableError, baseline_of
 from aot_tune.spec import DType
 
 __all__ = ["prepare_baseline"]

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from aot_tune.bench.worker.comparison import CANARY
 from aot_tune.bench.worker.inputs import Strided
-from aot_tune.bench.worker.verdicts import CANARY
 
 __all__ = ["PLACEMENTS", "Placement", "Region"]
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.worker.cpu.buffers import Region
-from aot_tune.bench.worker.cpu.restoring import Copies
-from aot_tune.bench.worker.cpu.state import CallSet
+from aot_tune.bench.worker.cpu.state import CallSet, Copies
 from aot_tune.bench.worker.honesty import exchangeable, two_elements
 from aot_tune.bench.worker.loaded_objects import LaunchError
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +19,49 @@ from aot_tune.bench.worker.reference_results import Truth, read_truth
 from aot_tune.bench.worker.stored_elements import array_dtype
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
-__all__ = ["CallSet", "ProblemState"]
+__all__ = ["CallSet", "Copies", "ProblemState", "changes_of", "restoring"]
+
+Copies = list[tuple[int, int, int]]
+"""Where to copy to, where to copy from, and how many bytes."""
+
+_BLOCK = 4096
+"""A call may change only a few rows of a large cache. So only the blocks, of so many bytes, that it changes are put
+back."""
+
+
+def changes_of(sets: Sequence[CallSet], run: Callable[[], object]) -> list[Copies]:
+    """For each call set, the copies that undo a call. Empty if no tensor is both read and written.
+
+    `run` makes a call on the first set, which shows what calls change. Afterwards, all sets are as before any call.
+    """
+    first = sets[0]
+    if not first.sources:
+        return []
+    for one in sets:
+        one.poison()
+    run()
+    changed = {n: first.regions[n].differing(source, _BLOCK) for n, source in first.sources.items()}
+    first.poison()
+    return [
+        [
+            (one.regions[name].address + offset, one.sources[name].address + offset, length)
+            for name, spans in changed.items()
+            for offset, length in spans
+        ]
+        for one in sets
+    ]
+
+
+def restoring(copies: Copies) -> Callable[[], None]:
+    """A function that makes these copies."""
+    memmove = ctypes.memmove
+
+    def restore() -> None:
+        for to, source, size in copies:
+            memmove(to, source, size)
+
+    return restore
+
 
 _STAGGER = 5 * 64
 _BIG = 64 << 20

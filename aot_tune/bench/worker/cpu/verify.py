@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.bench.worker import comparison
-from aot_tune.bench.worker import floating_point as arithmetic
+from aot_tune.bench.worker.comparison import GARBAGE, Verdict, allowed_workspace, refusal, told
 from aot_tune.bench.worker.cpu.buffers import Placement, Region
 from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
 from aot_tune.bench.worker.inputs import layout
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
+from aot_tune.bench.worker.process_state import arithmetic_change, arithmetic_now
 from aot_tune.bench.worker.reference_results import Bounds
 from aot_tune.bench.worker.stored_elements import limits_of, values_of
-from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal, told
 from aot_tune.spec import FLOATING, Tensor
 from aot_tune.spec.aliases import aliases_on
 
@@ -72,13 +72,13 @@ def verify(
         try:
             workspace = workspace_for(loaded, calls, policy)
             try:
-                before = arithmetic.mode()
+                before = arithmetic_now()
                 if renewed and not runs:
                     if calls.renew():
                         _run(loaded, calls, workspace, GARBAGE[0], renewed=True)
                     calls.put_back()
                 runs.append(_run(loaded, calls, workspace, GARBAGE[len(runs) == 1]))
-                disturbed = arithmetic.changed_since(before)
+                disturbed = arithmetic_change(before)
                 same = bool(bits) and same_bits(calls, bits)
                 fault, error = inspect(state, calls, workspace, whole=not same)
                 fault = fault or disturbed

@@ -13,22 +13,19 @@ import numpy as np
 from aot_tune.bench.devices.cpu import last_cache_bytes
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
-from aot_tune.bench.worker import floating_point as arithmetic
+from aot_tune.bench.worker.comparison import SurveyedOutput, SurveyedResults, Verdict
 from aot_tune.bench.worker.cpu import timing
 from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.buffers import Region
 from aot_tune.bench.worker.cpu.fresh_calls import FreshCalls
-from aot_tune.bench.worker.cpu.restoring import changes_of, restoring
-from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
+from aot_tune.bench.worker.cpu.state import CallSet, ProblemState, changes_of, restoring
 from aot_tune.bench.worker.cpu.verify import Bits, inspect, same_bits, unsteady, verify, workspace_for
 from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, empty_call
-from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
+from aot_tune.bench.worker.process_state import restore_arithmetic
 from aot_tune.bench.worker.reference_results import write_truth
-from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
+from aot_tune.bench.worker.session_of_family import Emit, PreparedBaseline, WorkerSession, progress
 from aot_tune.bench.worker.stored_elements import epsilon_of, values_of
-from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
-from aot_tune.bench.worker.verdicts import Verdict
 from aot_tune.spec import Operator
 from aot_tune.support.kernel_features import allow_tiles
 from aot_tune.support.memory_limits import allowed_memory, kept_memory
@@ -116,7 +113,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
 
     def _unload(self, request: messages.Unload, emit: Emit) -> messages.Reply:
         reply = super()._unload(request, emit)
-        arithmetic.restore()  # loading code that is linked for fast mathematics changes it
+        restore_arithmetic()  # loading code that is linked for fast mathematics changes it
         return reply
 
     def _judge(self, loaded: Loaded, state: ProblemState, request: messages.Verify, emit: Emit) -> Verdict:

@@ -11,7 +11,7 @@ from aot_tune.bench.worker.cuda.engine import Call, Engine
 from aot_tune.bench.worker.cuda.state import ProblemState, undo_of
 from aot_tune.bench.worker.cuda.timing import Clock, Sampler
 from aot_tune.bench.worker.inputs import call_of
-from aot_tune.bench.worker.prepared_baseline import PreparedBaseline, UnusableError, baseline_of
+from aot_tune.bench.worker.session_of_family import PreparedBaseline, UnusableError, baseline_of
 
 __all__ = ["prepare_baseline"]
 

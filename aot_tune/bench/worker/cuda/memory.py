@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from aot_tune.bench.worker.comparison import CANARY
 from aot_tune.bench.worker.inputs import Strided
-from aot_tune.bench.worker.verdicts import CANARY
 
 __all__ = ["Arena", "Piece", "Want", "moved_as", "tensor_of", "words"]
 

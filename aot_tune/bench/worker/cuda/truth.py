@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,12 +21,10 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cuda.memory import moved_as, tensor_of
-from aot_tune.bench.worker.cuda.on_host import exact_on_host, is_for_host
-from aot_tune.bench.worker.cuda.rounded_tensors import Casts, Rounding, made_on
-from aot_tune.bench.worker.eight_bit_floats import eight_bits
 from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
@@ -37,9 +35,11 @@ from aot_tune.bench.worker.reference_results import (
     outputs_of,
     publish,
     refuse_inexact,
+    rounded_inputs,
+    run_reference,
 )
-from aot_tune.bench.worker.rounded_arrays import SEQUENTIAL
-from aot_tune.bench.worker.stored_elements import least_errors, stored_as
+from aot_tune.bench.worker.rounded_arrays import EXACT_FUNCTIONS, SEQUENTIAL
+from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, least_errors, stored_as, values_of
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 
 __all__ = [
@@ -47,13 +47,123 @@ __all__ = [
     "MANY",
     "PERIOD",
     "ArrayApi",
+    "Casts",
     "Limits",
+    "Rounding",
     "draw_inputs",
+    "exact_on_host",
     "exact_values",
+    "is_for_host",
+    "made_on",
     "read_limits",
+    "round_tensor",
     "torch_dtype",
     "write_limits",
 ]
+
+_BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
+
+
+def round_tensor(values: Any, bits: int) -> Any:
+    """The nearest values with so many bits of fraction, ties to even. NaN and infinities stay as they are."""
+    whole, held = _BITS[values.dtype]
+    drop = held - bits
+    if drop <= 0:
+        return values
+    raw = values.contiguous().view(whole)
+    rounded = ((raw + ((1 << (drop - 1)) - 1) + ((raw >> drop) & 1)) & ~((1 << drop) - 1)).view(values.dtype)
+    return torch.where(torch.isfinite(values), rounded, values)
+
+
+class Rounding(TorchFunctionMode):
+    """A context in which results are rounded to `bits` of fraction.
+
+    Functions that move or choose values round nothing.
+    """
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self._bits = bits
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in EXACT_FUNCTIONS or name.startswith("__get") or name == "__set__":
+            return found
+        if isinstance(found, tuple) and not hasattr(found, "_fields"):
+            return tuple(self._rounded(one, args) for one in found)
+        return self._rounded(found, args)
+
+    def _rounded(self, found: Any, args: tuple[Any, ...]) -> Any:
+        if not isinstance(found, torch.Tensor) or found.dtype not in _BITS:
+            return found
+        if any(found is one for one in args):  # the function changed it in place
+            return found.copy_(round_tensor(found, self._bits))
+        return round_tensor(found, self._bits)
+
+
+class Casts(TorchFunctionMode):
+    """A context that notices when NaN or infinities become integers. Then `nonfinite` is true."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nonfinite = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and not found.dtype.is_floating_point and found.dtype != torch.bool:
+            given = next((a for a in args if isinstance(a, torch.Tensor)), None)
+            name = getattr(func, "__name__", "")
+            if given is not None and given.dtype.is_floating_point and name in _CASTS:
+                self.nonfinite |= not bool(torch.isfinite(given).all())
+        return found
+
+
+_CASTS = frozenset(("to", "type", "type_as", "int", "long", "char", "short", "byte"))
+
+
+@contextlib.contextmanager
+def made_on(device: torch.device, wide: bool) -> Iterator[None]:
+    """Arrays that a reference makes by itself, as by `xp.arange`, are on the device of the others.
+
+    If the others are in float64, so are these, unless the reference says otherwise. A value rounded to float32 is not
+    true.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if wide else torch.float32)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+_FOR_HOST = ("u16", "u32", "u64")
+
+
+def is_for_host(operator: Operator) -> bool:
+    """Whether the reference of a concrete operator runs on the host."""
+    return any(t.dtype.name in _FOR_HOST for t in operator.tensors)
+
+
+def exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
+    """What `truth.exact_values` returns, on the device of the storages. Integers of 64 bits keep their dtype."""
+    inputs: dict[str, Any] = {}
+    device = torch.device("cpu")
+    for tensor in (t for t in operator.inputs if t.name in storages):
+        storage = storages[tensor.name]
+        device = storage.device
+        array = layout(operator, check, tensor).array(array_dtype(tensor.dtype), storage.cpu().numpy())
+        inputs[tensor.name] = values_of(tensor.dtype, array)
+    given = inputs if wide else rounded_inputs(operator, check, inputs)
+    with np.errstate(all="ignore"):
+        found = run_reference(operator, check, given, np, wide=wide)
+    return {name: torch.from_numpy(value).to(device) for name, value in found.items()}
+
 
 BLOCK = 1 << 24
 """How many elements are compared at a time. Each takes about 80 bytes, for float64 and what is computed from it."""

@@ -10,11 +10,11 @@ import msgspec
 import torch
 
 from aot_tune.bench.protocol.measurement_records import Policy
+from aot_tune.bench.worker.comparison import GARBAGE, Verdict, allowed_workspace, refusal, told
 from aot_tune.bench.worker.cuda.engine import Engine
 from aot_tune.bench.worker.cuda.memory import Arena, Want
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, Memory
-from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal, told
 from aot_tune.spec.aliases import aliases_on
 
 __all__ = ["Bits", "Caller", "Workspaces", "inspect", "verify"]

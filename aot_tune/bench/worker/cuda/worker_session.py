@@ -17,6 +17,7 @@ import torch
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, Status
+from aot_tune.bench.worker.comparison import GARBAGE, SurveyedOutput, SurveyedResults, Verdict
 from aot_tune.bench.worker.cuda.baselines import prepare_baseline
 from aot_tune.bench.worker.cuda.connection import connected, last_word
 from aot_tune.bench.worker.cuda.engine import Engine, FaultError, GpuEngine
@@ -29,11 +30,8 @@ from aot_tune.bench.worker.cuda.truth import torch_dtype, write_limits
 from aot_tune.bench.worker.cuda.verify import Bits, Caller, Workspaces, inspect, verify
 from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import Loaded
-from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
-from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
+from aot_tune.bench.worker.session_of_family import Emit, PreparedBaseline, WorkerSession, progress
 from aot_tune.bench.worker.stored_elements import epsilon_of
-from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
-from aot_tune.bench.worker.verdicts import GARBAGE, Verdict
 from aot_tune.spec import Operator
 
 __all__ = ["CudaSession", "make_session"]

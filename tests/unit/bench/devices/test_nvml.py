@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gpus import H200
 
-from aot_tune.bench.devices.cuda_monitor import GpuMonitor
+from aot_tune.bench.devices.cuda import GpuMonitor
 from aot_tune.bench.devices.nvml import Gpu, open_gpu
 from aot_tune.bench.protocol.measurement_records import GpuTiming
 from aot_tune.support.errors import WorkerError

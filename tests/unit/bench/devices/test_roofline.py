@@ -6,8 +6,8 @@ import pytest
 from bundled import OPERATORS
 
 from aot_tune.bench.devices.cuda import device_of
-from aot_tune.bench.devices.family import floor_of, make_device
-from aot_tune.bench.devices.roofline import roofline_of
+from aot_tune.bench.devices.family import make_device
+from aot_tune.bench.devices.roofline import floor_of, roofline_of
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.spec import Operator, Problem, problem
 

@@ -19,7 +19,7 @@ from aot_tune.spec.load_operators import load_operator
 
 torch: Any = pytest.importorskip("torch")
 
-from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
+from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, read_limits, torch_dtype, write_limits  # noqa: E402
 
 Judge = Callable[[np.ndarray[Any, Any]], tuple[str, float]]

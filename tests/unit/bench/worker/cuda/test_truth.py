@@ -11,8 +11,8 @@ from bundled import OPERATORS
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.protocol.measurement_records import Check  # noqa: E402
-from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import tensor_of  # noqa: E402
+from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     draw_inputs,
     exact_values,
