@@ -5,7 +5,6 @@ Importing this package imports jax. No other part of aot_tune imports it.
 
 from __future__ import annotations
 
-from aot_tune.jax.jax_errors import JaxError
-from aot_tune.jax.jax_operators import JaxOperators, register
+from aot_tune.jax.jax_operators import JaxError, JaxOperators, register
 
 __all__ = ["JaxError", "JaxOperators", "register"]

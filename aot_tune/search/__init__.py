@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from aot_tune.search.budget import Budget
-from aot_tune.search.gains import ON_CPU, ON_GPU, Durations, Gains, Rates, Task, most_promising
-from aot_tune.search.portfolio import Portfolio
-from aot_tune.search.strategy import Listed, Strategy, make_strategy
+from aot_tune.search.budget import ON_CPU, ON_GPU, Budget, Durations, Gains, Rates, Task, most_promising
+from aot_tune.search.strategy import Listed, Portfolio, Strategy, make_strategy
 
 __all__ = [
     "ON_CPU",
