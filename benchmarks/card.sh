@@ -36,7 +36,7 @@ record() { # export what was measured, even if the link failed
   local report=$package/aot_tune/share/aot_tune/ops/report.json
   [ ! -e "$report" ] || gzip -c "$report" >"$out/report.json.gz"
   rm -rf "$work/record"
-  PYTHONPATH=$root python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
+  PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
 }
 
 gpu_tests() { # gpu_tests OPTION ...: options of pytest; with a copy of the cache, as some tests measure beside others
@@ -44,7 +44,7 @@ gpu_tests() { # gpu_tests OPTION ...: options of pytest; with a copy of the cach
   for part in objects measurements; do
     [ ! -d "$AOT_TUNE_CACHE_DIR/$part" ] || cp -al "$AOT_TUNE_CACHE_DIR/$part" "$work/tests/$part"
   done
-  export PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$work/tests
+  export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} AOT_TUNE_GPU_TEST_CACHE=$work/tests
   [ -z "${WHEEL:-}" ] || export AOT_TUNE_GPU_TEST_LIBRARY=$package
   [ ! -d "$work/record" ] || export AOT_TUNE_GPU_TEST_DATABASE=$work/record # not to measure again what tune has measured
   export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
@@ -87,28 +87,28 @@ step() {
       ;;
     packages) (gpu_tests tests/gpu/test_packages.py -v) ;;
     bench)
-      PYTHONPATH=$package python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
+      PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
         --compile-problems "${COMPILE_PROBLEMS:-40}" ${OPERATORS:+--operators "$OPERATORS"} \
         --json "$out/cuda.json" --markdown "$out/cuda.md"
       ;;
     triton) # without the example, attention is measured anyway
       local status=0
       [ -d "$package/triton_package" ] ||
-        PYTHONPATH=$package python -m pip install -q --no-index --no-deps --no-build-isolation --target "$package" examples/triton_package || status=1
-      PYTHONPATH=$package python benchmarks/triton_kernels.py --json "$out/triton.json" --markdown "$out/triton.md" || status=1
+        PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python -m pip install -q --no-index --no-deps --no-build-isolation --target "$package" examples/triton_package || status=1
+      PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/triton_kernels.py --json "$out/triton.json" --markdown "$out/triton.md" || status=1
       return $status
       ;;
     models)
       local status=0 ways=(eager max-autotune "patched, graphs")
       for way in max-autotune patched "patched, compile"; do ways+=("$way, captured"); done
       for model in llama bert; do
-        PYTHONPATH=$package python benchmarks/models.py --steady --models $model --ways "${ways[@]}" \
+        PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/models.py --steady --models $model --ways "${ways[@]}" \
           --json "$out/$model.json" || status=1
       done
       return $status
       ;;
     unseen)
-      PYTHONPATH=$package python benchmarks/unseen.py --operators softmax rms_norm layer_norm silu_mul --dtypes bf16 \
+      PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/unseen.py --operators softmax rms_norm layer_norm silu_mul --dtypes bf16 \
         --widths any --count 120 --rounds 3 --json "$out/unseen.json"
       ;;
     launchers) # kernels of others by the library and by their own launchers; PYTHONPATH names the packages
