@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import math
 import os
 import time
@@ -46,9 +47,15 @@ def _needed_memory(operator: Operator, problem: Problem, policy: Policy) -> int:
     return _PROCESSES + max(references, buffers)
 
 
+@functools.cache
+def _allowed() -> int:
+    """Reading it takes a millisecond, and a build asks for each variant and problem."""
+    return allowed_memory()
+
+
 def has_room(operator: Operator, problem: Problem, policy: Policy) -> bool:
     """Whether the memory that is allowed here is enough for a problem."""
-    return _needed_memory(operator, problem, policy) <= allowed_memory()
+    return _needed_memory(operator, problem, policy) <= _allowed()
 
 
 def check_need(operator: Operator, problem: Problem, policy: Policy) -> None:
@@ -58,7 +65,7 @@ def check_need(operator: Operator, problem: Problem, policy: Policy) -> None:
         TooLargeError: with both.
     """
     if not has_room(operator, problem, policy):
-        needed, allowed = _needed_memory(operator, problem, policy), allowed_memory()
+        needed, allowed = _needed_memory(operator, problem, policy), _allowed()
         raise _left_out(
             operator, problem, f"it needs about {size_text(needed)}, but only {size_text(allowed)} are allowed"
         )
@@ -128,7 +135,7 @@ class Preparation:
         if not self._on_host or (needed := _needed_memory(operator, problem, self._policy)) <= self._fits:
             return
         check_need(operator, problem, self._policy)
-        if needed + 2 * kept_memory() <= allowed_memory():
+        if needed + 2 * kept_memory() <= _allowed():
             self._fits = needed  # so do smaller ones: there are hundreds of small checks
         else:
             self._relieve()
