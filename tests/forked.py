@@ -50,7 +50,7 @@ LINKED = (
     "import signal, threading\nfrom pathlib import Path\nimport numpy as np\nimport linked, linked_cuda, linked_hip"
 )
 COMMANDS = """
-import aot_tune.cli.internal, aot_tune.pipeline.build_library, aot_tune.plan.library_plan, aot_tune.plan.preflight
+import aot_tune.cli.main, aot_tune.pipeline.build_library, aot_tune.plan.library_plan, aot_tune.plan.preflight
 from aot_tune.cli.main import main
 """
 COMMAND = """

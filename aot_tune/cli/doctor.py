@@ -2,39 +2,245 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from aot_tune.cli.examination import CacheFound, CompilerFound, Examination, GpusFound, ToolFound, Trouble
+import msgspec
+
+from aot_tune.bench.devices.cpu import usable_cores
+from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.cli.look_commands import json_text
+from aot_tune.compile import Toolchain, families_of, native_targets, parallel_compiles, toolchain_for, toolchains
 from aot_tune.compile.cuda.toolkit import find_cutlass
-from aot_tune.compile.cuda.visible_gpus import DeviceQuery, check_ready, installed_torch, visible_devices
+from aot_tune.compile.cuda.visible_gpus import CudaDevice, DeviceQuery, check_ready, installed_torch, visible_devices
+from aot_tune.plan.machines import devices
 from aot_tune.plan.options import OPTIONS, misspelt
+from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.errors import AotTuneError, CacheError
+from aot_tune.support.kernel_features import features
 from aot_tune.support.memory_limits import memory_text
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
-if TYPE_CHECKING:
-    from aot_tune.compile import Toolchain
+__all__ = ["Examination", "cache_lines", "examination_lines", "examine", "examine_cache"]
 
-__all__ = ["examine", "examine_cache", "examine_gpus", "examine_tool", "option_lines"]
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 _VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", re.MULTILINE)
 
 
+_HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_CACHE_TIERS", "AOT_TUNE_JOBS")
+"""Options that the lines on cache and compiles already describe."""
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong, why, and what to do about it. `stops`: it would stop a build, or tuning for the GPU."""
+
+    what: str
+    why: str = ""
+    fix: str = ""
+    stops: bool = True
+
+
+class CompilerFound(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend's compiler: its version, its identity, where it is and why it was chosen; or what is wrong."""
+
+    backend: str
+    version: str = ""
+    identity: dict[str, str] = {}
+    origin: str = ""
+    trouble: Trouble | None = None
+
+
+class ToolFound(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that a build without isolation needs on PATH: version and path, both empty if it is missing."""
+
+    name: str
+    version: str = ""
+    path: str = ""
+
+
+class GpusFound(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver reported, and the packages that matter for GPUs.
+
+    `cutlass` and `torch` are empty if they are missing. `torch_cuda` is the CUDA version that torch is built for.
+    """
+
+    query: DeviceQuery
+    cutlass: str = ""
+    cutlass_folder: str = ""
+    torch: str = ""
+    torch_cuda: str = ""
+    warning: str = ""
+    troubles: tuple[Trouble, ...] = ()
+
+
+class CacheFound(msgspec.Struct, frozen=True, kw_only=True):
+    """The cache's folder (None: the cache is off), its mode, and what is wrong with it.
+
+    `tiers` are the further folders that can be used. `tier_troubles` say what is wrong with the others.
+    """
+
+    folder: str | None
+    mode: str
+    message: str = ""
+    tiers: tuple[str, ...] = ()
+    tier_troubles: tuple[str, ...] = ()
+    trouble: Trouble | None = None
+
+
+class Examination(msgspec.Struct, frozen=True, kw_only=True):
+    """What a build without options would find on this machine.
+
+    `targets` are what this machine can run. `best` is the best target of each family: a build tunes for those.
+    `left_out` names targets that the compilers cannot build. `sandbox` has features of the kernel, 0 for a missing one.
+    `problems` counts what would stop a build, or tuning for the GPU.
+    """
+
+    python: str
+    executable: str
+    compilers: tuple[CompilerFound, ...]
+    gpus: GpusFound
+    targets: tuple[str, ...]
+    best: tuple[str, ...]
+    left_out: tuple[str, ...]
+    devices: tuple[Device, ...]
+    sandbox: dict[str, int]
+    jobs: int
+    jobs_reason: str
+    memory: str
+    cache: CacheFound
+    options: tuple[str, ...]
+    problems: int
+    tools: tuple[ToolFound, ...] = ()
+    schema: int = 1
+
+
+def add_doctor(commands: Any) -> None:
+    """Add the command to the parser."""
+    doctor = commands.add_parser(
+        "doctor", help="what this machine offers", description="Show what a build without options would find here."
+    )
+    doctor.add_argument(
+        "--verbose", action="store_true", help="also print the full identity of compilers and devices, as in records"
+    )
+    doctor.add_argument("--json", action="store_true", help="print it as JSON, see docs/report.md")
+    doctor.set_defaults(run=_doctor)
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    found = examine()
+    print(json_text(found) if given.json else "\n".join(examination_lines(found, verbose=given.verbose)))
+    return 1 if found.problems else 0
+
+
+def examination_lines(found: Examination, *, verbose: bool) -> Iterator[str]:
+    """An examination as people read it. `verbose` adds the full identity of compilers and devices."""
+    yield f"python     {found.python} at {found.executable}"
+    for tool in found.tools:
+        missing = f"not on PATH: `pip install {tool.name}`, or let pip build in isolation"
+        yield f"{tool.name:<10} {f'{tool.version} at {tool.path}' if tool.path else missing}"
+    for compiler in found.compilers:
+        name = f"{compiler.backend}, whose calls g++ compiles" if compiler.backend == "cublaslt" else compiler.backend
+        yield f"compiler   {name}: {_compiler(compiler, verbose)}"
+    yield from _gpu_lines(found.gpus)
+    yield f"targets    {', '.join(found.targets) or 'none'}"
+    yield from (f"           {line}" for line in found.left_out)
+    for device in found.devices:
+        yield f"device     {device.name}"
+        yield from (f"             {key} {value}" for key, value in (device.identity.items() if verbose else ()))
+    yield f"sandbox    {_sandbox(found.sandbox, verbose)}"
+    yield f"memory     {found.memory}"
+    yield f"compiles   {found.jobs_reason}"
+    yield from cache_lines(found.cache)
+    yield from (f"options    {line}" for line in found.options)
+    yield _answer(found)
+
+
+def _answer(found: Examination) -> str:
+    """The answer that all the findings give together."""
+    if found.problems:
+        several = "s" * (found.problems > 1)
+        return f"answer     {found.problems} thing{several} above would stop a build, or the tuning for the GPU"
+    if not found.best:
+        return "answer     nothing to tune for"
+    return f"answer     a build here tunes for {' and '.join(found.best)}"
+
+
+def _compiler(one: CompilerFound, verbose: bool) -> str:
+    """A compiler's version, or its whole identity. Of a digest only the first digits: enough to compare by eye."""
+    if one.trouble is not None:
+        return _told(one.trouble)
+    told = one.version
+    if verbose:
+        told = ", ".join(f"{k} {v[:12] if _DIGEST.match(v) else v}" for k, v in one.identity.items())
+    return f"{told}, {one.origin}" if one.origin else told
+
+
+def _gpu_lines(found: GpusFound) -> Iterator[str]:
+    """Driver, GPUs, CUTLASS and torch."""
+    query = found.query
+    if not query.devices:
+        yield f"gpu        none: {query.error}; fix: {query.fix}"
+    else:
+        supports = f"CUDA {query.driver // 1000}.{query.driver % 1000 // 10}"
+        yield f"driver     {query.driver_text or 'version unknown'}, supports {supports}"
+    yield from map(_gpu, query.devices)
+    absent = "none: `pip install nvidia-cutlass`, or set CUTLASS_PATH, for the kernels that use it"
+    troubles = list(found.troubles)
+    if found.cutlass:
+        yield f"cutlass    {found.cutlass} at {found.cutlass_folder}"
+    elif troubles and not troubles[0].stops:
+        yield f"cutlass    {_told(troubles.pop(0))}"
+    else:
+        yield f"cutlass    {absent}"
+    built = f"for CUDA {found.torch_cuda}" if found.torch_cuda else "without CUDA"
+    yield f"torch      {f'{found.torch}, built {built}' if found.torch else 'none: it is needed to tune for a GPU'}"
+    if found.warning:
+        yield f"warning    {found.warning}"
+    yield from (f"problem    {_told(one)}" for one in troubles)
+
+
+def _gpu(gpu: CudaDevice) -> str:
+    slice_of = f", MIG {gpu.mig}" if gpu.mig in ("enabled", "slice") else ""
+    return (
+        f"gpu        {gpu.ordinal} {gpu.name} {gpu.uuid}: sm_{gpu.capability}, {gpu.sm_count} SMs, "
+        f"{gpu.memory_bytes / 2**30:.0f} GiB, L2 {gpu.l2_bytes / 2**20:.0f} MiB, "
+        f"compute mode {gpu.compute_mode}{slice_of}"
+    )
+
+
+def cache_lines(found: CacheFound) -> Iterator[str]:
+    """Where the cache is, and why it cannot be used."""
+    yield f"cache      {found.folder or 'off'} ({found.mode}){f': {found.message}' if found.message else ''}"
+    yield from (f"           {line}" for line in found.tier_troubles)
+    yield from (f"           cache tier {path}" for path in found.tiers)
+    if found.trouble is not None:
+        yield f"           {_told(found.trouble, beside='a build goes on without it')}"
+
+
+def _told(one: Trouble, *, beside: str = "not needed without a GPU") -> str:
+    """A trouble in lines. A remark follows if it stops nothing."""
+    told = str(AotTuneError(one.what, why=one.why, fix=one.fix))
+    return told if one.stops else f"{told}\n  ({beside})"
+
+
+def _sandbox(found: Mapping[str, int], verbose: bool) -> str:
+    """Whether the sandbox is complete, or which features this kernel lacks."""
+    if verbose:
+        return ", ".join(f"{feature} {state}" for feature, state in found.items())
+    lacking = [feature for feature, state in found.items() if not state]
+    return f"this kernel lacks {', '.join(lacking)}" if lacking else "complete"
+
+
 def examine() -> Examination:
     """What a build without options would find here."""
-    from aot_tune.bench.devices.cpu import usable_cores
-    from aot_tune.compile import families_of, native_targets, parallel_compiles, toolchain_for, toolchains
-    from aot_tune.plan.machines import devices
-    from aot_tune.spec.load_operators import bundled_templates, load_operators
-    from aot_tune.support.kernel_features import features
-
     query = visible_devices()
     operators = load_operators([bundled_templates()]).values()
     always = {k.backend for _, operator in operators for k in operator.generics}  # a build can do without the others
@@ -42,8 +248,8 @@ def examine() -> Examination:
     for name in toolchains():
         chain = toolchain_for(name)
         needed = name in always and ("cpu" in families_of(chain) or bool(query.devices))
-        compilers.append(_compiler(name, chain, needed))
-    gpus, cache, targets = examine_gpus(query), examine_cache(cache_location(os.environ)), native_targets()
+        compilers.append(_examine_compiler(name, chain, needed))
+    gpus, cache, targets = _examine_gpus(query), examine_cache(cache_location(os.environ)), native_targets()
     troubles = [*(c.trouble for c in compilers), *gpus.troubles, cache.trouble]
     jobs = parallel_compiles(os.environ)
     return Examination(
@@ -60,13 +266,13 @@ def examine() -> Examination:
         jobs_reason=jobs.reason,
         memory=memory_text(),
         cache=cache,
-        options=tuple(option_lines(os.environ)),
+        options=tuple(_option_lines(os.environ)),
         problems=sum(one is not None and one.stops for one in troubles),
-        tools=tuple(examine_tool(name) for name in ("cmake", "ninja")),
+        tools=tuple(_examine_tool(name) for name in ("cmake", "ninja")),
     )
 
 
-def examine_tool(name: str) -> ToolFound:
+def _examine_tool(name: str) -> ToolFound:
     """A program on PATH, with the version that it prints for `--version`."""
     path = shutil.which(name)
     if path is None:
@@ -79,21 +285,15 @@ def examine_tool(name: str) -> ToolFound:
     return ToolFound(name=name, version=version[0] if version else "of unknown version", path=path)
 
 
-_HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_CACHE_TIERS", "AOT_TUNE_JOBS")
-"""Options that the lines on cache and compiles already describe."""
-
-
-def option_lines(environment: Mapping[str, str]) -> list[str]:
+def _option_lines(environment: Mapping[str, str]) -> list[str]:
     """One line for the options in the environment that doctor ignores, and one for each misspelt option."""
     others = [o.name for o in OPTIONS if environment.get(o.name) and o.name not in _HEEDED]
     said = f"{', '.join(others)}: set, but not considered: this describes a build without options" if others else ""
     return [*([said] if said else ()), *misspelt(environment)]
 
 
-def examine_gpus(query: DeviceQuery) -> GpusFound:
+def _examine_gpus(query: DeviceQuery) -> GpusFound:
     """Driver, GPUs, CUTLASS and torch. They can be a problem only on a machine with a GPU."""
-    from aot_tune.compile import toolchain_for
-
     troubles, cutlass, folder, warning = list[Trouble](), "", "", ""
     try:
         include = find_cutlass(os.environ)
@@ -122,7 +322,7 @@ def examine_gpus(query: DeviceQuery) -> GpusFound:
     )
 
 
-def _compiler(name: str, chain: Toolchain, needed: bool) -> CompilerFound:
+def _examine_compiler(name: str, chain: Toolchain, needed: bool) -> CompilerFound:
     """A compiler: its identity and why this one was chosen, or what is wrong with it."""
     try:
         identity = chain.identity()

@@ -1,4 +1,4 @@
-"""Commands that only look: `explain`, `doctor`, `options`."""
+"""Commands that only look: `explain`, `options`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,148 @@ import json
 import os
 import re
 import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from aot_tune.cli.explanation import explanation_lines, explanation_of
-from aot_tune.cli.options_text import options_text
+from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
+from aot_tune.plan.options import OPTIONS
+from aot_tune.report import format_resources
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 
-__all__ = ["OWN_LIBRARY", "add_commands", "print_json"]
+__all__ = ["OWN_LIBRARY", "Explanation", "add_explain", "add_options", "json_text", "options_text"]
+
+
+_TOLD = (
+    *("operator", "device", "threads", "processors", "table", "tuned", "nearest", "override"),
+    *("variant", "kernel", "target", "object", "workspace", "note", "why"),
+)
+
+_LEAST = 40
+_LINK = re.compile(r"\[[^\]]*\]\((?:\.\./)?([^)#]*)[^)]*\)")
 
 OWN_LIBRARY = "; for a library of your own add --module, such as --module my_kernels.ops"
 """What to add to an error on an operator that the bundled library does not have."""
 
 
-def add_commands(commands: Any) -> None:
-    """Add the commands to the parser."""
+_LAYOUT = re.compile(r"\w+(:[\d(]|@\d)")
+
+
+class BestRoofline(msgspec.Struct, frozen=True, kw_only=True):
+    """The best share of a roofline that a variant reached when it was measured: on which problem, by whose peaks."""
+
+    share: float
+    problem: str
+    of: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Which variant a call gets and why. The library's `explain` tells it; the manifest adds facts about its code.
+
+    A text is empty if there is nothing to tell. A call without elements runs nothing, so its texts are empty.
+    `workspace` is in bytes. `code` is what the variant's code uses: registers, bytes of shared memory, stack and
+    spills.
+    """
+
+    operator: str
+    dims: dict[str, int] = {}
+    dtypes: dict[str, str] = {}
+    attributes: dict[str, str] = {}
+    tensors: tuple[str, ...] = ()
+    device: str = ""
+    threads: str = ""
+    processors: str = ""
+    table: str = ""
+    tuned: bool | None = None
+    nearest: str = ""
+    override: str = ""
+    variant: str = ""
+    kernel: str = ""
+    target: str = ""
+    object: str = ""
+    workspace: int | None = None
+    note: str = ""
+    why: str = ""
+    expected: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    code: dict[str, int] = {}
+    roofline: BestRoofline | None = None
+    schema: int = 1
+
+
+def _explanation_of(told: Mapping[str, Any], manifest: Mapping[str, Any]) -> Explanation:
+    """What a library says of a call, with what its manifest says of the variant's code."""
+    operators = (one for one in manifest["operators"] if one["name"] == told.get("operator"))
+    variants = next((one.get("variants", ()) for one in operators), ())
+    known: dict[str, Any] = next((v for v in variants if v["name"] == told.get("variant")), {})
+    beside = {"code": known.get("resources") or {}, "roofline": known.get("roofline") or None}
+    return msgspec.convert({**told, **beside}, Explanation, strict=False)
+
+
+def _explanation_lines(found: Explanation) -> Iterator[str]:
+    """An explanation as people read it."""
+    for key in _TOLD:
+        value = getattr(found, key)
+        if value not in ("", None):  # a call without elements has no variant, and few variants have a note
+            yield f"{key:<9} {value}"
+    for key in ("tensors", "expected", "path", "rejected"):
+        for line in getattr(found, key):
+            yield f"{key.removesuffix('s'):<9} {line}"
+    code, best = format_resources(found.code), found.roofline
+    if code:
+        yield f"{'code':<9} {code}"
+    if best is not None:
+        yield f"{'roofline':<9} {100 * best.share:.0f} % by {best.of}, on '{best.problem}' at best"
+
+
+def options_text(names: Sequence[str], environment: Mapping[str, str], width: int) -> str:
+    """What options mean, and what the environment sets. No names means all options.
+
+    Args:
+        names: with or without `AOT_TUNE_` in front, in upper or lower case.
+        width: columns of the terminal.
+
+    Raises:
+        OptionError: for an unknown name.
+    """
+    parts = (
+        ("Options of a build", [(o.name, f"  (default: {o.default or 'empty'})", o.help) for o in OPTIONS]),
+        ("Variables that a library reads", [(v.name, "", v.help) for v in RUN_TIME_VARIABLES]),
+    )
+    known = [name for _, entries in parts for name, *_ in entries]
+    wanted = [_full(name) for name in names]
+    for name in wanted:
+        if name not in known:
+            raise OptionError(f"there is no option {name!r}", fix=did_you_mean(name, known))
+    lines: list[str] = []
+    for title, entries in parts:
+        lines += [title, ""] if not wanted else []
+        for name, default, meaning in entries:
+            if not wanted or name in wanted:
+                lines += [f"{name}{default}", *_meaning_lines(name, meaning, environment, max(width, _LEAST)), ""]
+    return "\n".join(lines[:-1])
+
+
+def _full(name: str) -> str:
+    upper = name.upper()
+    return upper if upper.startswith("AOT_TUNE_") else f"AOT_TUNE_{upper}"
+
+
+def _meaning_lines(name: str, meaning: str, environment: Mapping[str, str], width: int) -> Iterator[str]:
+    if value := environment.get(name):
+        yield f"  now {value!r}, from the environment"
+    words = _LINK.sub(r"docs/\1", meaning)
+    yield from textwrap.wrap(
+        words, width, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def add_explain(commands: Any) -> None:
+    """Add the command to the parser."""
     explain = commands.add_parser(
         "explain",
         help="which variant a call would use",
@@ -48,15 +173,9 @@ def add_commands(commands: Any) -> None:
     explain.add_argument("--json", action="store_true", help="print it as JSON, see docs/report.md")
     explain.set_defaults(run=_explain)
 
-    doctor = commands.add_parser(
-        "doctor", help="what this machine offers", description="Show what a build without options would find here."
-    )
-    doctor.add_argument(
-        "--verbose", action="store_true", help="also print the full identity of compilers and devices, as in records"
-    )
-    doctor.add_argument("--json", action="store_true", help="print it as JSON, see docs/report.md")
-    doctor.set_defaults(run=_doctor)
 
+def add_options(commands: Any) -> None:
+    """Add the command to the parser."""
     options = commands.add_parser(
         "options",
         help="the options of a build",
@@ -74,9 +193,9 @@ def _explain(given: argparse.Namespace) -> int:
         raise BuildError(
             f"module {given.module} cannot be imported", why=str(error), fix="install the package first: pip install ."
         ) from error
-    known = _operators(given.module, ops)
-    if given.operator not in known:
-        fix = did_you_mean(given.operator, known)
+    manifest, operators = _manifest(given.module, ops)
+    if given.operator not in operators:
+        fix = did_you_mean(given.operator, operators)
         if given.module == BUNDLED_MODULE:
             fix += OWN_LIBRARY
         raise BuildError(f"module {given.module} has no operator {given.operator!r}", fix=fix)
@@ -86,17 +205,14 @@ def _explain(given: argparse.Namespace) -> int:
         told = ops.explain(given.operator, **stated)
     except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         raise BuildError(str(error)) from error
-    found = explanation_of(told, _manifest(given.module, ops))
-    if given.json:
-        print_json(found)
-    else:
-        print("\n".join(explanation_lines(found)))
+    found = _explanation_of(told, manifest)
+    print(json_text(found) if given.json else "\n".join(_explanation_lines(found)))
     return 0
 
 
-def print_json(value: msgspec.Struct) -> None:
-    """Print a record as JSON that people can read, too."""
-    print(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
+def json_text(value: msgspec.Struct) -> str:
+    """A record as JSON that people can read, too."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
 
 
 def _stated(given: argparse.Namespace) -> dict[str, object]:
@@ -122,9 +238,6 @@ def _stated(given: argparse.Namespace) -> dict[str, object]:
     return stated
 
 
-_LAYOUT = re.compile(r"\w+(:[\d(]|@\d)")
-
-
 def _form_of(fact: str) -> str:
     if _LAYOUT.match(fact):  # problems in reports are written so
         return (
@@ -142,23 +255,12 @@ def _value(text: str) -> object:
     return float(text) if re.fullmatch(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text) else text
 
 
-def _manifest(name: str, module: Any) -> dict[str, Any]:
-    """The manifest of a library's Python module."""
+def _manifest(name: str, module: Any) -> tuple[dict[str, Any], list[str]]:
+    """The manifest of a library's Python module, and the names of its operators."""
     try:
-        found = module.manifest()
-        return dict(found if isinstance(found, dict) else json.loads(found))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise BuildError(
-            f"module {name} is not the Python module of a library",
-            why=f"it has no manifest: {error}",
-            fix="name a module that aot_tune_add_library made, such as aot_tune.ops",
-        ) from error
-
-
-def _operators(name: str, module: Any) -> list[str]:
-    """The operators of a library's Python module."""
-    try:
-        return [one["name"] for one in _manifest(name, module)["operators"]]
+        told = module.manifest()
+        manifest = dict(told if isinstance(told, dict) else json.loads(told))
+        return manifest, [one["name"] for one in manifest["operators"]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BuildError(
             f"module {name} is not the Python module of a library",
@@ -170,15 +272,3 @@ def _operators(name: str, module: Any) -> list[str]:
 def _options(given: argparse.Namespace) -> int:
     print(options_text(given.names, os.environ, shutil.get_terminal_size().columns))
     return 0
-
-
-def _doctor(given: argparse.Namespace) -> int:
-    from aot_tune.cli.doctor import examine
-    from aot_tune.cli.examination import examination_lines
-
-    found = examine()
-    if given.json:
-        print_json(found)
-    else:
-        print("\n".join(examination_lines(found, verbose=given.verbose)))
-    return 1 if found.problems else 0

@@ -4,24 +4,126 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from aot_tune import __version__
-from aot_tune.cli import compile_command as every
-from aot_tune.cli import export_command as export
-from aot_tune.cli import init_command as begin
-from aot_tune.cli import internal, records_commands
-from aot_tune.cli import look_commands as inspect
-from aot_tune.cli import report_command as reports
-from aot_tune.cli import try_command as attempt
-from aot_tune.cli import tune_command as tuning
-from aot_tune.cli import workload_commands as workload
-from aot_tune.support.errors import AotTuneError
+from aot_tune.cli import (
+    author_commands,
+    doctor,
+    look_commands,
+    records_commands,
+    report_command,
+    tune_command,
+    workload_commands,
+)
+from aot_tune.plan.library_plan import Request, make_plan, write_plan
+from aot_tune.support.errors import AotTuneError, OptionError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
+from aot_tune.support.wall_clock import note_configured, note_linked
 
 __all__ = ["command_line", "main"]
+
+
+def _add_internal(commands: Any) -> None:
+    """Add `configure`, `build` and `check-library` without showing them in the help."""
+    configure = commands.add_parser("configure", description="Check a library and write its plan; run by CMake.")
+    for name in ("name", "prefix", "header", "directory"):
+        configure.add_argument(f"--{name}", required=True)
+    for name in ("output", "module", "database"):
+        configure.add_argument(f"--{name}", default="")
+    for name in ("operator", "templates", "option", "default"):
+        configure.add_argument(f"--{name}", action="append", default=[])
+    author_commands.add_source_options(configure)
+    configure.set_defaults(run=_configure)
+
+    build = commands.add_parser("build", description="Tune or replay a planned library; run by CMake.")
+    build.add_argument("--directory", required=True, type=Path)
+    build.set_defaults(run=_build)
+
+    check = commands.add_parser(
+        "check-library", description="Check a library against its manifest and verify its variants; run by CMake."
+    )
+    check.add_argument("--directory", required=True, type=Path)
+    check.add_argument("--library", required=True, type=Path)
+    check.add_argument("--module", type=Path)
+    check.add_argument("--build", type=Path, help="the build folder; its path must not be in the files")
+    check.set_defaults(run=_check)
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise OptionError(f"option {pair!r} has no value", fix="write NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _configure(given: argparse.Namespace) -> int:
+    request = Request(
+        name=given.name,
+        prefix=given.prefix,
+        header=given.header,
+        output=given.output,
+        module=given.module,
+        operators=tuple(given.operator),
+        templates=tuple(given.templates),
+        database=given.database,
+        options=_pairs(given.option),
+        defaults=_pairs(given.default),
+        compile=msgspec.structs.replace(
+            author_commands.source_options(given), include_directories=tuple(given.include_directory)
+        ),
+    )
+    from aot_tune.pipeline.choose_executor import reach_cluster
+
+    with ExitStack() as stack:
+        log = partial(print, flush=True)
+        plan, paths, files = make_plan(request, os.environ, lambda: stack.enter_context(reach_cluster(log)))
+    write_plan(Path(given.directory), plan, paths, files)
+    note_configured(Path(given.directory))
+    for line in (*plan.summary(), *paths.compilers):
+        print(f"aot_tune: {line}", flush=True)
+    return 0
+
+
+def _build(given: argparse.Namespace) -> int:
+    from aot_tune.support.interrupts import end_with_the_build
+
+    with end_with_the_build():  # first, because the imports below are slow
+        from aot_tune.pipeline.build_library import build
+
+        build(given.directory)
+    return 0
+
+
+def _check(given: argparse.Namespace) -> int:
+    from aot_tune.link.check.against_manifest import check_against_manifest, check_module
+
+    directory: Path = given.directory
+    forbidden = [str(given.build)] if given.build else []
+    manifest = directory / "manifest.json"
+    if given.module is not None:  # the library itself was checked when it was linked
+        check_module(given.library, given.module, manifest, forbidden=forbidden)
+    else:
+        from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
+        from aot_tune.support.interrupts import end_with_the_build
+
+        check_against_manifest(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)
+        with end_with_the_build():
+            verify_linked_library(directory, given.library)
+    note_linked(directory)
+    return 0
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -33,17 +135,22 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--cmake-dir", action="store_true", help="print the folder of aot_tuneConfig.cmake and exit")
     parser.add_argument("--include-dir", action="store_true", help="print the folder of the C headers and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    begin.add_commands(commands)
-    inspect.add_commands(commands)
-    reports.add_commands(commands)
-    export.add_commands(commands)
-    records_commands.add_commands(commands)
-    attempt.add_commands(commands)
-    every.add_commands(commands)
-    tuning.add_commands(commands)
-    workload.add_commands(commands)
-    internal.add_commands(commands)
-    tuning.add_planned_command(commands)
+    for add in (
+        author_commands.add_init,
+        look_commands.add_explain,
+        doctor.add_doctor,
+        look_commands.add_options,
+        report_command.add_report,
+        tune_command.add_record,
+        records_commands.add_records,
+        author_commands.add_try,
+        author_commands.add_compile,
+        tune_command.add_tune,
+        workload_commands.add_workload,
+        _add_internal,
+        tune_command.add_planned,
+    ):
+        add(commands)
     return parser
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aot_tune.cli.source_options import add_source_options, source_options
+from aot_tune.cli.author_commands import add_source_options, add_template_roots, source_options
 from aot_tune.database import OperatorDatabase
 from aot_tune.database.compare_records import changes
 from aot_tune.database.files import database_path, load_database, save_text
@@ -17,9 +17,10 @@ from aot_tune.database.join_records import join, join_from, other_toolchains
 from aot_tune.database.record_lines import OLDEST_KNOWN
 from aot_tune.database.record_trees import RecordTree, load_tree, save_tree
 from aot_tune.report.format_records import format_change, format_record, format_tree
+from aot_tune.report.report_text import counted
 from aot_tune.support.errors import AotTuneError, DatabaseError, Mistakes, OptionError
 
-__all__ = ["add_commands"]
+__all__ = ["add_records"]
 
 _DRIVER = """\
 set git up once for each clone, in the folder of the repository:
@@ -29,7 +30,7 @@ and commit a line in .gitattributes:
 """
 
 
-def add_commands(commands: Any) -> None:
+def add_records(commands: Any) -> None:
     """Add the command and its subcommands to the parser."""
     records = commands.add_parser(
         "records",
@@ -146,13 +147,7 @@ def _add_show(subcommands: Any) -> None:
 
 
 def _add_tree_options(parser: Any) -> None:
-    parser.add_argument(
-        "--templates",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="template root, as TEMPLATES of aot_tune_add_library; may be repeated; default: the bundled operators",
-    )
+    add_template_roots(parser)
     add_source_options(parser)
 
 
@@ -269,7 +264,7 @@ def _check(given: argparse.Namespace) -> int:
             print(f"{'' if one.wrong else 'NOTE '}{place}: {one.what}", file=stream)
             if one.fix:
                 print(f"  fix: {one.fix}", file=stream)
-    print(f"{_counted(len(databases), 'record')}: {_counted(wrong, 'mistake') if wrong else 'all is well'}")
+    print(f"{counted(len(databases), 'record')}: {counted(wrong, 'mistake') if wrong else 'all is well'}")
     return 1 if wrong else 0
 
 
@@ -282,7 +277,7 @@ def _prune(given: argparse.Namespace) -> int:
     for path, (database, reasons) in found.items():
         if reasons or database != tree[path]:
             changed[path] = database
-            print(f"{path}: {_counted(len(tree[path].candidates) - len(database.candidates), 'candidate')} dropped")
+            print(f"{path}: {counted(len(tree[path].candidates) - len(database.candidates), 'candidate')} dropped")
             for reason, count in sorted(reasons.items()):
                 print(f"  {count} {reason}")
     for note in notes:
@@ -315,7 +310,3 @@ def _show(given: argparse.Namespace) -> int:
         return 0
     print(format_record(tree[0], problems=given.problems), end="")
     return 0
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.cli.look_commands import OWN_LIBRARY, print_json
+from aot_tune.cli.look_commands import OWN_LIBRARY, json_text
 from aot_tune.report import Report, format_report, in_reading_order, read_report
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
 
-__all__ = ["add_commands"]
+__all__ = ["add_report"]
 
 _ALL = 1_000_000
 _FEW = 5
 """How many failures of an operator are listed by default."""
 
 
-def add_commands(commands: Any) -> None:
+def add_report(commands: Any) -> None:
     """Add the command to the parser."""
     report = commands.add_parser(
         "report",
@@ -74,11 +74,11 @@ def _report(given: argparse.Namespace) -> int:
         _write_page(report, given.html)
         return 0
     if given.json:
-        print_json(report)
+        print(json_text(report))
         return 0
     failures = _ALL if given.failures else _FEW
     if sys.stdout.isatty() and not given.wide:
-        from aot_tune.cli.terminal_report import show_report
+        from aot_tune.report.terminal_report import show_report
 
         show_report(report, failures=failures, candidates=given.candidates)
     else:

@@ -1,4 +1,4 @@
-"""`aot-tune tune`: tunes a project's libraries on the machine with the devices, only to get records."""
+"""`aot-tune tune` and `aot-tune record`: records of a project's libraries, measured on the machine with the devices."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aot_tune.cli.export_command import print_records
+from aot_tune.database import OperatorDatabase
 from aot_tune.plan.configure_project import configure_project, source_folder
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
+from aot_tune.report.report_text import counted
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.interrupts import end_with_the_build
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["add_commands", "add_planned_command", "run_planned"]
+__all__ = ["add_planned", "add_record", "add_tune"]
 
 _GRACE, _TO_END = 2.0, 20.0
 """Seconds that the measuring process has to end: first by itself, then after it was asked to."""
 _Library = tuple[Path, Plan, Paths]
 
 
-def add_commands(commands: Any) -> None:
+def add_tune(commands: Any) -> None:
     """Add the command to the parser."""
     tune = commands.add_parser(
         "tune",
@@ -73,7 +74,7 @@ def add_commands(commands: Any) -> None:
     tune.set_defaults(run=_tune)
 
 
-def add_planned_command(commands: Any) -> None:
+def add_planned(commands: Any) -> None:
     """Add `tune-planned`, which people do not need and the help does not show."""
     planned = commands.add_parser("tune-planned", description="Tune and record a planned library; run by `tune`.")
     planned.add_argument("--directory", required=True, type=Path)
@@ -184,7 +185,41 @@ def _tune_planned(given: argparse.Namespace) -> int:
 
         order = TuneOrder(out=given.out, operators=tuple(given.operator), named=given.named, seconds=given.seconds)
         recorded = tune_records(given.directory, order)
-    print_records(recorded.files, recorded.notes)
+    _print_records(recorded.files, recorded.notes)
     if recorded.error is not None:
         raise recorded.error
     return 0
+
+
+def add_record(commands: Any) -> None:
+    """Add the command to the parser."""
+    record = commands.add_parser(
+        "record",
+        help="export measurements as a database",
+        description="Write the measurements of the last build on this machine as text files to commit.",
+    )
+    record.add_argument("directory", type=Path, metavar="DIR", help="folder of the database, such as tuning/")
+    record.add_argument(
+        "--library", default="ops", help="the target of aot_tune_add_library; default: ops, the bundled operators"
+    )
+    record.set_defaults(run=_record)
+
+
+def _record(given: argparse.Namespace) -> int:
+    from aot_tune.pipeline.records.export_records import export_records
+
+    exported = export_records(given.library, given.directory)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(exported.time))
+    print(f"of the build of library {given.library!r} that recorded last, at {when}:", file=sys.stderr)
+    _print_records(exported.files, exported.notes)
+    return 0
+
+
+def _print_records(files: Mapping[Path, OperatorDatabase], notes: Iterable[str]) -> None:
+    """Print the paths of records to standard output, and their contents in short to standard error."""
+    for path, database in files.items():
+        print(path, flush=True)
+        counts = f"{counted(len(database.problems), 'problem')}, {counted(len(database.candidates), 'candidate')}"
+        print(f"  {counts}", file=sys.stderr)
+    for note in notes:
+        print(f"NOTE {note}", file=sys.stderr)

@@ -17,7 +17,7 @@ from aot_tune.workloads.known_problems import add_up, known
 from aot_tune.workloads.mapped_calls import MappedCalls
 from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
 
-__all__ = ["add_commands"]
+__all__ = ["add_workload"]
 
 _EXAMPLE = """\
 each line of a file is a problem and how much it counts; a trace also says how it was called:
@@ -30,7 +30,7 @@ each line of a file is a problem and how much it counts; a trace also says how i
 """
 
 
-def add_commands(commands: Any) -> None:
+def add_workload(commands: Any) -> None:
     """Add the command and its subcommands to the parser."""
     workload = commands.add_parser(
         "workload",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aot_tune.report.code_resources import code_resources, format_resources
 from aot_tune.report.compiled_kernels import (
     CompiledKernel,
     FailureKind,
@@ -10,8 +9,6 @@ from aot_tune.report.compiled_kernels import (
     compiled_lines,
     compiled_summary,
 )
-from aot_tune.report.policy_words import policy_lines
-from aot_tune.report.read_report import read_report
 from aot_tune.report.report_records import (
     NOT_TRIED,
     SCHEMA,
@@ -29,9 +26,17 @@ from aot_tune.report.report_records import (
     SurveyRow,
     TimeSpent,
     VariantRow,
+    read_report,
 )
-from aot_tune.report.report_words import format_time, in_reading_order
-from aot_tune.report.table import columns, format_report
+from aot_tune.report.report_text import (
+    code_resources,
+    columns,
+    format_report,
+    format_resources,
+    format_time,
+    in_reading_order,
+    policy_lines,
+)
 
 __all__ = [
     "NOT_TRIED",

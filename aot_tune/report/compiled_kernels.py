@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from aot_tune.report.report_text import counted
+
 __all__ = ["CompiledKernel", "FailureKind", "Interpreted", "compiled_lines", "compiled_summary"]
 
 _WIDTH = 400
@@ -74,10 +76,14 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
         return not self.fit and bool(self.failures)
 
     @property
+    def is_wrong(self) -> bool:
+        """Whether its function computes something else in Triton's interpreter."""
+        return self.interpreted is not None and self.interpreted.verdict == "wrong"
+
+    @property
     def is_faulty(self) -> bool:
         """Whether anything is wrong with it: a candidate failed, or its function computes something else."""
-        wrong = self.interpreted is not None and self.interpreted.verdict == "wrong"
-        return bool(self.failures) or wrong
+        return bool(self.failures) or self.is_wrong
 
 
 def compiled_lines(one: CompiledKernel) -> list[str]:
@@ -89,7 +95,7 @@ def compiled_lines(one: CompiledKernel) -> list[str]:
     if one.spilled:
         counts.append(f"{one.spilled} of them spill, {one.spill_bytes} bytes at most ({one.spill_where})")
     counts += [f"{one.failed} fail"] if one.failed else []
-    lines = [f"{one.name}: {_counted(total, 'candidate')}, {', '.join(counts)}{_most(one)}"]
+    lines = [f"{one.name}: {counted(total, 'candidate')}, {', '.join(counts)}{_most(one)}"]
     for kind in one.failures:
         times = f" {kind.count} times" if kind.count > 1 else ""
         who = f"{kind.candidate}, {kind.name}" if kind.name else kind.candidate
@@ -117,17 +123,9 @@ def _shortened(text: str) -> str:
 def compiled_summary(found: Sequence[CompiledKernel]) -> list[str]:
     """A summary of all kernels, and the kernels without a candidate that compiles."""
     fit, failed, spilled = (sum(getattr(k, n) for k in found) for n in ("fit", "failed", "spilled"))
-    kernels = _counted(len({(k.operator, k.kernel) for k in found}), "kernel")
+    kernels = counted(len({(k.operator, k.kernel) for k in found}), "kernel")
     spilling = f", {spilled} of them spill" if spilled else ""
-    lines = [f"{kernels}, {_counted(fit + failed, 'candidate')}: {fit} fit{spilling}, {failed} fail"]
+    lines = [f"{kernels}, {counted(fit + failed, 'candidate')}: {fit} fit{spilling}, {failed} fail"]
     lines += [f"NONE COMPILES of {k.name}" for k in found if k.is_lost]
-    lines += [f"WRONG in Triton's interpreter: {k.name}" for k in found if _is_wrong(k)]
+    lines += [f"WRONG in Triton's interpreter: {k.name}" for k in found if k.is_wrong]
     return lines
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def _is_wrong(one: CompiledKernel) -> bool:
-    return one.interpreted is not None and one.interpreted.verdict == "wrong"

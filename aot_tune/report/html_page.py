@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 import msgspec
 
-from aot_tune.report.chart_records import Bar, OperatorCharts, charts_of, code_bytes, time_bars
-from aot_tune.report.code_resources import format_resources
-from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report, SpentOf, SurveyPoint
-from aot_tune.report.report_words import format_time, held_out_of
+from aot_tune.report.report_records import (
+    NOT_TRIED,
+    DispatchMap,
+    OperatorReport,
+    Report,
+    SpentOf,
+    SurveyPoint,
+    TimeSpent,
+    VariantRow,
+)
+from aot_tune.report.report_text import format_resources, format_time, held_out_of
 
-__all__ = ["html_page"]
+__all__ = ["OperatorCharts", "html_page"]
 
 _FOLDER = Path(__file__).parent / "page"
 _STYLES = ("page.css", "tables.css", "charts.css")
@@ -28,6 +35,190 @@ _SPENT: dict[SpentOf, str] = {
     "compilers": "Compilers, all cores together",
     "device": "Measuring, all devices together",
 }
+
+
+class ChartedRunner(msgspec.Struct, frozen=True, array_like=True):
+    """One runner of a race: its place in `names`, times in ns, the number of samples, whether it raced."""
+
+    name: int
+    ns: float
+    low: float
+    high: float
+    samples: int
+    raced: bool
+
+
+class ChartedProblem(msgspec.Struct, frozen=True, array_like=True):
+    """One problem: its place in `kinds`, its extents by `dims`, and the places of the picked one and the winner."""
+
+    problem: str
+    kind: int
+    extents: tuple[int, ...]
+    picked: int
+    winner: int
+    regret: float
+    held_out: float | None
+    runners: tuple[ChartedRunner, ...]
+
+
+class ChartedPoint(msgspec.Struct, frozen=True, array_like=True):
+    """One surveyed shape, as `SurveyPoint` has it."""
+
+    problem: str
+    kind: int
+    extents: tuple[int, ...]
+    best: int
+    picked: int
+    ns: float
+    regret: float | None
+    held_out: bool
+
+
+class ChartedMap(msgspec.Struct, frozen=True):
+    """A map of dispatch, as `DispatchMap` has it, with places in `names`."""
+
+    kind: int
+    x: str
+    y: str
+    at: dict[str, int]
+    xs: tuple[int, ...]
+    ys: tuple[int, ...]
+    picks: tuple[tuple[int, ...], ...]
+
+
+class ChartedCurve(msgspec.Struct, frozen=True):
+    """Regret by number of variants, as `RegretCurve` has it, with places in `names`."""
+
+    kind: int
+    variants: tuple[int, ...]
+    regret: tuple[float, ...]
+    served: tuple[float, ...]
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A labelled amount: bytes or seconds, and the number of things that it is the sum of."""
+
+    label: str
+    amount: float
+    count: int = 1
+
+
+class OperatorCharts(msgspec.Struct, frozen=True):
+    """All that the charts of an operator on a target show.
+
+    `names` are variants, candidates and baselines. `whose` says what each of them is, "" if no race tells.
+    """
+
+    dims: tuple[str, ...]
+    kinds: tuple[str, ...]
+    names: tuple[str, ...]
+    whose: tuple[str, ...]
+    problems: tuple[ChartedProblem, ...]
+    curves: tuple[ChartedCurve, ...]
+    maps: tuple[ChartedMap, ...]
+    points: tuple[ChartedPoint, ...]
+    sizes: tuple[Bar, ...]
+    seconds: tuple[Bar, ...]
+
+
+class _Places:
+    """Numbers texts in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def _charts_of(one: OperatorReport) -> OperatorCharts:
+    """The charts of an operator."""
+    names, kinds = _Places(), _Places()
+    for curve in one.curves:
+        kinds(curve.kind)
+    dims = tuple(dict.fromkeys(d for row in one.problems for d in row.dims))
+    points = one.survey.points if one.survey is not None else ()
+    whose = {r.name: r.whose for row in one.problems for r in row.runners}
+    problems = tuple(
+        ChartedProblem(
+            row.problem,
+            kinds(row.kind),
+            tuple(row.dims.get(d, 0) for d in dims),
+            names(row.picked),
+            names(row.winner),
+            row.regret,
+            row.held_out,
+            tuple(ChartedRunner(names(r.name), r.ns, r.low, r.high, r.samples, r.raced) for r in row.runners),
+        )
+        for row in one.problems
+    )
+    charted = OperatorCharts(
+        dims=dims,
+        kinds=(),
+        names=(),
+        whose=(),
+        problems=problems,
+        curves=tuple(
+            ChartedCurve(kinds(c.kind), tuple(map(names, c.variants)), c.regret, c.served) for c in one.curves
+        ),
+        maps=tuple(_map(m, kinds, names) for m in one.maps),
+        points=tuple(
+            ChartedPoint(
+                p.problem,
+                kinds(p.kind),
+                tuple(p.dims.get(d, 0) for d in dims),
+                names(p.best),
+                names(p.picked),
+                p.ns,
+                p.regret,
+                p.held_out,
+            )
+            for p in points
+        ),
+        sizes=tuple(_size_bars(one.variants)),
+        seconds=tuple(Bar(phase, seconds) for phase, seconds in one.seconds.items()),
+    )
+    return msgspec.structs.replace(
+        charted,
+        kinds=tuple(kinds.numbers),
+        names=tuple(names.numbers),
+        whose=tuple(whose.get(n, "") for n in names.numbers),
+    )
+
+
+def _map(one: DispatchMap, kinds: _Places, names: _Places) -> ChartedMap:
+    places = [*map(names, one.variants), -1]
+    picks = tuple(tuple(places[p] for p in row) for row in one.picks)
+    return ChartedMap(kinds(one.kind), one.x, one.y, one.at, one.xs, one.ys, picks)
+
+
+def _size_bars(variants: Iterable[VariantRow]) -> list[Bar]:
+    """Bytes of the code of each kernel's variants, the largest first. Variants of unknown size are left out."""
+    found: dict[str, list[int]] = {}
+    for row in variants:
+        if row.bytes:
+            found.setdefault(row.kernel or row.label.split()[0], []).append(row.bytes)
+    bars = [Bar(kernel, sum(sizes), len(sizes)) for kernel, sizes in found.items()]
+    return sorted(bars, key=lambda b: (-b.amount, b.label))
+
+
+def _time_bars(spent: Iterable[TimeSpent], titles: Mapping[SpentOf, str]) -> dict[str, list[Bar]]:
+    """Where the seconds went, the largest first, by title. If all have the same target, the title names it."""
+    found = {}
+    for of, title in titles.items():
+        rows = [row for row in spent if row.of == of]
+        targets = {row.target for row in rows}
+        alone = len(targets) == 1
+        bars = [Bar(row.what if alone or not row.target else f"{row.what}, {row.target}", row.seconds) for row in rows]
+        of_all = f", for {rows[0].target}" if alone and rows[0].target else ""
+        if bars:
+            found[title + of_all] = sorted(bars, key=lambda b: (-b.amount, b.label))
+    return found
+
+
+def _code_bytes(report: Report) -> int:
+    """Bytes of all variants. A variant that serves several targets is in several reports, but counts once."""
+    return sum({(o.operator, v.name): v.bytes for o in report.operators for v in o.variants}.values())
 
 
 @dataclass(frozen=True)
@@ -71,8 +262,8 @@ def html_page(report: Report) -> str:
     return environment.get_template("page.html.j2").render(
         report=report,
         sections=[_section(one) for one in report.operators],
-        spent=_json(time_bars(report.spent, _SPENT)),
-        total=code_bytes(report),
+        spent=_json(_time_bars(report.spent, _SPENT)),
+        total=_code_bytes(report),
         style=_files(_STYLES),
         script=_files(_SCRIPTS),
     )
@@ -84,7 +275,7 @@ def _section(one: OperatorReport) -> _Section:
     return _Section(
         id=re.sub(r"[^A-Za-z0-9_-]", "-", f"{one.operator}-{one.target}"),
         one=one,
-        charts=charts_of(one),
+        charts=_charts_of(one),
         worst=worst[:_WORST],
         bytes=sum(row.bytes for row in one.variants),
     )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from aot_tune.support.errors import BuildError
 
 __all__ = [
     "NOT_TRIED",
@@ -24,6 +27,7 @@ __all__ = [
     "SurveyRow",
     "TimeSpent",
     "VariantRow",
+    "read_report",
 ]
 
 SCHEMA = 2
@@ -31,6 +35,10 @@ SCHEMA = 2
 
 NOT_TRIED = "not-tried"
 """The status of candidates that were not tried, for lack of a reason or of time."""
+
+
+SpentOf = Literal["clock", "compilers", "device"]
+"""Whose seconds they are: wall time, all compilers together, or all devices together."""
 
 
 class RaceRunner(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,10 +261,6 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
         return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
-SpentOf = Literal["clock", "compilers", "device"]
-"""Whose seconds they are: wall time, all compilers together, or all devices together."""
-
-
 class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a build that went into an activity, for one target or, without one, for all."""
 
@@ -295,3 +299,33 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     spent: tuple[TimeSpent, ...] = ()
     memory: tuple[MemoryPeak, ...] = ()
     schema: int = SCHEMA
+
+
+class _Version(msgspec.Struct):
+    """Only the version, which is read first. Reports before version 2 have none."""
+
+    schema: int = 1
+
+
+def read_report(path: Path) -> Report:
+    """Read a report.
+
+    Raises:
+        BuildError: when the file is missing, is not a report, or is a report of another version.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BuildError(f"{path} cannot be read", why=str(error), fix="name the report.json of a build") from error
+    try:
+        found = msgspec.json.decode(text, type=_Version).schema
+        if found != SCHEMA:
+            raise BuildError(
+                f"{path} is a report of another version",
+                why=f"it has version {found}, this aot_tune reads version {SCHEMA}",
+                fix="read it with the aot_tune that built the library, or "
+                + ("update this one" if found > SCHEMA else "build the library again"),
+            )
+        return msgspec.json.decode(text, type=Report)
+    except msgspec.DecodeError as error:
+        raise BuildError(f"{path} is not a report", why=str(error), fix="name the report.json of a build") from error

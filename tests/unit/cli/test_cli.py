@@ -13,8 +13,8 @@ import pytest
 from places import ROOT
 
 from aot_tune.cli import doctor
-from aot_tune.cli.examination import Examination, cache_lines, examination_lines
-from aot_tune.cli.explanation import Explanation
+from aot_tune.cli.doctor import Examination, cache_lines, examination_lines
+from aot_tune.cli.look_commands import Explanation
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation

@@ -12,8 +12,7 @@ import pytest
 from whole_report import HOSTILE, PRODUCT, REPORT, UNTUNED, Page, point, row
 
 from aot_tune.report import OperatorReport
-from aot_tune.report.chart_records import OperatorCharts
-from aot_tune.report.html_page import html_page
+from aot_tune.report.html_page import OperatorCharts, html_page
 
 PAGE = Page.of(html_page(REPORT))
 HERE = "product-cuda-sm_90a"

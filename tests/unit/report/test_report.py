@@ -23,7 +23,7 @@ from aot_tune.report import (
     policy_lines,
     read_report,
 )
-from aot_tune.report.report_words import slower_line
+from aot_tune.report.report_text import slower_line
 from aot_tune.spec import problem
 from aot_tune.support.errors import BuildError
 

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from aot_tune.report import OperatorReport, ProblemRow, Report, format_resources, format_time
-from aot_tune.report.report_words import (
+from aot_tune.report.report_text import (
+    counted,
     curve_lines,
     held_out_of,
     on_others_text,
@@ -172,8 +173,9 @@ def _candidates(one: OperatorReport) -> Iterator[RenderableType]:
     for row in one.candidates:
         best = "" if row.roofline is None else f"; {100 * row.roofline:.0f} % of the roofline on {row.where}"
         code = format_resources(row.resources) or "not compiled here"
-        times = f"{row.problems} problem{'s' * (row.problems != 1)}"
-        told = Text.assemble((row.name, _NAME), f": {row.label} ", (f"({times}; {code}{best})", _QUIET))
+        told = Text.assemble(
+            (row.name, _NAME), f": {row.label} ", (f"({counted(row.problems, 'problem')}; {code}{best})", _QUIET)
+        )
         yield _hanging("timed", told)
 
 

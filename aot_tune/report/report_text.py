@@ -1,0 +1,378 @@
+"""The report as text: words and numbers, the same in all of its forms, and the tables of a terminal."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from aot_tune.bench.devices.nvml import REASONS
+from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
+from aot_tune.report.report_records import NOT_TRIED, MemoryPeak, OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.support.memory_limits import size_text
+
+__all__ = [
+    "code_resources",
+    "columns",
+    "counted",
+    "curve_lines",
+    "format_report",
+    "format_resources",
+    "format_time",
+    "held_out_of",
+    "in_reading_order",
+    "on_others_text",
+    "percent_text",
+    "policy_lines",
+    "remark_lines",
+    "slower_line",
+    "speedup_text",
+    "tried_text",
+    "use_text",
+]
+
+_SLOWER = 0.95
+"""A winner below this share of the baseline's speed is called slower."""
+_ENOUGH = 5
+"""A mean over fewer problems says nothing of others. With two, leaving out one only shows how unlike they are."""
+
+_KEPT = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
+
+
+def format_time(ns: float) -> str:
+    """A time in the unit that leaves one to four digits before the point."""
+    for unit, size in (("ns", 1.0), ("us", 1e3), ("ms", 1e6)):
+        if ns < 1000 * size:
+            return f"{ns / size:.{0 if unit == 'ns' else 2}f} {unit}"
+    return f"{ns / 1e9:.2f} s"
+
+
+def counted(count: float, what: str = "call") -> str:
+    """A number of things, such as `3 calls`. Weights of calls may be fractions."""
+    return f"{count:.10g} {what}{'s' * (count != 1)}"
+
+
+def tried_text(one: OperatorReport) -> str:
+    """How many candidates were tried, with their statuses, and how many were not tried."""
+    left = one.statuses.get(NOT_TRIED, 0)
+    if left and left == one.tried:
+        return f"tried none of {left}"
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n and status != NOT_TRIED)
+    return f"tried {one.tried - left} ({counts or 'nothing'})" + (f", {left} more not tried" if left else "")
+
+
+def curve_lines(one: OperatorReport) -> list[str]:
+    """What each kept variant is good for: the regret with the first one, the first two, and so on."""
+    found = []
+    for curve in one.curves if one.survey is not None else ():
+        percents = ", ".join(f"{100 * regret:.1f}" for regret in curve.regret)
+        of = f" of {curve.kind}" if curve.kind else ""
+        found.append(f"  mean regret with 1, 2, ... variants{of}: {percents} %")
+    return found
+
+
+def remark_lines(rows: Sequence[ProblemRow]) -> list[str]:
+    """Remarks on times. A remark on several problems is given once."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.remark:
+            found.setdefault(row.remark, []).append(row.problem)
+    return [
+        f"  NOTE {first}{f' and {len(more)} more' if more else ''}: {remark}"
+        for remark, (first, *more) in found.items()
+    ]
+
+
+def held_out_of(one: OperatorReport) -> float | None:
+    """The mean regret on shapes that dispatch did not learn from; None if there are too few of them."""
+    if one.survey is not None:
+        return one.survey.mean
+    judged = len(one.problems) - one.not_held_out
+    return one.held_out_regret if judged >= _ENOUGH else None
+
+
+def use_text(one: OperatorReport, row: VariantRow) -> str:
+    """What a variant is kept for."""
+    if row.wins or one.survey is None:
+        return counted(row.wins, "problem")
+    return "other shapes"
+
+
+def in_reading_order(report: Report) -> Report:
+    """The report with the newest target of each operator first: on a CPU that built it, this is its own."""
+    names = list(dict.fromkeys(one.operator for one in report.operators))
+    places = {target: place for place, target in enumerate(report.targets)}
+    order = sorted(report.operators, key=lambda one: (names.index(one.operator), -places.get(one.target, 0)))
+    return msgspec.structs.replace(report, operators=tuple(order))
+
+
+def on_others_text(one: OperatorReport) -> str:
+    """The regret of dispatch on shapes that it did not learn from, if there are enough of them."""
+    if one.survey is not None:
+        return (
+            f", {percent_text(one.survey.mean)} on {one.survey.shapes} surveyed shapes left out of learning "
+            f"(95 % of them within {percent_text(one.survey.p95)}; worst {percent_text(one.survey.worst)} on "
+            f"'{one.survey.where}')"
+        )
+    if one.held_out_regret is None:
+        return ""
+    judged = len(one.problems) - one.not_held_out
+    if judged < _ENOUGH:
+        return f", unknown on other shapes (only {judged} could be left out of learning, {_ENOUGH} are needed)"
+    without = f" (without {one.not_held_out} of {len(one.problems)}: the choice was never timed there)"
+    return f", {percent_text(one.held_out_regret)} on shapes left out of learning" + without * bool(one.not_held_out)
+
+
+def slower_line(one: OperatorReport) -> list[str]:
+    """A note if winners are slower than the fastest baseline beyond doubt."""
+    slower = [row for row in one.problems if row.speedup is not None and row.speedup * (1 + 2 * _error(row)) < _SLOWER]
+    if not slower:
+        return []
+    worst = min(slower, key=lambda row: row.speedup or 0.0)
+    name = worst.baseline[0] if worst.baseline is not None else "the baseline"
+    many = f"{len(slower)} of {counted(len(one.problems), 'problem')}"
+    most = f"on {worst.problem} {name} takes {worst.speedup:.2f} of the winner's time"
+    return [f"  NOTE slower than the fastest baseline on {many}; {most}"]
+
+
+def _error(row: ProblemRow) -> float:
+    """The standard error of the ratio to the baseline, as a share of the ratio."""
+    return row.paired[1] / row.paired[0] if row.paired is not None and row.paired[0] > 0 else 0.0
+
+
+def speedup_text(row: ProblemRow) -> str:
+    """How many times faster a winner is than the fastest baseline, with a standard error that is not negligible."""
+    if row.speedup is None:
+        return "-"
+    error = row.paired[1] if row.paired is not None else 0.0
+    return f"{row.speedup:.2f}" + (f" ± {error:.2f}" if error >= 0.005 else "")
+
+
+def percent_text(fraction: float) -> str:
+    """A share in percent."""
+    return f"{100 * fraction:.1f} %"
+
+
+def code_resources(found: Mapping[str, int]) -> dict[str, int]:
+    """The resources of an object that depend on its code only, not on where and when it was compiled."""
+    return {name: found[name] for name in _KEPT if name in found}
+
+
+def format_resources(found: Mapping[str, int]) -> str:
+    """Resources in words. Zeros are left out, except for spills if registers are known."""
+    parts = [f"{found['registers']} registers"] if found.get("registers") else []
+    if found.get("spill_bytes"):
+        parts.append(f"{found['spill_bytes']} bytes spilled")
+    elif parts:
+        parts.append("no spills")
+    dynamic = found.get("dynamic_shared")
+    static = found.get("shared", 0) - (dynamic or 0)
+    if static or dynamic:
+        shared = [f"{static} static"] if static else []
+        shared += [f"{dynamic} dynamic"] if dynamic else []
+        parts.append(f"{' + '.join(shared)} bytes of shared memory")
+    if found.get("stack"):
+        parts.append(f"{found['stack']} bytes of stack")
+    return ", ".join(parts)
+
+
+def policy_lines(family: str, policy: Policy) -> tuple[str, ...]:
+    """How devices of a family are measured, in a few lines. The first line names the policy."""
+    return (
+        f"{family} version {policy.version}, digest {policy.digest[:12]}",
+        *(_on_gpu(policy, policy.gpu) if policy.gpu else _on_host(policy)),
+    )
+
+
+def _on_host(policy: Policy) -> Iterator[str]:
+    yield (
+        f"cold inputs rotate through copies of {policy.cold_factor:g} x the last cache (at most {policy.copies}), the "
+        "rest is warm"
+    )
+    yield f"samples of {_time(policy.sample_ns)}, less an empty call, taken again when another process took the core"
+    yield from _rounds(policy, "median")
+
+
+def _on_gpu(policy: Policy, gpu: GpuTiming) -> Iterator[str]:
+    yield (
+        f"cold inputs rotate through copies of {policy.cold_factor:g} x the L2 (at most {policy.copies}), the rest is "
+        "warm; all rotate where a call's tensors exceed the L2; noted where a probe reads the copies "
+        f"{gpu.read_limit:g} x as fast as memory"
+    )
+    how = "calls on a stream"
+    if gpu.launch == "graph":
+        how = f"graphs of at least {gpu.short_calls} calls below {_time(gpu.short_ns)}, a stream for what has no graph"
+    yield (
+        f"{how}; samples of {_time(policy.sample_ns)} by the device's events, after launches on {gpu.streams} other "
+        "streams; an empty kernel's time is recorded, not taken off"
+    )
+    yield from _rounds(policy, gpu.statistic)
+    heat = f"{_time(1e9 * gpu.heat_seconds)} to {_time(1e9 * gpu.heat_most)}"
+    clock = f"clock: {heat} of heating after {_time(1e9 * gpu.idle_seconds)} idle"
+    if gpu.loaded_ns:
+        clock += f", {_time(gpu.loaded_ns)} of load before each sample of a race of calls that are not short"
+    if gpu.probe_cycles:
+        changed = f"{_percent(gpu.clock_change)} off their median are taken again (at most {_percent(gpu.repeats)})"
+        clock += (
+            f", until it is steady; a spin of {gpu.probe_cycles} cycles probes it in each round, and rounds {changed} "
+            "unless power-capped"
+        )
+    yield clock
+    low = f"below {_percent(gpu.least_clock)} of the highest clock without {_reasons(gpu.kept)}"
+    yield (
+        f"NVML, from another process: samples under {_reasons(gpu.dropped)}, or {low}, are taken again after "
+        f"{_time(1e9 * gpu.recovery_seconds)} (at most {gpu.recoveries} times); other processes are noted"
+    )
+
+
+def _rounds(policy: Policy, statistic: str) -> Iterator[str]:
+    yield (
+        f"screen: 2 samples, unless both are over {policy.screen_stop:g} x the best up to {policy.screen_samples} in "
+        f"{_time(policy.screen_ns)}; race: {policy.race_least} to {policy.race_rounds} interleaved rounds in "
+        f"{_time(policy.race_ns)}, their {statistic}"
+    )
+
+
+def _reasons(bits: int) -> str:
+    return " or ".join(name for bit, name in REASONS.items() if bits & bit) or "no reason"
+
+
+def _time(ns: float) -> str:
+    unit, size = next(((u, s) for u, s in (("s", 1e9), ("ms", 1e6), ("us", 1e3)) if ns >= s), ("ns", 1.0))
+    return f"{ns / size:g} {unit}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def format_report(report: Report, *, failures: int = 5, candidates: bool = False) -> str:
+    """The whole report as text.
+
+    Args:
+        report: what to show.
+        failures: how many dropped candidates of an operator are listed at most.
+        candidates: also list those that were timed.
+    """
+    lines = [
+        f"library   {report.library}",
+        f"mode      {report.mode}",
+        f"targets   {', '.join(report.targets) or 'none: generic variants only'}",
+    ]
+    lines += [f"device    {d}" for d in report.devices]
+    lines += [f"workload  {line}" for line in report.workload]
+    lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
+    tuned = any(one.tried for one in report.operators)  # else nothing was timed
+    for name, *words in (report.measuring or ((report.policy,),)) if tuned else ():
+        lines += [f"policy    {name}", *(line for text in words for line in _wrapped(text))]
+    lines += [f"memory    at most {_held(report.memory)}"] if report.memory else []
+    lines += [f"NOTE      {note}" for note in report.notes]
+    for one in report.operators:
+        lines += ["", *_operator(one, failures)]
+        lines += ["  " + line for line in _candidates(one)] if candidates and one.candidates else []
+    return "\n".join(lines) + "\n"
+
+
+def _held(peaks: Sequence[MemoryPeak]) -> str:
+    """How much each kind of process held."""
+    return ", ".join(f"{size_text(peak.bytes)} in {peak.what}" for peak in peaks)
+
+
+def _operator(one: OperatorReport, failures: int) -> list[str]:
+    lines = [f"{one.operator} on {one.target}: {tried_text(one)}, kept {len(one.variants)}"]
+    if one.note:
+        lines.append(f"  NOTE {one.note}")
+    if one.problems:
+        lines += ["  " + line for line in _problems(one)]
+        began = Counter(p.began for p in one.problems if p.began)
+        lines += [f"  began with {what}: {count} problems" for what, count in began.most_common()]
+        regret = percent_text(one.mean_regret)
+        mean = f"{regret} in the mean"
+        if one.weighted_regret is not None:
+            mean = f"{percent_text(one.weighted_regret)} in the mean by weight, {regret} without weights"
+        text = f"  regret of dispatch: {mean}" + on_others_text(one)
+        curves = curve_lines(one)
+        speedup = one.speedup
+        lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
+        lines += [*curves, *slower_line(one), *remark_lines(one.problems)]
+    if one.roofline_of:
+        lines.append(f"  roofline: shares are of {one.roofline_of}")
+    for variant in one.variants:
+        rebuilt = ", rebuilt by another compiler than the record's" if variant.rebuilt else ""
+        rebuilt += ", results vary between runs" if variant.varies else ""
+        lines.append(
+            f"  kept {variant.name}: {variant.label} ({variant.bytes} bytes, "
+            f"{use_text(one, variant)}{rebuilt}{_code(variant)})"
+        )
+    for failure in one.failures[:failures]:
+        times = f" on {failure.count} problems" if failure.count > 1 else ""
+        lines.append(f"  dropped {failure.candidate}: {failure.status}{times}: {failure.reason}")
+        if failure.again:
+            lines.append(f"    again: {failure.again}")
+    if len(one.failures) > failures:
+        lines.append(f"  and {len(one.failures) - failures} more dropped; `--failures` of `aot-tune report` lists them")
+    return lines
+
+
+def _code(row: VariantRow) -> str:
+    """The resources of a variant's code, and how near it is to the roofline."""
+    parts = [format_resources(row.resources)]
+    parts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
+    return "".join(f"; {part}" for part in parts if part)
+
+
+def _candidates(one: OperatorReport) -> list[str]:
+    """The table of timed candidates."""
+    head = ("candidate", "config", "problems", "roofline", "on", "code")
+    rows = [
+        (
+            row.name,
+            row.label,
+            str(row.problems),
+            "-" if row.roofline is None else f"{100 * row.roofline:.0f} %",
+            row.where or "-",
+            format_resources(row.resources) or "not compiled here",
+        )
+        for row in one.candidates
+    ]
+    return columns([head, *rows])
+
+
+def _problems(one: OperatorReport) -> list[str]:
+    """The table of problems, with their weights if these differ."""
+    head = ("problem", "winner", "time", "spread", "noise", "rate", "roofline", "baseline", "its time", "x", "dispatch")
+    rows = [head, *(_problem(row) for row in one.problems)]
+    if one.weighted_regret is not None:
+        weights = ["weight", *(f"{row.weight:g}" for row in one.problems)]
+        rows = [(row[0], weight, *row[1:]) for row, weight in zip(rows, weights, strict=True)]
+    return columns(rows)
+
+
+def _problem(row: ProblemRow) -> tuple[str, ...]:
+    name, theirs = row.baseline or ("-", math.nan)
+    return (
+        row.problem,
+        row.winner + (" (tie)" if row.tie else ""),
+        format_time(row.ns),
+        percent_text(row.spread),
+        percent_text(row.noise),
+        f"{row.flops / row.ns:.1f} GFLOP/s {row.bytes / row.ns:.1f} GB/s",
+        "-" if row.roofline is None else f"{percent_text(row.roofline)} {row.bound}".rstrip(),
+        name,
+        "-" if math.isnan(theirs) else format_time(theirs),
+        speedup_text(row),
+        "=" if row.picked == row.winner else f"{row.picked} (+{percent_text(row.regret)})",
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, initial_indent="          ", subsequent_indent="            ")
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines of a table."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
