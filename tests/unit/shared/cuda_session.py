@@ -7,12 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from host_engine import HostEngine
+
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cuda.engine import FaultError
-from aot_tune.bench.worker.cuda.host_engine import HostEngine
 from aot_tune.bench.worker.cuda.worker_session import CudaSession
 from aot_tune.spec import Problem
 

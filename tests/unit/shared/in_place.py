@@ -12,8 +12,8 @@ import msgspec
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import Check, Device, Policy
-from aot_tune.bench.worker.session_of_family import session_of
+from aot_tune.bench.protocol.measurement_records import Check, Device, Policy, Role
+from aot_tune.bench.worker.session_of_family import WorkerSession, session_of
 from aot_tune.spec import Problem
 
 __all__ = ["BODIES", "Bed", "build"]
@@ -118,6 +118,15 @@ EXPORT int candidate_launch(ARGS, void*, size_t, void*) {
 BODIES = ("GOOD", "IDLE", "TWICE", "LATE", "GAP", "UNSTEADY", "LATER", "MEMO")
 
 
+def on_host(policy: Policy, role: Role, device: Device) -> WorkerSession[Any, Any]:
+    """A session of the CUDA family on the host's memory and clock. Needs torch."""
+    from host_engine import HostEngine
+
+    from aot_tune.bench.worker.cuda.worker_session import CudaSession
+
+    return CudaSession(policy, role, device, HostEngine)
+
+
 class Bed:
     """A worker's session of a family; the host is the GPU. `cold` says so of what is read and written."""
 
@@ -133,9 +142,10 @@ class Bed:
         device = Device(family="cpu", name="CPU", slug="cpu", identity={})
         if family == "cuda":
             device = device_of(
-                name="Host", uuid="host", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
+                name="Host", uuid="", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
             )
-        self.session = session_of(msgspec.structs.replace(policy, copies=copies), role, device)
+        policy = msgspec.structs.replace(policy, copies=copies)
+        self.session = on_host(policy, role, device) if family == "cuda" else session_of(policy, role, device)
 
     def ask(self, request: Any) -> Any:
         return self.session.handle(request, lambda _message: None)

@@ -1,4 +1,9 @@
-"""What a CPU worker keeps of a problem between candidates: buffers in each placement, arguments, true values."""
+"""What a CPU worker keeps of a problem between candidates: buffers in each placement, arguments, true values.
+
+A call is timed on the contents that it was verified on. Otherwise thousands of calls in a row, each on the results of
+the last, would drift to infinity. What a call has changed is put back after it, not before the next, so that what is
+cold has time to leave the caches.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
+from aot_tune.bench.worker.cpu.engine import PLACEMENTS, Placement, Region
 from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments

@@ -3,35 +3,96 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aot_tune.bench.devices.cpu import last_cache_bytes
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
 from aot_tune.bench.worker.comparison import SurveyedOutput, SurveyedResults, Verdict
-from aot_tune.bench.worker.cpu import timing
-from aot_tune.bench.worker.cpu.baselines import prepare_baseline
-from aot_tune.bench.worker.cpu.buffers import Region
-from aot_tune.bench.worker.cpu.fresh_calls import FreshCalls
+from aot_tune.bench.worker.cpu.engine import Region, Repeater, Sampler, beside_empty, measure_empty, screen, warm_sample
 from aot_tune.bench.worker.cpu.state import CallSet, ProblemState, changes_of, restoring
-from aot_tune.bench.worker.cpu.verify import Bits, inspect, same_bits, unsteady, verify, workspace_for
+from aot_tune.bench.worker.cpu.verify import (
+    Bits,
+    FreshCalls,
+    compare,
+    inspect,
+    same_bits,
+    unsteady,
+    verify,
+    workspace_for,
+)
 from aot_tune.bench.worker.honesty import does_less
+from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, empty_call
 from aot_tune.bench.worker.process_state import restore_arithmetic
 from aot_tune.bench.worker.reference_results import write_truth
-from aot_tune.bench.worker.session_of_family import Emit, PreparedBaseline, WorkerSession, progress
+from aot_tune.bench.worker.session_of_family import (
+    Emit,
+    PreparedBaseline,
+    UnusableError,
+    WorkerSession,
+    baseline_of,
+    progress,
+)
 from aot_tune.bench.worker.stored_elements import epsilon_of, values_of
-from aot_tune.spec import Operator
+from aot_tune.spec import DType, Operator
 from aot_tune.support.kernel_features import allow_tiles
 from aot_tune.support.memory_limits import allowed_memory, kept_memory
 from aot_tune.support.processes import resident_bytes
 
-__all__ = ["CpuSession", "make_session"]
+__all__ = ["CpuSession", "make_session", "prepare_baseline"]
+
+
+def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
+    """Import what a baseline requires, hand it the problem's arrays, and run it once.
+
+    Raises:
+        UnusableError: when it cannot run.
+    """
+    operator = state.operator
+    baseline, module = baseline_of(operator, name)
+    framework = importlib.import_module(baseline.requires.partition(".")[0])
+    functions = []
+    for calls in state.rotation():
+        try:
+            arrays = {n: _handed_on(framework, operator.tensor(n).dtype, view) for n, view in calls.views.items()}
+        except AttributeError as missing:
+            raise UnusableError(f"{baseline.requires} cannot be used here: {missing}") from missing
+        functions.append(baseline.prepare(module, call_of(operator, state.check, arrays)))
+    first = state.rotation()[0]
+    changes = changes_of(state.rotation(), functions[0])
+    first.poison()
+    functions[0]()
+    worst, note = 0.0, ""
+    for tensor in first.outputs():
+        truth, values = state.truth[tensor.name]
+        fault, error = compare(tensor, first.views[tensor.name], values, truth.bounds)
+        worst, note = max(worst, error), note or fault
+    if changes:
+        first.poison()
+    repeater = Repeater(functions, time.perf_counter_ns, [restoring(c) for c in changes])
+    return PreparedBaseline(lambda calls, warm: warm_sample(repeater.sample, calls, warm), worst, note)
+
+
+def _handed_on(framework: ModuleType, dtype: DType, view: NDArray[Any]) -> Any:
+    """A framework's tensor of the elements of a view, in the same memory.
+
+    Raises:
+        AttributeError: when the framework takes no tensors of others, or has no such dtype.
+    """
+    if dtype.numpy:
+        return framework.from_dlpack(view)
+    return framework.from_dlpack(view.view(f"int{dtype.bits}")).view(getattr(framework, dtype.torch))
+
 
 _LEAST_NS = 300.0
 """Differences between calls that count as noise, because they include Python's own work."""
@@ -58,7 +119,7 @@ class _Ready:
             self.close()
             raise
         restores = [restoring(c) for c in self.changes]
-        self.sampler = timing.Sampler(loaded.launch, self.arguments, time.perf_counter_ns, restores)
+        self.sampler = Sampler(loaded.launch, self.arguments, time.perf_counter_ns, restores)
 
     def _call(self) -> None:
         code = self.launch(*self.arguments[0])
@@ -130,7 +191,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
     def _beside_empty(self, ready: _Ready, take: Callable[[float], list[float]]) -> tuple[list[float], float]:
         function, arguments = empty_call(ready.arguments[0])
         undone = bool(ready.changes)
-        return timing.beside_empty(take, lambda: timing.measure_empty(function, arguments, undone=undone))
+        return beside_empty(take, lambda: measure_empty(function, arguments, undone=undone))
 
     def _screen(self, request: messages.Screen) -> messages.Timed:
         state = self._state(request.key)
@@ -139,7 +200,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         watch = _Growth(ready.sampler.sample)
 
         def take(empty: float) -> list[float]:
-            return timing.screen(watch.sample, self._policy, request.best_ns, overhead=empty)
+            return screen(watch.sample, self._policy, request.best_ns, overhead=empty)
 
         with self._confined():
             samples, overhead = self._beside_empty(ready, take)
@@ -164,7 +225,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             with self._confined():
                 samples, overhead = self._beside_empty(
                     ready,
-                    lambda empty: timing.screen(ready.sampler.sample, self._policy, request.best_ns, overhead=empty),
+                    lambda empty: screen(ready.sampler.sample, self._policy, request.best_ns, overhead=empty),
                 )
                 ready.settle()
             fault = self._results.compare(request.key, _outputs(ready.calls), first=request.first)
@@ -201,7 +262,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             ready.calls.poison()
         with self._confined():
             samples, overhead = self._beside_empty(
-                ready, lambda _empty: [timing.warm_sample(ready.sampler.sample, request.calls, request.warm)]
+                ready, lambda _empty: [warm_sample(ready.sampler.sample, request.calls, request.warm)]
             )
             if request.fresh:
                 ready.settle()

@@ -12,9 +12,8 @@ import torch
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.comparison import FAR_OFF, compare
-from aot_tune.bench.worker.cuda.engine import Engine
-from aot_tune.bench.worker.cuda.memory import Arena, Want, moved_as, tensor_of, words
-from aot_tune.bench.worker.cuda.restoring import Undo, copies_in_place
+from aot_tune.bench.worker.cuda.engine import Arena, Engine, Want, moved_as, tensor_of, words
+from aot_tune.bench.worker.cuda.timing import Undo, copies_in_place
 from aot_tune.bench.worker.cuda.truth import BLOCK, Limits, draw_inputs, exact_values, read_limits, torch_dtype
 from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
@@ -311,7 +310,7 @@ class ProblemState:
         Each has its own copy of the cold tensors, and all share the others. The copies of the cold tensors fill the L2
         as often as the policy wants. If the tensors of a call exceed the L2, the call finds none of them there, so all
         of them count as cold. Tensors that are read and written have a copy for each call before they are written
-        again, see `restoring`.
+        again, see `timing`.
         """
         if not self._rotation:
             first = CallSet(self._engine, self.operator, self.check, self.pristine, natural=True)

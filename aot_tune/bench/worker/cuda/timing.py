@@ -1,16 +1,177 @@
-"""Times of calls on a GPU. A rotation of calls is captured in a graph, and plays of the graph are timed with events."""
+"""Times of calls on a GPU. A rotation of calls is captured in a graph, and plays of the graph are timed with events.
+
+A graph is played at once, so nothing that a call has changed can be put back before the next call. Instead, each call
+of a graph has its own copy of what is read and written, and all copies are written again between plays, outside their
+time. Otherwise thousands of calls in a row, each on the results of the last, would drift to infinity.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
 
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
-from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Play, Recorded
-from aot_tune.bench.worker.cuda.restoring import Undo, calls_between, undoing
+from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, FaultError, Play, Recorded
 
-__all__ = ["Clock", "Sampler", "graph_size", "measure_empty"]
+__all__ = [
+    "Clock",
+    "Probes",
+    "Sampler",
+    "Undo",
+    "calls_between",
+    "copies_in_place",
+    "graph_size",
+    "measure_empty",
+    "put_back",
+    "undoing",
+]
+
+Undo = Callable[[], None]
+"""Writes again what the calls on one call set have changed."""
+
+_MEMORY = 1 << 30
+"""The most bytes of all copies together. The first copy may be larger."""
+_LEAST = 8
+"""The least calls of a graph, if so many are wanted. If there are fewer copies, as of a large cache, calls share
+them."""
+_BLOCK, _ROWS, _FEW = 4096, 1 << 16, 8
+"""Bytes of a block. How many blocks are compared at a time. Few blocks means at most one of so many."""
+_BYTES_PER_NS = 8_000
+"""Bytes per ns that no call exceeds. A quick call takes at least its bytes divided by this, in ns."""
+
+
+def copies_in_place(size: int, call_bytes: int, policy: Policy) -> int:
+    """How many copies a graph's calls may need if each moves so many bytes. Memory limits the copies of `size`
+    bytes."""
+    if not size:
+        return 1
+    rules, quickest = policy.on_gpu, call_bytes / _BYTES_PER_NS
+    wanted = rules.short_calls if quickest < rules.short_ns else math.ceil(policy.sample_ns / quickest)
+    return max(1, min(wanted, _MEMORY // size))
+
+
+def calls_between(wanted: int, copies: int) -> int:
+    """How many calls a graph holds if so many are `wanted`: one for each copy, or more if there are few copies."""
+    return min(wanted, max(copies, _LEAST))
+
+
+def put_back(storage: Any, source: Any) -> Undo:
+    """A function that writes again what a call has changed of a storage: its blocks if they are few, or else all."""
+    size = storage.numel() // _BLOCK * _BLOCK
+    wide = torch.int64 if storage.storage_offset() % 8 == source.storage_offset() % 8 == 0 else torch.uint8
+    rows, held = (s[:size].view(-1, _BLOCK).view(wide) for s in (storage, source))
+    found = [(rows[i : i + _ROWS] != held[i : i + _ROWS]).any(1) for i in range(0, rows.shape[0], _ROWS)]
+    changed = torch.cat(found).nonzero().flatten() if found else None
+    if changed is None or changed.numel() > rows.shape[0] // _FEW:
+        return lambda: storage.copy_(source)
+    blocks = held[changed]
+
+    def undo() -> None:
+        rows.index_copy_(0, changed, blocks)
+        storage[size:].copy_(source[size:])
+
+    return undo
+
+
+def undoing(undo: Sequence[Undo], calls: int) -> Undo:
+    """What to do before a graph of so many calls."""
+    used = list(undo[:calls])
+
+    def before() -> None:
+        for one in used:
+            one()
+
+    return before
+
+
+_LEAST_READ = 64 << 20
+"""The least bytes to read to find out how fast the memory is, if the L2 is small."""
+_LARGEST = 64 << 20
+"""From this size on, many blocks read a tensor at once, and more bytes do not make it faster."""
+
+
+class Probes:
+    """What a GPU reveals during measurements: the clock it runs at, and whether cold tensors are cold.
+
+    A probe that fails costs no measurement. It says so once, and is not tried again. `said` is why a probe does not
+    work, to be logged, and empty while all do."""
+
+    def __init__(self, engine: Engine, policy: Policy) -> None:
+        self._engine, self._policy = engine, policy
+        self._memory: dict[int, float] = {}
+        self._failed: set[str] = set()
+        self.said = ""
+
+    def clock_mhz(self) -> float:
+        """The multiprocessors' clock now, or 0 when nothing tells."""
+        cycles = self._policy.on_gpu.probe_cycles
+        return (cycles and self._try("clock", lambda: self._engine.clock_mhz(cycles))) or 0.0
+
+    def rotation(self, cold: Sequence[Any], last_cache: int) -> str:
+        """What is wrong with a rotation of the storages of cold tensors. Empty when they are cold.
+
+        They are not cold if they do not fill the L2 as often as the policy wants, or if the same kernel reads them
+        faster than memory. `last_cache` is the L2's bytes.
+        """
+        held, wanted = sum(int(c.numel()) for c in cold), self._policy.cold_factor * last_cache
+        if not cold:
+            return ""
+        if not last_cache:
+            return "not known to be cold: nothing tells the size of the L2"
+        if held < wanted:
+            return (
+                f"not all cold: the copies of cold tensors hold only {_mib(held)} of the {_mib(wanted)} that are wanted"
+            )
+        return self._try("read", lambda: self._warm(cold, wanted)) or ""
+
+    def _warm(self, cold: Sequence[Any], wanted: float) -> str:
+        """What is wrong if the copies are read faster than equally large tensors that hold as many bytes of memory."""
+        size = min(max(int(c.numel()) for c in cold), _LARGEST)
+        rate = self._engine.read_rate(cold)
+        for again in (False, True):
+            if rate and (again or size not in self._memory):
+                self._memory[size] = max(self._memory.get(size, 0.0), self._read_memory(size, wanted))
+            if rate <= self._policy.on_gpu.read_limit * self._memory.get(size, 0.0):
+                return ""
+        return (
+            f"not cold: a read probe of the copies of cold tensors ran at {rate:.0f} GB/s, "
+            f"memory at {self._memory[size]:.0f} GB/s"
+        )
+
+    def _read_memory(self, size: int, wanted: float) -> float:
+        """Bytes per ns at which tensors of `size` bytes are read. There are so many of them that no cache helps."""
+        count = -(-max(int(2 * wanted), _LEAST_READ) // size)
+        memory: Any = torch.zeros(count * size, dtype=torch.uint8, device=self._engine.device)
+        try:
+            return self._engine.read_rate(memory.split(size))
+        finally:
+            del memory
+            self._engine.free()
+
+    def _try(self, name: str, probe: Callable[[], Any]) -> Any:
+        """What a probe tells, or None when it has failed once. A fault of the device is raised."""
+        if name in self._failed:
+            return None
+        try:
+            self._engine.forget()  # what a candidate left behind is no error of the probe
+            return probe()
+        except FaultError:
+            raise
+        except Exception as error:  # any objection of a version of torch
+            self._engine.forget()
+            self._failed.add(name)
+            first = str(error).partition("\n")[0]
+            self.said = f"the {name} probe of the GPU does not work here: {type(error).__name__}: {first}"
+            return None
+
+
+def _mib(size: float) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
 
 Clock = Callable[[], float]
 """Tells a device's clock in MHz, or 0 when nothing does."""
@@ -25,7 +186,7 @@ class Sampler:
 
     `recorded` holds the calls. If they are not in a graph, `note` says why. `made` is how many calls there were. Short
     calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`. `undo`
-    undoes each of the calls, see `restoring`. With it, not all calls may take turns.
+    undoes each of the calls, see the module. With it, not all calls may take turns.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cuda.memory import moved_as, tensor_of
+from aot_tune.bench.worker.cuda.engine import moved_as, tensor_of
 from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,

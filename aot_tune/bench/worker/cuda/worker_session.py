@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,23 +19,84 @@ import torch
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, Status
 from aot_tune.bench.worker.comparison import GARBAGE, SurveyedOutput, SurveyedResults, Verdict
-from aot_tune.bench.worker.cuda.baselines import prepare_baseline
 from aot_tune.bench.worker.cuda.connection import connected, last_word
-from aot_tune.bench.worker.cuda.engine import Engine, FaultError, GpuEngine
-from aot_tune.bench.worker.cuda.fresh_calls import FreshCalls
-from aot_tune.bench.worker.cuda.host_engine import HostEngine
-from aot_tune.bench.worker.cuda.probes import Probes
+from aot_tune.bench.worker.cuda.engine import Call, Engine, FaultError, GpuEngine
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState, undo_of
-from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
+from aot_tune.bench.worker.cuda.timing import Clock, Probes, Sampler, measure_empty
 from aot_tune.bench.worker.cuda.truth import torch_dtype, write_limits
-from aot_tune.bench.worker.cuda.verify import Bits, Caller, Workspaces, inspect, verify
+from aot_tune.bench.worker.cuda.verify import Bits, Caller, FreshCalls, Workspaces, inspect, verify
 from aot_tune.bench.worker.honesty import does_less
+from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.loaded_objects import Loaded
-from aot_tune.bench.worker.session_of_family import Emit, PreparedBaseline, WorkerSession, progress
+from aot_tune.bench.worker.session_of_family import (
+    Emit,
+    PreparedBaseline,
+    UnusableError,
+    WorkerSession,
+    baseline_of,
+    progress,
+)
 from aot_tune.bench.worker.stored_elements import epsilon_of
 from aot_tune.spec import Operator
 
-__all__ = ["CudaSession", "make_session"]
+__all__ = ["CudaSession", "make_session", "prepare_baseline"]
+
+
+def prepare_baseline(engine: Engine, state: ProblemState, name: str, clock: Clock) -> PreparedBaseline:
+    """Import what a baseline requires, hand it the problem's tensors, and run it once.
+
+    Raises:
+        UnusableError: when it cannot run.
+    """
+    operator, sets = state.operator, state.rotation()
+    if any(place.backward() for place in sets[0].layouts.values()):
+        raise UnusableError("torch has no tensors with negative strides")
+    baseline, module = baseline_of(operator, name)
+    calls: list[Call] = []
+    with _math(state.check.problem.attributes.get("math", "")), torch.device(engine.device):
+        for one in sets:
+            tensors = {t.name: one.tensor(t) for t in operator.tensors if t.name in one.layouts}
+            calls.append(_call(baseline.prepare(module, call_of(operator, state.check, tensors))))
+        sets[0].poison()
+        for _ in range(2):  # in their first call, frameworks allocate, choose and compile
+            sets[0].undo()
+            calls[0]()
+        engine.check()
+        error, note = _judge(state)
+        sampler = Sampler(engine, calls, state.policy, clock, framework=True, undo=undo_of(sets))
+    notes = "; ".join(n for n in (note, sampler.note) if n)
+    return PreparedBaseline(lambda _calls, warm: sampler.sample(bool(warm)), error, notes, sampler.close)
+
+
+def _call(function: Callable[[], object]) -> Call:
+    def call() -> int:
+        function()
+        return 0
+
+    return call
+
+
+def _judge(state: ProblemState) -> tuple[float, str]:
+    first, worst, note = state.rotation()[0], 0.0, ""
+    for expected in state.expected.values():
+        got = first.tensor(expected.tensor)
+        fault, error = "", float(expected.worst(got))
+        if not error <= 1.0:
+            fault, error = expected.judge(got)
+        worst, note = max(worst, error), note or fault
+    return worst, note
+
+
+@contextmanager
+def _math(mode: str) -> Iterator[None]:
+    """Allow TF32 in torch's products if the problem does."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = mode == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
 
 _KEPT_RESULTS = 8
 """The right outputs of so many candidates are kept, to compare with after timed calls."""
@@ -48,8 +110,8 @@ it."""
 
 
 def make_session(policy: Policy, role: Role, device: Device) -> CudaSession:
-    """The session of a worker on a GPU. For units `host`, which tests use, it is on the host's own memory and clock."""
-    return CudaSession(policy, role, device, HostEngine if device.unit.startswith("host") else GpuEngine)
+    """The session of a worker on a GPU."""
+    return CudaSession(policy, role, device, GpuEngine)
 
 
 _SHARES: dict[Role, float] = {"candidate": 0.55, "framework": 0.33}
@@ -124,8 +186,8 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         self._accepted.clear()
         for state in self._states.values():
             state.close()
-        if "_engine" in self.__dict__ and self._engine.device.type == "cuda":
-            torch.cuda.empty_cache()
+        if "_engine" in self.__dict__:
+            self._engine.free()
 
     @cached_property
     def _engine(self) -> Engine:

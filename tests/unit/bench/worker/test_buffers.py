@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from places import ROOT
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
+from aot_tune.bench.worker.cpu.engine import PLACEMENTS, Placement, Region
 from aot_tune.bench.worker.inputs import draw, fill
 from aot_tune.spec import problem
 

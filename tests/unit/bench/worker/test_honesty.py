@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cpu.fresh_calls import FreshCalls
 from aot_tune.bench.worker.cpu.state import ProblemState
+from aot_tune.bench.worker.cpu.verify import FreshCalls
 from aot_tune.bench.worker.honesty import does_less
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
 

@@ -11,8 +11,8 @@ import pytest
 from bundled import OPERATORS
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.state import ProblemState
+from aot_tune.bench.worker.cpu.worker_session import prepare_baseline
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import DTYPES, Baseline, problem
 

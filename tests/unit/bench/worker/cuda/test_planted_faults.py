@@ -13,7 +13,7 @@ from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.worker.cuda.memory import tensor_of  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import tensor_of  # noqa: E402
 from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     draw_inputs,

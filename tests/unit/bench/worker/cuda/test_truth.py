@@ -11,7 +11,7 @@ from bundled import OPERATORS
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.protocol.measurement_records import Check  # noqa: E402
-from aot_tune.bench.worker.cuda.memory import tensor_of  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import tensor_of  # noqa: E402
 from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     draw_inputs,

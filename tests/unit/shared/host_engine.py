@@ -1,4 +1,4 @@
-"""The host as a device of a session: its tensors and its clock."""
+"""The host as a GPU of a session: its tensors and its clock. Needs torch."""
 
 from __future__ import annotations
 
@@ -42,10 +42,13 @@ class HostEngine:
     def forget(self) -> None:
         """Nothing is left behind."""
 
+    def free(self) -> None:
+        """Nothing is kept."""
+
     def use_streams(self, count: int) -> None:
         """The host has none."""
 
-    def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:  # noqa: ARG002
+    def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
         """One by one."""
         return one_by_one(calls)
 
@@ -69,10 +72,10 @@ class HostEngine:
         """A Python function."""
         return lambda: 0
 
-    def clock_mhz(self, cycles: int) -> float:  # noqa: ARG002
+    def clock_mhz(self, cycles: int) -> float:
         """Nothing tells."""
         return 0.0
 
-    def read_rate(self, storages: Sequence[Any]) -> float:  # noqa: ARG002
+    def read_rate(self, storages: Sequence[Any]) -> float:
         """Nothing tells."""
         return 0.0
