@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from package_calls import PackageCall
 
-from aot_tune.compile.cuda.gpu_targets import code_flags
+from aot_tune.compile.device_targets import code_flags
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.spec import DTYPES, Operator
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from aot_tune.compile.batches import Batch, CompileProgress, compile_all, compile_batches
-from aot_tune.compile.cache.object_cache import CacheCounters, ObjectCache
-from aot_tune.compile.jobs import Jobs, parallel_compiles
+from aot_tune.compile.batches import Batch, CompileProgress, Jobs, compile_all, compile_batches, parallel_compiles
+from aot_tune.compile.object_cache import CacheCounters, ObjectCache
 from aot_tune.compile.object_records import CompileOutcome, Object
 from aot_tune.compile.toolchain import (
     Toolchain,

@@ -11,24 +11,24 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.author_options import link_words, option_flags, real_include
-from aot_tune.compile.cpu_levels import cpu_level
+from aot_tune.compile.device_targets import CPU_TARGETS, cpu_level
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
-from aot_tune.compile.local_symbols import binutils, localize, public_functions
+from aot_tune.compile.object_files import binutils, failure_of, localize, object_bytes, public_functions
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     CXX_ADDRESS_SPACE,
     LINK_FLAGS,
     QUERY_SECONDS,
     ask,
-    failure_of,
     link,
+    link_words,
     named_command,
-    object_bytes,
+    option_flags,
     program_digest,
     program_of,
     program_state,
+    real_include,
     rule_files,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain
@@ -71,21 +71,6 @@ _PROBES = {
 """For each target, an instruction that not every compiler with x86-64-v4 knows."""
 
 
-def _target(name: str, level: int, vector_bytes: int, registers: int, bf16_dot: int = 0, tiles: int = 0) -> Target:
-    facts = {"vector_bytes": vector_bytes, "registers": registers, "bf16_dot": bf16_dot, "tiles": tiles}
-    return Target(name=f"cpu-x86-64{name}", family="cpu", level=level, facts=facts)
-
-
-_TARGETS = (
-    _target("", 1, 16, 16),
-    _target("-v2", 2, 16, 16),
-    _target("-v3", 3, 32, 16),
-    _target("-v4", 4, 64, 32),
-    _target("-v4-bf16", 5, 64, 32, bf16_dot=1),
-    _target("-v4-amx", TILES_LEVEL, 64, 32, bf16_dot=1, tiles=1),
-)
-
-
 class CxxToolchain(Toolchain):
     """g++, or what CXX names: a program, perhaps with a launcher such as ccache before it, perhaps with arguments."""
 
@@ -101,23 +86,23 @@ class CxxToolchain(Toolchain):
 
     def targets(self) -> tuple[Target, ...]:
         """cpu-x86-64 (every x86-64 CPU), its levels v2, v3 and v4, and what is above: v4-bf16 and v4-amx."""
-        return _TARGETS
+        return CPU_TARGETS
 
     def baselines(self) -> tuple[Target, ...]:
         """cpu-x86-64."""
-        return _TARGETS[:1]
+        return CPU_TARGETS[:1]
 
     def native(self) -> tuple[Target, ...]:
         """The levels that all CPUs of this machine have in full. AMX only counts if the kernel lets programs use it."""
         level = self._level()
         if level == TILES_LEVEL and not has_tiles():
             level -= 1
-        return tuple(t for t in _TARGETS if t.level <= level)
+        return tuple(t for t in CPU_TARGETS if t.level <= level)
 
     def left_out(self) -> str:
         """Says so if the kernel refuses AMX."""
         if self._level() == TILES_LEVEL and not has_tiles():
-            return f"{_TARGETS[-1].name} is left out: the CPU has AMX, but the kernel does not let programs use it"
+            return f"{CPU_TARGETS[-1].name} is left out: the CPU has AMX, but the kernel does not let programs use it"
         return ""
 
     def _level(self) -> int:

@@ -1,55 +1,50 @@
-"""What toolchains share: finding and asking compilers, results of runs, and the files that were read and made."""
+"""What toolchains share: finding and asking compilers, their arguments, and the files that they read.
+
+An author's folders are passed as links, so that no path gets into an object.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
-import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from elftools.elf.elffile import ELFFile
-
-from aot_tune.compile.diagnostics import first_error, is_lasting
-from aot_tune.compile.object_records import CompileOutcome, CompileStatus
+from aot_tune.compile.diagnostics import first_error
+from aot_tune.spec import CompileOptions
 from aot_tune.support.errors import ToolchainError
-from aot_tune.support.run_program import OUTPUT, Finished, run
+from aot_tune.support.run_program import OUTPUT, run
 
 __all__ = [
-    "DEVICE_CODE",
     "LINK_FLAGS",
     "ask",
     "baseline_flags",
     "cut",
-    "failure_of",
-    "is_object",
+    "library_file",
     "link",
+    "link_words",
     "named_command",
-    "object_bytes",
+    "option_flags",
+    "option_key",
     "program_digest",
     "program_of",
     "program_state",
+    "real_include",
     "rule_files",
 ]
 
 QUERY_SECONDS = 60.0
 CXX_ADDRESS_SPACE = 4 << 30
 """Bytes of address space that a C++ compiler may use."""
-
 BUSY_SHARE = 0.5
 """If a run computed for this share of its time, the run itself was slow. With less, the machine was busy."""
-
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
-DEVICE_CODE = ".nv_fatbin"
-"""The section of an object that holds what an NVIDIA GPU runs."""
-
-_EXECUTABLE = 0x4
-_NO_OBJECT = "error: the compiler ended without an error, but made no whole object"
-"""The log if a compiler, or a launcher before it, hides its failure."""
+_LINK = re.compile(r"(?:\./)?include-(\d+)/(.*)", re.DOTALL)
 
 
 def named_command(named: str, path: str | None) -> list[str] | None:
@@ -105,28 +100,6 @@ def link(argv: Sequence[str], out: Path, environ: Mapping[str, str]) -> None:
         raise ToolchainError(f"cannot link {out.name}: {first_error(done.output)}", why=" ".join(argv))
 
 
-def failure_of(done: Finished, timeout: float, compiler: str, made: Path, rule: Path) -> CompileOutcome | None:
-    """The result of a run that did not make both files, an object and its make rule. None if it made them.
-
-    Args:
-        compiler: its name in the log.
-    """
-    log, lasting = done.output, False
-    status: CompileStatus = "compile-failed"
-    if done.timed_out:
-        log, status = f"{log}\nerror: {compiler} took longer than {timeout:g} s", "timeout"
-        lasting = done.busy > BUSY_SHARE * timeout
-    elif done.code < 0:
-        log = f"{log}\nerror: {compiler} died of signal {-done.code}"
-    elif done.code > 0:
-        lasting = is_lasting(log)
-    elif is_object(made) and rule.is_file():
-        return None
-    else:
-        log = f"{log}\n{_NO_OBJECT}"
-    return CompileOutcome(status=status, log=log, seconds=done.seconds, lasting=lasting)
-
-
 def cut(text: str) -> str:
     """The head and the tail of a long text."""
     if len(text) <= OUTPUT:
@@ -142,24 +115,49 @@ def program_of(command: Sequence[str], environ: Mapping[str, str], name: str) ->
     return next((os.path.realpath(where) for where in found if where is not None), None)
 
 
-def is_object(path: Path) -> bool:
-    """Whether a file is a whole 64-bit ELF object. Its section table is written last, and must be within the file."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return False
-    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
-        return False
-    table, (size, count) = struct.unpack_from("<Q", data, 0x28)[0], struct.unpack_from("<HH", data, 0x3A)
-    return bool(0 < table <= len(data) - size * count)
+def option_flags(options: CompileOptions, folder: Path) -> list[str]:
+    """Flags of options for a compiler that runs in `folder`. The folder gets links to the include folders."""
+    flags = []
+    for number, include in enumerate(options.include_directories):
+        link = folder / f"include-{number}"
+        if not link.is_symlink():
+            link.symlink_to(include)
+        flags.append(f"-Iinclude-{number}")
+    return [*flags, *(f"-D{one}" for one in options.defined()), *options.options]
 
 
-def object_bytes(path: Path) -> int:
-    """Bytes of code in an object, for the host and for the device."""
-    with path.open("rb") as file:
-        sections = list(ELFFile(file).iter_sections())
-        wanted = (s for s in sections if s["sh_flags"] & _EXECUTABLE or s.name == DEVICE_CODE)
-        return int(sum(s["sh_size"] for s in wanted))
+def option_key(options: CompileOptions) -> dict[str, object]:
+    """The part of a cache's key for options. It has the places of folders, because each has its own headers."""
+    return {**options.plain(), "include_directories": [str(d) for d in options.include_directories]}
+
+
+def real_include(name: str, options: CompileOptions) -> str:
+    """The path of a header that was included through a link."""
+    match = _LINK.fullmatch(name)
+    if match is None or int(match[1]) >= len(options.include_directories):
+        return name
+    return str(Path(options.include_directories[int(match[1])], match[2]))
+
+
+def library_file(name: str, folders: Sequence[str]) -> str | None:
+    """The file of a library in folders: shared if there is one, perhaps with a version in its name, or else static."""
+    for folder in folders:
+        exact = [Path(folder, f"lib{name}.so"), Path(folder, f"lib{name}.a")]
+        versions = sorted(Path(folder).glob(f"lib{name}.so.*"), key=lambda p: len(p.name))
+        found = next((p for p in (exact[0], *versions, exact[1]) if p.is_file()), None)
+        if found is not None:
+            return str(found)
+    return None
+
+
+def link_words(libraries: Sequence[str]) -> list[str]:
+    """Files of libraries as a linker takes them for the benchmark.
+
+    Shared ones are found again when the result is loaded.
+    """
+    words = list(libraries)
+    folders = dict.fromkeys(str(Path(lib).parent) for lib in libraries if ".so" in Path(lib).name)
+    return [*words, *(f"-Wl,-rpath,{folder}" for folder in folders)]
 
 
 def rule_files(path: Path, source: str) -> list[str]:

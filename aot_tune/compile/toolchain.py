@@ -10,16 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-from aot_tune.compile.jobs import MEMORY_PER_COMPILE
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import ToolchainError, did_you_mean
 from aot_tune.support.run_program import compiler_environment
 
 __all__ = [
+    "MEMORY_PER_COMPILE",
     "NO_OPTIONS",
+    "CompilersElsewhere",
     "Toolchain",
     "families_of",
     "generic_targets",
@@ -29,8 +30,8 @@ __all__ = [
     "toolchains",
 ]
 
-
 NO_OPTIONS = CompileOptions()
+MEMORY_PER_COMPILE = 1 << 30
 _FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real|-virtual|\+ptx)?")
 
 
@@ -190,6 +191,22 @@ class Toolchain(ABC):
 
     def _child(self, scratch: Path) -> dict[str, str]:
         return compiler_environment(self._env(), scratch)
+
+
+class CompilersElsewhere(Protocol):
+    """They make from a source exactly what the local toolchain would make, byte for byte."""
+
+    def compile(
+        self, toolchain: Toolchain, source: str, target: Target, out: Path, timeout: float, options: CompileOptions
+    ) -> CompileOutcome:
+        """See `Toolchain.compile`. Any thread may call it.
+
+        Raises:
+            ToolchainError: when a compiler cannot be started, or differs from the local one. Names the machine.
+        """
+
+    def end_compiles(self) -> None:
+        """End the running compilers. Each then has a failure that is not lasting."""
 
 
 @cache

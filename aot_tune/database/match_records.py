@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
-from aot_tune.compile.cpu_levels import cpu_level
+from aot_tune.compile.device_targets import cpu_level
 from aot_tune.database.database_records import OperatorDatabase
 from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from io import BytesIO
@@ -11,11 +10,9 @@ from typing import Any
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
-from aot_tune.compile.programs import DEVICE_CODE
-from aot_tune.compile.triton.launcher_objects import KERNEL_IMAGE
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["SharedLibrary", "Symbols", "device_code_digest", "initialiser_count", "symbols_of"]
+__all__ = ["SharedLibrary", "Symbols", "initialiser_count", "symbols_of"]
 
 # How many bytes before and after a relocation's place linking may change, if not (0, 4). By machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
@@ -153,15 +150,6 @@ def symbols_of(member: bytes) -> Symbols:
         if symbol["st_info"]["bind"] != "STB_LOCAL":
             found[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
     return Symbols(defined=frozenset(found[True]), used=frozenset(found[False]))
-
-
-def device_code_digest(member: bytes) -> str:
-    """SHA-256 of an object's GPU code, as its toolchain computes it. Empty if there is none."""
-    elf: Any = ELFFile(BytesIO(member))
-    fatbin, image = (elf.get_section_by_name(n) for n in (DEVICE_CODE, KERNEL_IMAGE))
-    if image is not None:  # a Triton kernel: a zero byte ends it
-        return hashlib.sha256(image.data()[:-1]).hexdigest()
-    return "" if fatbin is None else hashlib.sha256(fatbin.data()).hexdigest()
 
 
 def initialiser_count(member: bytes) -> int:

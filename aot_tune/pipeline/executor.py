@@ -11,8 +11,8 @@ from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.compile import Toolchain
-from aot_tune.compile.elsewhere import CompilersElsewhere
-from aot_tune.compile.jobs import Jobs
+from aot_tune.compile.batches import Jobs
+from aot_tune.compile.toolchain import CompilersElsewhere
 from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuestion
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.machines import Machines

@@ -27,8 +27,7 @@ from aot_tune.compile import (
     target_by_name,
     toolchain_for,
 )
-from aot_tune.compile.batches import Task
-from aot_tune.compile.jobs import Jobs
+from aot_tune.compile.batches import Jobs, Task
 from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, deciding, load_databases
 from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds, idle_seconds

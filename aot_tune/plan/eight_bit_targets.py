@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.compile.cuda.gpu_targets import BASELINE, EIGHT_BIT_BASELINE
+from aot_tune.compile.device_targets import BASELINE, EIGHT_BIT_BASELINE
 from aot_tune.render.triton.binding import resolved
 from aot_tune.spec import Buffer, Kernel, Operator, Target
 from aot_tune.support.errors import BuildError, Mistakes

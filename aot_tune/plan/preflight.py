@@ -9,7 +9,7 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import large_checks
 from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import families_of, toolchain_for, toolchains
-from aot_tune.compile.cuda.visible_gpus import check_ready, visible_devices
+from aot_tune.compile.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.plan.workload_files import is_served
 from aot_tune.spec import Operator, Target

@@ -99,7 +99,7 @@ def chosen(name: str, settings: Mapping[str, Any] | None, environ: Mapping[str, 
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[int, int]:
     """The newest CUDA that the driver supports (13000 for 13.0, 0 without a driver), and the number of visible GPUs."""
-    probe = Path(__file__).resolve().parents[1] / "compile" / "cuda" / "ask_driver.py"
+    probe = Path(__file__).resolve().parents[1] / "compile" / "ask_driver.py"
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", str(probe)],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile.cache.evict import prune
+from aot_tune.compile.object_cache import prune
 from aot_tune.support.errors import CacheError
 
 TARGET = target_by_name("cpu-x86-64")

@@ -20,7 +20,7 @@ from environments import ROOT
 from record_texts import rewrite
 
 from aot_tune.compile import toolchain_for
-from aot_tune.compile.triton.triton_toolchain import TritonToolchain
+from aot_tune.compile.triton_toolchain import TritonToolchain
 from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.triton.installed import find_triton

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import target_by_name, toolchain_for
-from aot_tune.compile.cuda.nvcc import NvccToolchain
+from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 

@@ -19,8 +19,8 @@ from elftools.elf.elffile import ELFFile
 from environments import ROOT, environment, run
 from triton_record import copy_templates
 
+from aot_tune.compile.object_files import device_digest
 from aot_tune.link.archive import read_archive
-from aot_tune.link.elf import device_code_digest
 
 TARGETS = "hip-gfx90a;hip-gfx942;cuda-sm_90a"
 MACHINES = {"hip-gfx90a": 0x3F, "hip-gfx942": 0x4C}
@@ -42,7 +42,7 @@ def images(made: Made) -> dict[str, tuple[Any, str]]:
     found = {}
     for member in read_archive((made.folder / "aot_tune" / "my_ops" / "variants.a").read_bytes()):
         section = ELFFile(BytesIO(member.data)).get_section_by_name(".rodata.aot_tune_kernel_image")
-        found[member.name] = (section.data(), device_code_digest(member.data))
+        found[member.name] = (section.data(), device_digest(member.data))
     return found
 
 

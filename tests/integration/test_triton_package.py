@@ -14,8 +14,8 @@ from cuda_project import FAKE, Made, build
 from environments import ROOT, environment, run
 from triton_record import copy_templates, write_record
 
+from aot_tune.compile.object_files import device_digest
 from aot_tune.link.archive import read_archive
-from aot_tune.link.elf import device_code_digest
 
 TARGET = "cuda-sm_90a"
 
@@ -52,7 +52,7 @@ def test_it_is_a_library_of_cubins_without_a_toolkit(replayed: Made) -> None:
         assert found
         assert all(v["device"] and not v["rebuilt"] for v in found.values())
         for variant in found.values():
-            assert device_code_digest(members[f"{variant['symbol']}.o"].data) == variant["device"]
+            assert device_digest(members[f"{variant['symbol']}.o"].data) == variant["device"]
     assert replayed.variants("rms_norm", "cuda-ptx_80")
     data = replayed.library.read_bytes()
     assert b".target sm_80" in data

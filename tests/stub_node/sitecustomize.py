@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-_PATCHED = "aot_tune.compile.cuda.visible_gpus"
+_PATCHED = "aot_tune.compile.visible_gpus"
 
 
 class _StubDriver(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -168,7 +168,7 @@ def _others(pids: Sequence[int], workers: Sequence[int]) -> int:
 
 
 if TYPE_CHECKING:
-    from aot_tune.compile.cuda.visible_gpus import DeviceQuery
+    from aot_tune.compile.visible_gpus import DeviceQuery
 
 _VERSION = 9
 """Raised when the code of this package changes what a measurement means."""
@@ -277,7 +277,7 @@ FAMILY = Cuda()
 
 def query_driver() -> DeviceQuery:
     """What the driver tells. This stage and the compiling stage both ask only this."""
-    from aot_tune.compile.cuda.visible_gpus import visible_devices
+    from aot_tune.compile.visible_gpus import visible_devices
 
     return visible_devices()
 

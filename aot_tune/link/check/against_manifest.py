@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from aot_tune.compile.object_files import device_digest
 from aot_tune.link.archive import Member, read_archive
-from aot_tune.link.elf import SharedLibrary, device_code_digest
+from aot_tune.link.elf import SharedLibrary
 from aot_tune.link.families import FAMILIES, family_of
 from aot_tune.link.library_records import SHARED_FUNCTIONS
 from aot_tune.link.manifest import SCHEMA
@@ -200,7 +201,7 @@ def _check_variants(document: Document, members: dict[str, Member], image: Share
 
 def other_device_code(v: ManifestVariant, member: Member) -> bool:
     """Whether an object has device code that is not the code in the manifest."""
-    found = device_code_digest(member.data)
+    found = device_digest(member.data)
     return bool(v.device and found) and found != v.device
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aot_tune import __version__
 from aot_tune.compile import Toolchain, families_of, target_by_name, toolchain_for
-from aot_tune.compile.cache.entry import OBJECT, file_digest
+from aot_tune.compile.cache_entries import OBJECT, file_digest
 from aot_tune.compile.diagnostics import SOURCES
 from aot_tune.pipeline.cluster.cluster_messages import (
     CompileOrder,

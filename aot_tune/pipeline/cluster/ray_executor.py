@@ -13,7 +13,7 @@ from typing import Any
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import CompileOutcome, Jobs, Toolchain, native_targets, target_by_name
-from aot_tune.compile.cache.entry import file_digest
+from aot_tune.compile.cache_entries import file_digest
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
     BenchAnswer,

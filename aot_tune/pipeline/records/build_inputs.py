@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile import families_of, toolchain_for
-from aot_tune.compile.cache.entry import file_digest, key_text
+from aot_tune.compile.cache_entries import file_digest, key_text
 from aot_tune.database.plain_values import plain_value
 from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.records.record_writer import records_folder

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.cache.entry import KEY, check_entry, read_checked
+from aot_tune.compile.cache_entries import KEY, check_entry, read_checked
 from aot_tune.database.plain_values import UnlistedError
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.records.build_inputs import (

@@ -13,8 +13,8 @@ import pytest
 
 import aot_tune.compile.cxx as cxx_module
 from aot_tune.compile import target_by_name, toolchain_for
-from aot_tune.compile.cpu_levels import cpu_level
 from aot_tune.compile.cxx import CxxToolchain
+from aot_tune.compile.device_targets import cpu_level
 from aot_tune.support.errors import ToolchainError
 
 V1 = "lm fpu sse sse2"

@@ -10,8 +10,8 @@ import pytest
 from nvcc_sources import MISSING
 from places import ROOT
 
-from aot_tune.compile.cuda.nvcc import TOOLCHAIN
 from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.nvcc import TOOLCHAIN
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Renderer, candidate_for, candidates_for

@@ -14,8 +14,8 @@ from nvcc_sources import MISSING
 from precompiled import include
 from rows_on_host import FLAGS, HOST
 
-from aot_tune.compile.cuda.nvcc import TOOLCHAIN as NVCC
 from aot_tune.compile.cxx import TOOLCHAIN as CXX
+from aot_tune.compile.nvcc import TOOLCHAIN as NVCC
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Epilogue, Formula, Kernel, Operator, Scalar, Target, Tensor, dims, problem
 from aot_tune.spec import elementwise as el

@@ -13,8 +13,8 @@ from authors import HEAD, OnHost, project, rendered
 from nvcc_sources import MISSING
 from places import GOLDEN
 
-from aot_tune.compile.cuda.nvcc import TOOLCHAIN
 from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.nvcc import TOOLCHAIN
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.support.errors import RenderError
 

@@ -13,7 +13,7 @@ from dltensors import F32, Given
 from numpy.typing import NDArray
 from places import SHARED
 
-from aot_tune.compile.author_options import option_flags
+from aot_tune.compile.programs import option_flags
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Operator

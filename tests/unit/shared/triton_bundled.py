@@ -24,7 +24,7 @@ from triton_problems import odd_problems
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import draw
 from aot_tune.compile import target_by_name
-from aot_tune.compile.cuda.gpu_targets import TARGETS
+from aot_tune.compile.device_targets import CUDA_TARGETS
 from aot_tune.render import Candidate
 from aot_tune.render.triton.binding import bind
 from aot_tune.render.triton.kernel_source import render_triton
@@ -45,7 +45,7 @@ from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
 NAMES = ("softmax", "rms_norm", "layer_norm", "silu_mul", "gemm", "flash_attention")
-TARGET = {t.name: t for t in TARGETS}
+TARGET = {t.name: t for t in CUDA_TARGETS}
 HOPPER = TARGET["cuda-sm_90"]
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 

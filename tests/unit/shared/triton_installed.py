@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from places import SHARED
 
-from aot_tune.compile.triton.triton_toolchain import TritonToolchain
+from aot_tune.compile.triton_toolchain import TritonToolchain
 from aot_tune.spec import Expr, stride
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.client import ROOTS, child_environment, inspect

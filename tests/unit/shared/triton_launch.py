@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 from places import SHARED
 
-from aot_tune.compile.triton.launcher_functions import functions_of
-from aot_tune.compile.triton.launcher_objects import LAUNCHER, host_flags, kernel_header
+from aot_tune.compile.triton_toolchain import LAUNCHER, functions_of, host_flags, kernel_header
 from aot_tune.render import Candidate, Rendered, Renderer
 from aot_tune.spec import (
     ConfigValue,

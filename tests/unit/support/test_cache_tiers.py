@@ -11,7 +11,7 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile.cache import entry as entry_module
+from aot_tune.compile.cache_entries import file_digest
 from aot_tune.database import MeasurementStore
 from aot_tune.spec import problem
 from aot_tune.support.cache_tiers import CacheTier, open_tiers
@@ -71,7 +71,7 @@ def test_what_a_tier_has_is_taken_and_the_rest_is_made_here(
     found = cache.get(make_rendered(1), TARGET)
     assert found.cached
     assert Path(found.path).is_relative_to(tmp_path / "own")  # the tier may go at any time
-    assert entry_module.file_digest(found.path) == found.digest
+    assert file_digest(found.path) == found.digest
     assert counting_compiler[1]() == runs
     assert not cache.get(make_rendered(2), TARGET).cached
     assert ObjectCache(tmp_path / "own", chain).get(make_rendered(1), TARGET).cached

@@ -11,8 +11,8 @@ from authors import OnHost, rendered
 from nvcc_sources import MISSING
 from places import ROOT
 
-from aot_tune.compile.cuda.nvcc import TOOLCHAIN
 from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.nvcc import TOOLCHAIN
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.spec.load_operators import load_operator
 

@@ -16,7 +16,7 @@ import pytest
 from bundled import OPERATORS
 from rows_on_host import Stored, build_for_host, decode, encode
 
-from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
+from aot_tune.compile.device_targets import CUDA_TARGETS, code_flags
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target, all_of
@@ -24,7 +24,7 @@ from aot_tune.spec.load_operators import bundled_templates
 
 pytestmark = pytest.mark.slow
 
-TARGET = {t.name: t for t in TARGETS}
+TARGET = {t.name: t for t in CUDA_TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 ROWS = ("softmax", "rms_norm", "layer_norm", "silu_mul")
 KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if kernel.backend == "nvcc"]

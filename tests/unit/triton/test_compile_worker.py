@@ -16,7 +16,7 @@ from triton_compiled import PLAIN, compiled, recipe
 from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain, jit_of
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.triton.triton_toolchain import HIP_TARGETS, TOOLCHAIN
+from aot_tune.compile.triton_toolchain import HIP_TARGETS, TOOLCHAIN
 from aot_tune.link.elf import initialiser_count, symbols_of
 
 pytestmark = pytest.mark.slow

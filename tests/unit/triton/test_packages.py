@@ -14,7 +14,7 @@ from places import ROOT
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.toolchain import generic_targets
-from aot_tune.compile.triton.triton_toolchain import TritonToolchain
+from aot_tune.compile.triton_toolchain import TritonToolchain
 from aot_tune.render import Renderer, candidates_for, resolved
 from aot_tune.spec import Kernel, Operator
 from aot_tune.spec.load_operators import load_operator

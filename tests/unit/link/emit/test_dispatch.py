@@ -12,7 +12,7 @@ import forked
 import linked
 import pytest
 
-from aot_tune.compile.cpu_levels import cpu_level as from_cpuinfo
+from aot_tune.compile.device_targets import cpu_level as from_cpuinfo
 from aot_tune.link import OperatorTable, TargetTable
 from aot_tune.spec import Facts, all_of
 from aot_tune.spec.targets import TILES_LEVEL

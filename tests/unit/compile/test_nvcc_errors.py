@@ -9,7 +9,7 @@ import pytest
 from nvcc_sources import API, MISSING, source
 
 from aot_tune.compile import ObjectCache, target_by_name
-from aot_tune.compile.cuda.nvcc import TOOLCHAIN, NvccToolchain
+from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.compile.cuda import visible_gpus
-from aot_tune.compile.cuda.nvcc import NvccToolchain
-from aot_tune.compile.cuda.visible_gpus import (
+from aot_tune.compile import visible_gpus
+from aot_tune.compile.nvcc import NvccToolchain
+from aot_tune.compile.visible_gpus import (
     DeviceQuery,
     check_driver,
     check_usable,

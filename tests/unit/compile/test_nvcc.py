@@ -12,8 +12,8 @@ import pytest
 from nvcc_sources import API, MISSING, compiled, source
 
 from aot_tune.compile import ObjectCache, target_by_name
-from aot_tune.compile.cuda.device_objects import device_digest
-from aot_tune.compile.cuda.nvcc import TOOLCHAIN, NvccToolchain
+from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
+from aot_tune.compile.object_files import device_digest
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
@@ -46,7 +46,7 @@ def test_another_host_compiler_changes_the_object_but_not_the_device_code(tmp_pa
     caches = [ObjectCache(tmp_path / "c", chain) for chain in chains]
     made = [cache.get(make_cuda(source("f_host")), target_by_name("cuda-sm_80")) for cache in caches]
     assert made[0].digest != made[1].digest
-    assert made[0].device == made[1].device == device_digest(Path(made[0].path))
+    assert made[0].device == made[1].device == device_digest(Path(made[0].path).read_bytes())
     again = ObjectCache(tmp_path / "c", TOOLCHAIN).get(make_cuda(source("f_host")), target_by_name("cuda-sm_80"))
     assert again.cached
     assert again.device == made[0].device

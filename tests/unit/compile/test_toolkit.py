@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.cuda.gpu_targets import best_targets, fits
-from aot_tune.compile.cuda.nvcc import NvccToolchain
-from aot_tune.compile.cuda.toolkit import find_nvcc
+from aot_tune.compile.device_targets import best_targets, fits
+from aot_tune.compile.nvcc import NvccToolchain
+from aot_tune.compile.toolkit import find_nvcc
 from aot_tune.support.errors import ToolchainError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -12,29 +12,37 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.author_options import library_file, link_words, option_flags, real_include
-from aot_tune.compile.cuda.device_objects import device_digest
-from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, check_known, code_flags
-from aot_tune.compile.cuda.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
-from aot_tune.compile.cuda.visible_gpus import visible_devices
 from aot_tune.compile.cxx import CxxToolchain
+from aot_tune.compile.device_targets import BASELINE, CUDA_TARGETS, best_targets, check_known, code_flags
 from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME
 from aot_tune.compile.headers import opened_files, sought
-from aot_tune.compile.local_symbols import FUNCTIONS, binutils, localize, public_functions
+from aot_tune.compile.object_files import (
+    FUNCTIONS,
+    binutils,
+    device_digest,
+    failure_of,
+    localize,
+    object_bytes,
+    public_functions,
+)
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     LINK_FLAGS,
     QUERY_SECONDS,
     baseline_flags,
     cut,
-    failure_of,
+    library_file,
     link,
-    object_bytes,
+    link_words,
+    option_flags,
     program_digest,
     program_state,
+    real_include,
     rule_files,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain
+from aot_tune.compile.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
+from aot_tune.compile.visible_gpus import visible_devices
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.cuda_places import SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
@@ -95,7 +103,7 @@ class NvccToolchain(Toolchain):
 
     def targets(self) -> tuple[Target, ...]:
         """The baseline, cuda-sm_80 to cuda-sm_120, and those with an `a`, which are for devices of one level only."""
-        return TARGETS
+        return CUDA_TARGETS
 
     def baselines(self) -> tuple[Target, ...]:
         """cuda-ptx_80: machine code of sm_80, and PTX that the driver translates for every later device."""
@@ -187,7 +195,7 @@ class NvccToolchain(Toolchain):
                 log=short.output,
                 seconds=done.seconds,
                 includes=self._includes(source, listed, Path(scratch), options),
-                device=device_digest(out),
+                device=device_digest(out.read_bytes()),
                 resources=kernel_resources(done.output) | {"text": object_bytes(out), "memory": done.memory},
             )
 

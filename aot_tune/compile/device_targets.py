@@ -1,23 +1,76 @@
-"""Targets of NVIDIA GPUs: what each may use, which devices run it, and which compilers know it."""
+"""Targets of x86-64 CPUs and of NVIDIA GPUs: what each may use, what runs it, and which compilers know it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
 from aot_tune.spec import Target
+from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
 
-__all__ = ["BASELINE", "EIGHT_BIT_BASELINE", "TARGETS", "best_targets", "check_known", "code_flags", "fits"]
+__all__ = [
+    "BASELINE",
+    "CPU_TARGETS",
+    "CUDA_TARGETS",
+    "EIGHT_BIT_BASELINE",
+    "best_targets",
+    "check_known",
+    "code_flags",
+    "cpu_level",
+    "fits",
+]
 
+_LEVELS = (
+    (2, "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
+    (3, "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
+    (4, "avx512f avx512bw avx512cd avx512dq avx512vl"),
+    (5, "avx512_bf16"),
+    (TILES_LEVEL, "amx_tile amx_bf16 amx_int8"),
+)
 _KIB = 1024
 _MAX_THREADS = 1024
 _REGISTERS = 65536
 _REGISTERS_PER_THREAD = 255
 _REGISTERS_OF_A_WARP = 256
 """Warps get registers in steps of this many."""
+_SINCE = {"80": "11.0", "86": "11.1", "89": "11.8", "90": "11.8", "90a": "12.0"}
+_SINCE_OTHERS = "12.8"
 
 
-def _target(suffix: str, last: int, shared_kib: int) -> Target:
+def _cpu(name: str, level: int, vector_bytes: int, registers: int, bf16_dot: int = 0, tiles: int = 0) -> Target:
+    facts = {"vector_bytes": vector_bytes, "registers": registers, "bf16_dot": bf16_dot, "tiles": tiles}
+    return Target(name=f"cpu-x86-64{name}", family="cpu", level=level, facts=facts)
+
+
+CPU_TARGETS = (
+    _cpu("", 1, 16, 16),
+    _cpu("-v2", 2, 16, 16),
+    _cpu("-v3", 3, 32, 16),
+    _cpu("-v4", 4, 64, 32),
+    _cpu("-v4-bf16", 5, 64, 32, bf16_dot=1),
+    _cpu("-v4-amx", TILES_LEVEL, 64, 32, bf16_dot=1, tiles=1),
+)
+
+
+def cpu_level(cpuinfo: str) -> int:
+    """The level of the highest target whose features all processors in /proc/cpuinfo's text have.
+
+    It is 1 to 4 for the x86-64 levels, 5 for v4 with AVX512-BF16, and 6 with AMX in addition. 0 on another
+    architecture.
+    """
+    rows = [set(line.partition(":")[2].split()) for line in cpuinfo.splitlines() if line.startswith("flags")]
+    if not rows or "lm" not in rows[0]:
+        return 0
+    flags = set.intersection(*rows)
+    level = 1
+    for number, words in _LEVELS:
+        if not flags.issuperset(words.split()):
+            break
+        level = number
+    return level
+
+
+def _cuda(suffix: str, last: int, shared_kib: int) -> Target:
     level, special = int(suffix.rstrip("a")), suffix.endswith("a")
     facts = {
         "capability": level,
@@ -37,20 +90,18 @@ BASELINE = Target(
 )
 # The same from sm_89 on, for kernels that have no code for older GPUs. See `plan.eight_bit_targets`.
 EIGHT_BIT_BASELINE = Target(name="cuda-ptx_89", family="cuda", level=89, facts={**BASELINE.facts, "capability": 89})
-TARGETS = (
+CUDA_TARGETS = (
     BASELINE,
-    _target("80", 80, 163),  # GPUs of 86 and 89 have less shared memory than this target's candidates may use
-    _target("86", 89, 99),
-    _target("89", 89, 99),
-    _target("90", 99, 227),
-    _target("90a", 90, 227),
-    _target("100", 109, 227),
-    _target("100a", 100, 227),
-    _target("120", 129, 99),
-    _target("120a", 120, 99),
+    _cuda("80", 80, 163),  # GPUs of 86 and 89 have less shared memory than this target's candidates may use
+    _cuda("86", 89, 99),
+    _cuda("89", 89, 99),
+    _cuda("90", 99, 227),
+    _cuda("90a", 90, 227),
+    _cuda("100", 109, 227),
+    _cuda("100a", 100, 227),
+    _cuda("120", 129, 99),
+    _cuda("120a", 120, 99),
 )
-_SINCE = {"80": "11.0", "86": "11.1", "89": "11.8", "90": "11.8", "90a": "12.0"}
-_SINCE_OTHERS = "12.8"
 
 
 def best_targets(levels: Iterable[int]) -> tuple[Target, ...]:
@@ -60,7 +111,7 @@ def best_targets(levels: Iterable[int]) -> tuple[Target, ...]:
     """
     found: dict[str, Target] = {}
     for level in sorted(set(levels)):
-        able = [t for t in TARGETS if t.runs_on(level) and t is not BASELINE]
+        able = [t for t in CUDA_TARGETS if t.runs_on(level) and t is not BASELINE]
         highest = max((t.level for t in able), default=0)
         best = [t for t in able if t.level == highest] or [t for t in (BASELINE,) if t.runs_on(level)]
         found |= {t.name: t for t in best}

@@ -1,10 +1,17 @@
-"""Triton: functions are compiled for GPUs of NVIDIA and AMD, without such a GPU, and embedded with their launchers."""
+"""Triton: functions are compiled for GPUs of NVIDIA and AMD, without such a GPU, and embedded with their launchers.
+
+The C++ compiler makes a candidate's object from its image, `kernel.h` and its launcher. Launchers call functions that
+every family of devices has in one object, made when the first launcher is linked.
+"""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,33 +19,78 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.cuda.gpu_targets import BASELINE, EIGHT_BIT_BASELINE, TARGETS, fits
 from aot_tune.compile.cxx import CxxToolchain
-from aot_tune.compile.diagnostics import is_lasting
+from aot_tune.compile.device_targets import BASELINE, CUDA_TARGETS, EIGHT_BIT_BASELINE, fits
+from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
+from aot_tune.compile.object_files import KERNEL_IMAGE, failure_of, object_bytes
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     BUSY_SHARE,
+    CXX_ADDRESS_SPACE,
+    QUERY_SECONDS,
+    baseline_flags,
     cut,
-    failure_of,
-    object_bytes,
     program_digest,
     program_state,
     rule_files,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain, toolchain_for
-from aot_tune.compile.triton.compile_pool import CompilerDiedError, CompilerSetup, TimedOutError, pool
-from aot_tune.compile.triton.launcher_functions import functions_of
-from aot_tune.compile.triton.launcher_objects import HEADER, IMAGE, LAUNCHER, compile_launcher, host_flags
 from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.spec import CompileOptions, Target
-from aot_tune.support.run_program import key_environment
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.installed_paths import RUNTIME
+from aot_tune.support.run_program import Finished, compiler_environment, key_environment, run
+from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.absent_devices import DEVICES, target_of
 from aot_tune.triton.client import template_roots
-from aot_tune.triton.installed import Installed, find_triton
-from aot_tune.triton.triton_messages import CompileRequest, Image
+from aot_tune.triton.compile_pool import CompilerDiedError, CompilerSetup, TimedOutError, pool
+from aot_tune.triton.installed import find_triton
+from aot_tune.triton.triton_messages import CompileRequest, DescriptorMap, Image
 
-__all__ = ["HIP_TARGETS", "TOOLCHAIN", "TritonToolchain"]
+__all__ = [
+    "FUNCTIONS",
+    "HEADER",
+    "HIP_TARGETS",
+    "IMAGE",
+    "KERNEL_IMAGE",
+    "LAUNCHER",
+    "TOOLCHAIN",
+    "TritonToolchain",
+    "compile_launcher",
+    "functions_of",
+    "host_flags",
+    "kernel_header",
+]
 
+LAUNCHER = RUNTIME / "triton"
+"""The folder of the headers that launchers include, and of the functions that they call."""
+FUNCTIONS = {"cuda": LAUNCHER / "cuda.cpp", "hip": LAUNCHER / "hip.cpp"}
+"""The source for each family. CMake links a library with the same source."""
+HEADER, IMAGE = "kernel.h", "kernel.bin"
+_LAUNCHER_FLAGS = (
+    "-std=c++17",
+    "-O1",  # -O2 takes a third longer, and saves 2 of the 10 ns that a launcher takes
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",  # nothing throws, and such tables would make every launcher larger
+    "-fno-gnu-unique",
+    "-frandom-seed=candidate",
+    "-fmax-errors=5",
+    "-fdiagnostics-color=never",
+    "-fno-diagnostics-show-caret",
+    "-pipe",
+)
+_FUNCTION_FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-gnu-unique",
+)
 _MEMORY_PER_JOB = 3 << 29
 _PROGRAMS = (
     "_C/libtriton.so",
@@ -49,12 +101,41 @@ _PROGRAMS = (
     "backends/amd/lib/ocml.bc",
     "backends/amd/lib/ockl.bc",
 )
-_TENSOR_MEMORY = 512
-"""The columns of tensor memory of a multiprocessor of sm_100."""
-
-
 _RESOURCES = 2
 """Raised when more is reported about the resources of code. Then older objects are made again."""
+_TENSOR_MEMORY = 512
+"""The columns of tensor memory of a multiprocessor of sm_100."""
+_MOST_AXES = 5
+_TEXT = """\
+#pragma once
+
+namespace kernel {{
+constexpr char name[] = "{name}";
+constexpr unsigned warps = {warps}, warp_size = {warp_size};
+constexpr unsigned ctas = {ctas};
+constexpr unsigned shared = {shared};
+constexpr unsigned long long global_scratch = {global_scratch}, global_scratch_alignment = {global_scratch_alignment};
+constexpr unsigned long long profile_scratch = {profile_scratch}, profile_scratch_alignment = \
+{profile_scratch_alignment};
+constexpr bool cooperative = {cooperative}, pdl = {pdl};
+constexpr bool tma = {tma};
+constexpr bool descriptor_rounding = {descriptor_rounding};
+{descriptors}constexpr unsigned long long image_size = {size};
+}}  // namespace kernel
+
+// The label is not global: many of them meet in a library.
+asm(".pushsection {section},\\"a\\",@progbits\\n"
+    ".balign 16\\n"
+    "aot_tune_kernel_image:\\n"
+    ".incbin \\"{image}\\"\\n"
+    ".byte 0\\n"
+    ".popsection\\n");
+extern "C" __attribute__((visibility("hidden"))) const unsigned char AOT_TUNE_KERNEL_IMAGE[] \
+__asm__("aot_tune_kernel_image");
+"""
+_lock = threading.Lock()
+_made: dict[tuple[str, ...], Path] = {}
+_folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _hip(arch: str) -> Target:
@@ -95,7 +176,7 @@ class TritonToolchain(Toolchain):
 
         cuda-ptx_89 is for generic kernels with f8e4m3 instructions.
         """
-        return (*(t for t in TARGETS if _supported(t)), EIGHT_BIT_BASELINE, *HIP_TARGETS)
+        return (*(t for t in CUDA_TARGETS if _supported(t)), EIGHT_BIT_BASELINE, *HIP_TARGETS)
 
     def baselines(self) -> tuple[Target, ...]:
         """cuda-ptx_80, whose PTX of sm_80 the driver translates for every later device, and each target of AMD."""
@@ -108,7 +189,7 @@ class TritonToolchain(Toolchain):
 
     def identity(self) -> dict[str, str]:
         """Triton's version, the digests of its compilers and its Python code, and the C++ compiler's identity."""
-        found = self._installed()
+        found = find_triton(self._search)
         programs = {Path(p).name: found.folder / p for p in _PROGRAMS if (found.folder / p).is_file()}
         identity = {"version": found.version, "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
         identity |= {name: program_digest(program_state(path)) for name, path in sorted(programs.items())}
@@ -233,9 +314,6 @@ class TritonToolchain(Toolchain):
     def _cxx(self) -> CxxToolchain:
         return CxxToolchain(self._env())
 
-    def _installed(self) -> Installed:
-        return find_triton(self._search)
-
 
 def _failed(log: str, began: float, *, lasting: bool) -> CompileOutcome:
     return CompileOutcome(status="compile-failed", log=cut(log), seconds=time.monotonic() - began, lasting=lasting)
@@ -267,6 +345,88 @@ def _library_digest(folder: Path) -> str:
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0{program_digest(program_state(path))}\n".encode())
     return digest.hexdigest()
+
+
+def kernel_header(image: Image) -> str:
+    """The text of `kernel.h`, to follow `launch.h`: what the launcher must know of an image, and the image itself."""
+    values = {name: _literal(getattr(image, name)) for name in image.__struct_fields__ if name != "descriptors"}
+    values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "image": IMAGE, "section": KERNEL_IMAGE}
+    return _TEXT.format(**values)
+
+
+def _literal(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _descriptor(one: DescriptorMap) -> str:
+    block = [*one.block, *([0] * (_MOST_AXES - len(one.block)))]
+    return (
+        f"constexpr launcher::DescriptorMeta descriptor_{one.parameter} = {{{one.swizzle}, {one.element_size}, "
+        f"{one.element_type}, {_literal(one.fp4_padded)}, {len(one.block)}, "
+        f"{{{', '.join(map(str, block))}}}}};\n"
+    )
+
+
+def host_flags() -> tuple[str, ...]:
+    """Flags that compile launchers for every CPU of this machine's kind."""
+    return (*_LAUNCHER_FLAGS, *baseline_flags())
+
+
+def compile_launcher(
+    command: list[str], source: str, image: Image, out: Path, environ: Mapping[str, str], timeout: float
+) -> Finished:
+    """Compile a launcher in the folder of `out`, which holds the image, under fixed names."""
+    folder, began = out.parent, time.monotonic()
+    (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
+    (folder / HEADER).write_text(kernel_header(image))
+    argv = [*command, *host_flags(), "-I", ".", "-I", str(LAUNCHER), "-MD", "-MF", "candidate.d"]
+    argv += ["-c", SOURCE_NAME, "-o", out.name]
+    left = max(1.0, timeout - (time.monotonic() - began))
+    return run(argv, folder=folder, environ=environ, timeout=left, memory=CXX_ADDRESS_SPACE)
+
+
+def functions_of(objects: Sequence[Path], command: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
+    """What the launchers among `objects` must be linked with, compiled by `command`.
+
+    Raises:
+        ToolchainError: when the compiler fails.
+    """
+    held = [path.read_bytes() for path in objects]
+    wanted = [f for f in FUNCTIONS if any(_namespace(f) in data for data in held)]
+    with _lock:
+        return [_function_object(family, list(command), environ) for family in wanted]
+
+
+def _namespace(family: str) -> bytes:
+    """The prefix of its functions' names in an object."""
+    return f"_ZN8launcher{len(family)}{family}".encode()
+
+
+def _function_object(family: str, command: list[str], environ: Mapping[str, str]) -> Path:
+    key = (family, *command, str(key_environment(environ)))
+    if key not in _made:
+        if not _folders:
+            _folders.append(scratch_folder())
+            atexit.register(_folders[0].cleanup)
+        folder = Path(_folders[0].name)
+        out = folder / f"{len(_made)}_{family}.o"
+        argv = [
+            *command,
+            *_FUNCTION_FLAGS,
+            "-I",
+            str(LAUNCHER.parent / "include"),
+            "-c",
+            str(FUNCTIONS[family]),
+            "-o",
+            str(out),
+        ]
+        done = run(argv, folder=folder, environ=compiler_environment(environ, folder), timeout=QUERY_SECONDS)
+        if done.code != 0 or done.timed_out:
+            raise ToolchainError(
+                f"the functions of Triton launchers do not compile: {first_error(done.output)}", why=" ".join(argv)
+            )
+        _made[key] = out
+    return _made[key]
 
 
 TOOLCHAIN = TritonToolchain()

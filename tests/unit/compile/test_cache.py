@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
-from aot_tune.compile.cache.evict import prune
+from aot_tune.compile.object_cache import prune
 from aot_tune.support.errors import OptionError
 from aot_tune.support.storage import cache_location
 

@@ -1,4 +1,4 @@
-"""The object cache: content-addressed, shared by processes, and never an obstacle."""
+"""The object cache: content-addressed, shared by processes, bounded, and never an obstacle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from aot_tune.compile.author_options import option_key
-from aot_tune.compile.cache.entry import (
+from aot_tune.compile.cache_entries import (
     OBJECT,
     RECORD,
     SCHEMA,
@@ -30,11 +29,10 @@ from aot_tune.compile.cache.entry import (
     read_entry,
     write_entry,
 )
-from aot_tune.compile.cache.evict import prune
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.elsewhere import CompilersElsewhere
 from aot_tune.compile.object_records import CompileOutcome, Object
-from aot_tune.compile.toolchain import Toolchain
+from aot_tune.compile.programs import option_key
+from aot_tune.compile.toolchain import CompilersElsewhere, Toolchain
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.cache_tiers import CacheTier
@@ -55,9 +53,12 @@ from aot_tune.support.storage import (
     sweep_temporaries,
 )
 
-__all__ = ["CacheCounters", "ObjectCache"]
+__all__ = ["LIMIT_BYTES", "CacheCounters", "ObjectCache", "prune"]
 
+LIMIT_BYTES = 1 << 30
 _log = logging.getLogger("aot_tune.compile")
+_EVERY_SECONDS = 60.0
+_IN_USE_SECONDS = 24 * 3600.0
 _TOUCH_SECONDS = 600.0
 _FULL = ("no space left", "disk quota exceeded")
 
@@ -398,3 +399,51 @@ def _touch(path: Path) -> None:
             os.utime(path)
     except OSError:
         return
+
+
+def prune(root: Path, limit: int = LIMIT_BYTES, *, every: float = _EVERY_SECONDS) -> int:
+    """Remove the entries that were not used for longest, until all take less than nine tenths of `limit` bytes.
+
+    Does nothing when it ran less than `every` seconds ago, or while another process does it. An entry that was used
+    within a day stays, whatever the size, because a running build may need it. Returns the number of removed entries.
+    """
+    stamp = root / "pruned"
+    try:
+        if stamp.exists() and 0 <= time.time() - stamp.stat().st_mtime < every:
+            return 0
+        with FileLock(root / "prune.lock", timeout=0, mode=0o600):
+            stamp.touch()
+            sweep_temporaries(root / TEMPORARIES)
+            _remove_old_locks(root / "locks")
+            return _remove_entries(root, limit)
+    except (Timeout, OSError, NotImplementedError):  # NotImplementedError: there are no locks
+        return 0  # the cache works without pruning, and the next build tries again
+
+
+def _remove_entries(root: Path, limit: int) -> int:
+    entries = []
+    for folder in (root / "objects").glob("*/*"):
+        size = sum(f.stat().st_size for f in folder.iterdir()) if folder.is_dir() else 0
+        record = folder / RECORD
+        used = record.stat().st_mtime if record.is_file() else 0.0
+        entries.append((used, size, folder))
+    total, removed = sum(size for _, size, _ in entries), 0
+    if total <= limit:
+        return 0
+    for used, size, folder in sorted(entries):
+        if total <= limit * 0.9 or time.time() - used < _IN_USE_SECONDS:
+            break
+        discard(folder, root / TEMPORARIES)
+        total, removed = total - size, removed + 1
+    return removed
+
+
+def _remove_old_locks(folder: Path) -> None:
+    for path in folder.glob("*/*.lock"):
+        if time.time() - path.stat().st_mtime < _IN_USE_SECONDS:
+            continue
+        try:
+            with FileLock(path, timeout=0, mode=0o600):
+                path.unlink(missing_ok=True)  # whoever waits for it notices the unlinked file and starts over
+        except Timeout:
+            continue

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from triton_installed import FUNCTIONS, ONE_TRITON, ask, integer, request
 
-from aot_tune.compile.triton.compile_pool import CompilerPool, CompilerSetup
 from aot_tune.render.triton.recipe import Recipe
 from aot_tune.spec import dims
 from aot_tune.support.run_program import kill_running
+from aot_tune.triton.compile_pool import CompilerPool, CompilerSetup
 from aot_tune.triton.triton_messages import CompileRequest
 
 TARGET = "cuda-sm_90a"
@@ -104,7 +104,7 @@ import sys
 sys.path[:0] = {search!r}
 import msgspec
 from pathlib import Path
-from aot_tune.compile.triton.compile_pool import pool, CompilerSetup
+from aot_tune.triton.compile_pool import pool, CompilerSetup
 from aot_tune.triton.triton_messages import CompileRequest
 request = msgspec.json.decode(Path({str(request_file)!r}).read_bytes(), type=CompileRequest)
 setup = CompilerSetup.of({TARGET!r}, [{str(FUNCTIONS.parent)!r}], {search!r}, {{"PATH": {os.environ["PATH"]!r}}})

@@ -1,1 +1,0 @@
-"""The object cache: content-addressed, shared by processes, bounded."""

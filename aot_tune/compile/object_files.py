@@ -1,0 +1,154 @@
+"""Objects that compilers made: whether they are whole, what they hold, and which of their symbols others see."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from aot_tune.compile.diagnostics import is_lasting
+from aot_tune.compile.object_records import CompileOutcome, CompileStatus
+from aot_tune.compile.programs import BUSY_SHARE, QUERY_SECONDS, program_of
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import Finished, run
+
+__all__ = [
+    "FUNCTIONS",
+    "KERNEL_IMAGE",
+    "binutils",
+    "device_digest",
+    "failure_of",
+    "is_object",
+    "localize",
+    "object_bytes",
+    "public_functions",
+]
+
+_DEVICE_CODE = ".nv_fatbin"
+"""The section of an object that holds what an NVIDIA GPU runs."""
+KERNEL_IMAGE = ".rodata.aot_tune_kernel_image"
+"""The section of a Triton launcher's object that holds its image, with a zero byte after the image."""
+FUNCTIONS = ("_launch", "_workspace", "_preload", "_note")
+"""The endings of a candidate's function names. Everything else becomes local."""
+
+_EXECUTABLE = 0x4
+_NO_OBJECT = "error: the compiler ended without an error, but made no whole object"
+"""The log if a compiler, or a launcher before it, hides its failure."""
+
+
+def failure_of(done: Finished, timeout: float, compiler: str, made: Path, rule: Path) -> CompileOutcome | None:
+    """The result of a run that did not make both files, an object and its make rule. None if it made them.
+
+    Args:
+        compiler: its name in the log.
+    """
+    log, lasting = done.output, False
+    status: CompileStatus = "compile-failed"
+    if done.timed_out:
+        log, status = f"{log}\nerror: {compiler} took longer than {timeout:g} s", "timeout"
+        lasting = done.busy > BUSY_SHARE * timeout
+    elif done.code < 0:
+        log = f"{log}\nerror: {compiler} died of signal {-done.code}"
+    elif done.code > 0:
+        lasting = is_lasting(log)
+    elif is_object(made) and rule.is_file():
+        return None
+    else:
+        log = f"{log}\n{_NO_OBJECT}"
+    return CompileOutcome(status=status, log=log, seconds=done.seconds, lasting=lasting)
+
+
+def is_object(path: Path) -> bool:
+    """Whether a file is a whole 64-bit ELF object. Its section table is written last, and must be within the file."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
+        return False
+    table, (size, count) = struct.unpack_from("<Q", data, 0x28)[0], struct.unpack_from("<HH", data, 0x3A)
+    return bool(0 < table <= len(data) - size * count)
+
+
+def object_bytes(path: Path) -> int:
+    """Bytes of code in an object, for the host and for the device."""
+    with path.open("rb") as file:
+        sections = list(ELFFile(file).iter_sections())
+        wanted = (s for s in sections if s["sh_flags"] & _EXECUTABLE or s.name == _DEVICE_CODE)
+        return int(sum(s["sh_size"] for s in wanted))
+
+
+def device_digest(data: bytes) -> str:
+    """SHA-256 of the device code (machine code and PTX, or a Triton image) in an object. Empty if there is none.
+
+    Equal sources and the same CUDA compiler give equal digests, whatever the host compiler.
+    """
+    elf = ELFFile(BytesIO(data))
+    fatbin, image = (elf.get_section_by_name(name) for name in (_DEVICE_CODE, KERNEL_IMAGE))
+    if image is not None:
+        return hashlib.sha256(image.data()[:-1]).hexdigest()
+    return "" if fatbin is None else hashlib.sha256(fatbin.data()).hexdigest()
+
+
+def public_functions(path: Path) -> list[str]:
+    """Global functions of an object whose names have these endings, sorted."""
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".symtab")
+        symbols = table.iter_symbols() if isinstance(table, SymbolTableSection) else ()
+        names = [
+            s.name
+            for s in symbols
+            if s["st_info"]["bind"] == "STB_GLOBAL" and s["st_shndx"] != "SHN_UNDEF" and s.name.endswith(FUNCTIONS)
+        ]
+    return sorted(names)
+
+
+def localize(
+    made: Path, out: Path, functions: Sequence[str], programs: Mapping[str, str], environ: Mapping[str, str]
+) -> str:
+    """Copy an object with only `functions` global, so that templates in two candidates never meet.
+
+    Template code is in section groups, and a linker keeps one group of each name. So the groups are dissolved first.
+    Otherwise a linker would still merge the groups of two candidates that have the same name.
+
+    Args:
+        programs: paths of `ld` and `objcopy`.
+
+    Returns:
+        The output of the program that failed, or an empty text.
+    """
+    merged = made.with_name("merged.o")
+    keep = [f"--keep-global-symbol={name}" for name in functions]
+    for argv in (
+        [programs["ld"], "-r", "--force-group-allocation", "--build-id=none", "-o", merged.name, made.name],
+        [programs["objcopy"], "--strip-unneeded", *keep, merged.name, out.name],
+    ):
+        done = run(argv, folder=made.parent, environ=environ, timeout=QUERY_SECONDS)
+        if done.code != 0 or done.timed_out:
+            return f"{done.output}\nerror: {' '.join(argv)} fails: GNU binutils 2.30 or later are needed"
+    return ""
+
+
+@cache
+def binutils(
+    command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
+) -> dict[str, str]:
+    """Paths of GNU ld and objcopy, as the host compiler finds them."""
+    found = {}
+    for name, choices in (("ld", ("ld.bfd", "ld")), ("objcopy", ("objcopy",))):
+        paths = (program_of(command, dict(environ), choice) for choice in choices)
+        where = next((p for p in paths if p is not None), None)
+        if where is None:
+            raise ToolchainError(
+                f"no {name} found",
+                why="a build needs it to prepare objects for the link",
+                fix="install GNU binutils",
+            )
+        found[name] = where
+    return found
