@@ -8,14 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator
 from aot_tune.spec.check_problem import is_empty
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
-from aot_tune.workloads.call_table import call_tables, counted
-from aot_tune.workloads.known_problems import add_up, known
 from aot_tune.workloads.mapped_calls import MappedCalls
-from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
+from aot_tune.workloads.workload_records import (
+    CountedProblem,
+    add_up,
+    call_tables,
+    decode_workload,
+    encode_workload,
+    known_problems,
+)
 
 __all__ = ["add_workload"]
 
@@ -230,7 +236,7 @@ def _known(files: Sequence[Path], operators: Mapping[str, Operator]) -> list[Cou
     lines = _read(files, mistakes)
     found: list[CountedProblem] = []
     with mistakes.gather():
-        found = known(lines, operators)
+        found = known_problems(lines, operators)
     mistakes.tell()
     return found
 
@@ -284,10 +290,7 @@ def _show(given: argparse.Namespace) -> int:
 
 
 def _coverage(given: argparse.Namespace) -> int:
-    from aot_tune.workloads.built_library import find_library, read_library
-    from aot_tune.workloads.coverage import coverage_on
-    from aot_tune.workloads.coverage_table import coverage_table
-    from aot_tune.workloads.trace_origin import of_library
+    from aot_tune.workloads.coverage import coverage_on, coverage_table, find_library, of_library, read_library
 
     mistakes = Mistakes()
     lines = _read(given.files, mistakes)
@@ -340,8 +343,7 @@ def _mapped(given: argparse.Namespace, read: Callable[[Path, MappedCalls], None]
 
 
 def _from_model(given: argparse.Namespace) -> int:
-    from aot_tune.workloads.decoder_problems import decoder_problems
-    from aot_tune.workloads.model_config import read_model
+    from aot_tune.workloads.from_model import decoder_problems, read_model
 
     sizes = read_model(_bytes(given.config), str(given.config), given.dtype)
     weighted = decoder_problems(sizes, dict.fromkeys(given.tokens), parallel=given.tp, context=given.context)
@@ -349,5 +351,5 @@ def _from_model(given: argparse.Namespace) -> int:
         CountedProblem(operator=operator, problem=problem, weight=float(calls), place=str(given.config))
         for operator, problem, calls in weighted
     ]
-    _write(add_up(known(lines, _operators())), given.output)
+    _write(add_up(known_problems(lines, _operators())), given.output)
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile import families_of, toolchain_for
+from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.check_problem import check_work, is_empty
 from aot_tune.spec.config_guards import may_serve
@@ -25,9 +26,7 @@ from aot_tune.spec.workload import (
     with_workload,
 )
 from aot_tune.support.errors import Mistakes, OptionError, SpecError
-from aot_tune.workloads.known_problems import known
-from aot_tune.workloads.trace_origin import stranger
-from aot_tune.workloads.workload_records import CountedProblem, decode_workload
+from aot_tune.workloads.workload_records import CountedProblem, decode_workload, known_problems, stranger
 
 __all__ = ["ReadWorkload", "WorkloadFile", "WorkloadPlan", "is_served", "read_workload"]
 
@@ -53,7 +52,7 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def told(self) -> list[str]:
         """A line for each file."""
         return [
-            f"{one.name}: {_counted(one.problems)}" + (" added to the declared ones" if one.beside else "")
+            f"{one.name}: {counted(one.problems, 'problem')}" + (" added to the declared ones" if one.beside else "")
             for one in self.files
         ]
 
@@ -148,7 +147,7 @@ class _Reader:
 
     def notes(self) -> list[str]:
         """A line on each kind of lines that are left out or completed."""
-        return [f"workload: {_counted(count)} {told}" for told, count in sorted(self._told.items())]
+        return [f"workload: {counted(count, 'problem')} {told}" for told, count in sorted(self._told.items())]
 
     def read(self, path: Path, beside: bool, found: ReadWorkload, mistakes: Mistakes) -> None:
         """Add a file's problems."""
@@ -160,7 +159,7 @@ class _Reader:
             stated = self._of_library(lines)
             served = [line for line in stated if line.operator in self._operators or line.operator not in self._others]
             self._tell_of(stated)
-            checked = known(served, self._operators, _ELSEWHERE)
+            checked = known_problems(served, self._operators, _ELSEWHERE)
             count = len(stated) - len(served)
         for line in checked:
             with wrong.gather():
@@ -231,7 +230,3 @@ def _contents(path: Path) -> bytes:
             fix="mend the path: in CMake it is relative to the folder of the CMakeLists.txt, in the environment to the "
             "current folder",
         ) from error
-
-
-def _counted(count: int) -> str:
-    return f"{count} problem{'s' * (count != 1)}"

@@ -1,18 +1,212 @@
-"""How much of the calls a build has measured, by number and by time."""
+"""How much of the calls a build has measured, by number and by time, from the manifest and the report of the build."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from aot_tune.link.emit.tuned_facts import TunedFacts, tuned_facts
+from aot_tune.link.manifest import SCHEMA
+from aot_tune.report import ProblemRow, read_report
+from aot_tune.report.report_text import columns, counted, format_time, percent_text
 from aot_tune.spec import Operator, Problem
-from aot_tune.workloads.built_library import BuiltLibrary, TimedProblem, timed_problems
-from aot_tune.workloads.workload_records import CountedProblem
+from aot_tune.spec.problem_named import problem_named
+from aot_tune.support.errors import BuildError, ManifestError, OptionError, SpecError, did_you_mean
+from aot_tune.support.installed_paths import installed_report
+from aot_tune.workloads.workload_records import CountedProblem, TraceHeader, known_problems, stranger, tell
 
-__all__ = ["CoveredProblem", "coverage_on", "estimate"]
+__all__ = ["BuiltLibrary", "coverage_on", "coverage_table", "find_library", "of_library", "read_library"]
+
+_FILES = ("manifest.json", "report.json")
+_INSTALLED = Path("share/aot_tune/ops")
+
+_FIX = "name the build that was traced with --library, or"
+
+_HEAD = ("operator", "problems", "measured", "calls", "covered", "time", "covered")
+
+
+class _ManifestTable(msgspec.Struct, frozen=True):
+    target: str
+    tuned: tuple[str, ...]
+
+
+class _ManifestOperator(msgspec.Struct, frozen=True):
+    name: str
+    tables: tuple[_ManifestTable, ...]
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    schema: int
+    library: str
+    prefix: str
+    operators: tuple[_ManifestOperator, ...]
+
+
+class BuiltLibrary(msgspec.Struct, frozen=True, kw_only=True):
+    """`tuned` has the measured problems by operator and target. `rows` has the report's rows for them.
+
+    `build` is the digest of the manifest.
+    """
+
+    name: str
+    prefix: str
+    build: str
+    place: str
+    operators: tuple[str, ...]
+    targets: tuple[str, ...]
+    tuned: Mapping[tuple[str, str], frozenset[str]]
+    rows: Mapping[tuple[str, str], tuple[ProblemRow, ...]]
+
+
+class TimedProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem that a build measured, and how long a call of the library takes there."""
+
+    problem: Problem
+    ns: float
+    flops: int
+    bytes: int
+
+
+def find_library(path: Path | None, module: str) -> Path:
+    """The folder with the manifest and the report of a build: of the named library, or of a Python module.
+
+    Raises:
+        BuildError: when there is no such folder.
+    """
+    if path is None:
+        folder = installed_report(module).parent
+        places = [folder]
+    elif path.is_dir() or not path.exists():
+        places = [path]
+    else:
+        places = [path.parent, path.parent / _INSTALLED, path.parent.parent / _INSTALLED]
+    for place in places:
+        if all((place / name).is_file() for name in _FILES):
+            return place
+    raise BuildError(
+        f"there is no {' and '.join(_FILES)} at {path or places[0]}",
+        why="these files say what was measured for a library. Its build leaves them beside it",
+        fix="name the folder where its build left them, such as build/aot_tune/my_kernels, with --library",
+    )
+
+
+def read_library(folder: Path) -> BuiltLibrary:
+    """What the files in a folder say.
+
+    Raises:
+        ManifestError: when the manifest cannot be read.
+        BuildError: when the report cannot be read, or belongs to another library.
+    """
+    data = (folder / _FILES[0]).read_bytes()
+    try:
+        manifest = msgspec.json.decode(data, type=_Manifest)
+    except msgspec.DecodeError as error:
+        raise ManifestError(
+            f"{folder / _FILES[0]} is not a manifest: {error}", fix="build the library again, or name another"
+        ) from error
+    if manifest.schema != SCHEMA:
+        raise ManifestError(
+            f"{folder / _FILES[0]} has schema {manifest.schema}, wanted {SCHEMA}", fix="build the library again"
+        )
+    report = read_report(folder / _FILES[1])
+    if report.library != manifest.library:
+        raise BuildError(
+            f"{folder / _FILES[1]} is of library {report.library!r}, the manifest beside it of {manifest.library!r}",
+            fix="name the folder that a build left them in",
+        )
+    tables = {(op.name, t.target): frozenset(t.tuned) for op in manifest.operators for t in op.tables}
+    return BuiltLibrary(
+        name=manifest.library,
+        prefix=manifest.prefix,
+        build=hashlib.sha256(data).hexdigest(),
+        place=str(folder),
+        operators=tuple(op.name for op in manifest.operators),
+        targets=tuple(dict.fromkeys(target for _, target in tables)) or report.targets,
+        tuned=tables,
+        rows={(one.operator, one.target): one.problems for one in report.operators},
+    )
+
+
+def _timed_problems(library: BuiltLibrary, operator: Operator, target: str) -> list[TimedProblem]:
+    """What was measured of an operator on a target, with the times of the variants that calls get.
+
+    Raises:
+        BuildError: when the operator differs from the build's.
+    """
+    tuned = library.tuned.get((operator.name, target), frozenset())
+    found = []
+    for row in library.rows.get((operator.name, target), ()):
+        if row.problem not in tuned:
+            continue
+        try:
+            problem = problem_named(operator, row.problem)
+        except OptionError as error:
+            raise BuildError(
+                f"{library.place}: operator {operator.name!r} was measured on {row.problem!r}",
+                why=f"this is not a problem of the operator here: {error.what}",
+                fix="with --templates, name the template root that the library was built from, or build it again",
+            ) from error
+        found.append(TimedProblem(problem=problem, ns=row.ns * (1 + row.regret), flops=row.flops, bytes=row.bytes))
+    return found
+
+
+def of_library(
+    lines: Iterable[CountedProblem], library: BuiltLibrary, operators: Mapping[str, Operator]
+) -> tuple[list[CountedProblem], list[str]]:
+    """The lines, checked, and warnings: one for a trace of another build whose problems this build has too.
+
+    Lines without the head of a trace count for any library.
+
+    Raises:
+        SpecError: for a trace of another library, and for problems that this one's operators do not have.
+    """
+    lines = list(lines)
+    headers = list(dict.fromkeys(line.trace for line in lines if line.trace is not None))
+    here, fix = f"the build at {library.place}", f"{_FIX} trace a program that uses the one at {library.place}"
+    strangers = (stranger(header, library.name, library.prefix, here, fix) for header in headers)
+    tell(error for error in strangers if error is not None)
+    others = [header for header in headers if header.build and not library.build.startswith(header.build)]
+    declared = {name: operator for name, operator in operators.items() if name in library.operators}
+    try:
+        tell(error for line in lines if (error := _absent(line, library, declared)) is not None)
+        problems = known_problems(lines, declared)
+    except SpecError as error:
+        if not others:
+            raise
+        raise SpecError(
+            f"{others[0].place}: this is a trace of another build of {library.name!r}, with other operators",
+            why=f"it is of build {others[0].build[:12]}, and {error.what}",
+            fix=f"{_FIX} trace the one at {library.place}",
+        ) from error
+    return problems, [_warning(header, library) for header in others]
+
+
+def _absent(line: CountedProblem, library: BuiltLibrary, declared: Mapping[str, Operator]) -> SpecError | None:
+    """The error for an operator that the library lacks, or that no operator.py here declares."""
+    if line.operator in declared:
+        return None
+    if line.operator not in library.operators:
+        return SpecError(
+            f"{line.place}: library {library.name!r} has no operator {line.operator!r}",
+            why=f"according to the manifest at {library.place}",
+            fix=did_you_mean(line.operator, library.operators),
+        )
+    return SpecError(
+        f"{line.place}: operator {line.operator!r} of library {library.name!r} is not declared here",
+        why="to compare its problems, its operator.py is needed",
+        fix="with --templates, name the template root that the library was built from",
+    )
+
+
+def _warning(header: TraceHeader, library: BuiltLibrary) -> str:
+    return (
+        f"{header.place}: the trace is of build {header.build[:12]} of {library.name!r}, but it is compared with build "
+        f"{library.build[:12]} at {library.place}, which has the same operators"
+    )
 
 
 class CoveredProblem(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,23 +243,19 @@ def coverage_on(
     for one in problems:
         operator = operators[one.operator]
         if one.operator not in timed:
-            timed[one.operator] = timed_problems(library, operator, target)
+            timed[one.operator] = _timed_problems(library, operator, target)
             by_facts[one.operator] = {tuned_facts(operator, t.problem): t for t in timed[one.operator]}
         same = by_facts[one.operator].get(tuned_facts(operator, one.problem))
-        if same is not None:
-            known = CoveredProblem(
-                operator=one.operator, problem=one.problem, calls=one.weight, tuned=True, ns=same.ns
-            )  # fmt: skip
-        else:
-            ns, near = estimate(operator, one.problem, timed[one.operator])
-            known = CoveredProblem(
-                operator=one.operator, problem=one.problem, calls=one.weight, tuned=False, ns=ns, near=near
+        ns, near = (same.ns, "") if same is not None else _estimate(operator, one.problem, timed[one.operator])
+        found.append(
+            CoveredProblem(
+                operator=one.operator, problem=one.problem, calls=one.weight, tuned=same is not None, ns=ns, near=near
             )
-        found.append(known)
+        )
     return found
 
 
-def estimate(operator: Operator, problem: Problem, timed: Sequence[TimedProblem]) -> tuple[float | None, str]:
+def _estimate(operator: Operator, problem: Problem, timed: Sequence[TimedProblem]) -> tuple[float | None, str]:
     """The time of a problem, estimated from the nearest one, and the nearest one's name; None if there is none.
 
     The nearest has the same dtypes, if possible, and the smallest ratios of FLOPs and bytes to this problem. The
@@ -82,3 +272,46 @@ def estimate(operator: Operator, problem: Problem, timed: Sequence[TimedProblem]
 
     near = min(timed, key=distance)
     return near.ns * max(flops / max(near.flops, 1), moved / max(near.bytes, 1)), near.problem.id
+
+
+def coverage_table(target: str, found: Sequence[CoveredProblem], top: int) -> str:
+    """The coverage of one target, with the `top` problems that were not measured, those of most time first."""
+    operators = sorted({one.operator for one in found})
+    rows = [_row(name, [one for one in found if one.operator == name]) for name in operators]
+    lines = [f"on {target}", *("  " + line for line in columns([_HEAD, *rows, _row("all", found)]))]
+    left = sorted((one for one in found if not one.tuned), key=lambda one: (-one.total, -one.calls, one.problem.id))
+    if any(one.ns is not None for one in left):
+        lines += [
+            "  the time of problems that were not measured is an estimate: the time of the nearest measured",
+            "  problem, times the larger ratio of FLOPs or bytes",
+        ]
+    unknown = sorted({one.operator for one in left if one.ns is None})
+    if unknown:
+        calls = sum(one.calls for one in left if one.ns is None)
+        lines.append(f"  without {counted(calls)} of {', '.join(unknown)}, of which nothing was measured for {target}")
+    if left:
+        lines.append("  not measured, most time first:")
+        lines += ["    " + line for line in columns([_left(one) for one in left[:top]])]
+    if len(left) > top:
+        lines.append(f"    and {counted(len(left) - top, 'more problem')}")
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, found: Sequence[CoveredProblem]) -> tuple[str, ...]:
+    tuned = [one for one in found if one.tuned]
+    calls, covered = sum(one.calls for one in found), sum(one.calls for one in tuned)
+    time, known = sum(one.total for one in found), sum(one.total for one in tuned)
+    return (
+        name,
+        str(len(found)),
+        str(len(tuned)),
+        f"{calls:.10g}",
+        percent_text(covered / calls),
+        format_time(time) if time else "unknown",
+        percent_text(known / time) if time else "-",
+    )
+
+
+def _left(one: CoveredProblem) -> tuple[str, ...]:
+    about = "time unknown" if one.ns is None else f"about {format_time(one.total)}, by {one.near}"
+    return one.operator, one.problem.id, counted(one.calls), about

@@ -1,21 +1,34 @@
-"""Reads the lines of workload files and traces strictly into plain records, and reports the place of every mistake."""
+"""Workload files and traces: lines read strictly, checked against their operators, added up, written and shown."""
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
-from aot_tune.spec import Problem
-from aot_tune.support.errors import AotTuneError, Mistakes, SpecError
+from aot_tune.report.report_text import columns, counted, percent_text
+from aot_tune.spec import Operator, Problem
+from aot_tune.spec.check_problem import check_call
+from aot_tune.spec.normal_form import normal_problem
+from aot_tune.support.errors import AotTuneError, Mistakes, SpecError, did_you_mean
 from aot_tune.support.shared_fields import shared_fields
 
-__all__ = ["ENOUGH_MISTAKES", "CountedProblem", "TraceHeader", "decode_workload", "encode_workload", "tell"]
+__all__ = [
+    "CountedProblem",
+    "TraceHeader",
+    "add_up",
+    "call_tables",
+    "decode_workload",
+    "encode_workload",
+    "known_problems",
+    "stranger",
+    "tell",
+]
 
-ENOUGH_MISTAKES = 10
+_ENOUGH_MISTAKES = 10
 """After this many mistakes, a file is not read further: it is another kind of file, or from another library."""
 
 _FORM = 'write lines such as {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "weight": 2}'
@@ -27,6 +40,14 @@ _TRACE_FORM = 1
 _LONGEST = 2**63 - 1
 _EXACT = 2**53
 """Weights below it are written as whole numbers if they are whole."""
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_LONGEST)]
+
+_OTHERS = "others"
+"""The only field of a trace's line that counts calls of kinds for which the trace had no room."""
+
+_BY_TEMPLATES = "--templates names the template root of a project's own operators"
 
 
 class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +81,6 @@ class CountedProblem(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceHeader | None = None
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=_LONGEST)]
-
-
 class _StatedLine(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a line. Databases write problems with these fields and an `id`."""
 
@@ -81,9 +99,6 @@ class _StatedLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _FIELDS = _StatedLine.__struct_fields__
-
-_OTHERS = "others"
-"""The only field of a trace's line that counts calls of kinds for which the trace had no room."""
 
 
 def decode_workload(text: bytes, name: str, mistakes: Mistakes | None = None) -> list[CountedProblem]:
@@ -107,7 +122,7 @@ def decode_workload(text: bytes, name: str, mistakes: Mistakes | None = None) ->
             line = _decode(row, f"{name}:{number}")
         except SpecError as error:
             wrong.append(error)
-            if len(wrong) == ENOUGH_MISTAKES:
+            if len(wrong) == _ENOUGH_MISTAKES:
                 break
             continue
         if isinstance(line, TraceHeader):
@@ -153,7 +168,7 @@ def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
     except msgspec.ValidationError as error:
         raise SpecError(f"{place}: the line is not a problem: {_in_words(error)}", why=_has(), fix=_FORM) from error
     _check_extents(line, place)
-    return _counted(line, place)
+    return _stated_problem(line, place)
 
 
 def _header(read: object, place: str) -> TraceHeader:
@@ -206,7 +221,7 @@ def _check_extents(line: _StatedLine, place: str) -> None:
             )
 
 
-def _counted(line: _StatedLine, place: str) -> CountedProblem:
+def _stated_problem(line: _StatedLine, place: str) -> CountedProblem:
     """The problem that a line states, and its weight."""
     if line.weight and line.calls:
         raise SpecError(
@@ -261,6 +276,15 @@ def _shown(row: bytes) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def stranger(header: TraceHeader, name: str, prefix: str, here: str, fix: str) -> SpecError | None:
+    """The error for a trace of another library than the given one. `here` says where that is."""
+    if header.library == name and header.prefix in ("", prefix):
+        return None
+    said = f"{header.library!r}" + (f" with the prefix {header.prefix!r}" if header.prefix else "")
+    ours = f"{name!r}" + (f" with the prefix {prefix!r}" if header.prefix else "")
+    return SpecError(f"{header.place}: this is a trace of library {said}", why=f"{here} is {ours}", fix=fix)
+
+
 def encode_workload(problems: Iterable[CountedProblem]) -> bytes:
     """The text of a workload file. Equal problems give equal bytes."""
     return b"".join(msgspec.json.encode(_plain(one)) + b"\n" for one in problems)
@@ -270,3 +294,120 @@ def _plain(one: CountedProblem) -> dict[str, object]:
     stated = msgspec.to_builtins(one.problem)
     whole = one.weight < _EXACT and one.weight == int(one.weight)
     return {"operator": one.operator, **stated, "weight": int(one.weight) if whole else one.weight}
+
+
+def known_problems(
+    lines: Iterable[CountedProblem], operators: Mapping[str, Operator], elsewhere: str = _BY_TEMPLATES
+) -> list[CountedProblem]:
+    """The lines, with their problems in the normal form.
+
+    Args:
+        elsewhere: where other operators may be, for the message.
+
+    Raises:
+        SpecError: for lines with a problem that its operator does not have. It names file and line.
+    """
+    found: list[CountedProblem] = []
+    wrong: list[AotTuneError] = []
+    checked: dict[tuple[str, str], Problem] = {}  # traces of many processes repeat the same problems
+    for line in lines:
+        key = line.operator, line.problem.id
+        try:
+            if key not in checked:
+                checked[key] = _checked(line, operators, elsewhere)
+            found.append(msgspec.structs.replace(line, problem=checked[key]))
+        except SpecError as error:
+            wrong.append(error)
+            if len(wrong) == _ENOUGH_MISTAKES:
+                break
+    tell(wrong)
+    return found
+
+
+def _checked(line: CountedProblem, operators: Mapping[str, Operator], elsewhere: str) -> Problem:
+    operator = operators.get(line.operator)
+    if operator is None:
+        raise SpecError(
+            f"{line.place}: unknown operator {line.operator!r}",
+            why=f"there are {', '.join(operators)}",
+            fix=f"{did_you_mean(line.operator, operators)} ({elsewhere})",
+        )
+    try:
+        check_call(operator, line.problem)
+    except SpecError as error:
+        why = error.why or f"operator {operator.name!r} has {_arguments(operator)}"
+        if line.trace is not None and line.trace.build:
+            why += (
+                f"; it was called in build {line.trace.build[:12]} of {line.trace.library!r}, whose operator may differ"
+            )
+        raise SpecError(
+            f"{line.place}: {error.what}", why=why, fix=error.fix or "mend the line, or remove it"
+        ) from error
+    return normal_problem(operator, line.problem)
+
+
+def _arguments(operator: Operator) -> str:
+    """Everything that a problem of an operator can state, in words."""
+    words = [f"dims {', '.join(operator.dims)}"]
+    words += [f"dtypes {v}: {', '.join(choices)}" for v, choices in operator.dtypes.items()]
+    words += [f"attribute {a.name}: {', '.join(a.choices)}" for a in operator.attributes]
+    optional = [t.name for t in operator.tensors if t.optional]
+    return "; ".join([*words, *([f"optional tensors {', '.join(optional)}"] if optional else [])])
+
+
+def add_up(lines: Iterable[CountedProblem]) -> list[CountedProblem]:
+    """One line for each problem, with the sum of its weights. The heaviest problem comes first."""
+    sums: dict[tuple[str, str], CountedProblem] = {}
+    for line in lines:
+        key = line.operator, line.problem.id
+        before = sums.get(key)
+        if before is None:
+            sums[key] = line
+        else:
+            weight = min(before.weight + line.weight, sys.float_info.max)
+            captured = before.captured + line.captured
+            sums[key] = msgspec.structs.replace(before, weight=weight, captured=captured)
+    return sorted(sums.values(), key=lambda one: (-one.weight, one.operator, one.problem.id))
+
+
+def call_tables(problems: Sequence[CountedProblem], operators: Mapping[str, Operator], top: int | None = None) -> str:
+    """A table for each operator, with its `top` problems, or with all of them by default."""
+    total = sum(one.weight for one in problems)
+    groups: dict[str, list[CountedProblem]] = {}
+    for one in problems:
+        groups.setdefault(one.operator, []).append(one)
+    by_calls = sorted(groups, key=lambda name: (-sum(one.weight for one in groups[name]), name))
+    return "\n\n".join(_table(operators[name], groups[name], total, top) for name in by_calls) + "\n"
+
+
+def _table(operator: Operator, problems: Sequence[CountedProblem], total: float, top: int | None) -> str:
+    calls, captured = sum(one.weight for one in problems), sum(one.captured for one in problems)
+    shown = sorted(problems, key=lambda one: (-one.weight, one.problem.id))[:top]
+    head = ("calls", "share", "captured", *operator.dims, *operator.dtypes, "else")
+    rows = [head, *(_row(operator, one, total) for one in shown)]
+    text = f"{operator.name}: {counted(calls)} of {counted(len(problems), 'problem')}"
+    text += f", {percent_text(calls / total)} of all, {percent_text(captured / calls)} captured"
+    lines = [text, *("  " + line for line in columns(rows))]
+    left = len(problems) - len(shown)
+    if left:
+        rest = calls - sum(one.weight for one in shown)
+        lines.append(f"  and {counted(rest)} of {counted(left, 'more problem')}")
+    return "\n".join(lines)
+
+
+def _row(operator: Operator, one: CountedProblem, total: float) -> tuple[str, ...]:
+    dtypes = [one.problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()]
+    return (
+        f"{one.weight:.10g}",
+        percent_text(one.weight / total),
+        percent_text(one.captured / one.weight),
+        *(str(one.problem.dims[name]) for name in operator.dims),
+        *dtypes,
+        _else(one.problem),
+    )
+
+
+def _else(problem: Problem) -> str:
+    """The rest of a problem's name, without dims and dtypes: layouts, optional tensors, attributes, alignment."""
+    said = {f"{n}={v}" for n, v in (*problem.dims.items(), *problem.dtypes.items())}
+    return " ".join(part for part in problem.id.split() if part not in said)

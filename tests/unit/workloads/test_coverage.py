@@ -12,10 +12,7 @@ from aot_tune.report import OperatorReport, ProblemRow, Report
 from aot_tune.spec import problem
 from aot_tune.spec.problem_named import problem_named
 from aot_tune.support.errors import AotTuneError, BuildError, ManifestError, SpecError
-from aot_tune.workloads.built_library import BuiltLibrary, read_library
-from aot_tune.workloads.coverage import coverage_on
-from aot_tune.workloads.coverage_table import coverage_table
-from aot_tune.workloads.trace_origin import of_library
+from aot_tune.workloads.coverage import BuiltLibrary, coverage_on, coverage_table, of_library, read_library
 from aot_tune.workloads.workload_records import CountedProblem, decode_workload
 
 CPU, CUDA = "cpu-x86-64-v3", "cuda-sm_90a"

@@ -13,10 +13,9 @@ from bundled import OPERATORS
 from aot_tune.spec.check_problem import check_call
 from aot_tune.spec.normal_form import normal_problem
 from aot_tune.support.errors import SpecError
-from aot_tune.workloads.decoder_problems import decoder_problems
+from aot_tune.workloads.from_model import decoder_problems, read_model
 from aot_tune.workloads.from_torch import map_torch
 from aot_tune.workloads.mapped_calls import MappedCalls
-from aot_tune.workloads.model_config import read_model
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

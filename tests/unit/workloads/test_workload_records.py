@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from aot_tune.spec import Problem, problem
 from aot_tune.spec.normal_form import normal_problem
 from aot_tune.support.errors import SpecError
-from aot_tune.workloads.known_problems import add_up, known
-from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
+from aot_tune.workloads.workload_records import CountedProblem, add_up, decode_workload, encode_workload, known_problems
 
 LINE = (
     b'{"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}, '
@@ -80,7 +79,7 @@ def test_the_form_keeps_every_fact(dims: tuple[int, int, int], strides: tuple[in
 
 def test_a_line_of_a_trace_that_no_longer_fits_names_its_build() -> None:
     with pytest.raises(SpecError, match=r"^t\.jsonl:2: ") as error:
-        known(decode_workload(HEAD + CALLS.replace(b'"D"', b'"C"'), "t.jsonl"), OPERATORS)
+        known_problems(decode_workload(HEAD + CALLS.replace(b'"D"', b'"C"'), "t.jsonl"), OPERATORS)
     assert error.value.why.endswith("it was called in build ab of 'ops', whose operator may differ")
 
 
@@ -88,5 +87,5 @@ def test_equal_problems_add_up() -> None:
     again = LINE.replace(b'"strides": {"b": [1, 4096]}', b'"order": {"b": [1, 0]}').replace(
         b'"weight": 12.5', b'"calls": 3'
     )
-    found = add_up(known(decode_workload(CALLS + LINE + again + CALLS, "w.jsonl"), OPERATORS))
+    found = add_up(known_problems(decode_workload(CALLS + LINE + again + CALLS, "w.jsonl"), OPERATORS))
     assert [(one.operator, one.weight, one.captured) for one in found] == [("gemm", 15.5, 0), ("softmax", 10, 4)]
