@@ -24,8 +24,8 @@ from aot_tune.database.match_records import (
     nearest_databases,
     told_ties,
 )
-from aot_tune.database.measurement_store import MeasurementStore, OperatorStore
 from aot_tune.database.merge_records import measured_before, merge, update, without
+from aot_tune.database.store import MeasurementStore, OperatorStore
 
 __all__ = [
     "Begun",

@@ -26,7 +26,7 @@ _log = logging.getLogger("aot_tune.database")
 
 @dataclass(frozen=True)
 class Begun:
-    """A build whose measurements count from `since` on. That is in ns, by the clock of the cache's file system.
+    """A build whose measurements count from `since` on, in ns since the epoch.
 
     `resumed`: an earlier build began it and did not end. Until `leave`, there is no other build of this kind.
     """
@@ -66,7 +66,7 @@ def begin(location: CacheLocation, key: str) -> Begun | None:
         if not resumed:
             path.unlink(missing_ok=True)
             write_file(path, str(time.time_ns()).encode())
-        return Begun(path, path.stat().st_mtime_ns, resumed, lock)
+        return Begun(path, int(path.read_bytes()), resumed, lock)
     except Timeout:
         return None
     except (OSError, CacheError) as error:

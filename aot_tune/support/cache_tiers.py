@@ -54,14 +54,15 @@ class CacheTier:
         Args:
             room: folder below the tier.
             depth: number of folders between it and the files.
-            record: the ending of the names of its sealed files.
+            record: the ending of the names of its files, whose first line names the schema.
             schema: the schema of this version.
         """
         try:
             found = next(_files(self.path / room, depth, record), None) if self._usable else None
             if found is None:
                 return
-            other = json.loads(_quiet_bytes(found)).get("schema", schema)
+            first = json.loads(_quiet_bytes(found).partition(b"\n")[0])
+            other = first.get("header", first).get("schema", schema)
         except (OSError, ValueError, AttributeError):  # reported when it is read
             return
         if other != schema:

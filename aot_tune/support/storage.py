@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -10,9 +11,9 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 
@@ -32,6 +33,7 @@ __all__ = [
     "discard",
     "new_temporary",
     "open_quietly",
+    "opened_own",
     "private_folder",
     "read_own",
     "replace_file",
@@ -217,11 +219,11 @@ def open_quietly(path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
-def read_own(path: Path, *, trusted: bool, since: int = 0, tier_of: int = -1) -> bytes:
-    """The contents of a file. A file that was last changed before `since`, in ns, counts as missing.
+@contextlib.contextmanager
+def opened_own(path: Path, *, trusted: bool, tier_of: int = -1) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+    """A file to read, and its status.
 
     A file in a tier may belong to the tier's owner, `tier_of`. Reading it leaves no trace.
-
 
     Raises:
         OSError: when it does not exist or cannot be opened.
@@ -236,14 +238,18 @@ def read_own(path: Path, *, trusted: bool, since: int = 0, tier_of: int = -1) ->
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise CorruptError(f"its {path.name} is not a file")
-        if status.st_mtime_ns < since:
-            raise FileNotFoundError
         if not trusted:
             check_trust(status, path, tier_of)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read()
+            yield file, status
     finally:
         os.close(descriptor)
+
+
+def read_own(path: Path, *, trusted: bool, tier_of: int = -1) -> bytes:
+    """The contents of a file, see `opened_own`."""
+    with opened_own(path, trusted=trusted, tier_of=tier_of) as (file, _):
+        return file.read()
 
 
 def discard(path: Path, temporaries: Path) -> None:

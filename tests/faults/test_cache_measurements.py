@@ -1,4 +1,4 @@
-"""Damaged, foreign and outdated measurements are measured again; killed writers lose at most one."""
+"""Damaged, foreign and outdated measurements are measured again; killed writers lose at most one each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore
-from aot_tune.database.measurement_store import OperatorStore
+from aot_tune.database.store import OperatorStore
 from aot_tune.spec import problem
 
 pytestmark = pytest.mark.slow
@@ -27,42 +27,76 @@ def shelf(root: Path, **named: bool) -> tuple[MeasurementStore, OperatorStore]:
     return store, store.operator("gemm", "con", "dev", "pol")
 
 
+def measured(code: str = "o", *, m: int = 16, screen: tuple[float, ...] = (1.5, 2.5)) -> Measurement:
+    where = problem(M=m, N=64)
+    return Measurement(candidate="c", code=code, problem=where, device="dev", policy="pol", status="ok", screen=screen)
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> tuple[Path, Path, Measurement]:
     """A store with one measurement: its root, the file, the measurement."""
-    found = Measurement(
-        candidate="c", code="o", problem=WHERE, device="dev", policy="pol", status="ok", screen=(1.5, 2.5)
-    )
+    found = measured()
     shelf(tmp_path / "c")[1].put(found)
-    (path,) = (tmp_path / "c" / "measurements").glob("*/*.json")
+    (path,) = (tmp_path / "c" / "measurements").glob("*.jsonl")
     return tmp_path / "c", path, found
 
 
-def test_cut_at_every_byte(kept) -> None:
-    root, path, found = kept
+def test_cut_at_every_byte(tmp_path: Path) -> None:
+    """What was whole before the cut is found, nothing else is, and the next line that is added is whole."""
+    kept = [measured(f"o{i}", m=i + 1) for i in range(3)]
+    for one in kept:
+        shelf(tmp_path)[1].put(one)
+    (path,) = (tmp_path / "measurements").glob("*.jsonl")
     whole = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
+    assert len(ends) == 4  # with the header's
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        store, mine = shelf(root)
-        assert mine.find("c", "o", WHERE) is None
-        assert store.damaged == 1
-    path.write_bytes(whole)
-    assert shelf(root)[1].find("c", "o", WHERE) == found
+        store, mine = shelf(tmp_path)
+        there = [one for one in kept if mine.find("c", one.code, one.problem) == one]
+        assert there == kept[: sum(end <= length for end in ends[1:])]
+        assert store.damaged == 0
+        mine.put(kept[2])
+        assert whole.startswith(path.read_bytes()[: max((end for end in ends if end <= length), default=0)])
+        store, mine = shelf(tmp_path)
+        assert [mine.find("c", one.code, one.problem) for one in (*there, kept[2])] == [*there, kept[2]]
+        assert store.damaged == 0
 
 
-def test_three_flipped_bytes(kept) -> None:
-    root, path, _ = kept
-    whole, rng = path.read_bytes(), random.Random(5)
+def test_three_flipped_bytes_cost_their_lines_and_are_gone_once_another_is_added(tmp_path: Path, caplog) -> None:
+    kept, rng = [measured(f"o{i}", m=i + 1) for i in range(3)], random.Random(5)
+    for one in kept:
+        shelf(tmp_path)[1].put(one)
+    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    whole = path.read_bytes()
+    rows = whole.splitlines(keepends=True)
+    begin, end = len(rows[0] + rows[1]), len(b"".join(rows[:3]))  # the second of three
     for _ in range(200):
         data = bytearray(whole)
-        for at in rng.sample(range(len(data)), 3):
+        for at in rng.sample(range(begin, end - 1), 3):
             data[at] ^= rng.randrange(1, 256)
         path.write_bytes(data)
-        assert shelf(root)[1].find("c", "o", WHERE) is None
+        caplog.clear()
+        store, mine = shelf(tmp_path)
+        assert [mine.find("c", one.code, one.problem) for one in kept] == [kept[0], None, kept[2]]
+        assert store.damaged >= 1
+        assert [str(path) in r.getMessage() for r in caplog.records] == [True]
+        mine.put(kept[1])
+        store, mine = shelf(tmp_path)
+        assert [mine.find("c", one.code, one.problem) for one in kept] == kept
+        assert store.damaged == 0
 
 
-def make_empty(path: Path) -> None:
-    path.write_bytes(b"")
+def test_lines_that_are_superseded_go_in_the_end(tmp_path: Path) -> None:
+    for n in range(600):
+        _, mine = shelf(tmp_path)
+        mine.find("c", "o", WHERE)
+        mine.put(measured(screen=(float(n + 1),)))
+    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    assert len(path.read_bytes().splitlines()) < 300
+    found = shelf(tmp_path)[1].find("c", "o", WHERE)
+    assert found is not None
+    assert found.screen == (600.0,)
 
 
 def make_folder(path: Path) -> None:
@@ -80,7 +114,7 @@ def make_writable(path: Path) -> None:
     path.chmod(0o666)
 
 
-@pytest.mark.parametrize("damage", [make_empty, make_folder, make_link, make_writable])
+@pytest.mark.parametrize("damage", [make_folder, make_link, make_writable])
 def test_damage_is_a_miss_and_one_warning_and_replaced(kept, caplog, damage) -> None:
     root, path, found = kept
     damage(path)
@@ -95,12 +129,15 @@ def test_damage_is_a_miss_and_one_warning_and_replaced(kept, caplog, damage) -> 
     assert store.written == 1
 
 
-def test_a_measurement_under_another_name_is_not_taken(kept) -> None:
+def test_lines_of_another_text_or_another_version_are_not_taken(kept) -> None:
     root, path, found = kept
-    shelf(root)[1].put(msgspec.structs.replace(found, code="o2"))
-    (other,) = (p for p in (root / "measurements").glob("*/*.json") if p != path)
-    other.write_bytes(path.read_bytes())
-    assert shelf(root)[1].find("c", "o2", WHERE) is None
+    other = MeasurementStore(root).operator("gemm", "con", "dev", "newer")
+    other.put(msgspec.structs.replace(found, policy="newer"))
+    (place,) = (p for p in path.parent.glob("*.jsonl") if p != path)
+    place.write_bytes(path.read_bytes())
+    assert MeasurementStore(root).operator("gemm", "con", "dev", "newer").find("c", "o", WHERE) is None
+    path.write_bytes(path.read_bytes().replace(b'"at":', b'"new":1,"at":'))  # as a later version may write it
+    assert shelf(root)[1].find("c", "o", WHERE) is None
 
 
 WRITER = """
@@ -138,6 +175,40 @@ def test_kill_9_loses_at_most_one_measurement(tmp_path: Path, start_python) -> N
             assert found is not None
             assert found.screen[0] >= n or n + 500 > said[-1]
         torn += store.damaged
-        assert list((root / "tmp").iterdir()) == []  # opening the store swept what the dead left
+        assert list((root / "tmp").glob("*")) == []  # opening the store swept what the dead left
     assert torn == 0
-    assert len(list((root / "measurements").glob("*/*.json"))) > 20
+
+
+TOGETHER = """
+import sys
+from pathlib import Path
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.database import MeasurementStore
+from aot_tune.spec import problem
+name = sys.argv[2]
+store = MeasurementStore(Path(sys.argv[1]))
+mine = store.operator("gemm", "con", "dev", "pol")
+for n in range(int(sys.argv[3])):
+    mine.put(Measurement(candidate="c", code=f"{name}{n}", problem=problem(M=1, N=64), device="dev", policy="pol",
+                         status="ok", screen=tuple(float(n) for _ in range(2000))))
+    print(n, flush=True)
+"""
+
+
+def test_two_builds_at_once_one_of_them_killed(tmp_path: Path, start_python) -> None:
+    """The killed one loses at most the line it was at, the other one none. Neither damages a line."""
+    rng, root = random.Random(3), tmp_path / "c"
+    for round_ in range(int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS))):
+        stays, dies = f"stays{round_}-", f"dies{round_}-"
+        processes = [start_python(TOGETHER, root, stays, 150), start_python(TOGETHER, root, dies, 10**6)]
+        for process in processes:
+            process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.1))
+        processes[1].kill()
+        said = [1 + len(process.stdout.read().splitlines()) for process in processes]
+        assert [p.wait() for p in processes] == [0, -9]
+        assert said[0] == 150
+        store, mine = shelf(root)
+        for name, count in ((stays, 150), (dies, said[1] - 1)):
+            assert all(mine.find("c", f"{name}{n}", problem(M=1, N=64)) is not None for n in range(count))
+        assert store.damaged == 0

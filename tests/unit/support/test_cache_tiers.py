@@ -107,12 +107,14 @@ def others_may_write(folder: Path) -> None:
 
 
 def is_corrupt(folder: Path) -> None:
-    for path in [*folder.rglob("object.o"), *(folder / "measurements").rglob("*.json")]:
+    for path in folder.rglob("object.o"):
         path.write_bytes(path.read_bytes()[:-3])
+    for path in (folder / "measurements").rglob("*.jsonl"):
+        path.write_bytes(path.read_bytes().replace(b"10.5", b"10.6"))
 
 
 def has_links(folder: Path) -> None:
-    for path in [*folder.rglob("object.o"), *(folder / "measurements").rglob("*.json")]:
+    for path in [*folder.rglob("object.o"), *(folder / "measurements").rglob("*.jsonl")]:
         path.rename(path.with_suffix(".moved"))
         path.symlink_to(path.with_suffix(".moved"))
 

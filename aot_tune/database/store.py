@@ -1,0 +1,543 @@
+"""The measurement store: what this user's builds measured, in lines like those of a record, beside the object cache.
+
+There is one text for each operator, device and policy. A line is one screen, or one race with all of its entrants. It
+has its own digest, so damage costs the lines that it touches. Any number of builds append to a text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from aot_tune.bench.protocol.measurement_records import BASELINE, DeviceState, Measurement, is_baseline
+from aot_tune.database.begun import Begun
+from aot_tune.database.identity import problem_key
+from aot_tune.database.record_lines import MeasurementLine
+from aot_tune.spec import Problem
+from aot_tune.support.cache_tiers import CacheTier
+from aot_tune.support.digests import canonical_digest
+from aot_tune.support.errors import CacheError
+from aot_tune.support.shared_fields import shared_fields
+from aot_tune.support.storage import (
+    DISK_ERRORS,
+    TEMPORARIES,
+    CacheLocation,
+    CacheMode,
+    CorruptError,
+    check_folder,
+    check_trust,
+    opened_own,
+    private_folder,
+    replace_file,
+    sweep_temporaries,
+)
+
+__all__ = ["SCHEMA", "MeasurementStore", "OperatorStore"]
+
+SCHEMA = 3
+_FORMAT = "aot_tune store"
+_ROOM, _ENDING = "measurements", ".jsonl"
+_SHORT, _LONG = 16, 24
+"""Hex digits of a line's digest, and of the digest in a text's name."""
+_LOCK_SECONDS = 60.0
+_APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_SPARE_LINES = 256
+"""A text is written anew when more than half of its lines are superseded, and these are more than this."""
+_log = logging.getLogger("aot_tune.database")
+
+
+class _StoredMeasurement(MeasurementLine, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A measurement as a record has it, and what only the store keeps. `code` is a baseline's version."""
+
+    problem: str = ""
+    code: str = ""
+    phases: dict[str, float] = msgspec.field(default_factory=dict)
+    conditions: tuple[DeviceState, ...] = ()
+    clocks: tuple[int, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What was measured: a code, or a version of a baseline."""
+        return f"{self.candidate}@{self.code}" if is_baseline(self.candidate) else self.code
+
+
+class _Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A line without its digest: one screen, or a race with all of its entrants. `at` is when it was written, in ns."""
+
+    at: int
+    problem: Problem
+    screen: _StoredMeasurement | None = None
+    race: tuple[_StoredMeasurement, ...] | None = None
+
+    @property
+    def measurements(self) -> tuple[_StoredMeasurement, ...]:
+        """All of them."""
+        return self.race or (() if self.screen is None else (self.screen,))
+
+    @property
+    def name(self) -> str:
+        """Names what was measured on what."""
+        return _name([m.subject for m in self.measurements], self.problem, raced=self.race is not None)
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of a text. It is for people, and names the schema: each line's digest covers the text's name."""
+
+    format: str = _FORMAT
+    schema: int = SCHEMA
+    operator: str
+    contract: str
+    device: str
+    policy: str
+
+    @property
+    def stem(self) -> str:
+        """Name of the text, without its ending."""
+        return f"{self.operator}-{canonical_digest(self)[:_LONG]}"
+
+
+class _Line:
+    """A line that was read or is to be written: its row without the end, its result, and its digest."""
+
+    def __init__(self, row: bytes, result: _Result) -> None:
+        self.row, self.result = row, result
+
+    @property
+    def digest(self) -> str:
+        """Its digest as the row has it."""
+        return self.row[len(_START) : len(_START) + _SHORT].decode()
+
+
+_START, _GOES_ON = b'{"digest":"', b'",'
+_DECODER, _ENCODER = msgspec.json.Decoder(_Result), msgspec.json.Encoder()
+
+
+def _name(subjects: Iterable[str], problem: Problem, *, raced: bool) -> str:
+    return canonical_digest([raced, sorted(set(subjects)), problem_key(problem)])
+
+
+def _digest(stem: str, rest: bytes) -> bytes:
+    return hashlib.sha256(stem.encode() + b"\n" + rest).hexdigest()[:_SHORT].encode()
+
+
+def _line(stem: str, result: _Result) -> _Line:
+    rest = _ENCODER.encode(result)[1:]
+    return _Line(b"".join((_START, _digest(stem, rest), _GOES_ON, rest)), result)
+
+
+def _read_line(stem: str, row: bytes) -> _Line | None:
+    """A row as a line. None if it is damaged, or of another text."""
+    at = len(_START) + _SHORT
+    rest = row[at + len(_GOES_ON) :]
+    if row != b"".join((_START, _digest(stem, rest), _GOES_ON, rest)):
+        return None
+    try:
+        return _Line(row, _DECODER.decode(b"{" + rest))
+    except msgspec.DecodeError:
+        return None
+
+
+class _Text:
+    """What one file holds, as far as it was read, and what this process added.
+
+    Args:
+        tier: the owner of a tier's file, or -1 for one of this user's.
+        since: older lines do not count.
+    """
+
+    def __init__(self, path: Path, *, trusted: bool, tier: int = -1, since: int = 0) -> None:
+        self.path, self.stem = path, path.name.removesuffix(_ENDING)
+        self._trusted, self._tier, self._since = trusted, tier, since
+        self.lines: dict[str, _Line] = {}
+        self._at = (0, 0)
+        self._end = self._rows = self._damaged = 0
+
+    def refresh(self) -> int:
+        """Read what was appended since the last time. Returns how many lines are damaged.
+
+        The last line may be torn: whoever wrote it was killed, or is still at it. It is left out.
+
+        Raises:
+            OSError, CorruptError, CacheError: as `opened_own`.
+        """
+        with opened_own(self.path, trusted=self._trusted, tier_of=self._tier) as (file, status):
+            at = status.st_dev, status.st_ino
+            if at != self._at or status.st_size < self._end:
+                self._at, self._end, self._rows = at, 0, 0
+            file.seek(self._end)
+            text = file.read()
+        rows = text[: text.rfind(b"\n") + 1].split(b"\n")[:-1]
+        damaged, read = 0, dict[str, _Line]()
+        for row in rows:
+            line = _read_line(self.stem, row)
+            if line is None:
+                damaged += not (self._end == 0 and row is rows[0] and row.startswith(b'{"header":'))
+            elif line.result.at >= self._since:
+                read[line.result.name] = line
+        self.lines = read | self.lines  # what a build has once used stays the same for it
+        self._end += sum(map(len, rows)) + len(rows)
+        self._rows += len(rows)
+        self._damaged += damaged
+        return damaged
+
+    def append(self, line: _Line, header: bytes, temporaries: Path) -> None:
+        """Add a line to the file. A torn line at its end is cut off, and a file that cannot be used is replaced.
+
+        Raises:
+            OSError: when it cannot be written. The file is then as before.
+        """
+        private_folder(self.path.parent)
+        with FileLock(self.path.parent / "lock", timeout=_LOCK_SECONDS, mode=0o600):
+            if self._is_wasteful():
+                with contextlib.suppress(OSError, CorruptError, CacheError):
+                    self.refresh()
+                self._write_anew(header, temporaries)
+                return
+            try:
+                descriptor = os.open(
+                    self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                )
+            except OSError as error:
+                if error.errno not in (errno.EISDIR, errno.ELOOP):
+                    raise
+                self._write_anew(header, temporaries)
+                return
+            try:
+                status = os.fstat(descriptor)
+                if self._is_own(status):
+                    self._add(descriptor, status, line.row + b"\n", header)
+                else:
+                    self._write_anew(header, temporaries)
+            finally:
+                os.close(descriptor)
+
+    def _is_wasteful(self) -> bool:
+        """Whether most lines of a file that was read as a whole are damaged or superseded."""
+        dead = self._rows - len(self.lines)
+        return self._since == 0 and self._end > 0 and (self._damaged > 0 or dead > max(len(self.lines), _SPARE_LINES))
+
+    def _is_own(self, status: os.stat_result) -> bool:
+        try:
+            if not self._trusted:
+                check_trust(status, self.path)
+        except CacheError:
+            return False
+        return stat.S_ISREG(status.st_mode)
+
+    def _add(self, descriptor: int, status: os.stat_result, data: bytes, header: bytes) -> None:
+        size = _whole(descriptor, status.st_size)
+        if size < status.st_size:
+            os.ftruncate(descriptor, size)
+        data = data if size else header + data
+        try:
+            if os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+        if (status.st_dev, status.st_ino) == self._at and size == self._end:
+            self._end += len(data)
+            self._rows += 1
+
+    def _write_anew(self, header: bytes, temporaries: Path) -> None:
+        text = header + b"".join(line.row + b"\n" for line in self.lines.values())
+        replace_file(self.path, text, temporaries)
+        status = self.path.stat()
+        self._at, self._end, self._rows, self._damaged = (status.st_dev, status.st_ino), len(text), len(self.lines), 0
+
+
+def _whole(descriptor: int, size: int) -> int:
+    """Where the last whole line of a file ends."""
+    end, step = size, 1
+    while end > 0:
+        begin = max(end - step, 0)
+        at = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end, step = begin, 1 << 16
+    return 0
+
+
+class MeasurementStore:
+    """Measurements by everything that they depend on. Each is in its text at once. Any thread may use it.
+
+    Args:
+        root: folder of the cache. With None, measurements live only as long as this object.
+        mode, trusted, required: as for the object cache.
+        begun: older measurements than its time are not read.
+        tiers: caches that are asked, in this order, for what is missing here. Not if everything is to be measured
+            again.
+
+    Raises:
+        CacheError: when `required` and the root cannot be used.
+    """
+
+    def __init__(
+        self,
+        root: Path | None,
+        *,
+        mode: CacheMode = "rw",
+        trusted: bool = False,
+        required: bool = True,
+        begun: Begun | None = None,
+        tiers: Sequence[CacheTier] = (),
+    ) -> None:
+        self._tiers = () if mode == "fresh" or begun is not None else tuple(tiers)
+        if begun is not None and not begun.resumed:
+            mode = "fresh"  # nothing was measured since, whatever the times of lines say
+        self._mode, self._trusted = mode, trusted
+        self._since = 0 if begun is None else begun.since
+        self._root = None if mode == "off" else root
+        self._texts: dict[str, _Text] = {}
+        self._of_tiers: dict[tuple[CacheTier, str], _Text] = {}
+        self._unusable: set[Path] = set()
+        self._lock = threading.RLock()
+        self.written = self.damaged = 0
+        self.used: dict[str, str] = {}
+        """Digests of the lines that were read or written, by name."""
+        self.absent: set[str] = set()
+        """Names that were asked for, but neither found nor written since."""
+        if self._root is not None:
+            try:
+                check_folder(self._root, trusted=trusted, writable=mode in ("rw", "fresh"))
+                if mode in ("rw", "fresh"):
+                    sweep_temporaries(self._root / TEMPORARIES)
+            except CacheError as error:
+                if required:
+                    raise
+                _log.warning("measurements are not kept: %s", error)
+                self._root = None
+        for tier in self._tiers:
+            tier.check_schema(_ROOM, 0, _ENDING, SCHEMA)
+        asked = [t.path for t in self._tiers if t.usable]
+        asked += [self._root] if self._root is not None and mode != "fresh" else []
+        self.knew_any = any(next((path / _ROOM).glob(f"*{_ENDING}"), None) for path in asked)
+        """Whether there is any measurement. If not, everything that is asked for will be measured."""
+
+    @classmethod
+    def at(
+        cls, location: CacheLocation, begun: Begun | None = None, tiers: Sequence[CacheTier] = ()
+    ) -> MeasurementStore:
+        """The store at a place that `cache_location` found."""
+        mode, trusted, required = location.mode, location.trusted, location.required
+        return cls(location.root, mode=mode, trusted=trusted, required=required, begun=begun, tiers=tiers)
+
+    @property
+    def root(self) -> Path | None:
+        """The folder in use, or None when nothing is kept (any more)."""
+        return self._root
+
+    def operator(
+        self, name: str, contract: str, device: str, policy: str, baselines: Mapping[str, str] | None = None
+    ) -> OperatorStore:
+        """The measurements of one operator on one device under one policy.
+
+        Args:
+            contract: `operator_digest` of the operator.
+            device, policy: digests.
+            baselines: version of each baseline that takes part, by name without `baseline:`.
+        """
+        header = _Header(operator=name, contract=contract, device=device, policy=policy)
+        return OperatorStore(self, header, baselines or {})
+
+    def load(self, stem: str, name: str, *, peek: bool = False) -> _Result | None:
+        """What is stored under a name in a text. None if there is nothing usable.
+
+        A caller that only wants to know whether something is there passes `peek`. Then a miss is not counted.
+        """
+        with self._lock:
+            line = self._line(stem, name)
+            if line is not None:
+                self.used[f"{stem}/{name}"] = line.digest
+            elif not peek:
+                self.absent.add(f"{stem}/{name}")
+        return None if line is None else line.result
+
+    def save(self, header: _Header, result: _Result) -> None:
+        """Add a line to a text.
+
+        If the disk cannot be written to, there is one warning, and memory keeps the line.
+        """
+        stem, name = header.stem, result.name
+        line = _line(stem, result)
+        with self._lock:
+            text = self._text(stem)
+            text.lines[name] = line
+            self.used.pop(f"{stem}/{name}", None)
+            if self._root is None or self._mode == "ro":
+                return
+            try:
+                text.append(line, _ENCODER.encode({"header": header}) + b"\n", self._root / TEMPORARIES)
+                self.written += 1
+                self.used[f"{stem}/{name}"] = line.digest
+                self.absent.discard(f"{stem}/{name}")
+                return
+            except Timeout:
+                why = "another process holds its lock"
+            except NotImplementedError:  # some versions of filelock raise this where the disk has no locks
+                why = os.strerror(errno.ENOLCK)
+            except OSError as error:
+                if error.errno not in DISK_ERRORS:
+                    raise
+                why = error.strerror or str(error)
+            _log.warning("measurements are not kept: %s: %s", self._root, why)
+            self._root = None
+
+    def file_digest(self, name: str) -> str:
+        """Digest of a line that was `used`, as it is now. Empty if no usable line is there, or none is to be read."""
+        stem, _, own = name.partition("/")
+        with self._lock:
+            line = self._line(stem, own)
+        return "" if line is None else line.digest
+
+    def _line(self, stem: str, name: str) -> _Line | None:
+        text = self._text(stem)
+        if name not in text.lines and self._root is not None and self._mode != "fresh":
+            self._refresh(text)
+        line = text.lines.get(name)
+        return self._in_tiers(stem, name) if line is None else line
+
+    def _text(self, stem: str) -> _Text:
+        if stem not in self._texts:
+            path = (self._root or Path()) / _ROOM / f"{stem}{_ENDING}"
+            self._texts[stem] = _Text(path, trusted=self._trusted, since=self._since)
+        return self._texts[stem]
+
+    def _refresh(self, text: _Text) -> None:
+        """Read what others have added to a text. What is wrong with it is told once."""
+        if text.path in self._unusable:
+            return
+        try:
+            damaged = text.refresh()
+        except FileNotFoundError:
+            return
+        except (CorruptError, CacheError, OSError) as error:
+            self._unusable.add(text.path)
+            self.damaged += 1
+            _log.warning("measurements %s are not used: %s", text.path, error)
+            return
+        if damaged:
+            self.damaged += damaged
+            _log.warning("%d lines of %s are damaged and not used", damaged, text.path)
+
+    def _in_tiers(self, stem: str, name: str) -> _Line | None:
+        for tier in self._tiers:
+            text = self._of_tier(tier, stem)
+            if name in text.lines:
+                tier.served_measurements()
+                self._text(stem).lines[name] = text.lines[name]  # it counts as served once
+                return text.lines[name]
+        return None
+
+    def _of_tier(self, tier: CacheTier, stem: str) -> _Text:
+        """A text of a tier, which is read once."""
+        text = self._of_tiers.get((tier, stem))
+        if text is None:
+            path = tier.path / _ROOM / f"{stem}{_ENDING}"
+            text = self._of_tiers[tier, stem] = _Text(path, trusted=tier.trusted, tier=tier.owner)
+            try:
+                for _ in range(text.refresh() if tier.usable else 0):
+                    tier.pass_over(path, CorruptError("one of its lines is damaged"))
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except (CorruptError, CacheError, OSError) as error:
+                tier.pass_over(path, error)
+        return text
+
+
+class OperatorStore:
+    """One operator's part of a store. `MeasurementStore.operator` makes it."""
+
+    def __init__(self, store: MeasurementStore, header: _Header, baselines: Mapping[str, str]) -> None:
+        self._store, self._header, self._baselines = store, header, baselines
+        self._stem = header.stem
+
+    def find(self, candidate: str, code: str, problem: Problem, *, peek: bool = False) -> Measurement | None:
+        """The measurement of a code on a problem, under this candidate's id.
+
+        Args:
+            candidate: a candidate's id, or `baseline:<name>`.
+            code: empty for a baseline.
+            problem: the problem that it was measured on.
+            peek: see `MeasurementStore.load`.
+        """
+        name = _name([self._subject(candidate, code)], problem, raced=False)
+        result = self._store.load(self._stem, name, peek=peek)
+        return None if result is None else self._measurement(result.measurements[0], candidate, problem)
+
+    def put(self, measurement: Measurement) -> None:
+        """Store one measurement, whatever its status.
+
+        Raises:
+            ValueError: when its device or policy is not that of this part of the store.
+        """
+        at, screen = time.time_ns(), self._stored(measurement)
+        self._store.save(self._header, _Result(at=at, problem=measurement.problem, screen=screen))
+
+    def find_race(
+        self, entrants: Sequence[tuple[str, str]], problem: Problem, *, peek: bool = False
+    ) -> list[Measurement] | None:
+        """The race of exactly these entrants (candidate id, code) on a problem, in the given order.
+
+        Times of different races cannot be compared, so a race is found as a whole or not at all. For `peek`, see
+        `MeasurementStore.load`.
+        """
+        subjects = [self._subject(candidate, code) for candidate, code in entrants]
+        result = self._store.load(self._stem, _name(subjects, problem, raced=True), peek=peek)
+        if result is None:
+            return None
+        by_subject = {m.subject: m for m in result.measurements}
+        return [
+            self._measurement(by_subject[s], candidate, problem)
+            for s, (candidate, _) in zip(subjects, entrants, strict=True)
+        ]
+
+    def put_race(self, measurements: Iterable[Measurement]) -> None:
+        """Store all entrants of one race on one problem.
+
+        Raises:
+            ValueError: when they are of several problems, or of another device or policy.
+        """
+        entrants = tuple(measurements)
+        race = tuple(map(self._stored, entrants))
+        if len({problem_key(m.problem) for m in entrants}) != 1:
+            raise ValueError("the measurements of one race must be on one problem")
+        self._store.save(self._header, _Result(at=time.time_ns(), problem=entrants[0].problem, race=race))
+
+    def _version(self, baseline: str) -> str:
+        return self._baselines.get(baseline.removeprefix(BASELINE), "")
+
+    def _subject(self, candidate: str, code: str) -> str:
+        return code or f"{candidate}@{self._version(candidate)}"
+
+    def _stored(self, m: Measurement) -> _StoredMeasurement:
+        if (m.device, m.policy) != (self._header.device, self._header.policy):
+            raise ValueError(f"measurement of {m.candidate} is of another device or policy than this store")
+        fields = shared_fields(m, _StoredMeasurement) | {
+            "problem": "",
+            "ns": None,
+            "code": m.code or self._version(m.candidate),
+        }
+        return _StoredMeasurement(**fields)
+
+    def _measurement(self, stored: _StoredMeasurement, candidate: str, problem: Problem) -> Measurement:
+        header, code = self._header, "" if is_baseline(candidate) else stored.code
+        own = {
+            "candidate": candidate,
+            "code": code,
+            "problem": problem,
+            "device": header.device,
+            "policy": header.policy,
+        }
+        return Measurement(**shared_fields(stored, Measurement) | own)
