@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from aot_tune.expr.formulas import Program
 from aot_tune.render.formula_statements import ArgumentTexts, Dialect, Elements, statements
 from aot_tune.render.hooks import Hooks
 from aot_tune.spec import Compute, Operator
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.fragment_programs import program_of, step_program
-from aot_tune.spec.typed_formulas import Program
 from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["FormulaFunctions"]

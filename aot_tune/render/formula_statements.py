@@ -8,16 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from aot_tune.spec.composed_functions import expanded
-from aot_tune.spec.evaluate_program import LARGEST_INTEGER
-from aot_tune.spec.typed_formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program
+from aot_tune.expr.array_values import LARGEST_INTEGER
+from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program, expanded
+from aot_tune.expr.nodes import OPERATORS
 
 __all__ = ["ArgumentTexts", "Dialect", "Elements", "number_text", "statements"]
 
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
-    "ge": ">=", "and": "&&", "or": "||",
-}  # fmt: skip
+_INFIX = {**{op: op for op in OPERATORS}, "and": "&&", "or": "||"}
 
 
 class ArgumentTexts(Protocol):
@@ -157,7 +154,7 @@ class _Statements:
             return narrow and index and one.trusted[-1] and varying == [len(one.args) - 1]
         if any(self.program.instructions[one.args[i]].kind == INTEGER for i in varying):
             return False
-        simple = ("add", "sub", "mul", "div", "neg", "min", "max", "where", "and", "or", "not")
+        simple = ("+", "-", "*", "/", "neg", "min", "max", "where", "and", "or", "not")
         return one.op in simple or one.op in self.dialect.lanes or one.kind == BOOLEAN
 
     def _vector(self, number: int) -> str:
@@ -175,7 +172,7 @@ class _Statements:
         """The name or the literal that stands for a result; statements that compute it are added."""
         if one.op == "value":
             return self._named(number, one, self.at.variable)
-        if one.op == "constant":
+        if one.op == "const":
             return self._constant(one)
         if one.op == "element":
             return self._element(number, one)
@@ -266,7 +263,7 @@ class _Statements:
 
     def _operation(self, one: Instruction, args: list[str]) -> str:
         op, real = one.op, self.dialect.real
-        if op in _INFIX:
+        if op in _INFIX and op not in ("//", "%"):
             return f"{args[0]} {_INFIX[op]} {args[1]}"
         functions = {**self.dialect.functions, **self.dialect.lanes}
         if op in functions and one.kind == FLOAT:
@@ -283,7 +280,7 @@ class _Statements:
             "where": f"{a} ? {b} : {c}",
             "to_float": f"static_cast<{real}>({a})",
             "to_integer": f"{a} != {a} ? 0 : static_cast<int64_t>({a} < {low} ? {low} : {a} > {high} ? {high} : {a})",
-            "floordiv": f"{b} == 0 ? 0 : {a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))",
-            "mod": f"{b} == 0 ? 0 : {a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)",
+            "//": f"{b} == 0 ? 0 : {a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))",
+            "%": f"{b} == 0 ? 0 : {a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)",
         }
         return self.dialect.rounded(str(one.value), a) if op == "round" else texts[op]

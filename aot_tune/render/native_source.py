@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from aot_tune.expr.integers import Ratio, Root
 from aot_tune.render.candidate import Candidate
 from aot_tune.render.cxx_functions import CxxFunctions
 from aot_tune.render.environment import mark_lines
@@ -20,7 +21,6 @@ from aot_tune.render.native_glue import (
     UNSIGNED,
 )
 from aot_tune.spec import Expr, Operator, Target
-from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.native_function import Code, CudaFunction, NativeArgument, NativeFunction, Stream, Struct
@@ -124,7 +124,7 @@ class _Source:
             return declared.cuda if self._cuda else declared.c
         if isinstance(given, Expr):
             value = given.substitute(self._known)
-            if value.kind != "const":
+            if value.op != "const":
                 raise RenderError(
                     f"{self._where}: {what} is {given.key()}, which only a call knows",
                     why="it is compiled in",

@@ -113,7 +113,7 @@ class Renderer:
                     fix=f"write {{{{ kernel_signature({function!r}) }}}} and its body"
                     + (", or {{ no_workspace() }} for a kernel that needs none" if function == "workspace" else ""),
                 )
-        needed = scratch is not None and (scratch.kind, scratch.value) != ("const", 0)
+        needed = scratch is not None and (scratch.op, scratch.value) != ("const", 0)
         if needed and not hooks.opened("scratch"):
             raise RenderError(
                 f"{kernel.template}: it has no scratch()",

@@ -102,11 +102,11 @@ def rounded_up(value: Quantity) -> Quantity:
 
 def quantity_of(expression: Expr) -> Quantity:
     """An expression as a quantity. Sums and products are doubles, which cannot overflow; the rest is integers."""
-    if expression.kind == "const":
+    if expression.op == "const":
         return constant(int(expression.value))
-    if expression.kind in ("+", "*", "-"):
-        return Quantity(expression.kind, tuple(map(quantity_of, expression.args)))
-    return Quantity("fact" if expression.kind == "fact" else "integer", of=expression)
+    if expression.op in ("+", "*", "-"):
+        return Quantity(expression.op, tuple(map(quantity_of, expression.args)))
+    return Quantity("fact" if expression.op == "fact" else "integer", of=expression)
 
 
 def _wrapped(value: Quantity | float) -> Quantity:
@@ -114,7 +114,7 @@ def _wrapped(value: Quantity | float) -> Quantity:
 
 
 def _integers(expression: Expr, facts: Mapping[str, NDArray[np.int64]], count: int) -> Values:
-    if expression.kind == "fact":
+    if expression.op == "fact":
         return facts[str(expression.value)].astype(np.float64)
     names = sorted(expression.facts())
     columns: list[list[Any]] = [facts[n].tolist() for n in names]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from aot_tune.spec import elementwise
-from aot_tune.spec.compile_options import CompileOptions
-from aot_tune.spec.drawn_values import Drawn, drawn
-from aot_tune.spec.dtypes import DTYPES, DType, dtype
-from aot_tune.spec.epilogue import Activate, AddTensor, Compute, Epilogue
-from aot_tune.spec.expr import (
+from aot_tune.expr.formulas import Formula, FormulaLike
+from aot_tune.expr.integers import (
     Expr,
     Facts,
     alignment,
@@ -27,7 +23,12 @@ from aot_tune.spec.expr import (
     target,
     where,
 )
-from aot_tune.spec.formula import Formula, FormulaLike
+from aot_tune.expr.trace import trace
+from aot_tune.spec import elementwise
+from aot_tune.spec.compile_options import CompileOptions
+from aot_tune.spec.drawn_values import Drawn, drawn
+from aot_tune.spec.dtypes import DTYPES, DType, dtype
+from aot_tune.spec.epilogue import Activate, AddTensor, Compute, Epilogue
 from aot_tune.spec.fragment import Fragment, FragmentOf, fragment
 from aot_tune.spec.generators import (
     FromFile,
@@ -59,7 +60,6 @@ from aot_tune.spec.targets import Target
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
 from aot_tune.spec.tiling import Tiling
 from aot_tune.spec.tolerance import FLOATING, OffBy, off_by
-from aot_tune.spec.trace import trace
 from aot_tune.spec.triton_function import (
     AMD_OPTIONS,
     OPTIONS,

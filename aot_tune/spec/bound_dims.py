@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aot_tune.expr.integers import Expr, dim
 from aot_tune.spec.dtypes import dtype
-from aot_tune.spec.expr import Expr, dim
 
 if TYPE_CHECKING:
     from aot_tune.spec.operator_fields import OperatorFields
@@ -43,7 +43,7 @@ class BoundDim:
     @property
     def plain(self) -> bool:
         """Whether the dim is the extent or integer itself."""
-        return self.value.kind == "fact"
+        return self.value.op == "fact"
 
     def cpp(self, name: Callable[[str], str]) -> str:
         """The dim as C++, for arguments that are checked already. `name` prints other dims."""
@@ -113,7 +113,7 @@ def outputs_to_pass(op: OperatorFields) -> dict[str, tuple[str, ...]]:
 def _read(found: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
     """Bind dims that are themselves the extent of an axis."""
     for tensor, axis, extent in _axes(tensors):
-        if extent.kind == "fact":
+        if extent.op == "fact":
             found.setdefault(str(extent.value), BoundDim(tensor=tensor, axis=axis))
 
 
@@ -133,17 +133,17 @@ def _solve(found: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
 def _solved(extent: Expr, name: str) -> Expr | None:
     """The dim `name` computed from an extent; None if sums and products do not determine it."""
     value = Expr("fact", value=EXTENT)
-    while extent.kind != "fact":
-        if extent.kind not in ("+", "-", "*"):
+    while extent.op != "fact":
+        if extent.op not in ("+", "-", "*"):
             return None
         left, right = extent.args
         if (name in left.facts()) == (name in right.facts()):
             return None
         inner, other = (left, right) if name in left.facts() else (right, left)
-        if extent.kind == "-":
+        if extent.op == "-":
             value = Expr("+", (value, other)) if inner is left else Expr("-", (other, value))
         else:
-            value = Expr("-" if extent.kind == "+" else "//", (value, other))
+            value = Expr("-" if extent.op == "+" else "//", (value, other))
         extent = inner
     return value
 
@@ -155,13 +155,13 @@ def _axes(tensors: Iterable[Tensor]) -> Iterator[tuple[str, int, Expr]]:
 
 
 def _subtracts(extent: Expr) -> bool:
-    return extent.kind == "-" or any(map(_subtracts, extent.args))
+    return extent.op == "-" or any(map(_subtracts, extent.args))
 
 
 def _factors(extent: Expr) -> Iterator[str]:
     """Dims that make an extent 0 when they are 0."""
-    if extent.kind == "fact":
+    if extent.op == "fact":
         yield str(extent.value)
-    elif extent.kind == "*":
+    elif extent.op == "*":
         for factor in extent.args:
             yield from _factors(factor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from aot_tune.spec.expr import Expr, all_of
+from aot_tune.expr.integers import Expr, all_of
 from aot_tune.spec.operator_fields import OperatorFields
 
 __all__ = ["is_of_combination", "legal_combinations", "values_of_fact"]

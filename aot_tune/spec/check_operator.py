@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from aot_tune.expr.integers import Expr
 from aot_tune.spec.aliases import check_aliases, check_layouts
 from aot_tune.spec.bound_dims import bound_dims
 from aot_tune.spec.check_legal import check_legal
@@ -14,7 +15,6 @@ from aot_tune.spec.config_guards import check_guard_parameters
 from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor
-from aot_tune.spec.expr import Expr
 from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from aot_tune.spec.expr import Expr, Facts, all_of
+from aot_tune.expr.integers import Expr, Facts, all_of
 from aot_tune.spec.kernel import Config, Kernel
 from aot_tune.support.errors import SpecError, did_you_mean
 
@@ -83,7 +83,7 @@ def check_guard_parameters(kernel: Kernel) -> None:
 
 def _without_config(kernel: Kernel, stated: tuple[Expr, ...], config: Config) -> tuple[Expr, ...]:
     pairs = ((e, with_config(kernel, e, config)) for e in stated)
-    return tuple(one for e, one in pairs if one is e or one.kind != "const" or not one.value)
+    return tuple(one for e, one in pairs if one is e or one.op != "const" or not one.value)
 
 
 def _projected(kernel: Kernel, names: set[str]) -> Iterator[Config]:

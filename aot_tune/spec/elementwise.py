@@ -10,7 +10,7 @@ defined everywhere. An element outside of a tensor, or of an absent tensor, is 0
 
 from __future__ import annotations
 
-from aot_tune.spec.formula import Formula, FormulaLike, as_formula
+from aot_tune.expr.formulas import Formula, FormulaLike, as_formula
 
 __all__ = [
     "absolute",

@@ -6,8 +6,8 @@ import operator
 from dataclasses import InitVar, dataclass, field
 from functools import reduce
 
-from aot_tune.spec.expr import Expr, as_expr, attribute, present
-from aot_tune.spec.formula import Formula, FormulaLike, as_formula
+from aot_tune.expr.formulas import Formula, FormulaLike, as_formula
+from aot_tune.expr.integers import Expr, as_expr, attribute, present
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import SpecError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aot_tune.spec.expr import Expr, ExprLike, as_expr
-from aot_tune.spec.formula import FormulaLike, as_formula
+from aot_tune.expr.formulas import FormulaLike, as_formula
+from aot_tune.expr.integers import Expr, ExprLike, as_expr
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import SpecError
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from aot_tune.expr.array_values import evaluate
+from aot_tune.expr.formulas import Formula, Program
+from aot_tune.expr.integers import Expr
 from aot_tune.spec import elementwise as el
 from aot_tune.spec.epilogue import AddTensor, Compute, Epilogue, EpilogueStep
-from aot_tune.spec.evaluate_program import evaluate
-from aot_tune.spec.expr import Expr
-from aot_tune.spec.formula import Formula
 from aot_tune.spec.fragment import EPILOGUE, Fragment
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.tensors import Tensor
-from aot_tune.spec.typed_formulas import Program, ProgramScope, typed
+from aot_tune.spec.typed_formulas import ProgramScope, typed
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
 __all__ = ["bind_fragments", "check_fragments", "program_of", "step_program"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+from aot_tune.expr.integers import Expr, ExprLike, as_expr
 from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.dtypes import DType
-from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = [

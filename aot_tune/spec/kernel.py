@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
 
+from aot_tune.expr.integers import Expr, ExprLike, parameter
 from aot_tune.spec.compile_options import CompileOptions
 from aot_tune.spec.device_facts import refuse_device_facts
-from aot_tune.spec.expr import Expr, ExprLike, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.native_function import NativeFunction, backend_of_suffix
 from aot_tune.spec.problem import Problem

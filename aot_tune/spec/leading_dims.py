@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.spec.expr import dim
+from aot_tune.expr.integers import dim
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.tensors import Tensor
 from aot_tune.support.errors import SpecError, did_you_mean

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.expr.integers import Expr, ExprLike, Ratio, Root, as_expr
 from aot_tune.spec.dtypes import dtype
-from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.spec.source_functions import SourceFunction
 from aot_tune.spec.triton_function import Buffer, DTypeOf
 from aot_tune.support.errors import SpecError

@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from aot_tune.expr.integers import Expr, all_of, as_expr
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
-from aot_tune.spec.expr import Expr, all_of, as_expr
 from aot_tune.spec.fragment import Fragment
 from aot_tune.spec.generators import Generator, IntegerSums
 from aot_tune.spec.kernel import Kernel

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from aot_tune.expr.integers import all_of
 from aot_tune.spec.bound_dims import extents_exist
-from aot_tune.spec.expr import all_of
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import Problem
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from aot_tune.expr.integers import Expr, ExprLike, as_expr
 from aot_tune.spec.device_facts import refuse_device_facts
-from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Tile", "TileOf", "TileOfConfigs", "Tiling"]

@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.expr.integers import Expr, Ratio, Root
 from aot_tune.spec.dtypes import dtype
-from aot_tune.spec.expr import Expr
 from aot_tune.spec.fragment import FragmentOf
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.support.errors import SpecError, did_you_mean

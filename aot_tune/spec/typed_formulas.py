@@ -3,80 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
+from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Builder, Formula, Instruction, Program, pruned, shown
+from aot_tune.expr.integers import Expr
 from aot_tune.spec.dtypes import DTYPES
-from aot_tune.spec.expr import Expr
-from aot_tune.spec.formula import Formula, FormulaValue, Step, shown
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.tensors import Tensor
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["BOOLEAN", "COMPARISONS", "FLOAT", "INTEGER", "Instruction", "Program", "ProgramScope", "typed"]
+__all__ = ["ProgramScope", "typed"]
 
-FLOAT, INTEGER, BOOLEAN = "float", "integer", "boolean"
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _FUNCTIONS = (
     "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu", "floor",
 )  # fmt: skip
 _CASTS = ("f32", "f16", "bf16", "i32")
 _CONVERT = "write cast(..., 'i32') for the integer of a float, where(..., 1.0, 0.0) for the number of a boolean"
-
-
-class Instruction(NamedTuple):
-    """An operation with the type of its result.
-
-    Ops are those of formulas, with exceptions. `element` has an integer for each axis; it is `trusted` if the integer
-    is the index of an axis of the same extent. `choice` is a comparison. A `cast` is `round` (to a dtype), `to_float`
-    or `to_integer`.
-    """
-
-    op: str
-    value: FormulaValue
-    args: tuple[int, ...]
-    kind: str
-    trusted: tuple[bool, ...] = ()
-
-
-@dataclass(frozen=True)
-class Program:
-    """Instructions in order, the result last. `indices` are the names of the indices of an element's place."""
-
-    instructions: tuple[Instruction, ...]
-    indices: tuple[str, ...]
-
-    def names(self, *ops: str) -> tuple[str, ...]:
-        """The names that instructions with these ops use, each once."""
-        return tuple(dict.fromkeys(str(i.value) for i in self.instructions if i.op in ops))
-
-
-@dataclass
-class Builder:
-    """Instructions that are added one after the other. Equal ones are added once."""
-
-    instructions: list[Instruction] = field(default_factory=list)
-    _known: dict[tuple[str, Instruction], int] = field(default_factory=dict)
-
-    def add(self, one: Instruction) -> int:
-        """The number of an instruction, which is added if it is new."""
-        key = (repr(one.value), one)  # 0.0 and -0.0 are equal but differ
-        if key not in self._known:
-            self._known[key] = len(self.instructions)
-            self.instructions.append(one)
-        return self._known[key]
-
-    def number(self, value: float) -> int:
-        """A constant float."""
-        return self.add(Instruction("constant", float(value), (), FLOAT))
-
-    def of(self, op: str, *args: int, kind: str = FLOAT) -> int:
-        """Add an operation. Its type is float by default."""
-        return self.add(Instruction(op, None, args, kind))
-
-    def kind(self, at: int) -> str:
-        """The type of an instruction."""
-        return self.instructions[at].kind
 
 
 @dataclass(frozen=True)
@@ -142,21 +85,10 @@ def typed(formula: Formula, scope: ProgramScope) -> Program:
     return pruned(reading.builder, last, tuple(scope.indices))
 
 
-def pruned(builder: Builder, last: int, indices: tuple[str, ...]) -> Program:
-    """The program that has only the instructions that one of them depends on."""
-    needed = {last}
-    for at in range(last, -1, -1):
-        if at in needed:
-            needed.update(builder.instructions[at].args)
-    places = {old: new for new, old in enumerate(sorted(needed))}
-    kept = (builder.instructions[at] for at in sorted(needed))
-    return Program(tuple(i._replace(args=tuple(places[a] for a in i.args)) for i in kept), indices)
-
-
 class _Reading:
     """The steps of a formula. The first of them have their types already."""
 
-    def __init__(self, steps: list[Step], scope: ProgramScope) -> None:
+    def __init__(self, steps: list[Instruction], scope: ProgramScope) -> None:
         self.steps, self.scope, self.builder = steps, scope, Builder()
         self.numbers: list[int] = []
 
@@ -168,7 +100,7 @@ class _Reading:
         """Give the next step its type."""
         step = self.steps[at]
         args = [self.numbers[a] for a in step.args]
-        readers: dict[str, Callable[[int, Step, list[int]], int]] = {
+        readers: dict[str, Callable[[int, Instruction, list[int]], int]] = {
             "element": self._element,
             "where": self._where,
             "cast": self._cast,
@@ -178,20 +110,20 @@ class _Reading:
             "neg": self._number,
             "abs": self._number,
         }
-        readers |= dict.fromkeys(("add", "sub", "mul", "div", "min", "max"), self._number)
-        readers |= dict.fromkeys(("floordiv", "mod"), self._whole)
-        readers |= dict.fromkeys(COMPARISONS, self._comparison)
+        readers |= dict.fromkeys(("+", "-", "*", "/", "min", "max"), self._number)
+        readers |= dict.fromkeys(("//", "%"), self._whole)
+        readers |= dict.fromkeys(_COMPARISONS, self._comparison)
         readers |= dict.fromkeys(_FUNCTIONS, self._function)
         self.numbers.append(readers.get(step.op, self._leaf)(at, step, args))
 
     # -- leaves --------------------------------------------------------------------------------------------------
 
-    def _leaf(self, at: int, step: Step, _args: list[int]) -> int:
+    def _leaf(self, at: int, step: Instruction, _args: list[int]) -> int:
         value, scope = step.value, self.scope
         op, kind = step.op, INTEGER
         if op == "value":
             kind = FLOAT
-        elif op == "constant":
+        elif op == "const":
             kind = BOOLEAN if isinstance(value, bool) else FLOAT if isinstance(value, float) else INTEGER
             if kind == INTEGER and not -(2**31) <= int(value or 0) < 2**31:
                 kind, value = FLOAT, float(value or 0)
@@ -204,7 +136,7 @@ class _Reading:
         elif op == "present":
             kind = BOOLEAN
             if not scope.tensor(str(value)).optional:
-                op, value = "constant", True
+                op, value = "const", True
         elif op == "attribute":
             self._attribute(str(value))
         elif op == "choice":
@@ -232,10 +164,10 @@ class _Reading:
         choices = self._attribute(name)
         self._known(choice, choices, f"choice of attribute {name!r}")
         index = self.builder.add(Instruction("attribute", name, (), INTEGER))
-        wanted = self.builder.add(Instruction("constant", choices.index(choice), (), INTEGER))
-        return self.builder.of("eq", index, wanted, kind=BOOLEAN)
+        wanted = self.builder.add(Instruction("const", choices.index(choice), (), INTEGER))
+        return self.builder.of("==", index, wanted, kind=BOOLEAN)
 
-    def _element(self, at: int, step: Step, args: list[int]) -> int:
+    def _element(self, at: int, step: Instruction, args: list[int]) -> int:
         tensor, scope = self.scope.tensor(str(step.value)), self.scope
         what = f"{scope.where}: {self.shown(at)}"
         if len(args) != tensor.rank:
@@ -269,7 +201,7 @@ class _Reading:
         if one.kind == BOOLEAN:
             self._wanted(FLOAT, number, at, self.scope.where)
         if one.kind == INTEGER:
-            return self.builder.number(int(one.value or 0)) if one.op == "constant" else self._to("to_float", number)
+            return self.builder.number(int(one.value or 0)) if one.op == "const" else self._to("to_float", number)
         return number
 
     def _to(self, op: str, number: int) -> int:
@@ -285,42 +217,42 @@ class _Reading:
             raise SpecError(told, fix=_CONVERT)
         return args
 
-    def _number(self, at: int, step: Step, args: list[int]) -> int:
+    def _number(self, at: int, step: Instruction, args: list[int]) -> int:
         args = self._alike(at, args)
         kind, what = self.builder.kind(args[0]), f"{self.scope.where}: {self.shown(at)}"
         if kind == BOOLEAN:
             self._wanted(FLOAT, args[0], step.args[0], what)
-        if step.op == "div" and kind == INTEGER:
+        if step.op == "/" and kind == INTEGER:
             raise SpecError(
                 f"{what}: both are integers", fix="write // for a whole quotient, cast(..., 'f32') for a float"
             )
         return self.builder.of(step.op, *args, kind=kind)
 
-    def _whole(self, at: int, step: Step, args: list[int]) -> int:
+    def _whole(self, at: int, step: Instruction, args: list[int]) -> int:
         for number, place in zip(args, step.args, strict=True):
             self._wanted(INTEGER, number, place, f"{self.scope.where}: {self.shown(at)}")
         return self.builder.of(step.op, *args, kind=INTEGER)
 
-    def _condition(self, at: int, step: Step, args: list[int]) -> int:
+    def _condition(self, at: int, step: Instruction, args: list[int]) -> int:
         for number, place in zip(args, step.args, strict=True):
             self._wanted(BOOLEAN, number, place, f"{self.scope.where}: {self.shown(at)}")
         return self.builder.of(step.op, *args, kind=BOOLEAN)
 
-    def _comparison(self, at: int, step: Step, args: list[int]) -> int:
+    def _comparison(self, at: int, step: Instruction, args: list[int]) -> int:
         args = self._alike(at, args)
         if self.builder.kind(args[0]) == BOOLEAN:
             self._wanted(FLOAT, args[0], step.args[0], f"{self.scope.where}: {self.shown(at)}")
         return self.builder.of(step.op, *args, kind=BOOLEAN)
 
-    def _function(self, _at: int, step: Step, args: list[int]) -> int:
+    def _function(self, _at: int, step: Instruction, args: list[int]) -> int:
         return self.builder.of(step.op, self.as_float(args[0], step.args[0]))
 
-    def _where(self, at: int, step: Step, args: list[int]) -> int:
+    def _where(self, at: int, step: Instruction, args: list[int]) -> int:
         self._wanted(BOOLEAN, args[0], step.args[0], f"{self.scope.where}: {self.shown(at)}")
         yes, no = self._alike(at, args[1:])
         return self.builder.of("where", args[0], yes, no, kind=self.builder.kind(yes))
 
-    def _cast(self, at: int, step: Step, args: list[int]) -> int:
+    def _cast(self, at: int, step: Instruction, args: list[int]) -> int:
         name, kind = str(step.value), self.builder.kind(args[0])
         if name not in _CASTS:
             raise SpecError(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from aot_tune.expr.integers import as_expr
+from aot_tune.expr.trace import trace
 from aot_tune.spec import OPTIONS, Expr, Facts, parameter
-from aot_tune.spec.expr import as_expr
-from aot_tune.spec.trace import trace
 from aot_tune.support.errors import SpecError
 from aot_tune.triton.arguments import KernelArguments, UnknownValueError
 from aot_tune.triton.triton_messages import FunctionRequest, Given

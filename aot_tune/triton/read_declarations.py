@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from aot_tune.expr.integers import Ratio, Root
 from aot_tune.render.triton.recipe import as_data
 from aot_tune.spec import (
     Buffer,
@@ -24,7 +25,6 @@ from aot_tune.spec import (
     dim,
     stride,
 )
-from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.bound_dims import dims_of_scalars
 from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError

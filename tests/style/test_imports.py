@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "aot_tune"
 
 FOLDERS = (
-    "support", "signatures", "torch", "jax", "spec", "render", "triton", "compile", "vendor", "bench", "database",
-    "search", "select", "link", "report", "workloads", "plan", "pipeline", "cli",
+    "support", "expr", "signatures", "torch", "jax", "spec", "render", "triton", "compile", "vendor", "bench",
+    "database", "search", "select", "link", "report", "workloads", "plan", "pipeline", "cli",
 )  # fmt: skip
 """Each imports itself and those before it. `runtime` is C++; `build.py`, the build backend, imports `plan` alone."""
 

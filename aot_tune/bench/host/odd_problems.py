@@ -323,7 +323,7 @@ def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mappi
 
 def _constants(expr: Expr) -> list[int]:
     """The constants of an expression that may be extents. `next_power_of_2(D) == 4096` gives those around 4096."""
-    own = [int(expr.value)] if expr.kind == "const" and int(expr.value) > 1 else []
+    own = [int(expr.value)] if expr.op == "const" and int(expr.value) > 1 else []
     return [*own, *(c for a in expr.args for c in _constants(a))]
 
 

@@ -126,7 +126,7 @@ def check_guard(expr: Expr, operator: Operator, place: str) -> None:
     for fact in sorted(expr.facts()):
         if fact not in known:
             raise ManifestError(f"{place} uses the unknown fact {fact!r}", fix=did_you_mean(fact, known))
-    if expr.kind in ("//", "%"):
+    if expr.op in ("//", "%"):
         divisor = expr.args[1]
         if not _divides(divisor, operator):
             raise ManifestError(
@@ -141,15 +141,15 @@ def check_guard(expr: Expr, operator: Operator, place: str) -> None:
 
 def _divides(expr: Expr, operator: Operator) -> bool:
     """Whether an expression is above 0 in every call that reaches the guards. No such call has an empty tensor."""
-    if expr.kind == "const":
+    if expr.op == "const":
         return int(expr.value) > 0
-    if expr.kind == "fact":
+    if expr.op == "fact":
         return str(expr.value) in operator.dims
-    if expr.kind in ("min", "max"):
-        return (all if expr.kind == "min" else any)(_divides(a, operator) for a in expr.args)
-    if expr.kind == "where":
+    if expr.op in ("min", "max"):
+        return (all if expr.op == "min" else any)(_divides(a, operator) for a in expr.args)
+    if expr.op == "where":
         return all(_divides(a, operator) for a in expr.args[1:])
-    return expr.kind == "next_power_of_2"
+    return expr.op == "next_power_of_2"
 
 
 def known_facts(op: Operator) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aot_tune.link.emit.cpp_expressions import checked, is_plain
+from aot_tune.expr.integers import checked, is_plain
 from aot_tune.link.emit.learned_dims import python_bind
 from aot_tune.link.emit.signature import c_string, scalar_type
 from aot_tune.link.library_records import LibrarySpec, OperatorTable

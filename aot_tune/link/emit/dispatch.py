@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from aot_tune.expr.integers import checked, is_plain
 from aot_tune.link.emit.call_facts import render_facts, render_library_info
 from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
-from aot_tune.link.emit.cpp_expressions import checked, is_plain
 from aot_tune.link.emit.decision import render_choice
 from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
 from aot_tune.link.emit.learned_dims import check_scalars, read_dim

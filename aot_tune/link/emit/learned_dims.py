@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aot_tune.link.emit.cpp_expressions import checked, is_plain
+from aot_tune.expr.integers import checked, is_plain
 from aot_tune.link.emit.signature import c_string
 from aot_tune.spec import Operator
 from aot_tune.spec.bound_dims import EXTENT, BoundDim, bound_dims

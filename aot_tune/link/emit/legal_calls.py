@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.link.emit.cpp_expressions import checked, is_plain
+from aot_tune.expr.integers import checked, is_plain
 from aot_tune.link.emit.decision import fact_printer
 from aot_tune.link.emit.signature import c_string
 from aot_tune.spec import Expr, Operator

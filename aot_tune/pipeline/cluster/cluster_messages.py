@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -157,7 +156,7 @@ class SentEntrant(_Record, frozen=True):
             file=entrant.shared_object.name,
             symbol=entrant.symbol,
             code=entrant.code,
-            requires=[_row(e) for e in entrant.requires],
+            requires=[e.data() for e in entrant.requires],
         )
 
     def entrant(self, folder: Path) -> Entrant:
@@ -167,7 +166,7 @@ class SentEntrant(_Record, frozen=True):
             shared_object=folder / self.file,
             symbol=self.symbol,
             code=self.code,
-            requires=tuple(_expr(row) for row in self.requires),
+            requires=tuple(map(Expr.of, self.requires)),
         )
 
 
@@ -267,12 +266,3 @@ def taken_options(sent: dict[str, Any]) -> CompileOptions:
     """An author's compile options, from plain data."""
     several = {n: tuple(sent[n]) for n in ("include_directories", "options", "libraries")}
     return CompileOptions(definitions=dict(sent["definitions"]), **several)
-
-
-def _row(expr: Expr) -> list[Any]:
-    return [expr.kind, [_row(a) for a in expr.args], expr.value]
-
-
-def _expr(row: Sequence[Any]) -> Expr:
-    kind, args, value = row
-    return Expr(kind, tuple(_expr(a) for a in args), value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from aot_tune.expr.integers import Ratio, Root
 from aot_tune.render.triton.recipe import of_data
 from aot_tune.spec import (
     OPTIONS,
@@ -24,7 +25,6 @@ from aot_tune.spec import (
     TritonFunction,
     dim,
 )
-from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.bound_dims import dims_of_scalars
 from aot_tune.spec.config_guards import check_guard_parameters
 from aot_tune.spec.fragment import EPILOGUE

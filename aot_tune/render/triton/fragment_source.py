@@ -9,20 +9,17 @@ from typing import Any
 
 import msgspec
 
+from aot_tune.expr.array_values import LARGEST_INTEGER
+from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, NAMES, Instruction, Program, expanded
 from aot_tune.spec import Expr, Operator
-from aot_tune.spec.composed_functions import expanded
-from aot_tune.spec.evaluate_program import LARGEST_INTEGER
 from aot_tune.spec.fragment_programs import program_of
-from aot_tune.spec.typed_formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program
 from aot_tune.support.errors import RenderError
 
 __all__ = ["TritonFragment", "TritonOperand", "fragment_data", "function_source", "parameters_of"]
 
 _NATIVE = ("exp", "log", "sqrt", "erf", "abs", "floor")
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
-    "ge": ">=",
-}  # fmt: skip
+_INFIX = ("+", "-", "*", "/", "==", "!=", "<", "<=", ">", ">=")
+_OPS = {name: op for op, name in NAMES.items()}
 _TAKEN = frozenset(("float", "tl", "triton"))
 _EXTENTS = ("+", "-", "*", "//", "%")
 
@@ -53,7 +50,7 @@ class TritonFragment(msgspec.Struct, frozen=True, kw_only=True):
         found = []
         for op, value, kind, args, trusted in self.instructions:
             constant = float.fromhex(value) if op == "constant" and kind == FLOAT else value
-            found.append(Instruction(op, constant, tuple(args), kind, tuple(trusted)))
+            found.append(Instruction(_OPS.get(op, op), constant, tuple(args), kind, tuple(trusted)))
         return Program(tuple(found), tuple(self.indices))
 
 
@@ -74,7 +71,7 @@ def fragment_data(op: Operator, name: str) -> TritonFragment:
     listed = []
     for one in program.instructions:
         value = one.value.hex() if isinstance(one.value, float) else one.value
-        listed.append((one.op, value, one.kind, list(one.args), list(one.trusted)))
+        listed.append((NAMES.get(one.op, one.op), value, one.kind, list(one.args), list(one.trusted)))
     indices = [f"i{i}" if i.isdigit() else i for i in program.indices]
     renamed = [(o, f"i{v}" if o == "index" and str(v).isdigit() else v, k, a, t) for o, v, k, a, t in listed]
     found = TritonFragment(name=name, indices=indices, instructions=renamed, tensors=tensors)
@@ -87,7 +84,7 @@ def fragment_data(op: Operator, name: str) -> TritonFragment:
 
 
 def _check_extent(extent: Expr, what: str) -> None:
-    if extent.kind not in ("const", "fact", *_EXTENTS):
+    if extent.op not in ("const", "fact", *_EXTENTS):
         raise RenderError(
             f"{what}, which has the extent {extent.key()}",
             why="the function compares indices with extents, which it is passed as dims",
@@ -119,12 +116,6 @@ def function_source(fragment: TritonFragment) -> str:
     return head + "".join(f"    {line}\n" for line in [*writer.lines, f"return {writer.atoms[-1]}"])
 
 
-def _printed(extent: Expr) -> str:
-    if extent.kind in ("const", "fact"):
-        return str(extent.value)
-    return f"({_printed(extent.args[0])} {extent.kind} {_printed(extent.args[1])})"
-
-
 class _FunctionText:
     def __init__(self, fragment: TritonFragment) -> None:
         self.fragment = fragment
@@ -138,7 +129,7 @@ class _FunctionText:
         if one.op == "value":
             return "aot_value"
         text = self._leaf(one) if not one.args else self._operation(one, [self.atoms[a] for a in one.args])
-        if one.op in ("constant", "index", "scalar", "dim", "attribute") and one.kind != FLOAT:
+        if one.op in ("const", "index", "scalar", "dim", "attribute") and one.kind != FLOAT:
             return text
         self.lines.append(f"aot_{number} = {text}")
         return f"aot_{number}"
@@ -148,10 +139,10 @@ class _FunctionText:
             return f"{one.value} is not None"
         if one.op == "scalar" and one.kind == BOOLEAN:
             return f"({one.value} != 0)"
-        if one.op == "constant" and isinstance(one.value, float):
+        if one.op == "const" and isinstance(one.value, float):
             finite = math.isfinite(one.value)
             return f"tl.cast({one.value!r}, tl.float32)" if finite else f'tl.cast(float("{one.value}"), tl.float32)'
-        if one.op == "constant" and one.kind == INTEGER:
+        if one.op == "const" and one.kind == INTEGER:
             return f"({one.value})"
         return f"tl.cast({one.value}, tl.float32)" if one.kind == FLOAT else str(one.value)
 
@@ -163,7 +154,7 @@ class _FunctionText:
         for axis, (place, extent, trusted) in enumerate(zip(places, operand.shape, one.trusted, strict=True)):
             offsets.append(f"tl.cast({place}, tl.int64) * stride_{name}_{axis}")
             exists += [] if trusted else [f"({place} >= 0)"]
-            exists.append(f"({place} < {_printed(Expr.of(extent))})")
+            exists.append(f"({place} < {Expr.of(extent).key()})")
         loaded = f"tl.load({' + '.join(offsets)}, mask={' & '.join(exists)}, other=0)"
         integer = "tl.int64" if operand.wide else "tl.int32"
         kinds = {FLOAT: f"tl.cast({loaded}, tl.float32)", INTEGER: f"tl.cast({loaded}, {integer})"}
@@ -179,7 +170,7 @@ class _FunctionText:
     def _operation(self, one: Instruction, args: list[str]) -> str:
         op, (a, b, c) = one.op, (*args, "", "")[:3]
         if op in _INFIX:
-            return f"{a} {_INFIX[op]} {b}"
+            return f"{a} {op} {b}"
         low, high = repr(-(2.0**31)), repr(LARGEST_INTEGER)
         texts: dict[str, Callable[[], str]] = {
             "neg": lambda: f"-{a}",
@@ -198,8 +189,8 @@ class _FunctionText:
             ),
             "round": lambda: self._rounded(a, str(one.value)),
             "erf": lambda: f"tl.erf({self._block(a)})",
-            "floordiv": lambda: self._quotient(f"{a} // {{b}} - {_below(a)}", b),
-            "mod": lambda: self._quotient(f"{a} % {{b}} + {_below(a)} * {{b}}", b),
+            "//": lambda: self._quotient(f"{a} // {{b}} - {_below(a)}", b),
+            "%": lambda: self._quotient(f"{a} % {{b}} + {_below(a)} * {{b}}", b),
         }
         return texts[op]() if op in texts else f"tl.{op}({a})"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from aot_tune.expr.integers import as_expr
 from aot_tune.render.triton.binding import Argument
 from aot_tune.spec import DTYPES, Expr, Operator, TritonFunction, stride, trace
-from aot_tune.spec.expr import as_expr
 from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
 __all__ = ["grid_values", "print_expr", "trace_grid"]
@@ -29,12 +29,7 @@ def print_expr(expr: Expr, name: Callable[[str], str]) -> str:
 
     A divisor that can be 0 needs the variable `bool aot_undefined` in scope: it becomes true where Python would raise.
     """
-    if expr.kind == "const":
-        return f"INT64_C({expr.value})"
-    if expr.kind == "fact":
-        return name(str(expr.value))
-    parts = [print_expr(a, name) for a in expr.args]
-    return _CPP.get(expr.kind, f"({{}} {expr.kind} {{}})").format(*parts)
+    return expr.cpp(name, _CPP)
 
 
 def grid_values(
@@ -45,7 +40,7 @@ def grid_values(
     for a in arguments:
         if a.kind == "integer" and a.expr is not None:
             expr = a.expr.substitute(facts)
-            known = pins.get(a.name, expr.value if expr.kind == "const" else None)
+            known = pins.get(a.name, expr.value if expr.op == "const" else None)
             found[a.name] = expr if known is None else int(known)
         elif a.kind == "constant":
             found[a.name] = a.value
@@ -176,7 +171,7 @@ class _Tensor:
     def numel(self) -> Expr:
         count = as_expr(1)
         for extent in self.shape:
-            count = extent if count.kind == "const" else count * extent
+            count = extent if count.op == "const" else count * extent
         return count
 
     def element_size(self) -> int:

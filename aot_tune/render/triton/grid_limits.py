@@ -37,9 +37,9 @@ def _at_a_call(expr: Expr, operator: Operator) -> bool:
     """Whether dispatch can evaluate an expression in every call."""
     if any(f.startswith(("device.", "target.", "parameter.")) for f in expr.facts()):
         return False
-    if expr.kind in ("//", "%"):
+    if expr.op in ("//", "%"):
         divisor = expr.args[1]
-        above = int(divisor.value) > 0 if divisor.kind == "const" else str(divisor.value) in operator.dims
-        if divisor.kind not in ("const", "fact") or not above:
+        above = int(divisor.value) > 0 if divisor.op == "const" else str(divisor.value) in operator.dims
+        if divisor.op not in ("const", "fact") or not above:
             return False
     return all(_at_a_call(a, operator) for a in expr.args)

@@ -236,7 +236,7 @@ class _Scene:
         if a.name in self.pins:
             pinned = self.pins[a.name]
             return Passed(argument=a, type="constexpr", value=bool(pinned) if a.boolean else pinned)
-        if expr.kind == "const":
+        if expr.op == "const":
             return self._constant(a, bool(expr.value) if a.boolean else int(expr.value))
         unknown = [f for f in expr.facts() if f.startswith("target.")]
         if unknown:
@@ -293,7 +293,7 @@ class _Scene:
     def _known(self, expr: Expr, which: str) -> int:
         value = expr.substitute(self.facts)
         refuse_device_facts(value.facts(), f"{self.what}: {which}")
-        if value.kind != "const":
+        if value.op != "const":
             raise RenderError(
                 f"{self.what}: {which} is {value.key()}, which has no value here",
                 why="it is fixed when the kernel is compiled",

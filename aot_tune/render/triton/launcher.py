@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aot_tune.expr.integers import Root, as_expr
 from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions, scalar_type
 from aot_tune.render.dlpack_tensor import TENSOR
 from aot_tune.render.hooks import Hooks
@@ -13,8 +14,6 @@ from aot_tune.render.triton.binding import Argument
 from aot_tune.render.triton.grid import print_expr, trace_grid
 from aot_tune.render.triton.numbers import FLOATS, INTEGERS, constant, passed_number, passed_scalar
 from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype
-from aot_tune.spec.arithmetic import Root
-from aot_tune.spec.expr import as_expr
 from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["Launch", "Passed", "render_launcher"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from places import SHARED
 from rows_on_host import DLTensor
 
+from aot_tune.expr.formulas import Formula, as_formula
 from aot_tune.render.triton.fragment_source import TritonFragment, parameters_of
 from aot_tune.spec import (
     Attribute,
@@ -28,7 +29,6 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec import elementwise as el
-from aot_tune.spec.formula import Formula, as_formula
 from aot_tune.spec.fragment_programs import bind_fragments
 
 TEMPLATES = SHARED / "formula_templates"

@@ -75,6 +75,6 @@ def test_what_is_no_integer_says_so() -> None:
 
 
 def as_extent(value: Any) -> Expr:
-    from aot_tune.spec.expr import as_expr
+    from aot_tune.expr.integers import as_expr
 
     return as_expr(value, "an extent")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec.expr import Expr, as_expr, deciding, where
+from aot_tune.expr.integers import Expr, as_expr, deciding, where
 from aot_tune.support.errors import SpecError
 
 __all__ = ["trace"]
@@ -92,7 +92,7 @@ class _Tracer:
                 self._check_bits(one)
         if not isinstance(value, Expr):
             return
-        if value.kind in ("and", "or"):
+        if value.op in ("and", "or"):
             number = next((a for a in value.args if _is_number(a)), None)
             if number is not None:
                 raise SpecError(
@@ -161,12 +161,12 @@ _TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
 def _against_constant(condition: Expr) -> tuple[str, str, int] | None:
     """An expression's key, the comparison, and the constant that it is compared with."""
-    if condition.kind not in _OPPOSITE:
+    if condition.op not in _OPPOSITE:
         return None
     left, right = condition.args
-    if right.kind == "const":
-        return left.key(), condition.kind, int(right.value)
-    return (right.key(), _TURNED[condition.kind], int(left.value)) if left.kind == "const" else None
+    if right.op == "const":
+        return left.key(), condition.op, int(right.value)
+    return (right.key(), _TURNED[condition.op], int(left.value)) if left.op == "const" else None
 
 
 def _admitted(kind: str, constant: int) -> tuple[float, float]:
@@ -177,8 +177,8 @@ def _admitted(kind: str, constant: int) -> tuple[float, float]:
 
 def _is_number(expr: Expr) -> bool:
     """Whether an expression is not a condition in any call: arithmetic, a dim, a stride."""
-    if expr.kind == "const":
+    if expr.op == "const":
         return expr.value not in (0, 1)
-    if expr.kind == "fact":
+    if expr.op == "fact":
         return "." not in str(expr.value) or str(expr.value).startswith("stride.")
-    return expr.kind in ("+", "-", "*", "//", "%", "next_power_of_2")
+    return expr.op in ("+", "-", "*", "//", "%", "next_power_of_2")

@@ -7,31 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from aot_tune.spec.composed_functions import expanded
-from aot_tune.spec.typed_formulas import BOOLEAN, FLOAT, Instruction, Program
+from aot_tune.expr.formulas import BOOLEAN, FLOAT, Instruction, Program, expanded
+from aot_tune.expr.nodes import OPERATORS
 
 __all__ = ["LARGEST_INTEGER", "evaluate"]
 
 LARGEST_INTEGER = 2147483520.0
 """The largest float of 32 bits that is also an integer of 32 bits."""
 
-_OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "add": lambda _xp, a, b: a + b,
-    "sub": lambda _xp, a, b: a - b,
-    "mul": lambda _xp, a, b: a * b,
-    "div": lambda _xp, a, b: a / b,
+_OPERATIONS: dict[str, Callable[..., Any]] = {
     "min": lambda xp, a, b: xp.minimum(a, b),
     "max": lambda xp, a, b: xp.maximum(a, b),
-    "eq": lambda _xp, a, b: a == b,
-    "ne": lambda _xp, a, b: a != b,
-    "lt": lambda _xp, a, b: a < b,
-    "le": lambda _xp, a, b: a <= b,
-    "gt": lambda _xp, a, b: a > b,
-    "ge": lambda _xp, a, b: a >= b,
-    "and": lambda _xp, a, b: a & b,
-    "or": lambda _xp, a, b: a | b,
-    "floordiv": lambda xp, a, b: xp.where(b == 0, b, a // xp.where(b == 0, b + 1, b)),
-    "mod": lambda xp, a, b: xp.where(b == 0, b, a % xp.where(b == 0, b + 1, b)),
+    "//": lambda xp, a, b: xp.where(b == 0, b, a // xp.where(b == 0, b + 1, b)),
+    "%": lambda xp, a, b: xp.where(b == 0, b, a % xp.where(b == 0, b + 1, b)),
+    "where": lambda xp, a, b, c: xp.where(a, b, c),
+    "neg": lambda _xp, a: -a,
+    "not": lambda _xp, a: ~a,
 }
 
 
@@ -84,12 +75,11 @@ class _Evaluation:
         xp, op = self.xp, one.op
         if op in _OPERATIONS:
             return _OPERATIONS[op](xp, *args)
+        if op in OPERATORS:
+            return OPERATORS[op](*args)
         if op == "element":
             return self._element(one, args)
         special: dict[str, Callable[[], Any]] = {
-            "where": lambda: xp.where(*args),
-            "neg": lambda: -args[0],
-            "not": lambda: ~args[0],
             "to_float": lambda: self._as(args[0], self.value.dtype),
             "to_integer": lambda: self._integer(args[0]),
             "round": lambda: _rounded(xp, args[0], str(one.value)),
@@ -111,7 +101,7 @@ class _Evaluation:
             return self._number(self.choices[name].index(getattr(self.call, name)), one.kind)
         if one.op == "present":
             return xp.asarray(getattr(self.call, name) is not None, **self.place)
-        return self._number(one.value if one.op == "constant" else getattr(self.call, name), one.kind)
+        return self._number(one.value if one.op == "const" else getattr(self.call, name), one.kind)
 
     def _number(self, value: Any, kind: str) -> Any:
         dtypes = {FLOAT: self.value.dtype, BOOLEAN: self.xp.bool}

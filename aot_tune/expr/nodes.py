@@ -1,0 +1,116 @@
+"""Nodes: operations on other nodes, and leaves. Python's operators make them, and tables of texts print them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+__all__ = ["OPERATORS", "ExprNode", "printed"]
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "and": operator.and_,
+    "or": operator.or_,
+}
+"""Operations that stand between their operands. Nodes name them so."""
+
+_Self = TypeVar("_Self", bound="ExprNode")
+
+
+def _operator(op: str) -> Callable[[_Self, object], _Self]:
+    """What Python calls for `node op other`."""
+
+    def apply(node: _Self, other: object) -> _Self:
+        if isinstance(other, ExprNode) and other.rank > node.rank:
+            return NotImplemented  # type: ignore[no-any-return]  # Python asks the other one
+        return node.made(op, node, other)
+
+    return apply
+
+
+def _reflected(op: str) -> Callable[[_Self, object], _Self]:
+    """What Python calls for `other op node`."""
+    return lambda node, other: node.made(op, other, node)
+
+
+class ExprNode:
+    """An operation `op` on the nodes `args`, or a leaf with a `value`. It never changes.
+
+    Use `&`, `|` and `~` for and, or and not. `and`, `or`
+    and chained comparisons raise, because Python would evaluate them.
+    """
+
+    __slots__ = ("args", "op", "value")
+    rank = 0
+    """An operation of two classes is of the class with the higher rank."""
+
+    def __init__(self, op: str, args: tuple[Any, ...] = (), value: Any = None) -> None:
+        self.op, self.args, self.value = op, args, value
+
+    @classmethod
+    def made(cls: type[_Self], op: str, *operands: object) -> _Self:
+        """An operation on nodes, or on values that become nodes."""
+        return cls(op, tuple(map(cls.wrapped, operands)))
+
+    @classmethod
+    def wrapped(cls: type[_Self], value: Any) -> _Self:
+        """A value as a node. A node stays as it is."""
+        raise NotImplementedError
+
+    def key(self) -> str:
+        """A canonical text: equal for equal nodes, stable across processes."""
+        raise NotImplementedError
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __pos__(self: _Self) -> _Self:
+        return self
+
+    __add__ = _operator("+")
+    __radd__ = _reflected("+")
+    __sub__ = _operator("-")
+    __rsub__ = _reflected("-")
+    __mul__ = _operator("*")
+    __rmul__ = _reflected("*")
+    __truediv__ = _operator("/")
+    __rtruediv__ = _reflected("/")
+    __floordiv__ = _operator("//")
+    __rfloordiv__ = _reflected("//")
+    __mod__ = _operator("%")
+    __rmod__ = _reflected("%")
+    __and__ = _operator("and")
+    __rand__ = _reflected("and")
+    __or__ = _operator("or")
+    __ror__ = _reflected("or")
+    __eq__ = _operator("==")  # type: ignore[assignment]
+    __ne__ = _operator("!=")  # type: ignore[assignment]
+    __lt__ = _operator("<")
+    __le__ = _operator("<=")
+    __gt__ = _operator(">")
+    __ge__ = _operator(">=")
+
+
+def printed(node: Any, leaf: Callable[[Any], str], texts: Mapping[str, str]) -> str:
+    """A node as text.
+
+    Args:
+        leaf: prints a leaf.
+        texts: forms of operations, such as `"min({0}, {1})"`. Others stand between their operands, in parentheses.
+    """
+    if not node.args:
+        return leaf(node)
+    args = [printed(a, leaf, texts) for a in node.args]
+    return texts.get(node.op, f"({{}} {node.op} {{}})").format(*args)
