@@ -8,8 +8,7 @@ from pathlib import Path
 
 from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.session import Session
-from aot_tune.plan.input_files import input_files
-from aot_tune.plan.library_plan import Paths, Plan
+from aot_tune.plan.library_plan import Paths, Plan, input_files
 from aot_tune.support.errors import BuildError
 from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.own_modules import project_files

@@ -37,11 +37,10 @@ from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
 from aot_tune.pipeline.pending import PendingWork
 from aot_tune.pipeline.spent_time import SpentTime
-from aot_tune.plan.eight_bit_targets import generic_dtypes
 from aot_tune.plan.library_plan import Paths, Plan
-from aot_tune.plan.machines import devices
 from aot_tune.plan.options import effort_limit
-from aot_tune.plan.wanted_targets import is_run_by
+from aot_tune.plan.preflight import devices
+from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
 from aot_tune.render import Renderer, candidates_for, generic_candidates, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target

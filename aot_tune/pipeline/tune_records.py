@@ -19,7 +19,7 @@ from aot_tune.pipeline.records.record_writer import databases_of
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
-from aot_tune.plan.machines import Machines, ThisMachine
+from aot_tune.plan.preflight import Machines, ThisMachine
 from aot_tune.plan.wanted_targets import is_run_by
 from aot_tune.search import Budget
 from aot_tune.spec.load_operators import load_operator

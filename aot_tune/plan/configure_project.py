@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.plan.pyproject_tables import define_text, table_of
+from aot_tune.plan.requirements import define_text, table_of
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.support.installed_paths import cmake_dir
 

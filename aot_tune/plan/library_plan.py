@@ -7,6 +7,8 @@ isolated builds on this machine. These paths are in `paths.json`.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,13 +19,11 @@ from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import caution_of
 from aot_tune.compile import families_of, generic_targets, toolchain_for
 from aot_tune.database import OperatorDatabase, deciding, load_databases
-from aot_tune.plan.check_templates import Sources, read_and_render
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
-from aot_tune.plan.eight_bit_targets import eight_bit_baselines
-from aot_tune.plan.input_files import digest_of_inputs, input_files
-from aot_tune.plan.machines import Machines, ThisMachine
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
+    Machines,
+    ThisMachine,
     check_answers,
     check_backends,
     check_devices,
@@ -35,22 +35,30 @@ from aot_tune.plan.preflight import (
     idle_kernels,
     unchecked,
 )
-from aot_tune.plan.wanted_targets import apart, in_order
+from aot_tune.plan.wanted_targets import apart, check_instructions, eight_bit_baselines, generic_dtypes, in_order
 from aot_tune.plan.workload_files import WorkloadPlan, read_workload
-from aot_tune.plan.xla_headers import xla_include_folder
-from aot_tune.spec import Operator, Problem
+from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, generic_candidates, resolved
+from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.spec.names import check_identifier
-from aot_tune.support.errors import BuildError, Mistakes
+from aot_tune.support.digests import digest_of_files
+from aot_tune.support.errors import BuildError, Mistakes, SpecError
+from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.own_modules import project_files
-from aot_tune.support.storage import cache_location, check_folder
-from aot_tune.triton.read_declarations import Inspections
+from aot_tune.support.storage import cache_location, check_folder, write_changed
+from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
 
-__all__ = ["Paths", "Plan", "Request", "make_plan", "read_plan", "write_plan"]
+__all__ = ["Paths", "Plan", "Request", "input_files", "make_plan", "read_plan", "write_plan"]
 
 _UNMEASURED = ("generic", "compile")
 """Modes that choose nothing by measurements, neither new nor recorded."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")
+
+_NO_INPUTS = ("__pycache__", ".git")
+"""Folders that change by themselves. CMake's build folders do too, if a project's own folder is a root."""
+
+_XLA_HEADER = "xla/ffi/api/c_api.h"
+_NEWEST_USED = "XLA_FFI_DeviceOrdinal_Get"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,12 +197,13 @@ def make_plan(
     check_answers(operators, families)
     operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}
     imported = set(project_files())
-    sources = Sources(tuple(r.resolve() for r in roots), environment, imported)
-    operators, inspections, left_out = read_and_render(operators, options.mode, wanted, baselines, sources, mistakes)
+    operators, inspections, left_out = _read_and_render(
+        operators, options.mode, wanted, baselines, [r.resolve() for r in roots], environment, imported, mistakes
+    )
     mistakes.tell()
     files = sorted({*input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
-    xla = xla_include_folder(options.xla_ffi)
+    xla = _xla_include_folder(options.xla_ffi)
     linked = linked_libraries(operators, request.compile, toolchains, environment)
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
@@ -221,7 +230,7 @@ def make_plan(
         toolchains=toolchains,
         devices=tuple(d.name for d in found),
         machine=hashlib.sha256("".join(d.digest for d in found).encode()).hexdigest(),
-        inputs=digest_of_inputs(files, roots),
+        inputs=_digest_of_inputs(files, roots),
         notes=tuple(notes),
         inspections=inspections,
         workload=workload.plan,
@@ -301,11 +310,7 @@ def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[st
 
 def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
     """Write plan, paths and the list of input files below `directory`. An unchanged plan keeps its time stamp."""
-    directory.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
-    path = directory / "plan.json"
-    if not path.is_file() or path.read_bytes() != text:
-        path.write_bytes(text)
+    write_changed(directory / "plan.json", msgspec.json.format(msgspec.json.encode(plan), indent=2))
     (directory / "paths.json").write_bytes(msgspec.json.encode(paths))
     listed = "\n".join(f"  [==[{f}]==]" for f in files)
     (directory / "plan.cmake").write_text(
@@ -340,3 +345,154 @@ def read_plan(directory: Path) -> tuple[Plan, Paths]:
     whole = plan.compile.with_more(paths.compile).with_more(target)
     check_settings(whole, plan.name)
     return plan, msgspec.structs.replace(paths, compile=whole)
+
+
+def _read_and_render(
+    operators: Mapping[str, Operator],
+    mode: str,
+    wanted: Sequence[Target],
+    baselines: Sequence[Target],
+    roots: Sequence[Path],
+    environment: Mapping[str, str],
+    imported: set[str],
+    mistakes: Mistakes,
+) -> tuple[dict[str, Operator], Inspections, str]:
+    """The operators with the declarations of their Triton functions, these declarations, and why any are missing.
+
+    One config of every kernel is rendered, also in the mode `generic`, which does not use most of them. Otherwise
+    somebody else would meet an error in their templates. The mode `compile` renders all of them later. `imported` gets
+    the files of modules that are imported.
+    """
+    families = sorted({t.family for t in (*baselines, *wanted)})
+    found: Inspections = {}
+    left_out, whole = "", dict(operators)  # if functions cannot be read, operators are checked as they are
+    with mistakes.gather():
+        found, left_out = read_functions(operators, wanted, baselines, roots, environment, imported)
+        whole = {name: with_declarations(op, found, families) for name, op in operators.items()}
+    with mistakes.gather():
+        if mode != "compile":
+            _check_spaces(whole, wanted, baselines, roots)
+    with mistakes.gather():
+        check_instructions(whole, wanted if mode != "generic" else (), wanted)
+    if mode != "generic":
+        return whole, found, left_out
+    shipped = {t.name for t in baselines}
+    kept = {name: {t: d for t, d in known.items() if t in shipped} for name, known in found.items()}
+    kept = {name: known for name, known in kept.items() if known}
+    return {name: with_declarations(op, kept, families) for name, op in operators.items()}, kept, ""
+
+
+def _check_spaces(
+    operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target], roots: Sequence[Path]
+) -> None:
+    """Render one config of every kernel and target, so that mistakes in templates show before anything is compiled."""
+    renderer, mistakes = Renderer(roots), Mistakes()
+    for operator in operators.values():
+        for kernel in operator.kernels:
+            served = families_of(toolchain_for(kernel.backend))
+            for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
+                if kernel.triton is not None and target.name not in kernel.triton.inspections:
+                    continue  # its constraints exclude the target
+                if kernel.generic and not generic_dtypes(operator, kernel, target):
+                    continue  # it belongs to another baseline
+                with mistakes.gather():
+                    _render_one(renderer, operator, resolved(kernel, target.name), target)
+    mistakes.tell()
+
+
+def _render_one(renderer: Renderer, operator: Operator, kernel: Kernel, target: Target) -> None:
+    try:
+        config = next(kernel.configs(target.facts), None)
+    except SpecError as error:  # of a constraint
+        what = f"operator {operator.name!r}: kernel {kernel.name!r}: {error.what}"
+        raise SpecError(what, why=error.why, fix=error.fix) from error
+    candidate = _any_candidate(operator, kernel, config, target) if config is not None else None
+    if candidate is not None:
+        renderer.render(operator, candidate, target)
+
+
+def _any_candidate(
+    operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target
+) -> Candidate | None:
+    """A candidate of a config; None if a Triton function serves no problem of the target's devices."""
+    if kernel.triton is None:
+        problem = next(iter(operator.workload_for(target.family)), None)
+        return candidate_for(operator, kernel, config, target, problem)
+    if kernel.generic:
+        dtypes = generic_dtypes(operator, kernel, target)[0]
+        return generic_candidates(operator, kernel, config, target, dtypes)[0]
+    return next(candidates_for(operator, kernel, config, target), None)
+
+
+def input_files(
+    roots: Sequence[Path], operators: Mapping[str, Operator], database: str, imported: Iterable[str]
+) -> list[Path]:
+    """The files that a plan is made of.
+
+    They are below the roots of the operators, or records, this package's code, sources of functions, or imported
+    modules."""
+    files = {p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
+    for root in roots:
+        others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}
+        for folder, folders, names in os.walk(root):
+            here = Path(folder)
+            if here == root:
+                folders[:] = [f for f in folders if f not in others]
+            folders[:] = [f for f in folders if f not in _NO_INPUTS and not (here / f / "CMakeFiles").is_dir()]
+            files |= {here / name for name in names if (here / name).is_file()}
+    if database:
+        files |= {p for p in Path(database).rglob("*.jsonl") if p.is_file()}
+    files |= {Path(f.folder, Path(f.path).name) for op in operators.values() for k in op.kernels for f in k.functions}
+    below = [root.resolve() for root in roots]
+    files |= {p for p in map(Path, imported) if not any(p.resolve().is_relative_to(b) for b in below)}
+    return sorted(files)
+
+
+def _digest_of_inputs(files: Sequence[Path], roots: Sequence[Path]) -> str:
+    """Digest of names and contents. A file's name is relative to the root that has it."""
+    bases = [*(r.resolve() for r in roots), PACKAGE]
+
+    def name(file: Path) -> str:
+        return str(file.relative_to(next((b for b in bases if file.is_relative_to(b)), file.parent)))
+
+    return digest_of_files((name(p.resolve()), p) for p in files)
+
+
+def _xla_include_folder(option: str) -> str:
+    """The include folder for XLA's headers, by the option AOT_TUNE_XLA_FFI; empty if the option is empty.
+
+    Args:
+        option: empty, a folder, or 1 for the headers of the jaxlib in the build's Python.
+
+    Raises:
+        BuildError: when there are no headers, or they are too old.
+    """
+    if not option:
+        return ""
+    folder = _of_jax() if option == "1" else Path(option)
+    if not (folder / _XLA_HEADER).is_file():
+        raise BuildError(
+            f"AOT_TUNE_XLA_FFI={option}: there is no {folder / _XLA_HEADER}",
+            why="handlers of XLA's FFI are compiled against its header",
+            fix="name the folder that jax.ffi.include_dir() returns, or 1 for the headers of the build's Python",
+        )
+    if _NEWEST_USED not in (folder / _XLA_HEADER).read_text(encoding="utf-8", errors="replace"):
+        raise BuildError(
+            f"AOT_TUNE_XLA_FFI={option}: {folder / _XLA_HEADER} is too old",
+            why=f"it lacks {_NEWEST_USED}",
+            fix="use the headers of a newer jaxlib",
+        )
+    return str(folder)
+
+
+def _of_jax() -> Path:
+    """The folder that jax.ffi.include_dir() returns. jax is not imported."""
+    found = importlib.util.find_spec("jaxlib")
+    if found is None or not found.submodule_search_locations:
+        raise BuildError(
+            "AOT_TUNE_XLA_FFI=1: the Python of the build has no jaxlib",
+            why="handlers of XLA's FFI are compiled against its headers",
+            fix="install jaxlib for that Python, with --no-build-isolation or among the build's requirements, or name "
+            "the folder that jax.ffi.include_dir() returns",
+        )
+    return Path(next(iter(found.submodule_search_locations))) / "include"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -267,27 +267,29 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
     return Options(
         mode=values["AOT_TUNE_MODE"],
         targets=_names("AOT_TUNE_TARGETS", values) or ("native",),
-        budget=_seconds("AOT_TUNE_BUDGET", values["AOT_TUNE_BUDGET"]),
+        budget=_number("AOT_TUNE_BUDGET", values, lambda s: 0 < s < math.inf, "a positive number of seconds", "300"),
         effort=values["AOT_TUNE_EFFORT"],
         cache=values["AOT_TUNE_CACHE"],
         cache_dir=values["AOT_TUNE_CACHE_DIR"],
         cache_tiers=_parts(values["AOT_TUNE_CACHE_TIERS"]),
-        jobs=_count("AOT_TUNE_JOBS", values["AOT_TUNE_JOBS"]),
-        threads=_count("AOT_TUNE_THREADS", values["AOT_TUNE_THREADS"]),
+        jobs=_count("AOT_TUNE_JOBS", values),
+        threads=_count("AOT_TUNE_THREADS", values),
         strict=values["AOT_TUNE_STRICT"] == "1",
         no_survivor=values["AOT_TUNE_NO_SURVIVOR"],
         filter=values["AOT_TUNE_FILTER"],
         exclude_backends=tuple(sorted(set(_names("AOT_TUNE_EXCLUDE_BACKENDS", values)))),
         device=_names("AOT_TUNE_DEVICE", values),
-        survey=_count("AOT_TUNE_SURVEY", values["AOT_TUNE_SURVEY"], least=0),
-        max_regret=_share("AOT_TUNE_MAX_REGRET", values["AOT_TUNE_MAX_REGRET"]),
-        max_variants=_count("AOT_TUNE_MAX_VARIANTS", values["AOT_TUNE_MAX_VARIANTS"]),
-        max_bytes=_count("AOT_TUNE_MAX_BYTES", values["AOT_TUNE_MAX_BYTES"], most=2**40),
+        survey=_count("AOT_TUNE_SURVEY", values, least=0),
+        max_regret=_number(
+            "AOT_TUNE_MAX_REGRET", values, lambda r: 0 <= r <= 1, "a share from 0 to 1", "0.02, for 2 %"
+        ),
+        max_variants=_count("AOT_TUNE_MAX_VARIANTS", values),
+        max_bytes=_count("AOT_TUNE_MAX_BYTES", values, most=2**40),
         workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may contain a comma
-        keep=_folder("AOT_TUNE_KEEP", values["AOT_TUNE_KEEP"]),
+        keep=_folder("AOT_TUNE_KEEP", values),
         executor=values["AOT_TUNE_EXECUTOR"],
-        xla_ffi=_headers("AOT_TUNE_XLA_FFI", values["AOT_TUNE_XLA_FFI"]),
-        older_cpus=_count("AOT_TUNE_OLDER_CPUS", values["AOT_TUNE_OLDER_CPUS"], least=0) or 0,
+        xla_ffi=_headers("AOT_TUNE_XLA_FFI", values),
+        older_cpus=_count("AOT_TUNE_OLDER_CPUS", values, least=0) or 0,
     )
 
 
@@ -307,7 +309,8 @@ def _parts(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(";") if part.strip())
 
 
-def _folder(name: str, value: str) -> str:
+def _folder(name: str, values: Mapping[str, str]) -> str:
+    value = values[name]
     if value and not os.path.isabs(value):  # noqa: PTH117 - a text is a path here, and nothing of the disk is asked
         raise OptionError(
             f"{name}={value!r} is not an absolute path",
@@ -317,8 +320,9 @@ def _folder(name: str, value: str) -> str:
     return value
 
 
-def _headers(name: str, value: str) -> str:
+def _headers(name: str, values: Mapping[str, str]) -> str:
     """Empty for none, 1, or a folder."""
+    value = values[name]
     if value in ("0", "1"):
         return "" if value == "0" else value
     if not os.path.isabs(value):  # noqa: PTH117 - as above
@@ -330,31 +334,23 @@ def _headers(name: str, value: str) -> str:
     return value
 
 
-def _seconds(name: str, value: str) -> float | None:
+def _number(
+    name: str, values: Mapping[str, str], fits: Callable[[float], bool], what: str, example: str
+) -> float | None:
+    value = values[name]
     if not value:
         return None
     try:
-        seconds = float(value)
+        number = float(value)
     except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise OptionError(f"{name}={value!r} is not a positive number of seconds", fix=f"write for example {name}=300")
-    return seconds
+        number = math.nan
+    if not fits(number):
+        raise OptionError(f"{name}={value!r} is not {what}", fix=f"write for example {name}={example}")
+    return number
 
 
-def _share(name: str, value: str) -> float | None:
-    if not value:
-        return None
-    try:
-        share = float(value)
-    except ValueError:
-        share = math.nan
-    if not 0 <= share <= 1:
-        raise OptionError(f"{name}={value!r} is not a share from 0 to 1", fix=f"write for example {name}=0.02, for 2 %")
-    return share
-
-
-def _count(name: str, value: str, least: int = 1, most: int = 4096) -> int | None:
+def _count(name: str, values: Mapping[str, str], least: int = 1, most: int = 4096) -> int | None:
+    value = values[name]
     if not value:
         return None
     if not value.isdecimal() or not least <= int(value) <= most:

@@ -1,14 +1,16 @@
-"""What must hold before a build measures. Each fault has its own message, before anything is compiled."""
+"""Where a build may measure, and what must hold before. Each fault has its own message, before anything is compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Protocol
 
+from aot_tune.bench.devices.family import devices as devices_of
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import large_checks
 from aot_tune.bench.protocol.measurement_records import Device, Policy
-from aot_tune.compile import families_of, toolchain_for, toolchains
+from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
 from aot_tune.compile.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.plan.workload_files import is_served
@@ -17,6 +19,8 @@ from aot_tune.spec.config_guards import guard_sets, may_serve
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
 
 __all__ = [
+    "Machines",
+    "ThisMachine",
     "check_answers",
     "check_backends",
     "check_devices",
@@ -26,6 +30,8 @@ __all__ = [
     "check_machine",
     "check_measuring",
     "check_memory",
+    "device_families",
+    "devices",
     "idle_kernels",
     "unchecked",
 ]
@@ -217,3 +223,50 @@ def check_answers(operators: Mapping[str, Operator], families: Sequence[str]) ->
                 why=f"this library is built for {', '.join(families)}",
                 fix="name a target, such as AOT_TUNE_TARGETS=cuda-sm_90a, or build on a machine with such a device",
             )
+
+
+class Machines(Protocol):
+    """Where a build measures."""
+
+    def best(self) -> list[Target] | None:
+        """The best targets of the devices; None means this machine only."""
+
+    def native(self) -> list[Target]:
+        """Targets that run on the devices, by family and level."""
+
+    def devices(self, threads: int, families: Sequence[str]) -> list[Device]:
+        """The devices of some families. `threads` is for the CPU."""
+
+    def check_measuring(self, targets: Sequence[Target], toolkit: str, environment: Mapping[str, str]) -> list[str]:
+        """See `preflight.check_measuring`."""
+
+
+class ThisMachine:
+    """The machine of this process."""
+
+    def best(self) -> None:
+        """See `Machines`."""
+
+    def native(self) -> list[Target]:
+        """See `Machines`."""
+        return native_targets()
+
+    def devices(self, threads: int, families: Sequence[str]) -> list[Device]:
+        """See `Machines`."""
+        return devices(threads, families)
+
+    def check_measuring(self, targets: Sequence[Target], toolkit: str, environment: Mapping[str, str]) -> list[str]:
+        """See `Machines`."""
+        native = {t.name for t in native_targets()}
+        return check_measuring([t for t in targets if t.name in native], toolkit, environment)
+
+
+def devices(threads: int, families: Sequence[str]) -> list[Device]:
+    """This machine's devices of the requested families. `threads` is for the CPU."""
+    here = device_families(native_targets())
+    return [d for family in here if family in families for d in devices_of(family, threads)]
+
+
+def device_families(targets: Iterable[Target]) -> list[str]:
+    """The families of targets, by name."""
+    return sorted({t.family for t in targets})

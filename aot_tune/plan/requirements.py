@@ -1,27 +1,32 @@
 """What a build needs beside its static requirements: torch, Triton, nvcc, CUTLASS, XLA's headers, or nothing.
 
-
-It depends on the targets, the kernels and the machine. Only the standard library is used, because the build backend
-asks before anything else is installed.
+It depends on the targets, the machine, and the kernels and CMake code of the project. Only the standard library is
+used, because the build backend asks before anything else is installed.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from aot_tune.plan.cutlass_use import uses_cutlass
-from aot_tune.plan.pyproject_tables import define_text, table_of
 from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
 
-__all__ = ["build_requirements", "chosen", "visible_gpus"]
+__all__ = ["build_requirements", "chosen", "define_text", "table_of", "uses_cutlass", "visible_gpus"]
+
+_INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include[ \t]*[<\"](?:cutlass|cute)/", re.MULTILINE)
+_SOURCES = (".j2", ".cu", ".cuh", ".h", ".hpp", ".inl")
+_CALL = re.compile(r"\baot_tune_add_library\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)", re.IGNORECASE)
+_COMMENT = re.compile(r"#[^\n]*")
+_KEYWORD = re.compile(r"[A-Z_]+\Z")
 
 _MEASURING, _REPLAYING = ("auto", "tune"), ("replay", "replay-or-generic")
 _TORCH = "torch>=2.9"
@@ -31,8 +36,109 @@ _TRITON = "triton>=3.6,<3.10"
 _OLDEST_WHEELS = 13
 """The oldest CUDA whose nvcc wheels contain nvcc."""
 _SECONDS = 20.0
-_DEPTH = 4
 _SKIPPED = ("build", "dist", "node_modules", "__pycache__")
+
+
+def table_of(project: Path, *names: str) -> dict[str, Any]:
+    """A table of the project's pyproject.toml, such as `tool`, `scikit-build`; empty if there is none."""
+    try:
+        toml = importlib.import_module("tomllib")
+    except ImportError:  # Python 3.10: scikit-build-core brings the same module under another name
+        toml = importlib.import_module("tomli")
+    try:
+        with (project / "pyproject.toml").open("rb") as file:
+            found = toml.load(file)
+        for name in names:
+            found = found[name]
+    except (OSError, KeyError, TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def define_text(value: object) -> str:
+    """A definition for scikit-build-core as text: a list is joined; a table names a variable and a default."""
+    if isinstance(value, list):
+        return ";".join(map(str, value))
+    if isinstance(value, dict):
+        return os.environ.get(str(value.get("env", "")), "") or define_text(value.get("default"))
+    return "" if value is None else str(value)
+
+
+class _Library(NamedTuple):
+    """A call of `aot_tune_add_library`: whether it may take bundled templates, and its operators (None: all)."""
+
+    bundled: bool
+    operators: frozenset[str] | None
+
+
+def uses_cutlass(project: Path, bundled: Path | None = None) -> bool:
+    """Whether some kernel of the project's libraries may include CUTLASS.
+
+    If the project's CMake code does not say which templates and operators it takes, assume all of them.
+
+    Args:
+        bundled: the folder of the bundled templates; the default is this package's.
+    """
+    libraries = list(_libraries(project)) or [_Library(bundled=True, operators=None)]
+    named = [one.operators for one in libraries]
+    own = None if None in named else frozenset().union(*(n for n in named if n is not None))
+    if _includes(project, own):
+        return True
+    roots = [_bundled_templates() if bundled is None else bundled]
+    return any(_includes(root, one.operators) for one in libraries if one.bundled for root in roots if root.is_dir())
+
+
+def _bundled_templates() -> Path:
+    """The bundled templates, installed or in a source tree."""
+    package = Path(__file__).resolve().parents[1]
+    return package / "templates" if (package / "templates").is_dir() else package.parent / "templates"
+
+
+def _libraries(project: Path) -> Iterator[_Library]:
+    """The libraries that the project's CMake code declares."""
+    for path in _files(project):
+        if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
+            for call in _CALL.findall(_COMMENT.sub("", _contents(path).decode(errors="replace"))):
+                yield _library([word.strip('"') for word in call.replace(";", " ").split()])
+
+
+def _library(words: list[str]) -> _Library:
+    values: dict[str, list[str]] = {}
+    keyword = ""
+    for word in words[1:]:
+        keyword = word if _KEYWORD.match(word) else keyword
+        values.setdefault(keyword, []).extend([] if word == keyword else [word])
+    templates, operators = values.get("TEMPLATES"), values.get("OPERATORS")
+    hidden = any(map(_is_variable, values.get("", ())))  # keywords may be in a variable
+    bundled = templates is None or any(t == "bundled" or _is_variable(t) for t in templates)
+    known = bool(operators) and not hidden and not any("$" in o for o in operators or ())
+    return _Library(bundled=bundled, operators=frozenset(operators or ()) if known else None)
+
+
+def _is_variable(word: str) -> bool:
+    """Whether a word is just a variable, which may stand for anything."""
+    return word.startswith("${") and word.endswith("}")
+
+
+def _includes(root: Path, operators: frozenset[str] | None) -> bool:
+    """Whether a source below a folder includes CUTLASS. Folders of operators that are not named do not count."""
+    files = _files(root, operators=operators)
+    return any(path.suffix in _SOURCES and _INCLUDE.search(_contents(path)) for path in files)
+
+
+def _files(
+    root: Path, depth: int = 6, skipped: Collection[str] = (*_SKIPPED, "tests"), operators: frozenset[str] | None = None
+) -> Iterator[Path]:
+    """Files below a folder, with other things of such names. If operators are named, folders of others are left out."""
+    top = len(root.parts)
+    for folder, folders, names in os.walk(root):
+        here = Path(folder)
+        if operators is not None and "operator.py" in names and here.name not in operators:
+            folders.clear()
+            continue
+        deep = len(here.parts) - top >= depth
+        folders[:] = [] if deep else [f for f in folders if not f.startswith(".") and f not in skipped]
+        yield from (here / name for name in names)
 
 
 def build_requirements(
@@ -132,14 +238,7 @@ def _has_nvcc(environ: Mapping[str, str], system: Path) -> bool:
 
 def _any_file(project: Path, ending: str, text: bytes) -> bool:
     """Whether a file of the project whose name has the given ending contains the text."""
-    top = len(project.parts)
-    for folder, folders, files in os.walk(project):
-        deep = len(Path(folder).parts) - top >= _DEPTH
-        folders[:] = [] if deep else [f for f in folders if not f.startswith(".") and f not in _SKIPPED]
-        for file in files:
-            if file.endswith(ending) and text in _contents(Path(folder, file)):
-                return True
-    return False
+    return any(path.name.endswith(ending) and text in _contents(path) for path in _files(project, 4, _SKIPPED))
 
 
 def _contents(path: Path) -> bytes:

@@ -32,7 +32,7 @@ from aot_tune.pipeline.cluster.ray_cluster import ClusterNode, CompilesEndedErro
 from aot_tune.pipeline.cluster.remote_bench import RemoteBench
 from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuestion
 from aot_tune.plan.library_plan import Paths, Plan
-from aot_tune.plan.machines import devices
+from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import best_here, in_order
 from aot_tune.search import Budget
 from aot_tune.spec import CompileOptions, Target

@@ -14,7 +14,7 @@ from aot_tune.pipeline.compiling.interpret import interpret_kernels
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
-from aot_tune.plan.eight_bit_targets import generic_dtypes
+from aot_tune.plan.wanted_targets import generic_dtypes
 from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
 from aot_tune.report import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
 from aot_tune.spec import Kernel, Operator, Target

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.plan.cutlass_use import uses_cutlass
+from aot_tune.plan.requirements import uses_cutlass
 
 INCLUDES = "{{ prelude() }}\n#include <cutlass/cutlass.h>\n"
 
