@@ -12,12 +12,20 @@ from typing import Any
 
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Measurement, Prepared
+from aot_tune.compile import Object, Variant
+from aot_tune.render import Rendered
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
 
-__all__ = ["Bed", "CompiledBed"]
+__all__ = ["Bed", "CompiledBed", "linked_variant"]
+
+
+def linked_variant(candidate: Any, path: Path, symbol: str, code: str, requires: Any = ()) -> Variant:
+    """A variant as the bench takes it: a candidate with an id, and its shared object with the digest `code`."""
+    rendered = Rendered(candidate=candidate, source="", digest="", symbol=symbol, lines=(), requires=tuple(requires))
+    made = Object(key="", path="", digest=code, symbol=symbol, source="", target="", status="ok")
+    return Variant(rendered=rendered, object=made, shared=str(path.resolve()))
 
 
 class Bed:
@@ -37,12 +45,11 @@ class Bed:
         """A problem of the operator's, 16 x 256 without extents."""
         return self.bench.prepare(self.folder, self.operator, problem(**(dims or {"R": 16, "D": 256})))
 
-    def entry(self, name: str) -> Entrant:
+    def entry(self, name: str) -> Variant:
         """A candidate as the bench takes it."""
         path = self.objects(name)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        candidate = SimpleNamespace(id=name)
-        return Entrant(candidate=candidate, shared_object=path, symbol="candidate", code=digest)
+        return linked_variant(SimpleNamespace(id=name), path, "candidate", digest)
 
     def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
         """Screen a candidate."""
@@ -86,15 +93,11 @@ class CompiledBed:
         """Verify on nothing but small integers."""
         check = next(c for c in derived_checks(self.operator, requires) if c.integers)
         prepared = self.bench.prepare(self.folder, self.operator, check)
-        return self.bench.verify(prepared, _entrant(one, requires), tune_checks=False)
+        return self.bench.verify(
+            prepared, linked_variant(one.candidate, one.path, one.symbol, one.digest, requires), tune_checks=False
+        )
 
     def wholly(self, one: Any, requires: Any = ()) -> Measurement:
         """Verify as every candidate is."""
         prepared = self.bench.prepare(self.folder, self.operator, self.operator.workload_for("cpu")[0])
-        return self.bench.verify(prepared, _entrant(one, requires))
-
-
-def _entrant(one: Any, requires: Any) -> Entrant:
-    return Entrant(
-        candidate=one.candidate, shared_object=one.path, symbol=one.symbol, code=one.digest, requires=requires
-    )
+        return self.bench.verify(prepared, linked_variant(one.candidate, one.path, one.symbol, one.digest, requires))

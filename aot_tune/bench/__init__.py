@@ -3,9 +3,9 @@
     device = devices("cpu", 2)[0]
     with Bench(device, Policy(), scratch=folder, threads=2, log=print) as bench:
         prepared = bench.prepare(operator_folder, operator, problem)
-        entrant = Entrant(candidate=..., shared_object=..., symbol=..., code=..., requires=...)
-        measured = bench.screen(prepared, entrant, best_ns)
-        finals = bench.race(prepared, [entrant])
+        variant = Variant(rendered=..., object=..., shared=...)
+        measured = bench.screen(prepared, variant, best_ns)
+        finals = bench.race(prepared, [variant])
 
 The `status` and `reason` of a Measurement say what a candidate did. An exception means that the machine or the operator
 is at fault. Measurements of one `race` have `final` times of the same rounds. Compare them with

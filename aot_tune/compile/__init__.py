@@ -14,6 +14,7 @@ from aot_tune.compile.toolchain import (
     toolchain_for,
     toolchains,
 )
+from aot_tune.compile.variant import Variant
 
 __all__ = [
     "Batch",
@@ -24,6 +25,7 @@ __all__ = [
     "Object",
     "ObjectCache",
     "Toolchain",
+    "Variant",
     "compile_all",
     "compile_batches",
     "families_of",

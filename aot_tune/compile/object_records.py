@@ -10,6 +10,8 @@ import msgspec
 __all__ = ["CompileOutcome", "CompileStatus", "Object", "measured_code"]
 
 CompileStatus = Literal["ok", "compile-failed", "timeout"]
+_OF_CODE = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
+"""Resources that depend on the code only, not on where and when it was compiled."""
 
 
 class CompileOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,11 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     def code(self) -> str:
         """What its measurements are of. See `measured_code`."""
         return measured_code(self.source, self.digest, self.device)
+
+    @property
+    def code_resources(self) -> dict[str, int]:
+        """The resources that depend on its code only; empty if it did not compile."""
+        return {n: self.resources[n] for n in _OF_CODE if n in self.resources} if self.status == "ok" else {}
 
 
 def measured_code(source: str, digest: str, device: str) -> str:

@@ -6,16 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from aot_tune.link.families import family_facts, family_of
+from aot_tune.compile import Variant
 from aot_tune.select import Terms, TimeModel
-from aot_tune.spec import ConfigValue, Expr, Operator, Problem
+from aot_tune.spec import Expr, Operator, Problem
 
 __all__ = [
     "SHARED_FUNCTIONS",
     "DecisionNode",
     "ExpectedTime",
     "LibrarySpec",
-    "LinkedVariant",
     "OperatorTable",
     "SeenCalls",
     "TargetTable",
@@ -23,61 +22,6 @@ __all__ = [
 
 SHARED_FUNCTIONS = ("last_error", "manifest", "preload", "set_num_threads", "get_num_threads")
 """What every library exports beside the functions of its operators."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinkedVariant:
-    """A candidate that is kept.
-
-    Args:
-        name: unique in the operator, for people: `packed_3fa2b1c9`.
-        symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`, and for CUDA also `<symbol>_preload`.
-        kernel, target, level, last, config: what it was made from. Devices from `level` to `last` run it (0: no last).
-        dtypes: the value of each dtype variable of the operator. A variable that is left out has its first choice.
-        requires: guards. If one of them does not hold for a call, the next variant is tried.
-        object_path: the object file that was measured. Only its content goes into the library.
-        object_digest: SHA-256 of that file.
-        device_digest: the toolchain's digest of what a GPU runs of it. Empty for a CPU.
-        generic: it answers every legal call in its dtypes. On each device, an operator has one for each combination of
-            dtypes. If code only runs on one architecture, a family of devices has one per architecture, with a `last`.
-            Several generic variants may share this by guards over optional tensors and attributes. Then each call meets
-            the guards of exactly one.
-        notes: it also has the function `<symbol>_note`, which writes a line of text for explain(). `generate` finds out
-            from its object.
-        settled: after its first run on a device it loads nothing more there, and its workspace only depends on the
-            call's dims, strides, alignments, numbers and presence. `generate` finds this out too.
-        resources: what its code uses, by name: `registers`, `spill_bytes`, `shared`, `stack`.
-        roofline: the best `share` of the roofline that it reached, on the `problem`, by the peaks that `of` names.
-        rebuilt: it was compiled by another compiler version than the measured object. For a GPU, by one that makes
-            other device code.
-    """
-
-    name: str
-    symbol: str
-    kernel: str
-    target: str
-    level: int
-    object_path: str
-    object_digest: str
-    device_digest: str = ""
-    last: int = 0
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-    config: Mapping[str, ConfigValue] = field(default_factory=dict)
-    requires: tuple[Expr, ...] = ()
-    generic: bool = False
-    rebuilt: bool = False
-    notes: bool = False
-    settled: bool = False
-    resources: Mapping[str, int] = field(default_factory=dict)
-    roofline: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """Names of the functions that its object must define, sorted."""
-        names = {"launch", "workspace"}
-        names |= {"preload"} if family_facts(self.target).preloads else set()
-        names |= {"note"} if self.notes else set()
-        return tuple(f"{self.symbol}_{name}" for name in sorted(names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,35 +105,51 @@ class TargetTable:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorTable:
-    """Everything that the library holds of one operator."""
+    """Everything that the library holds of one operator.
+
+    On each device, it has one generic variant for each combination of dtypes. If code only runs on one architecture, a
+    family of devices has one per architecture. Several generic variants may share this by guards over optional tensors
+    and attributes. Then each call meets the guards of exactly one.
+
+    Args:
+        rooflines: by a variant's name, the best `share` of the roofline that it reached, on the `problem`, by the peaks
+            that `of` names.
+        noting: symbols of variants with a function `<symbol>_note`, which writes a line of text for explain().
+            `generate` finds these out from the objects, and the `settled` ones.
+        settled: symbols of variants that load nothing more on a device after their first run there, and whose workspace
+            only depends on the call's dims, strides, alignments, numbers and presence.
+    """
 
     operator: Operator
-    variants: tuple[LinkedVariant, ...]
+    variants: tuple[Variant, ...]
     tables: tuple[TargetTable, ...] = ()
+    rooflines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    noting: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
 
     def generics(self, family: str) -> tuple[int, ...]:
         """Indices of the generic variants for a family of devices. Their dtypes or their levels differ."""
-        return tuple(i for i, v in enumerate(self.variants) if v.generic and family_of(v.target) == family)
+        return tuple(i for i, v in enumerate(self.variants) if v.candidate.generic and v.target.family == family)
 
     def bounded(self, family: str) -> bool:
         """Whether the generic variants for a family of devices have a highest level.
 
         Then there may be several for the same dtypes.
         """
-        return any(self.variants[i].last for i in self.generics(family))
+        return any(self.variants[i].target.last for i in self.generics(family))
 
-    def choices(self, variant: LinkedVariant) -> tuple[int, ...]:
+    def choices(self, variant: Variant) -> tuple[int, ...]:
         """The index of the variant's choice, for each dtype variable of the operator."""
-        return tuple(c.index(variant.dtypes.get(v, c[0])) for v, c in self.operator.dtypes.items())
+        return tuple(c.index(variant.candidate.dtypes.get(v, c[0])) for v, c in self.operator.dtypes.items())
 
     def targets(self, family: str) -> tuple[str, ...]:
         """Targets of a family of devices for which there are variants, sorted."""
-        return tuple(sorted({v.target for v in self.variants if family_of(v.target) == family}))
+        return tuple(sorted({v.candidate.target for v in self.variants if v.target.family == family}))
 
     @property
     def families(self) -> tuple[str, ...]:
         """Families of devices for which there is a generic variant, sorted."""
-        return tuple(sorted({family_of(v.target) for v in self.variants if v.generic}))
+        return tuple(sorted({v.target.family for v in self.variants if v.candidate.generic}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,9 @@ import hashlib
 
 import msgspec
 
+from aot_tune.compile import Variant
 from aot_tune.link.emit.xla_handlers import handler_names
-from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.link.library_records import LibrarySpec, OperatorTable, TargetTable
 
 __all__ = ["SCHEMA", "render_manifest"]
 
@@ -42,27 +43,28 @@ def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:
 def _operator(table: OperatorTable) -> dict[str, object]:
     return {
         "name": table.operator.name,
-        "variants": [_variant(v) for v in table.variants],
+        "variants": [_variant(v, table) for v in table.variants],
         "tables": [_table(t, table) for t in table.tables],
     }
 
 
-def _variant(v: LinkedVariant) -> dict[str, object]:
-    device = {"device": v.device_digest} if v.device_digest else {}
-    known = {"resources": dict(v.resources), "roofline": dict(v.roofline)}
+def _variant(v: Variant, table: OperatorTable) -> dict[str, object]:
+    candidate, made = v.candidate, v.made
+    device = {"device": made.device} if made.device else {}
+    known = {"resources": made.code_resources, "roofline": dict(table.rooflines.get(v.name, {}))}
     return {
         "name": v.name,
         "symbol": v.symbol,
-        "kernel": v.kernel,
-        "target": v.target,
-        "level": v.level,
-        "last": v.last,
-        "dtypes": dict(v.dtypes),
-        "config": dict(v.config),
-        "requires": [r.key() for r in v.requires],
-        "object": v.object_digest,
+        "kernel": candidate.kernel,
+        "target": candidate.target,
+        "level": v.target.level,
+        "last": v.target.last,
+        "dtypes": dict(candidate.dtypes),
+        "config": dict(candidate.config),
+        "requires": [r.key() for r in v.guards],
+        "object": made.digest,
         **device,
-        "generic": v.generic,
+        "generic": candidate.generic,
         "rebuilt": v.rebuilt,
         **{name: found for name, found in known.items() if found},
     }

@@ -12,7 +12,7 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
 from aot_tune.bench.times import median_error, without_drift
-from aot_tune.compile import Object
+from aot_tune.compile import Object, Variant
 from aot_tune.pipeline.guards import Conditions
 from aot_tune.pipeline.surveyed_times import SurveyedTimes
 from aot_tune.render import Candidate, Rendered, requirements
@@ -89,6 +89,11 @@ class Entry:
     def comes_next(self, due: bool) -> None:
         """Set whether it is compiled next. Nothing interrupts that compile."""
         self.due = due
+
+    @property
+    def variant(self) -> Variant:
+        """It, as it is linked."""
+        return Variant(rendered=self.rendered, object=self.object, recorded=self.recorded)
 
     @property
     def rebuilt(self) -> bool:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from aot_tune.bench.host.findings import Findings
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
-from aot_tune.compile import Toolchain
+from aot_tune.compile import Toolchain, Variant
 from aot_tune.compile.batches import Jobs
 from aot_tune.compile.toolchain import CompilersElsewhere
 from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuestion
@@ -39,18 +38,18 @@ class MeasuringBench(Protocol):
         """A block in which the device uses nothing that other devices found out."""
 
     def screen(
-        self, prepared: Prepared, entrant: Entrant, best_ns: float | None = None, tune_checks: bool = True
+        self, prepared: Prepared, variant: Variant, best_ns: float | None = None, tune_checks: bool = True
     ) -> Measurement:
         """Verify and time a candidate."""
 
-    def verify(self, prepared: Prepared, entrant: Entrant, tune_checks: bool = True) -> Measurement:
+    def verify(self, prepared: Prepared, variant: Variant, tune_checks: bool = True) -> Measurement:
         """Verify a candidate."""
 
-    def race(self, prepared: Prepared, entries: Sequence[Entrant]) -> list[Measurement]:
+    def race(self, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
         """Time candidates and baselines in the same rounds."""
 
     def survey(
-        self, operator_folder: Path, operator: Operator, problem: Problem, entrants: Sequence[Entrant]
+        self, operator_folder: Path, operator: Operator, problem: Problem, variants: Sequence[Variant]
     ) -> list[Measurement]:
         """Time candidates that were verified elsewhere."""
 

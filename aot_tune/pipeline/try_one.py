@@ -168,14 +168,14 @@ def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Entry, problem: Problem
     bench = lazy.get()
     print(f"problem   {problem.id}")
     try:
-        entrant = lazy.entrant(entry)
+        variant = lazy.linked(entry)
     except ToolchainError as error:
         print(f"status    failed: {error}")
         return False
     prepared = bench.prepare(loaded.folder, loaded.operator, problem)
-    found = bench.screen(prepared, entrant, tune_checks=odd)
+    found = bench.screen(prepared, variant, tune_checks=odd)
     if found.status == "ok":
-        for raced in bench.race(prepared, [entrant]):
+        for raced in bench.race(prepared, [variant]):
             if raced.candidate == entry.candidate.id and raced.status != "ok":
                 found = raced
             elif raced.ns is not None:

@@ -44,6 +44,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return canonical_digest(self)[:16]
 
     @property
+    def name(self) -> str:
+        """For people, unique in an operator: its kernel and the beginning of its id."""
+        return f"{self.kernel}_{self.id[:8]}"
+
+    @property
     def label(self) -> str:
         """Kernel and config for people: `packed MR=6 NR=16`."""
         values = [f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in self.config.items()]

@@ -18,7 +18,7 @@ from aot_tune.render.native_source import native_source
 from aot_tune.render.tokens import token_text
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
-from aot_tune.spec import CompileOptions, Operator, Target
+from aot_tune.spec import CompileOptions, Expr, Operator, Target
 from aot_tune.spec.config_guards import with_config
 from aot_tune.spec.device_facts import ELSEWHERE, WHY
 from aot_tune.support.digests import canonical_digest
@@ -37,7 +37,7 @@ class _TargetNames(SimpleNamespace):
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate's source.
+    """A candidate's source, and the guards that it `requires` to hold for a call.
 
     `digest` says whether a measurement of it still holds: it is of the target, of the guards and checks that decide
     what it is verified on, and of its C++ as tokens. For a Triton function it is of the recipe too, for a vendor's
@@ -52,6 +52,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     symbol: str
     lines: Sequence[SourceLine]
+    requires: tuple[Expr, ...] = ()
     compile: CompileOptions = CompileOptions()
 
 
@@ -73,16 +74,16 @@ class Renderer:
             RenderError: for any fault in the template, with its file and line.
         """
         kernel = operator.kernel(candidate.kernel)
-        known = (*operator.legal, *requirements(operator, candidate))
-        constants = {fact: value for e in known for fact, value in e.pinned()}
+        requires = requirements(operator, candidate)
+        constants = {fact: value for e in (*operator.legal, *requires) for fact, value in e.pinned()}
         if kernel.triton is not None:
             concrete = operator.concrete(candidate.dtypes)
             recipe, text = render_triton(concrete, candidate, target, constants)
-            return _rendered(operator, candidate, target, text, identity_of(recipe))
+            return _rendered(operator, candidate, target, requires, text, recipe=identity_of(recipe))
         options = kernel.options(self._compile.get(kernel.backend, CompileOptions()))
         if kernel.functions:
             text = native_source(operator.concrete(candidate.dtypes), kernel, candidate, target, constants)
-            return _rendered(operator, candidate, target, text, options=options)
+            return _rendered(operator, candidate, target, requires, text, options=options)
         hooks = Hooks()
         language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
         scratch = None if kernel.scratch is None else with_config(kernel, kernel.scratch, candidate.config)
@@ -120,20 +121,30 @@ class Renderer:
                 why=f"kernel {operator.name}/{kernel.name} declares scratch memory between its stages",
                 fix="add {{ scratch() }} to the bytes that `workspace` returns, or leave scratch= out",
             )
-        return _rendered(operator, candidate, target, text, options=options)
+        return _rendered(operator, candidate, target, requires, text, options=options)
 
 
 def _rendered(
     operator: Operator,
     candidate: Candidate,
     target: Target,
+    requires: tuple[Expr, ...],
     text: str,
+    *,
     recipe: dict[str, object] | None = None,
     options: CompileOptions = CompileOptions(),  # noqa: B008 - it is frozen
 ) -> Rendered:
-    """A marked text as a candidate's source; `recipe` is what it has of a Triton function's, in a comment."""
+    """A marked text as a candidate's source.
+
+    Its digest is of the target, the guards and the operator's checks, and of the code. A vendor's call is its
+    algorithm, whatever calls it. All others are their tokens; `recipe` is what a source has of a Triton function, in a
+    comment, and `options` are the author's, where there are any.
+    """
     source, lines = map_lines(text)
-    digest = _source_digest(operator, candidate, target, source, recipe, options)
+    vendors = operator.kernel(candidate.kernel).algorithms is not None
+    code: object = [candidate.backend, candidate.config] if vendors else [recipe, token_text(source)]
+    checks, with_options = [p.id for p in operator.checks], [options.plain()] if options else []
+    digest = canonical_digest([target.name, [e.key() for e in requires], checks, code, *with_options])
     symbol = f"aot_tune_{operator.name}_{candidate.id}"
     return Rendered(
         candidate=candidate,
@@ -141,27 +152,6 @@ def _rendered(
         digest=digest,
         symbol=symbol,
         lines=lines,
+        requires=requires,
         compile=options,
     )
-
-
-def _source_digest(
-    operator: Operator,
-    candidate: Candidate,
-    target: Target,
-    source: str,
-    recipe: dict[str, object] | None,
-    options: CompileOptions = CompileOptions(),  # noqa: B008 - it is frozen
-) -> str:
-    """The digest of a rendered source, with the target, the guards and the operator's checks.
-
-    A vendor's call is its algorithm, whatever calls it. All others are their tokens; `recipe` is what a source has of a
-    Triton function, `options` are the author's, where there are any.
-    """
-    guards = [e.key() for e in requirements(operator, candidate)]
-    if operator.kernel(candidate.kernel).algorithms is not None:
-        code: object = [candidate.backend, candidate.config]
-    else:
-        code = [recipe, token_text(source)]
-    with_options = [options.plain()] if options else []
-    return canonical_digest([target.name, guards, [p.id for p in operator.checks], code, *with_options])

@@ -29,7 +29,6 @@ from aot_tune.report.report_records import (
     read_report,
 )
 from aot_tune.report.report_text import (
-    code_resources,
     columns,
     format_report,
     format_resources,
@@ -58,7 +57,6 @@ __all__ = [
     "SurveyRow",
     "TimeSpent",
     "VariantRow",
-    "code_resources",
     "columns",
     "compiled_lines",
     "compiled_summary",

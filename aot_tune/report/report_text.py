@@ -15,7 +15,6 @@ from aot_tune.report.report_records import NOT_TRIED, MemoryPeak, OperatorReport
 from aot_tune.support.memory_limits import size_text
 
 __all__ = [
-    "code_resources",
     "columns",
     "counted",
     "curve_lines",
@@ -38,8 +37,6 @@ _SLOWER = 0.95
 """A winner below this share of the baseline's speed is called slower."""
 _ENOUGH = 5
 """A mean over fewer problems says nothing of others. With two, leaving out one only shows how unlike they are."""
-
-_KEPT = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
 
 
 def format_time(ns: float) -> str:
@@ -154,11 +151,6 @@ def speedup_text(row: ProblemRow) -> str:
 def percent_text(fraction: float) -> str:
     """A share in percent."""
     return f"{100 * fraction:.1f} %"
-
-
-def code_resources(found: Mapping[str, int]) -> dict[str, int]:
-    """The resources of an object that depend on its code only, not on where and when it was compiled."""
-    return {name: found[name] for name in _KEPT if name in found}
 
 
 def format_resources(found: Mapping[str, int]) -> str:

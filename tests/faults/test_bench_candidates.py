@@ -7,10 +7,11 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from compiled import Bed
+from compiled import Bed, linked_variant
 from msgspec.structs import replace
 
 from aot_tune.bench.host.bench import Bench
@@ -232,10 +233,10 @@ def test_a_thread_that_crashes_later_neither_ends_the_build_nor_blames_the_next(
 def test_an_object_that_cannot_be_loaded_is_failed(bed: Bed, tmp_path: Path) -> None:
     path = tmp_path / "broken.so"
     path.write_bytes(b"\x7fELF" + bytes(100))
-    entry = bed.entry("good")
+    good = SimpleNamespace(id="good")
     for wrong, told in (
-        (replace(entry, shared_object=path, code="0" * 64), "broken.so cannot be loaded"),
-        (replace(entry, symbol="other", code="1" * 64), "lacks a function"),
+        (linked_variant(good, path, "candidate", "0" * 64), "broken.so cannot be loaded"),
+        (linked_variant(good, bed.objects("good"), "other", "1" * 64), "lacks a function"),
     ):
         measured = bed.bench.screen(bed.prepare(), wrong)
         assert measured.status == "failed"

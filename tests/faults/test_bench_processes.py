@@ -223,9 +223,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from aot_tune.bench.devices.family import devices
 from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.spec.load_operators import load_operator
+from tests.compiled import linked_variant
 how, scratch, folder, *paths = sys.argv[1:]
 if how == "few descriptors":
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -241,8 +241,7 @@ with bench:
     bench.pool.settle()
     print(*(w.pid for w in bench.pool.workers()), flush=True)
     for path in paths:
-        candidate = SimpleNamespace(id=path)
-        one = Entrant(candidate=candidate, shared_object=Path(path), symbol="candidate", code=path)
+        one = linked_variant(SimpleNamespace(id=path), Path(path), "candidate", path)
         print(bench.screen(prepared, one).status, flush=True)
     time.sleep(0 if paths else 60)
 """

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compiled import linked_variant
 from environments import ROOT, environment, run
 
 from aot_tune.bench.devices.family import devices, policy_for
 from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy, Prepared
-from aot_tune.compile import native_targets, toolchain_for
+from aot_tune.compile import Variant, native_targets, toolchain_for
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
@@ -196,13 +196,7 @@ class Bed:
         """Verify and time one candidate."""
         return self.bench.screen(prepared or self.prepare(), self.entry(fault))
 
-    def entry(self, fault: str) -> Entrant:
+    def entry(self, fault: str) -> Variant:
         """A candidate as the bench takes it."""
         made = self.objects(fault)
-        return Entrant(
-            candidate=made.candidate,
-            shared_object=made.path,
-            symbol=made.symbol,
-            code=made.digest,
-            requires=made.requires,
-        )
+        return linked_variant(made.candidate, made.path, made.symbol, made.digest, made.requires)

@@ -19,11 +19,11 @@ from aot_tune.bench.host.findings import Findings, Odd
 from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.preparation import Preparation, check_need
 from aot_tune.bench.host.race import Race
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.bench.protocol.messages import failure_of
+from aot_tune.compile import Variant
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.support.digests import canonical_digest
 
@@ -146,7 +146,7 @@ class Bench:
     def screen(
         self,
         prepared: Prepared,
-        entrant: Entrant,
+        variant: Variant,
         best_ns: float | None = None,
         tune_checks: bool = True,
     ) -> Measurement:
@@ -157,16 +157,16 @@ class Bench:
         Raises:
             WorkerError: when no worker can be started.
         """
-        return self._measure(prepared, entrant, best_ns, tune_checks, timed=True)
+        return self._measure(prepared, variant, best_ns, tune_checks, timed=True)
 
-    def verify(self, prepared: Prepared, entrant: Entrant, tune_checks: bool = True) -> Measurement:
+    def verify(self, prepared: Prepared, variant: Variant, tune_checks: bool = True) -> Measurement:
         """Like `screen`, without times. It is for variants that were replayed or linked."""
-        return self._measure(prepared, entrant, None, tune_checks, timed=False)
+        return self._measure(prepared, variant, None, tune_checks, timed=False)
 
-    def race(self, prepared: Prepared, entries: Sequence[Entrant]) -> list[Measurement]:
-        """Time entries and the operator's baselines in the same rounds.
+    def race(self, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
+        """Time variants and the operator's baselines in the same rounds.
 
-        Returns one measurement per entry, then one per baseline that can run here. Those with status ok have the same
+        Returns one measurement per variant, then one per baseline that can run here. Those with status ok have the same
         `race` and equally many `final` times, one per round.
 
         Raises:
@@ -176,10 +176,10 @@ class Bench:
         baselines = [
             b for b in operator.baselines if self.context.family.runs(b.requires) and b.supports(prepared.problem)
         ]
-        return Race(self.context, prepared, entries, baselines).run()
+        return Race(self.context, prepared, variants, baselines).run()
 
     def survey(
-        self, operator_folder: Path, operator: Operator, problem: Problem, entrants: Sequence[Entrant]
+        self, operator_folder: Path, operator: Operator, problem: Problem, variants: Sequence[Variant]
     ) -> list[Measurement]:
         """Time candidates on a problem without reference results. They were verified elsewhere.
 
@@ -195,17 +195,17 @@ class Bench:
         prepared = Prepared(
             key=key, operator=operator.name, operator_folder=folder, check=Check(problem=problem), folder=""
         )
-        return _survey_problem(self.context, prepared, entrants)
+        return _survey_problem(self.context, prepared, variants)
 
     def _measure(
-        self, prepared: Prepared, entrant: Entrant, best_ns: float | None, tune_checks: bool, *, timed: bool
+        self, prepared: Prepared, variant: Variant, best_ns: float | None, tune_checks: bool, *, timed: bool
     ) -> Measurement:
-        digest = entrant.code
-        run = Run(self.context, prepared, entrant.candidate.id, digest, Phases())
+        digest = variant.code
+        run = Run(self.context, prepared, variant.id, digest, Phases())
         if (refusal := self._refusal(digest)) is not None:
             return run.ended(refusal.status, refusal.reason)
-        odd = self._odd(prepared, digest, entrant.requires) if tune_checks else None
-        load = messages.Load(handle=digest, path=str(entrant.shared_object.resolve()), symbol=entrant.symbol)
+        odd = self._odd(prepared, digest, variant.requires) if tune_checks else None
+        load = messages.Load(handle=digest, path=variant.shared, symbol=variant.symbol)
         while True:
             worker = self._warm_worker(run, odd)
             # Otherwise, something that another object left running may have killed it.
@@ -375,7 +375,7 @@ class _Surveyed:
         return min((m.ns for m in self.found.values() if m.ns is not None), default=None)
 
 
-def _survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequence[Entrant]) -> list[Measurement]:
+def _survey_problem(context: BenchContext, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
     """A measurement of each candidate. The first candidate with results sets what the others are compared with.
 
     `prepared` needs no folder. Candidates stay loaded in the worker. If one kills the worker, its own status says so.
@@ -384,20 +384,20 @@ def _survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequenc
         WorkerError: when no worker can be started.
     """
     surveyed = _Surveyed()
-    for number in range(len(entrants)):
-        _survey(context, prepared, surveyed, number, entrants[number])
+    for number in range(len(variants)):
+        _survey(context, prepared, surveyed, number, variants[number])
     best = surveyed.best or 0.0
     near = [n for n, m in surveyed.found.items() if m.ns is not None and m.ns <= _NEAR * best]
     far = [n for n, m in surveyed.found.items() if n > 0 and m.ns is not None and m.ns > _FAR * best]
     for number in reversed(near if len(near) > 1 else []) if surveyed.stands else ():
         first = surveyed.found[number]
-        again = _survey(context, prepared, surveyed, number, entrants[number])
+        again = _survey(context, prepared, surveyed, number, variants[number])
         if again.status == "ok":
             surveyed.found[number] = msgspec.structs.replace(first, screen=(*first.screen, *again.screen))
     for number in far if surveyed.stands else ():
         first = surveyed.found[number]
         for _ in range(_AGAIN):  # one of several threads may have waited for another program
-            again = _survey(context, prepared, surveyed, number, entrants[number])
+            again = _survey(context, prepared, surveyed, number, variants[number])
             if again.status != "ok":
                 break
             settled = max(_ns(first), _ns(again)) <= _ALIKE * min(_ns(first), _ns(again))
@@ -405,7 +405,7 @@ def _survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequenc
             surveyed.found[number] = first
             if settled or _ns(first) <= _FAR * best:
                 break
-    return [surveyed.found[n] for n in range(len(entrants))]
+    return [surveyed.found[n] for n in range(len(variants))]
 
 
 def _ns(measurement: Measurement) -> float:
@@ -413,20 +413,20 @@ def _ns(measurement: Measurement) -> float:
 
 
 def _survey(
-    context: BenchContext, prepared: Prepared, surveyed: _Surveyed, number: int, entrant: Entrant
+    context: BenchContext, prepared: Prepared, surveyed: _Surveyed, number: int, variant: Variant
 ) -> Measurement:
     """Time a candidate. If it kills its worker, its status says so."""
-    run = Run(context, prepared, entrant.candidate.id, entrant.code, Phases())
-    if (struck := context.struck(entrant.code)) is not None:
+    run = Run(context, prepared, variant.id, variant.code, Phases())
+    if (struck := context.struck(variant.code)) is not None:
         measured = run.ended(struck.status, struck.reason)
     else:
         try:
             surveyed.worker = _worker(context, prepared, surveyed.worker)
-            measured = _time(context, run, surveyed.worker, entrant, first=not surveyed.stands, best=surveyed.best)
+            measured = _time(context, run, surveyed.worker, variant, first=not surveyed.stands, best=surveyed.best)
             surveyed.stands = surveyed.stands or measured.status == "ok"
         except DiedError as death:
             if not death.starved:
-                context.findings.strike(entrant.code, death)
+                context.findings.strike(variant.code, death)
             surveyed.worker, surveyed.stands = None, False
             measured = run.ended(death.status, death.reason)
     surveyed.found[number] = measured
@@ -442,12 +442,12 @@ def _worker(context: BenchContext, prepared: Prepared, worker: Worker | None) ->
 
 
 def _time(
-    context: BenchContext, run: Run, worker: Worker, entrant: Entrant, *, first: bool, best: float | None
+    context: BenchContext, run: Run, worker: Worker, variant: Variant, *, first: bool, best: float | None
 ) -> Measurement:
     limits = context.policy.deadlines
     worker.host(run.digest)
     if run.digest not in worker.loaded:
-        load = messages.Load(handle=run.digest, path=str(entrant.shared_object.resolve()), symbol=entrant.symbol)
+        load = messages.Load(handle=run.digest, path=variant.shared, symbol=variant.symbol)
         reply = context.pool.request(worker, load, limits.load)
         if isinstance(reply, messages.Failure):
             return run.ended(reply.status, reply.reason)

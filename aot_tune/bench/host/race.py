@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import msgspec
 
 from aot_tune.bench.host.bench_context import BenchContext, told_apart
-from aot_tune.bench.host.runner import Entrant, Runner
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import (
@@ -22,9 +21,11 @@ from aot_tune.bench.protocol.measurement_records import (
     DeviceState,
     Measurement,
     Prepared,
+    Status,
     group_size,
 )
 from aot_tune.bench.times import is_decided, steady_rounds
+from aot_tune.compile import Variant
 from aot_tune.spec import Baseline
 
 __all__ = ["Race"]
@@ -39,24 +40,59 @@ _FAR = 20
 _LINGER = 0.3
 """Seconds to wait whether a worker dies of what the one entry in it left running."""
 
+_POISONED = 4
+"""Before one of so many samples, the outputs are poisoned."""
+
+
+class _Runner:
+    """A variant or a baseline during a race. It is out once `status` is not ok."""
+
+    def __init__(self, name: str, digest: str, handle: str, variant: Variant | None) -> None:
+        self.name, self.digest, self.handle, self.variant = name, digest, handle, variant
+        self.status: Status = "ok"
+        self.reason = ""
+        self.error: float | None = None
+        self.overhead = 0.0
+        self.calls, self.warm = 1, 1
+        self.spared, self.tried = 0, False
+        self.home: Worker | None = None
+        self.samples: list[float] = []
+
+    def turn(self, key: str, *, fresh: bool, clock: bool, resumed: bool) -> messages.Turn:
+        """The request for the next sample. Nobody can foresee before which samples the outputs are poisoned."""
+        return messages.Turn(
+            handle=self.handle,
+            key=key,
+            calls=self.calls,
+            warm=self.warm,
+            fresh=fresh,
+            poison=secrets.randbelow(_POISONED) == 0,
+            clock=clock,
+            resumed=resumed,
+        )
+
+    def out(self, status: Status, reason: str) -> None:
+        """End its turns, for a reason."""
+        self.status, self.reason = status, reason
+
 
 class Race:
     """One race on one problem."""
 
     def __init__(
-        self, context: BenchContext, prepared: Prepared, entries: Sequence[Entrant], baselines: Sequence[Baseline]
+        self, context: BenchContext, prepared: Prepared, variants: Sequence[Variant], baselines: Sequence[Baseline]
     ) -> None:
         self._context, self._pool, self._policy = context, context.pool, context.policy
         self._prepared = prepared
         self._race = secrets.token_hex(8)
-        self._entries = [Runner(e.candidate.id, e.code, f"race-{i}", e) for i, e in enumerate(entries)]
-        self._baselines = [Runner(f"{BASELINE}{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
+        self._entries = [_Runner(v.id, v.code, f"race-{i}", v) for i, v in enumerate(variants)]
+        self._baselines = [_Runner(f"{BASELINE}{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
         self._loaded: set[str] = set()
         self._recoveries = context.policy.on_gpu.waits
         self._states: list[DeviceState] = []
         self._clocks: list[float] = []
-        self._last: Runner | None = None
+        self._last: _Runner | None = None
 
     def run(self) -> list[Measurement]:
         """Hold the race. There is always one measurement per entry. The last turns also verify what calls left."""
@@ -70,9 +106,9 @@ class Race:
         self._unload()
         return [self._result(r) for r in runners]
 
-    def _worker(self, runner: Runner) -> Worker:
+    def _worker(self, runner: _Runner) -> Worker:
         """The runner's worker, in which it is loaded beside the runners that came before it."""
-        if runner.entry is None:
+        if runner.variant is None:
             worker = self._pool.frameworks()
             if worker is not runner.home:  # another baseline has taken the last worker with it
                 self._prepare_baseline(runner)
@@ -90,11 +126,10 @@ class Race:
             self._loaded.add(runner.handle)
         return worker
 
-    def _load(self, worker: Worker, runner: Runner) -> None:
-        assert runner.entry is not None
-        path = str(runner.entry.shared_object.resolve())
+    def _load(self, worker: Worker, runner: _Runner) -> None:
+        assert runner.variant is not None
         worker.host(runner.digest)
-        request = messages.Load(handle=runner.handle, path=path, symbol=runner.entry.symbol)
+        request = messages.Load(handle=runner.handle, path=runner.variant.shared, symbol=runner.variant.symbol)
         try:
             reply = self._pool.request(worker, request, self._policy.deadlines.load)
         except DiedError as death:
@@ -103,7 +138,7 @@ class Race:
         if isinstance(reply, messages.Failure):
             runner.out(reply.status, reply.reason)
 
-    def _ask(self, runner: Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
+    def _ask(self, runner: _Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
         """Ask a runner's worker. If the worker dies, the runner is out, and the race goes on without it.
 
         Something that others left in the worker may have killed it. Then each of them that is still in the race is
@@ -135,7 +170,7 @@ class Race:
             return reply
         return None
 
-    def _blame(self, runner: Runner, worker: Worker, death: DiedError) -> None:
+    def _blame(self, runner: _Runner, worker: Worker, death: DiedError) -> None:
         """Put out a runner whose worker died. If something else may have killed it, try the others instead.
 
         Raises:
@@ -153,12 +188,12 @@ class Race:
         runner.spared += 1
         self._try_those_in(worker, but=runner)
 
-    def _may_be_blameless(self, runner: Runner, worker: Worker, death: DiedError) -> bool:
+    def _may_be_blameless(self, runner: _Runner, worker: Worker, death: DiedError) -> bool:
         """Whether something other than the runner may have killed its worker, and another try is worth it."""
         killed = death.status == "timeout" or death.reason.startswith("killed by SIGKILL")  # also at a budget's end
         return not (killed or death.certain or worker.hosted <= {runner.digest} or runner.spared == _SPARED)
 
-    def _try_those_in(self, died: Worker, but: Runner | None = None) -> None:
+    def _try_those_in(self, died: Worker, but: _Runner | None = None) -> None:
         """Try each entry once in a worker that it has for itself. If the worker dies, the entry is out."""
         for runner in self._standing():
             self._loaded_in = None
@@ -177,16 +212,16 @@ class Race:
                     self._strike(runner, death)
         self._loaded_in = None
 
-    def _standing(self) -> list[Runner]:
+    def _standing(self) -> list[_Runner]:
         return [r for r in self._entries if r.status == "ok"]
 
-    def _strike(self, runner: Runner, death: DiedError) -> None:
+    def _strike(self, runner: _Runner, death: DiedError) -> None:
         runner.out(death.status, death.reason)
         self._loaded_in = None
-        if runner.entry is not None:
+        if runner.variant is not None:
             self._context.findings.strike(runner.digest, death)
 
-    def _qualify(self, runner: Runner) -> None:
+    def _qualify(self, runner: _Runner) -> None:
         struck = self._context.struck(runner.digest)
         if struck is not None:
             runner.out(struck.status, struck.reason)
@@ -201,7 +236,7 @@ class Race:
         if reply.runs:
             runner.calls = group_size(reply.runs[-1], self._policy.sample_ns)
 
-    def _prepare_baseline(self, runner: Runner) -> None:
+    def _prepare_baseline(self, runner: _Runner) -> None:
         try:
             worker = runner.home = self._pool.frameworks()
             self._context.introduce(worker, self._prepared)
@@ -222,7 +257,7 @@ class Race:
             runner.out("failed", reason)
             self._context.remarks.log(f"{self._prepared.operator}: {runner.name} fails: {reason}")
 
-    def _rounds(self, runners: Sequence[Runner]) -> None:
+    def _rounds(self, runners: Sequence[_Runner]) -> None:
         order = random.Random(f"{self._policy.seed} {self._prepared.key}")
         for runner in runners:
             self._size(runner)
@@ -241,26 +276,26 @@ class Race:
                 break
         self._repeat(runners, order)
 
-    def _near(self, runners: Sequence[Runner]) -> list[Runner]:
+    def _near(self, runners: Sequence[_Runner]) -> list[_Runner]:
         """Those that take turns: all but baselines that are far behind, which keep the sample that sized them."""
         known = [r.samples[0] for r in runners if r.samples and r.status == "ok"]
         if not known or not self._context.family.on_host:
             return list(runners)
         most = max(_FAR * min(known), self._policy.long_ns)  # a short call may have been disturbed
-        return [r for r in runners if r.entry is not None or not r.samples or r.samples[0] <= most]
+        return [r for r in runners if r.variant is not None or not r.samples or r.samples[0] <= most]
 
-    def _is_decided(self, runners: Sequence[Runner]) -> bool:
+    def _is_decided(self, runners: Sequence[_Runner]) -> bool:
         """Whether a CPU's race can end early. A GPU's rounds take little time beside its start."""
         known = [r.samples for r in runners if r.status == "ok"]
         return self._context.family.on_host and bool(known) and is_decided(known)
 
-    def _turn_ns(self, runner: Runner) -> float:
+    def _turn_ns(self, runner: _Runner) -> float:
         """Roughly how long a turn takes: its sample, and the calls before it that do not count."""
         call, gpu = statistics.median(runner.samples), self._policy.gpu
         load = gpu.load_before(call) if gpu and runner.warm else 0
         return call * (runner.calls + runner.warm) + load
 
-    def _round(self, runners: Sequence[Runner], order: random.Random, *, fresh: bool) -> None:
+    def _round(self, runners: Sequence[_Runner], order: random.Random, *, fresh: bool) -> None:
         """One turn of each runner that is still in the race. After the last one, the device's clock is probed.
 
         The device's state is asked once per round, because asking takes longer than a sample. So a spoiled round is
@@ -291,7 +326,7 @@ class Race:
             return list(range(len(self._clocks)))
         return steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
 
-    def _repeat(self, runners: Sequence[Runner], order: random.Random) -> None:
+    def _repeat(self, runners: Sequence[_Runner], order: random.Random) -> None:
         """Repeat rounds whose clock changed, and drop such rounds as long as enough others are left."""
         if not self._probes:
             return
@@ -311,7 +346,7 @@ class Race:
                 runner.samples = [runner.samples[i] for i in kept]
         self._clocks = [self._clocks[i] for i in kept]
 
-    def _size(self, runner: Runner) -> None:
+    def _size(self, runner: _Runner) -> None:
         """Find how many calls a sample takes. A long call needs no call to warm up."""
         if runner.status != "ok":
             return
@@ -321,7 +356,7 @@ class Race:
             runner.calls = group_size(call, 4 * self._policy.sample_ns)
             runner.warm = 0 if call > self._policy.long_ns else 1
 
-    def _turn(self, runner: Runner, *, fresh: bool, clock: bool) -> float:
+    def _turn(self, runner: _Runner, *, fresh: bool, clock: bool) -> float:
         """Take a runner's next sample, or find that it is out.
 
         Returns the device's clock in MHz, or 0 if it is not known.
@@ -342,19 +377,19 @@ class Race:
         runner.samples.append(reply.samples[0])
         return reply.mhz
 
-    def _others_since(self, last: Runner | None, runner: Runner) -> bool:
+    def _others_since(self, last: _Runner | None, runner: _Runner) -> bool:
         """Whether another process may have used the device since the last runner's turn. Entries share one worker."""
         strangers = bool(self._states and self._states[-1].others)
-        return strangers or last is None or (last.entry is None) != (runner.entry is None)
+        return strangers or last is None or (last.variant is None) != (runner.variant is None)
 
-    def _hush(self, runner: Runner) -> None:
+    def _hush(self, runner: _Runner) -> None:
         """Before a turn: wait until nothing else runs on the cores, where that matters."""
         if not self._context.family.on_host:
             return
         for other in self._pool.workers():
-            if (other.role == "framework") == (runner.entry is not None):
+            if (other.role == "framework") == (runner.variant is not None):
                 self._pool.quiet(other)
-        if runner.entry is not None:
+        if runner.variant is not None:
             self._pool.settle()
 
     def _look(self) -> DeviceState | None:
@@ -392,11 +427,11 @@ class Race:
                 with contextlib.suppress(DiedError):
                     self._pool.request(runner.home, unload, self._policy.deadlines.load)
 
-    def _result(self, runner: Runner) -> Measurement:
+    def _result(self, runner: _Runner) -> Measurement:
         floor = self._context.floor_ns(self._prepared)
         final = told_apart(self._context, floor, runner.samples, runner.overhead) if runner.status == "ok" else None
         status, reason = runner.status, runner.reason
-        if final and runner.entry is not None and statistics.median(final) < floor:
+        if final and runner.variant is not None and statistics.median(final) < floor:
             # Its screen was not below the floor, or it would not race. So the clock slipped, and the screen stands.
             status, reason = "skipped", f"{statistics.median(final):.1f} ns per call is below the device's floor"
             final = None

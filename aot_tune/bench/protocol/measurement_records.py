@@ -6,7 +6,7 @@ import hashlib
 import statistics
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +15,6 @@ from aot_tune.spec import Problem
 __all__ = [
     "BASELINE",
     "WORKER_FAULT",
-    "CandidateLike",
     "Check",
     "Deadlines",
     "Device",
@@ -76,14 +75,6 @@ def digest_of(value: object) -> str:
 def is_baseline(candidate: str) -> bool:
     """Whether a measurement's candidate is a baseline."""
     return candidate.startswith(BASELINE)
-
-
-class CandidateLike(Protocol):
-    """What the bench needs to know of a candidate."""
-
-    @property
-    def id(self) -> str:
-        """Stable across processes and machines."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

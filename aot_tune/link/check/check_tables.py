@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from aot_tune.compile import Variant
 from aot_tune.link.families import family_of
-from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.link.library_records import LibrarySpec, OperatorTable, TargetTable
 from aot_tune.spec import Expr, Operator, all_of
-from aot_tune.spec.call_combinations import is_of_combination, legal_combinations, values_of_fact
+from aot_tune.spec.call_combinations import legal_combinations, values_of_fact
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import ManifestError, did_you_mean
 
@@ -43,10 +44,10 @@ def check_library(spec: LibrarySpec) -> None:
     for table in spec.operators:
         _check_operator(table)
         for variant in table.variants:
-            if symbols.setdefault(variant.symbol, variant.object_digest) != variant.object_digest:
+            if symbols.setdefault(variant.symbol, variant.made.digest) != variant.made.digest:
                 raise ManifestError(
                     f"two objects define the symbol {variant.symbol!r}",
-                    why=f"digests {symbols[variant.symbol]} and {variant.object_digest}",
+                    why=f"digests {symbols[variant.symbol]} and {variant.made.digest}",
                 )
 
 
@@ -60,7 +61,7 @@ def _check_operator(table: OperatorTable) -> None:
         if tensor.rank > MAX_RANK:
             raise ManifestError(f"{where}: tensor {tensor.name!r} has {tensor.rank} axes", fix=f"at most {MAX_RANK}")
     _unique((v.name for v in table.variants), f"{where}: variant")
-    families = {family_of(v.target) for v in table.variants} | {family_of(t.target) for t in table.tables}
+    families = {v.target.family for v in table.variants} | {family_of(t.target) for t in table.tables}
     for variant in table.variants:
         _check_variant(variant, table, where)
     for family in sorted(families or {"cpu"}):
@@ -76,13 +77,13 @@ def _check_operator(table: OperatorTable) -> None:
 
 def _check_generics(family: str, table: OperatorTable, where: str) -> None:
     """One variant must answer every legal call with the dtypes of some variant, on each device of some variant."""
-    there = [v for v in table.variants if family_of(v.target) == family]
+    there = [v for v in table.variants if v.target.family == family]
     places = {family: there}
     if table.bounded(family):
-        places = {t: [v for v in there if v.target == t] for t in table.targets(family)}
+        places = {t: [v for v in there if v.candidate.target == t] for t in table.targets(family)}
     for place, group in places.items():
         for dtypes in sorted({table.choices(v) for v in group}) or [()]:
-            found = [v for v in group if v.generic and table.choices(v) == dtypes]
+            found = [v for v in group if v.candidate.generic and table.choices(v) == dtypes]
             generics = [v.name for v in found]
             unanswered = _not_answered_once(table.operator, found) if found else ""
             if not found or unanswered:
@@ -98,21 +99,16 @@ def _check_generics(family: str, table: OperatorTable, where: str) -> None:
                 )
 
 
-def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> None:
+def _check_variant(variant: Variant, table: OperatorTable, where: str) -> None:
     check_identifier(variant.name, f"{where}: variant")
     check_identifier(variant.symbol, f"{where}: variant {variant.name!r}: symbol")
-    for name, choice in variant.dtypes.items():
+    for name, choice in variant.candidate.dtypes.items():
         if choice not in table.operator.dtypes.get(name, ()):
             raise ManifestError(
                 f"{where}: variant {variant.name!r}: {name}={choice!r} is no dtype of the operator",
                 fix=did_you_mean(choice, table.operator.dtypes.get(name, table.operator.dtypes)),
             )
-    if variant.generic and not all(map(is_of_combination, variant.requires)):
-        raise ManifestError(
-            f"{where}: generic variant {variant.name!r} has guards on other facts than optional tensors and attributes",
-            fix="remove them",
-        )
-    for guard in variant.requires:
+    for guard in variant.guards:
         check_guard(guard, table.operator, f"{where}: variant {variant.name!r}: guard {guard.key()}")
 
 
@@ -186,10 +182,10 @@ def _check_leaf(index: int, target: TargetTable, table: OperatorTable, where: st
     if not 0 <= index < len(table.variants):
         raise ManifestError(f"{where} names variant {index}, which is not in the library")
     variant = table.variants[index]
-    runs = variant.level <= target.level and (variant.last == 0 or 0 < target.last <= variant.last)
-    if family_of(variant.target) != family_of(target.target) or not runs:
+    runs = variant.target.level <= target.level and (variant.target.last == 0 or 0 < target.last <= variant.target.last)
+    if variant.target.family != family_of(target.target) or not runs:
         raise ManifestError(
-            f"{where} names variant {variant.name!r} for {variant.target}",
+            f"{where} names variant {variant.name!r} for {variant.candidate.target}",
             why=f"a device of {target.target} may lack its instructions",
         )
 
@@ -211,12 +207,12 @@ def _unique(names: Iterable[str], what: str) -> None:
         seen.add(name)
 
 
-def _not_answered_once(operator: Operator, generics: Sequence[LinkedVariant]) -> str:
+def _not_answered_once(operator: Operator, generics: Sequence[Variant]) -> str:
     """What is wrong with generic variants of the same devices and dtypes: a combination that several answer, or none.
 
     Empty if nothing is wrong. What `legal` excludes needs no answer.
     """
-    guards = {v.name: tuple(g for g in v.requires if not _of_dtypes(g.facts())) for v in generics}
+    guards = {v.name: tuple(g for g in v.guards if not _of_dtypes(g.facts())) for v in generics}
     facts = sorted({fact for several in guards.values() for g in several for fact in g.facts()})
     values = [values_of_fact(operator, fact) for fact in facts]
     if math.prod(map(len, values)) > _MOST_COMBINATIONS:

@@ -101,7 +101,7 @@ def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
 
 def _first_of(table: OperatorTable) -> str:
     """The walk along a leaf's variants. They are data, because as code they would take most of the compile time."""
-    generic = ", ".join(str(v.generic).lower() for v in table.variants)
+    generic = ", ".join(str(v.candidate.generic).lower() for v in table.variants)
     return f"""\
 constexpr bool kGeneric[] = {{{generic}}};
 
@@ -209,7 +209,7 @@ def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
         dtypes = zip(table.operator.dtypes, table.choices(variant), strict=True)
         guards = [dtype_index(variable) == choice for variable, choice in dtypes]
         stated = {g.key() for g in guards}
-        guards += [g for g in variant.requires if g.key() not in stated]
+        guards += [g for g in variant.guards if g.key() not in stated]
         if guards:
             found[index] = tuple(guards)
     return found
@@ -229,8 +229,8 @@ def _generic_of(table: OperatorTable) -> str:
         for index in table.generics(family):
             dtypes = zip(table.operator.dtypes, table.choices(table.variants[index]), strict=True)
             tests = [f"c.backend == &backend_{family}", *(f"c.y_{variable} == {choice}" for variable, choice in dtypes)]
-            tests += [f"runs_on(kInfo[{index}], c.level)"] if table.variants[index].last else []
-            tests += [f"{guard.cpp(read)}" for guard in table.variants[index].requires if not _is_of_dtypes(guard)]
+            tests += [f"runs_on(kInfo[{index}], c.level)"] if table.variants[index].target.last else []
+            tests += [f"{guard.cpp(read)}" for guard in table.variants[index].guards if not _is_of_dtypes(guard)]
             lines.append(f"  if ({' && '.join(tests)}) return {index};")
     return "\n".join([*lines, "  return -1;", "}"])
 

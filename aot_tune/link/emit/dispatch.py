@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot_tune.compile import Variant
 from aot_tune.expr.integers import checked, is_plain
 from aot_tune.link.emit.call_facts import render_facts, render_library_info
 from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
@@ -22,8 +23,8 @@ from aot_tune.link.emit.signature import (
     shape_text,
 )
 from aot_tune.link.emit.unseen_calls import render_unseen
-from aot_tune.link.families import family_facts, family_of
-from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable
+from aot_tune.link.families import family_facts
+from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Expr, Operator
 from aot_tune.spec.bound_dims import bound_dims, dims_beside_inputs
 from aot_tune.spec.dtypes import dtype
@@ -49,8 +50,8 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     chunks = [manifest[i : i + _CHUNK] for i in range(0, len(manifest), _CHUNK)]
     text = "\n".join(f"    {c_string(chunk)}" for chunk in chunks) or '    ""'
     operators = "\n".join(_operator(spec, table) for table in spec.operators)
-    host = [v for table in spec.operators for v in table.variants if family_of(v.target) == "cpu"]
-    tiles = "\nextern const bool uses_tiles = true;" if any(v.level >= TILES_LEVEL for v in host) else ""
+    host = [v for table in spec.operators for v in table.variants if v.target.family == "cpu"]
+    tiles = "\nextern const bool uses_tiles = true;" if any(v.target.level >= TILES_LEVEL for v in host) else ""
     return f"""\
 // Dispatch of lib{spec.library}.so. Written by aot_tune.
 #include "{spec.header}"
@@ -106,9 +107,9 @@ def _prototypes(spec: LibrarySpec) -> list[str]:
                 f"int32_t {symbol}_workspace({declared}, size_t* workspace_size);\n"
                 f"int32_t {symbol}_launch({declared}, void* workspace, size_t workspace_size, void* stream);"
             )
-            if family_facts(variant.target).preloads:
+            if family_facts(variant.candidate.target).preloads:
                 lines[symbol] += f"\nint32_t {symbol}_preload(void);"
-            if variant.notes:
+            if variant.symbol in table.noting:
                 lines[symbol] += f"\nint32_t {symbol}_note({declared}, char* buffer, size_t buffer_size);"
     return [lines[s] for s in sorted(lines)]
 
@@ -187,8 +188,8 @@ def _tables(table: OperatorTable) -> str:
 
 def _variants(table: OperatorTable) -> list[str]:
     declared = ", ".join(parameters(table.operator))
-    preloads = any(family_facts(v.target).preloads for v in table.variants)
-    notes = any(v.notes for v in table.variants)
+    preloads = any(family_facts(v.candidate.target).preloads for v in table.variants)
+    notes = any(v.symbol in table.noting for v in table.variants)
     lines = [
         "const VariantInfo kInfo[] = {",
         *(f"    {_info(v)}," for v in table.variants),
@@ -205,9 +206,9 @@ def _variants(table: OperatorTable) -> list[str]:
     for v in table.variants:
         functions = [f"{v.symbol}_workspace", f"{v.symbol}_launch"]
         if preloads:
-            functions.append(f"{v.symbol}_preload" if family_facts(v.target).preloads else "nullptr")
+            functions.append(f"{v.symbol}_preload" if family_facts(v.candidate.target).preloads else "nullptr")
         if notes:
-            functions.append(f"{v.symbol}_note" if v.notes else "nullptr")
+            functions.append(f"{v.symbol}_note" if v.symbol in table.noting else "nullptr")
         lines.append(f"    {{{', '.join(functions)}}},")
     lines.append("};")
     if preloads:
@@ -215,9 +216,9 @@ def _variants(table: OperatorTable) -> list[str]:
     return lines
 
 
-def _info(v: LinkedVariant) -> str:
-    info = ", ".join(c_string(text) for text in (v.name, v.target, v.kernel, v.object_digest))
-    return f"{{{info}, &backend_{family_of(v.target)}, {v.level}, {v.last}}}"
+def _info(v: Variant) -> str:
+    info = ", ".join(c_string(text) for text in (v.name, v.candidate.target, v.candidate.kernel, v.made.digest))
+    return f"{{{info}, &backend_{v.target.family}, {v.target.level}, {v.target.last}}}"
 
 
 def _call(op: Operator) -> str:
@@ -325,7 +326,7 @@ def _read_device(table: OperatorTable) -> list[str]:
         lines.append(f"  if (c_.generic < 0{here})")
         lines.append(f"    return no_kernels(kOperator, c_.device(), dtypes_, {c_string(served)});")
     for family in table.families:
-        if not table.bounded(family) and any(table.variants[i].level > 1 for i in table.generics(family)):
+        if not table.bounded(family) and any(table.variants[i].target.level > 1 for i in table.generics(family)):
             here = f"c_.backend == &backend_{family} && " if count > 1 else ""
             targets = c_string(", ".join(table.targets(family)))
             lines.append(f"  if ({here}c_.level < kInfo[c_.generic].level)")
@@ -335,7 +336,7 @@ def _read_device(table: OperatorTable) -> list[str]:
 
 def _other_architecture(table: OperatorTable, family: str) -> list[str]:
     """The error for a device for which the family has no generic variant, whatever the dtypes."""
-    first = {table.variants[i].level: i for i in reversed(table.generics(family))}
+    first = {table.variants[i].target.level: i for i in reversed(table.generics(family))}
     runs = " && ".join(f"!runs_on(kInfo[{i}], c_.level)" for i in sorted(first.values()))
     here = f"c_.backend == &backend_{family} && " if len(table.families) > 1 else ""
     targets = c_string(", ".join(table.targets(family)))

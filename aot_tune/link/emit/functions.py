@@ -19,7 +19,7 @@ def render_serve(table: OperatorTable) -> str:
     `run` runs it, and `preload` loads kernels.
     """
     op = table.operator
-    loads = any(family_facts(v.target).preloads for v in table.variants)
+    loads = any(family_facts(v.candidate.target).preloads for v in table.variants)
     load = (
         "  int32_t (*ahead)() = kFunctions[variant].preload;\n"
         "  if (int32_t status = load(kOperator, kInfo[variant], ahead, c.device().device_id, loaded[variant]))\n"
@@ -29,7 +29,7 @@ def render_serve(table: OperatorTable) -> str:
     )
     given = ", ".join(f"c.t_{t.name}" for t in op.tensors)
     note = "  (void)variant;\n  (void)buffer;\n  (void)size;"
-    if any(v.notes for v in table.variants):
+    if any(v.symbol in table.noting for v in table.variants):
         tell = f"kFunctions[variant].note({prepared(op, '(*this)')}, buffer, size)"
         note = f"  if (kFunctions[variant].note != nullptr) {tell};"
     text = f"""\
@@ -130,7 +130,7 @@ def _preload_generics(table: OperatorTable, family: str) -> list[str]:
     generics = table.generics(family)
     targets = c_string(", ".join(table.targets(family)))
     fail = f"      return too_old(kOperator, device, level, kInfo[{generics[0]}], {targets});"
-    if table.bounded(family) or len({table.variants[i].level for i in generics}) > 1:
+    if table.bounded(family) or len({table.variants[i].target.level for i in generics}) > 1:
         marks = [f"    wanted[{i}] = runs_on(kInfo[{i}], level);" for i in generics]
         body = [*marks, f"    if ({' && '.join(f'!wanted[{i}]' for i in generics)})", fail]
     else:
@@ -332,7 +332,9 @@ def _no_place(op: Operator, question: str, where: str) -> str:
 def render_preload(spec: LibrarySpec, families: Sequence[str]) -> str:
     """The public function that loads what the library has for a device."""
     backends = ", ".join(f"&backend_{f}" for f in families)
-    loading = [t.operator.name for t in spec.operators if any(family_facts(v.target).preloads for v in t.variants)]
+    loading = [
+        t.operator.name for t in spec.operators if any(family_facts(v.candidate.target).preloads for v in t.variants)
+    ]
     operators = ", ".join(f"operator_{name}::preload" for name in loading)
     rows = f"  static const Preload operators[] = {{{operators}}};\n" if loading else ""
     return f"""\

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from elftools.common.exceptions import ELFError
 
+from aot_tune.compile import Variant
 from aot_tune.link.archive import Member, write_archive
 from aot_tune.link.check.check_tables import check_library
 from aot_tune.link.elf import initialiser_count, symbols_of
@@ -19,7 +20,7 @@ from aot_tune.link.emit.python_module import render_module
 from aot_tune.link.emit.python_stub import render_stub
 from aot_tune.link.emit.xla_handlers import render_xla_handlers
 from aot_tune.link.families import family_facts
-from aot_tune.link.library_records import LibrarySpec, LinkedVariant
+from aot_tune.link.library_records import LibrarySpec
 from aot_tune.link.manifest import render_manifest
 from aot_tune.support.errors import ManifestError
 from aot_tune.support.storage import write_changed
@@ -90,21 +91,30 @@ class _Object:
     member: Member
     uses: frozenset[str]
 
+    @property
+    def loads_once(self) -> bool:
+        """Whether Triton's launcher loads its kernels."""
+        return any(name.startswith(_LAUNCHER) and _LOAD in name for name in self.uses)
+
 
 def _as_objects_tell(spec: LibrarySpec, objects: Mapping[str, _Object]) -> LibrarySpec:
-    """The library with each variant's `notes` and `settled` as found in its object."""
-
-    def told(variant: LinkedVariant) -> LinkedVariant:
-        one = objects[variant.symbol]
-        settled = any(name.startswith(_LAUNCHER) and _LOAD in name for name in one.uses)
-        return dataclasses.replace(variant, notes=_note(variant) in one.member.symbols, settled=settled)
-
-    tables = (dataclasses.replace(t, variants=tuple(map(told, t.variants))) for t in spec.operators)
+    """The library with the variants that are `noting` and `settled`, as found in their objects."""
+    noting = frozenset(symbol for symbol, one in objects.items() if _note(symbol) in one.member.symbols)
+    settled = frozenset(symbol for symbol, one in objects.items() if one.loads_once)
+    tables = (dataclasses.replace(t, noting=noting, settled=settled) for t in spec.operators)
     return dataclasses.replace(spec, operators=tuple(tables))
 
 
-def _note(variant: LinkedVariant) -> str:
-    return f"{variant.symbol}_note"
+def _note(symbol: str) -> str:
+    return f"{symbol}_note"
+
+
+def _functions(variant: Variant, *, notes: bool) -> tuple[str, ...]:
+    """Names of the functions that a variant's object must define, sorted."""
+    names = {"launch", "workspace"}
+    names |= {"preload"} if family_facts(variant.candidate.target).preloads else set()
+    names |= {"note"} if notes else set()
+    return tuple(f"{variant.symbol}_{name}" for name in sorted(names))
 
 
 def _objects(spec: LibrarySpec) -> dict[str, _Object]:
@@ -114,12 +124,12 @@ def _objects(spec: LibrarySpec) -> dict[str, _Object]:
         for variant in table.variants:
             if variant.symbol in objects:
                 continue
-            data = Path(variant.object_path).read_bytes()
+            data = Path(variant.made.path).read_bytes()
             digest = hashlib.sha256(data).hexdigest()
-            if digest != variant.object_digest:
+            if digest != variant.made.digest:
                 raise ManifestError(
                     f"operator {table.operator.name!r}: the object of variant {variant.name!r} has digest {digest}",
-                    why=f"the object that was measured has digest {variant.object_digest}",
+                    why=f"the object that was measured has digest {variant.made.digest}",
                     fix="build again; the object cache holds a damaged file",
                 )
             where = f"operator {table.operator.name!r}: variant {variant.name!r}"
@@ -127,7 +137,7 @@ def _objects(spec: LibrarySpec) -> dict[str, _Object]:
     return objects
 
 
-def _checked_object(where: str, variant: LinkedVariant, data: bytes) -> _Object:
+def _checked_object(where: str, variant: Variant, data: bytes) -> _Object:
     """A variant's object. It must define the variant's functions, and its note if it has one.
 
     Objects of several targets are in one library. So nothing of one object may be used, or run, in place of another's.
@@ -136,12 +146,12 @@ def _checked_object(where: str, variant: LinkedVariant, data: bytes) -> _Object:
     """
     try:
         symbols = symbols_of(data)
-        allowed = family_facts(variant.target).initialisers
+        allowed = family_facts(variant.candidate.target).initialisers
         allowed += allowed and int(_IOSTREAM in symbols.used)
         initialisers = initialiser_count(data)
     except ELFError as error:
         raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
-    wanted = dataclasses.replace(variant, notes=_note(variant) in symbols.defined).functions
+    wanted = _functions(variant, notes=_note(variant.symbol) in symbols.defined)
     foreign, missing = sorted(symbols.defined - set(wanted)), sorted(set(wanted) - symbols.defined)
     if missing:
         raise ManifestError(

@@ -23,7 +23,7 @@ def render_known(table: OperatorTable, bound: Mapping[str, BoundDim]) -> str:
     passed = [s.name for s in op.scalars] + [a.name for a in op.attributes]
     listed, names = ", ".join(parameters(op)), ", ".join(arguments(op))
     scope = f"operator_{op.name}"
-    settled = ", ".join(str(v.settled).lower() for v in table.variants)
+    settled = ", ".join(str(v.symbol in table.settled).lower() for v in table.variants)
     return f"""\
 constexpr bool kSettled[] = {{{settled}}};
 

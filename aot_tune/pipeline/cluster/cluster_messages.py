@@ -7,12 +7,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.bench.protocol.messages import Checked
-from aot_tune.compile import CompileOutcome
+from aot_tune.compile import CompileOutcome, Object, Variant
 from aot_tune.plan.library_plan import Plan
-from aot_tune.render import Candidate
+from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import CompileOptions, Expr, Problem
 from aot_tune.support import errors
 from aot_tune.support.errors import AotTuneError, BuildError
@@ -29,14 +28,15 @@ __all__ = [
     "PrepareCall",
     "RaceCall",
     "ScreenCall",
-    "SentEntrant",
     "SentError",
     "SurveyCall",
     "decode",
     "decode_call",
     "encode",
     "sent_options",
+    "sent_variant",
     "taken_options",
+    "taken_variant",
 ]
 
 T = TypeVar("T")
@@ -134,42 +134,6 @@ class Begin(_Record, frozen=True):
     patience: float | None
 
 
-class SentEntrant(_Record, frozen=True):
-    """A candidate to measure. `file` names its linked object, whose bytes come with the message.
-
-    `requires` are its guards: the kind, arguments and value of each.
-    """
-
-    candidate: Candidate
-    file: str
-    symbol: str
-    code: str
-    requires: list[Any]
-
-    @classmethod
-    def of(cls, entrant: Entrant) -> SentEntrant:
-        """The message for an entrant of a bench."""
-        if not isinstance(entrant.candidate, Candidate):
-            raise BuildError(f"{entrant.candidate.id} is not a candidate of a build")
-        return cls(
-            candidate=entrant.candidate,
-            file=entrant.shared_object.name,
-            symbol=entrant.symbol,
-            code=entrant.code,
-            requires=[e.data() for e in entrant.requires],
-        )
-
-    def entrant(self, folder: Path) -> Entrant:
-        """The entrant that a bench takes. Its object lies in a folder."""
-        return Entrant(
-            candidate=self.candidate,
-            shared_object=folder / self.file,
-            symbol=self.symbol,
-            code=self.code,
-            requires=tuple(map(Expr.of, self.requires)),
-        )
-
-
 class _Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="call", tag=str.lower):
     """`alone` is as in `Bench.alone`."""
 
@@ -190,7 +154,7 @@ class ScreenCall(_Call, frozen=True):
     """
 
     prepared: Prepared
-    entrant: SentEntrant
+    variant: dict[str, Any]
     best_ns: float | None
     tune_checks: bool
     timed: bool
@@ -201,7 +165,7 @@ class RaceCall(_Call, frozen=True):
     """See `Bench.race`."""
 
     prepared: Prepared
-    entrants: list[SentEntrant]
+    variants: list[dict[str, Any]]
 
 
 class SurveyCall(_Call, frozen=True):
@@ -209,7 +173,7 @@ class SurveyCall(_Call, frozen=True):
 
     operator: str
     problem: Problem
-    entrants: list[SentEntrant]
+    variants: list[dict[str, Any]]
 
 
 BenchCall = PrepareCall | ScreenCall | RaceCall | SurveyCall
@@ -266,3 +230,28 @@ def taken_options(sent: dict[str, Any]) -> CompileOptions:
     """An author's compile options, from plain data."""
     several = {n: tuple(sent[n]) for n in ("include_directories", "options", "libraries")}
     return CompileOptions(definitions=dict(sent["definitions"]), **several)
+
+
+def sent_variant(variant: Variant) -> dict[str, Any]:
+    """What a bench needs of a variant, as plain data. The bytes of its shared object come with the message."""
+    return {
+        "candidate": msgspec.to_builtins(variant.candidate),
+        "symbol": variant.symbol,
+        "requires": [e.data() for e in variant.requires],
+        "object": msgspec.to_builtins(msgspec.structs.replace(variant.made, path="")),
+        "file": Path(variant.shared).name,
+    }
+
+
+def taken_variant(sent: dict[str, Any], folder: Path) -> Variant:
+    """A variant, from plain data, without its source. Its shared object lies in a folder."""
+    rendered = Rendered(
+        candidate=msgspec.convert(sent["candidate"], Candidate),
+        source="",
+        digest="",
+        symbol=sent["symbol"],
+        lines=(),
+        requires=tuple(map(Expr.of, sent["requires"])),
+    )
+    shared = str(folder / sent["file"])
+    return Variant(rendered=rendered, object=msgspec.convert(sent["object"], Object), shared=shared)

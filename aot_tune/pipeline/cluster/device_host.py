@@ -13,10 +13,9 @@ from pathlib import Path
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.bench.protocol.messages import Checked
-from aot_tune.compile import native_targets
+from aot_tune.compile import Variant, native_targets
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
     BenchAnswer,
@@ -29,6 +28,7 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     decode,
     decode_call,
     encode,
+    taken_variant,
 )
 from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
 from aot_tune.pipeline.measuring.device_lock import device_lock
@@ -160,35 +160,34 @@ class _OpenBench:
                 loaded = self._operators[call.operator]
                 prepared = self.bench.prepare(loaded.folder, loaded.operator, call.on)
                 return BenchAnswer(prepared=prepared, referring=self.bench.referring)
-            sent = [call.entrant] if isinstance(call, ScreenCall) else call.entrants
-            for one, data in zip(sent, objects, strict=True):
-                self._keep(one.file, data)
-            entrants = [one.entrant(self._folder) for one in sent]
+            sent = [call.variant] if isinstance(call, ScreenCall) else call.variants
+            variants = [taken_variant(one, self._folder) for one in sent]
+            for variant, data in zip(variants, objects, strict=True):
+                self._keep(Path(variant.shared), data)
             if isinstance(call, ScreenCall):
-                return self._screen(call, entrants[0])
+                return self._screen(call, variants[0])
             if isinstance(call, RaceCall):
-                found = self.bench.race(call.prepared, entrants)
+                found = self.bench.race(call.prepared, variants)
             else:
                 loaded = self._operators[call.operator]
-                found = self.bench.survey(loaded.folder, loaded.operator, call.problem, entrants)
+                found = self.bench.survey(loaded.folder, loaded.operator, call.problem, variants)
         return BenchAnswer(measurements=found, referring=self.bench.referring)
 
-    def _screen(self, call: ScreenCall, entrant: Entrant) -> BenchAnswer:
-        suite = Findings.suite(call.prepared.operator_folder, entrant.code, entrant.requires)
+    def _screen(self, call: ScreenCall, variant: Variant) -> BenchAnswer:
+        suite = Findings.suite(call.prepared.operator_folder, variant.code, variant.requires)
         verdicts = self.bench.findings.verdicts
         if call.verdict is not None:
             verdicts.put(suite, call.verdict)
         if call.timed:
-            found = self.bench.screen(call.prepared, entrant, call.best_ns, call.tune_checks)
+            found = self.bench.screen(call.prepared, variant, call.best_ns, call.tune_checks)
         else:
-            found = self.bench.verify(call.prepared, entrant, call.tune_checks)
+            found = self.bench.verify(call.prepared, variant, call.tune_checks)
         verdict = verdicts.made(suite)
         known = verdict if isinstance(verdict, Checked) else None
         return BenchAnswer(measurements=[found], referring=self.bench.referring, verdict=known)
 
-    def _keep(self, name: str, data: bytes) -> None:
+    def _keep(self, path: Path, data: bytes) -> None:
         """Write a linked object once. Workers find it by its name, which is a digest of its contents."""
-        path = self._folder / name
         if not path.exists():
             path.write_bytes(data)
 

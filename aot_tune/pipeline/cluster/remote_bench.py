@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from aot_tune.bench.host.findings import Findings
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Prepared
 from aot_tune.bench.protocol.messages import Checked
+from aot_tune.compile import Variant
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
     BenchAnswer,
@@ -19,10 +19,10 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     PrepareCall,
     RaceCall,
     ScreenCall,
-    SentEntrant,
     SurveyCall,
     decode,
     encode,
+    sent_variant,
 )
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import WorkerError
@@ -105,57 +105,57 @@ class RemoteBench:
             self._alone = False
 
     def screen(
-        self, prepared: Prepared, entrant: Entrant, best_ns: float | None = None, tune_checks: bool = True
+        self, prepared: Prepared, variant: Variant, best_ns: float | None = None, tune_checks: bool = True
     ) -> Measurement:
         """See `Bench`."""
-        return self._screen(prepared, entrant, best_ns, tune_checks, timed=True)
+        return self._screen(prepared, variant, best_ns, tune_checks, timed=True)
 
-    def verify(self, prepared: Prepared, entrant: Entrant, tune_checks: bool = True) -> Measurement:
+    def verify(self, prepared: Prepared, variant: Variant, tune_checks: bool = True) -> Measurement:
         """See `Bench`."""
-        return self._screen(prepared, entrant, None, tune_checks, timed=False)
+        return self._screen(prepared, variant, None, tune_checks, timed=False)
 
     def _screen(
-        self, prepared: Prepared, entrant: Entrant, best_ns: float | None, tune_checks: bool, *, timed: bool
+        self, prepared: Prepared, variant: Variant, best_ns: float | None, tune_checks: bool, *, timed: bool
     ) -> Measurement:
-        suite = Findings.suite(prepared.operator_folder, entrant.code, entrant.requires)
+        suite = Findings.suite(prepared.operator_folder, variant.code, variant.requires)
         known = None if self._alone else self._verdicts.made(suite)
         call = ScreenCall(
             prepared=prepared,
-            entrant=SentEntrant.of(entrant),
+            variant=sent_variant(variant),
             best_ns=best_ns,
             tune_checks=tune_checks,
             timed=timed,
             verdict=known if isinstance(known, Checked) else None,
             alone=self._alone,
         )
-        answer = self._call(call, [entrant])
+        answer = self._call(call, [variant])
         if answer.verdict is not None and not self._alone:
             self._verdicts.put(suite, answer.verdict)
         return answer.measurements[0]
 
-    def race(self, prepared: Prepared, entries: Sequence[Entrant]) -> list[Measurement]:
+    def race(self, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
         """See `Bench`."""
-        sent = [SentEntrant.of(e) for e in entries]
-        return self._call(RaceCall(prepared=prepared, entrants=sent, alone=self._alone), entries).measurements
+        sent = [sent_variant(v) for v in variants]
+        return self._call(RaceCall(prepared=prepared, variants=sent, alone=self._alone), variants).measurements
 
     def survey(
         self,
         operator_folder: Path,  # noqa: ARG002
         operator: Operator,
         problem: Problem,
-        entrants: Sequence[Entrant],
+        variants: Sequence[Variant],
     ) -> list[Measurement]:
         """See `Bench`."""
-        sent = [SentEntrant.of(e) for e in entrants]
-        call = SurveyCall(operator=operator.name, problem=problem, entrants=sent, alone=self._alone)
-        return self._call(call, entrants).measurements
+        sent = [sent_variant(v) for v in variants]
+        call = SurveyCall(operator=operator.name, problem=problem, variants=sent, alone=self._alone)
+        return self._call(call, variants).measurements
 
     def interrupt(self) -> None:
         """See `Bench`."""
         self._host.tell("interrupt")
 
-    def _call(self, call: BenchCall, entrants: Sequence[Entrant] = ()) -> BenchAnswer:
-        return self._ask("call", encode(call), *(self._put(e.shared_object) for e in entrants))
+    def _call(self, call: BenchCall, variants: Sequence[Variant] = ()) -> BenchAnswer:
+        return self._ask("call", encode(call), *(self._put(Path(v.shared)) for v in variants))
 
     def _ask(self, method: str, *arguments: Any) -> BenchAnswer:
         try:

@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.executor import MeasuringBench
 from aot_tune.pipeline.measuring.bench_files import BenchFiles
@@ -117,8 +119,8 @@ class LazyBench:
         findings, where = self.shared.findings, str(folder.resolve())
         return findings.choose(findings.suite(where, e.code, e.requires) for e in entries)
 
-    def shared_object(self, entry: Entry) -> Path:
-        """The candidate's object, linked once for the benchmark.
+    def linked(self, entry: Entry) -> Variant:
+        """A candidate whose object is linked for the bench, once.
 
         Raises:
             ToolchainError: when the object does not link, or when only a record knows it and it does not compile here.
@@ -127,18 +129,5 @@ class LazyBench:
             self.session.compile([entry], "")
         if entry.object is None or not entry.compiled:
             raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
-        return self.shared.link(entry.candidate.backend, entry.object, entry.rendered.compile)
-
-    def entrant(self, entry: Entry) -> Entrant:
-        """The candidate in the form that a bench takes.
-
-        Raises:
-            ToolchainError: as `shared_object` does.
-        """
-        return Entrant(
-            candidate=entry.candidate,
-            shared_object=self.shared_object(entry),
-            symbol=entry.rendered.symbol,
-            code=entry.code,
-            requires=entry.requires,
-        )
+        path = self.shared.link(entry.candidate.backend, entry.object, entry.rendered.compile)
+        return msgspec.structs.replace(entry.variant, shared=str(path))

@@ -226,10 +226,10 @@ class Measurer:
         Raises:
             AotTuneError: when it cannot be linked, or no worker can be started.
         """
-        entrant, bench = self._lazy.entrant(entry), self._lazy.get()
+        variant, bench = self._lazy.linked(entry), self._lazy.get()
         with bench.alone():
             prepared = bench.prepare(loaded.folder, loaded.operator, problem)
-            return bench.screen(prepared, entrant)
+            return bench.screen(prepared, variant)
 
     def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Entry) -> bool:
         """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
@@ -344,10 +344,10 @@ class Measurer:
         bench = self._lazy.get()
         prepared = one.prepared()
         try:
-            entrant = self._lazy.entrant(entry)
+            variant = self._lazy.linked(entry)
         except ToolchainError as error:
             return bench.measurement(prepared, entry.candidate.id, entry.code, status="failed", reason=error.what)
-        measurement = bench.screen(prepared, entrant, best)
+        measurement = bench.screen(prepared, variant, best)
         self.measured += 1
         if measurement.lasting:
             one.store.put(measurement)
@@ -365,8 +365,8 @@ class Measurer:
         if known is not None:
             self.reused += len(known)
             return known
-        entrants, bench = [self._lazy.entrant(e) for e in entries], self._lazy.get()
-        raced = bench.race(one.prepared(), entrants)
+        variants, bench = [self._lazy.linked(e) for e in entries], self._lazy.get()
+        raced = bench.race(one.prepared(), variants)
         self.measured += len(raced)
         if all(m.lasting and m.status != "skipped" for m in raced):
             names = {f"{BASELINE}{n}" for n in one.baselines()} - {m.candidate for m in raced}

@@ -234,7 +234,7 @@ def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, ent
     found = store.find(entry.candidate.id, entry.code, problem)
     if found is None:
         prepared = bench.get().prepare(loaded.folder, operator, problem)
-        found = bench.get().verify(prepared, bench.entrant(entry))
+        found = bench.get().verify(prepared, bench.linked(entry))
         if found.lasting:
             store.put(msgspec.structs.replace(found, policy=policy))
     if found.status != "ok":

@@ -15,7 +15,6 @@ from aot_tune.link import (
     DecisionNode,
     ExpectedTime,
     LibrarySpec,
-    LinkedVariant,
     OperatorTable,
     SeenCalls,
     TargetTable,
@@ -23,13 +22,12 @@ from aot_tune.link import (
 )
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.failures import crash_hint
-from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in
-from aot_tune.pipeline.shipping.resource_rows import BestShare, Rooflines, resources_of
+from aot_tune.pipeline.shipping.resource_rows import Rooflines
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
-from aot_tune.render import assumes_less, combination
+from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, MemoryPeak, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
@@ -265,7 +263,7 @@ def _devices_of(evidence: Evidence) -> set[str]:
 def _operator(
     operator: Operator, chosen: list[Chosen], generics: Sequence[Entry], known: Mapping[str, Device]
 ) -> tuple[OperatorTable, list[OperatorReport]]:
-    variants: list[LinkedVariant] = [_variant(g) for g in generics]
+    variants, shares = [g.variant for g in generics], dict[str, Mapping[str, object]]()
     index = {g.candidate.id: i for i, g in enumerate(generics)}
     tables: list[TargetTable] = []
     reports: list[OperatorReport] = []
@@ -275,14 +273,16 @@ def _operator(
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
-                variants.append(_variant(evidence.entries[candidate], rooflines.best_of(candidate)))
+                variants.append(evidence.entries[candidate].variant)
+                best = rooflines.best_of(candidate)
+                shares[variants[-1].name] = best._asdict() if best is not None else {}
         if selection.nodes:
             tables.append(_table(one, index, known))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
         reports.append(tell(one, beside, known))
     if not chosen:
         reports += [generic_only(operator.name, g) for g in generics]
-    return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables)), reports
+    return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables), rooflines=shares), reports
 
 
 def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -> TargetTable:
@@ -337,27 +337,4 @@ def seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) 
             dims={d: (min(p.dims[d] for p in found), max(p.dims[d] for p in found)) for d in operator.dims},
         )
         for kind, found in sorted(kinds.items())
-    )
-
-
-def _variant(entry: Entry, best: BestShare | None = None) -> LinkedVariant:
-    assert entry.object is not None
-    target = target_by_name(entry.candidate.target)
-    return LinkedVariant(
-        name=variant_name(entry),
-        symbol=entry.rendered.symbol,
-        kernel=entry.candidate.kernel,
-        target=entry.candidate.target,
-        level=target.level,
-        last=target.last,
-        dtypes=entry.candidate.dtypes,
-        config=entry.candidate.config,
-        requires=combination(entry.requires) if entry.candidate.generic else entry.requires,
-        object_path=entry.object.path,
-        object_digest=entry.object.digest,
-        device_digest=entry.object.device,
-        generic=entry.candidate.generic,
-        rebuilt=entry.rebuilt,
-        resources=resources_of(entry),
-        roofline=best._asdict() if best is not None else {},
     )

@@ -9,7 +9,7 @@ from aot_tune.bench.devices.roofline import Roofline, roofline_of
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.naming import variant_name
-from aot_tune.report import CandidateRow, code_resources
+from aot_tune.report import CandidateRow
 
 __all__ = ["BestShare", "Rooflines", "candidate_rows", "resources_of"]
 
@@ -73,7 +73,7 @@ class Rooflines:
 
 def resources_of(entry: Entry) -> dict[str, int]:
     """The resources of a candidate's code; empty if it was not compiled."""
-    return code_resources(entry.object.resources) if entry.object is not None and entry.compiled else {}
+    return entry.object.code_resources if entry.object is not None else {}
 
 
 def candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[CandidateRow, ...]:

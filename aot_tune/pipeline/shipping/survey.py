@@ -134,15 +134,15 @@ def _survey_one(session: Session, bench: LazyBench, part: Part, problem: Problem
 def _timed(
     session: Session, bench: LazyBench, evidence: Evidence, problem: Problem, entries: Sequence[Entry]
 ) -> list[Measurement]:
-    loaded, entrants = session.operators[evidence.operator.name], []
+    loaded, variants = session.operators[evidence.operator.name], []
     with session.failures.of(evidence.operator.name):
         for entry in entries:
             try:
-                entrants.append(bench.entrant(entry))
+                variants.append(bench.linked(entry))
             except ToolchainError:  # the compile reported it
                 continue
         try:
-            return bench.get().survey(loaded.folder, loaded.operator, problem, entrants)
+            return bench.get().survey(loaded.folder, loaded.operator, problem, variants)
         except TooLargeError:
             return []  # nobody asked for this shape
         except AotTuneError:

@@ -16,18 +16,20 @@ from types import ModuleType
 from typing import Any
 
 import module_files
+import msgspec
 
+from aot_tune.compile import Object, Variant
 from aot_tune.link import (
     DecisionNode,
     Generated,
     LibrarySpec,
-    LinkedVariant,
     OperatorTable,
     SeenCalls,
     TargetTable,
     generate,
 )
-from aot_tune.spec import Attribute, Expr, Kernel, Operator, Scalar, Tensor, dim, dims, problem, stride
+from aot_tune.render import Candidate, Rendered
+from aot_tune.spec import Attribute, Expr, Kernel, Operator, Scalar, Target, Tensor, dim, dims, problem, stride
 from aot_tune.support.installed_paths import BINDING, RUNTIME
 
 M, N, K = dims("M N K")
@@ -169,6 +171,42 @@ def compile_object(
     return symbol, str(target), hashlib.sha256(target.read_bytes()).hexdigest()
 
 
+class NamedVariant(Variant, frozen=True, kw_only=True):
+    """A variant with a name that tests choose, for a target that may be no compiler's."""
+
+    name: str
+    target: Target
+
+
+def made_by_hand(
+    name: str,
+    target: str,
+    level: int,
+    *,
+    last: int = 0,
+    symbol: str = "",
+    path: str = "",
+    digest: str = "",
+    requires: tuple[Expr, ...] = (),
+    **identity: Any,
+) -> NamedVariant:
+    """A variant without a source; `identity` are more fields of its candidate."""
+    symbol = symbol or f"aot_tune_{name}"
+    candidate = Candidate(operator="", kernel=name.partition("_")[0], backend="", target=target, **identity)
+    return NamedVariant(
+        name=name,
+        target=Target(name=target, family=target.partition("-")[0], level=level, last=last),
+        rendered=Rendered(candidate=candidate, source="", digest="", symbol=symbol, lines=(), requires=requires),
+        object=Object(key="", path=path, digest=digest, symbol=symbol, source="", target=target, status="ok"),
+    )
+
+
+def changed(made: NamedVariant, **identity: Any) -> NamedVariant:
+    """A variant of another candidate, which differs in these fields."""
+    rendered = msgspec.structs.replace(made.rendered, candidate=msgspec.structs.replace(made.candidate, **identity))
+    return msgspec.structs.replace(made, rendered=rendered)
+
+
 def variant(
     folder: Path,
     source: str,
@@ -179,17 +217,16 @@ def variant(
     generic: bool = False,
     requires: tuple[Expr, ...] = (),
     **how: Any,
-) -> LinkedVariant:
+) -> NamedVariant:
     """A variant, by default for a level of CPUs from 1 to 4; `how` is that of `compile_object`."""
     symbol, path, digest = compile_object(folder, source, name, **how)
-    return LinkedVariant(
-        name=name,
+    return made_by_hand(
+        name,
+        target or "cpu-x86-64" + f"-v{level}" * (level > 1),
+        level,
         symbol=symbol,
-        kernel=name.partition("_")[0],
-        target=target or "cpu-x86-64" + f"-v{level}" * (level > 1),
-        level=level,
-        object_path=path,
-        object_digest=digest,
+        path=path,
+        digest=digest,
         generic=generic,
         requires=requires,
         config={} if generic else {"MR": 4},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import subprocess
 from collections.abc import Mapping
@@ -12,11 +11,12 @@ from types import ModuleType
 from typing import Any
 
 import linked
+import msgspec
 import numpy as np
 from places import SHARED
 
 from aot_tune.compile.toolchain import toolchain_for
-from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, SeenCalls, TargetTable
+from aot_tune.link import DecisionNode, LibrarySpec, OperatorTable, SeenCalls, TargetTable
 from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dim, problem, stride
 from aot_tune.support.errors import ToolchainError
 
@@ -84,7 +84,7 @@ def operator() -> Operator:
     )
 
 
-def table(plain: LinkedVariant, variants: dict[str, LinkedVariant]) -> OperatorTable:
+def table(plain: linked.NamedVariant, variants: dict[str, linked.NamedVariant]) -> OperatorTable:
     """Tables for sm_80, sm_90 and sm_90a; bf16 has generic variants on CUDA only."""
     every = (plain, *variants.values())
     index = {v.name: i for i, v in enumerate(every)}
@@ -141,7 +141,7 @@ def level_of(target: str) -> int:
     return int(target.partition("_")[2].rstrip("a") or 1)
 
 
-def stand_in_variant(folder: Path, name: str, row: Mapping[str, Any]) -> LinkedVariant:
+def stand_in_variant(folder: Path, name: str, row: Mapping[str, Any]) -> linked.NamedVariant:
     """A variant of a row of LAYOUT, for a host: a stand-in for one by nvcc."""
     notes = bool(row.get("notes"))
     source = (HOST_CUDA + NOTE * notes).replace("UNAVAILABLE", "-100" if notes else "0")
@@ -156,13 +156,14 @@ def stand_in_variant(folder: Path, name: str, row: Mapping[str, Any]) -> LinkedV
         mark=row["mark"],
         scratch=row.get("scratch", 0),
     )
-    return dataclasses.replace(made, last=row.get("last", 0), dtypes={"T": row.get("dtype", "f32")}, config={})
+    made = linked.changed(made, dtypes={"T": row.get("dtype", "f32")}, config={})
+    return msgspec.structs.replace(made, target=msgspec.structs.replace(made.target, last=row.get("last", 0)))
 
 
-def host_variant(folder: Path, name: str, dtype: str = "f32", **how: Any) -> LinkedVariant:
+def host_variant(folder: Path, name: str, dtype: str = "f32", **how: Any) -> linked.NamedVariant:
     """A generic variant for CPUs."""
     made = linked.variant(folder, HOST.replace("UNAVAILABLE", "0"), name, generic=True, **how)
-    return dataclasses.replace(made, dtypes={"T": dtype})
+    return linked.changed(made, dtypes={"T": dtype})
 
 
 def stand_in(folder: Path) -> linked.Built:

@@ -27,9 +27,10 @@ from typing import Any
 
 import linked
 import linked_cuda
+import msgspec
 import numpy as np
 
-from aot_tune.link import DecisionNode, ExpectedTime, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.link import DecisionNode, ExpectedTime, LibrarySpec, OperatorTable, TargetTable
 from aot_tune.select.learn_times import Times, learn_times
 from aot_tune.select.terms import columns_of, terms_of
 from aot_tune.select.time_model import TimeModel
@@ -210,7 +211,7 @@ def _plain(folder: Path, operator: Operator, text: str) -> OperatorTable:
     variants = []
     for dtypes in operator.dtype_choices(operator.kernels[0]) if operator.dtypes else [{}]:
         name = "_".join(["plain", operator.name, *dtypes.values()])
-        variants.append(dataclasses.replace(linked.variant(folder, text, name, generic=True), dtypes=dtypes))
+        variants.append(linked.changed(linked.variant(folder, text, name, generic=True), dtypes=dtypes))
     return OperatorTable(operator=operator, variants=tuple(variants))
 
 
@@ -224,11 +225,11 @@ def apply(legal: tuple[Expr, ...] = ()) -> Operator:
     return operator("apply", {"N": 4}, tensors, attributes=(Attribute("mode", ("a", "b", "c")),), legal=legal)
 
 
-def generic(folder: Path, name: str, mark: int, *requires: Expr) -> LinkedVariant:
+def generic(folder: Path, name: str, mark: int, *requires: Expr) -> linked.NamedVariant:
     return linked.variant(folder, APPLY, name, generic=True, requires=requires, mark=str(mark))
 
 
-def combinations(folder: Path) -> tuple[LinkedVariant, ...]:
+def combinations(folder: Path) -> tuple[linked.NamedVariant, ...]:
     """Marks 1, 2 without a bias in mode a or in others, and 11, 12 with one."""
     folder.mkdir(exist_ok=True)
     made = []
@@ -296,7 +297,7 @@ def _product(folder: Path, name: str, table: TargetTable, guards: dict[int, tupl
     """Variants plain, small and packed of an operator."""
     arguments = ", ".join(f"const DLTensor *{n}" for n in ("a", "b", "bias", "residual", "out"))
     variants = tuple(
-        dataclasses.replace(
+        msgspec.structs.replace(
             linked.variant(
                 folder, source(f"{arguments}, int32_t activation", ""), f"{name}_{own}", level=1 + (number > 0),
                 generic=number == GENERIC, requires=guards.get(number, ()),

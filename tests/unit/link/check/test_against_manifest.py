@@ -71,8 +71,8 @@ def test_other_code_than_was_measured(copy: Path) -> None:
 def test_constants_are_compared(tmp_path: Path) -> None:
     source = linked.GEMM + ("namespace { __attribute__((used)) const int table[40] = {11, 22, 33, 44, 55}; }\n")
     table = linked.variant(tmp_path, source, "table")
-    data = Path(table.object_path).read_bytes()
-    subprocess.run(["g++", "-shared", table.object_path, "-o", str(tmp_path / "all.so")], check=True)
+    data = Path(table.made.path).read_bytes()
+    subprocess.run(["g++", "-shared", table.made.path, "-o", str(tmp_path / "all.so")], check=True)
     linked_bytes = bytearray((tmp_path / "all.so").read_bytes())
     assert SharedLibrary(bytes(linked_bytes)).missing_pieces(data) == []
     place = linked_bytes.index((33).to_bytes(4, "little") + (44).to_bytes(4, "little"))

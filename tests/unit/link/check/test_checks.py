@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import linked
+import msgspec
 import pytest
 
-from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, TargetTable, generate
+from aot_tune.link import DecisionNode, LibrarySpec, TargetTable, generate
 from aot_tune.link.check.check_tables import check_guard, check_library
 from aot_tune.spec import dim, maximum, minimum, next_power_of_2, stride, where
 from aot_tune.support.errors import ManifestError
@@ -27,8 +28,8 @@ def with_first(spec: LibrarySpec, **changes: object) -> LibrarySpec:
     return dataclasses.replace(spec, operators=(first, *spec.operators[1:]))
 
 
-def renamed(variants: tuple[LinkedVariant, ...]) -> LinkedVariant:
-    return dataclasses.replace(variants[0], name="other")
+def renamed(variants: tuple[linked.NamedVariant, ...]) -> linked.NamedVariant:
+    return msgspec.structs.replace(variants[0], name="other")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,8 @@ def test_trees_end_at_variants_of_their_level(spec: LibrarySpec, nodes: list[Dec
 def test_a_guard_that_may_divide_by_zero(spec: LibrarySpec) -> None:
     m, n, gemm = dim("M"), dim("N"), spec.operators[0]
     for guard in (m % stride("a", 0) == 0, m // (n - 1) == 2, m % 0 == 0):
-        guarded = dataclasses.replace(gemm.variants[2], requires=(guard,))
+        two = gemm.variants[2]
+        guarded = msgspec.structs.replace(two, rendered=msgspec.structs.replace(two.rendered, requires=(guard,)))
         with pytest.raises(ManifestError, match="divides by"):
             check_library(with_first(spec, variants=(*gemm.variants[:2], guarded, *gemm.variants[3:])))
     for divisor in (next_power_of_2(n), maximum(m - 3, 1), where(m == 1, n, 2), minimum(m, 8)):
@@ -117,7 +119,7 @@ def test_variants_of_a_family_fit_its_dtypes_and_levels(cuda_spec: LibrarySpec) 
             with_first(cuda_spec, variants=(first, *(v for v in others if v.name != "plain_bf16")), tables=())
         )
     with pytest.raises(ManifestError, match="'plain_cpu': T='f64' is no dtype of the operator"):
-        check_library(with_first(cuda_spec, variants=(dataclasses.replace(first, dtypes={"T": "f64"}), *others)))
+        check_library(with_first(cuda_spec, variants=(linked.changed(first, dtypes={"T": "f64"}), *others)))
     sm_90 = dataclasses.replace(tables[1], nodes=tables[0].nodes)  # whose code ends before
     with pytest.raises(ManifestError, match="names variant 'even_80' for cuda-sm_80"):
         check_library(with_first(cuda_spec, tables=(sm_90,)))

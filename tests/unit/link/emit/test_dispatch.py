@@ -88,7 +88,7 @@ def test_explain_names_path_and_guards(built: linked.Built) -> None:
     assert guarded["path"] == ["M > 16", "M <= 1000"]
     assert guarded["rejected"] == ["packed_2: ((K % 4) == 0)"]
     assert (guarded["variant"], guarded["target"], guarded["kernel"]) == ("small_2", "cpu-x86-64-v2", "small")
-    assert guarded["object"] == built.spec.operators[0].variants[1].object_digest
+    assert guarded["object"] == built.spec.operators[0].variants[1].made.digest
     assert guarded["why"] == "first of the variants ranked for such calls whose guards hold"
     assert guarded["dims"] == {"M": 64, "N": 8, "K": 6}
     assert guarded["attributes"] == {"activation": "none"}

@@ -7,9 +7,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from linked import NamedVariant
 from odd_operators import apply, combinations, generic
 
-from aot_tune.link import LibrarySpec, LinkedVariant, OperatorTable
+from aot_tune.link import LibrarySpec, OperatorTable
 from aot_tune.link.check.check_tables import check_library
 from aot_tune.spec import Operator, present
 from aot_tune.support.errors import ManifestError
@@ -29,7 +30,7 @@ def test_a_call_gets_the_code_of_its_combination(odd_ops: ModuleType, bias: bool
     assert odd_ops.explain("apply", N=5, bias=bias, mode=mode)["variant"] == told["variant"]
 
 
-def check(folder: Path, op: Operator, chosen: tuple[LinkedVariant, ...]) -> None:
+def check(folder: Path, op: Operator, chosen: tuple[NamedVariant, ...]) -> None:
     check_library(LibrarySpec(output="checked", operators=(OperatorTable(operator=op, variants=chosen),)))
 
 

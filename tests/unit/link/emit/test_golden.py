@@ -13,7 +13,7 @@ import linked
 import pytest
 from places import GOLDEN as ALL_GOLDEN
 
-from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, SeenCalls, TargetTable
+from aot_tune.link import DecisionNode, LibrarySpec, OperatorTable, SeenCalls, TargetTable
 from aot_tune.link.emit.dispatch import render_dispatch
 from aot_tune.link.emit.header import render_header
 from aot_tune.link.emit.python_module import render_module
@@ -25,17 +25,8 @@ from aot_tune.support.installed_paths import BINDING, RUNTIME
 GOLDEN = ALL_GOLDEN / "link"
 
 
-def variant(name: str, target: str, level: int, **more: Any) -> LinkedVariant:
-    return LinkedVariant(
-        name=name,
-        symbol=f"aot_tune_{name}",
-        kernel=name.partition("_")[0],
-        target=target,
-        level=level,
-        object_path="",
-        object_digest=f"{level % 10}" * 64,
-        **more,
-    )
+def variant(name: str, target: str, level: int, **more: Any) -> linked.NamedVariant:
+    return linked.made_by_hand(name, target, level, digest=f"{level % 10}" * 64, **more)
 
 
 def golden_spec() -> LibrarySpec:
@@ -85,7 +76,7 @@ def small_spec() -> LibrarySpec:
         variant("plain", "cpu-x86-64", 1, generic=True, **single),
         variant("plain_cuda", "cuda-ptx_80", 80, generic=True, **single),
         variant("plain_half", "cuda-ptx_80", 80, generic=True, **half),
-        variant("vendor", "cuda-sm_90a", 90, last=90, notes=True, requires=(n % 4 == 0,), **single),
+        variant("vendor", "cuda-sm_90a", 90, last=90, requires=(n % 4 == 0,), **single),
     )
     nodes = (
         DecisionNode(fact="dtype.T", threshold=0, below=1, above=2),
@@ -93,7 +84,11 @@ def small_spec() -> LibrarySpec:
         DecisionNode(leaf=(2,)),
     )
     table = TargetTable(target="cuda-sm_90a", level=90, last=90, nodes=nodes, tuned=(problem(N=8),))
-    return LibrarySpec(operators=(OperatorTable(operator=twice, variants=variants, tables=(table,)),))
+    return LibrarySpec(
+        operators=(
+            OperatorTable(operator=twice, variants=variants, tables=(table,), noting=frozenset({"aot_tune_vendor"})),
+        )
+    )
 
 
 def rendered() -> dict[str, str]:

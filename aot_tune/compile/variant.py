@@ -1,0 +1,88 @@
+"""A variant: a candidate and its object, the same in compiling, measuring, on a cluster and in linking."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aot_tune.compile.object_records import Object
+from aot_tune.compile.toolchain import target_by_name
+from aot_tune.render import Candidate, Rendered, combination
+from aot_tune.spec import Expr, Target
+
+__all__ = ["Variant"]
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate with its source and, once it is compiled, its object.
+
+    Args:
+        recorded: digest of the code that a database has measured. It is set only if the source and the toolchain are
+            those of the record, or if the build measures nothing.
+        shared: path of its object as a shared library, once it is linked for a bench.
+    """
+
+    rendered: Rendered
+    object: Object | None = None
+    recorded: str = ""
+    shared: str = ""
+
+    @property
+    def candidate(self) -> Candidate:
+        """What it is a variant of."""
+        return self.rendered.candidate
+
+    @property
+    def target(self) -> Target:
+        """What it is compiled for."""
+        return target_by_name(self.rendered.candidate.target)
+
+    @property
+    def id(self) -> str:
+        """The candidate's id."""
+        return self.rendered.candidate.id
+
+    @property
+    def name(self) -> str:
+        """For people, unique in an operator."""
+        return self.rendered.candidate.name
+
+    @property
+    def symbol(self) -> str:
+        """Its functions are `<symbol>_workspace` and `<symbol>_launch`, and for GPUs also `<symbol>_preload`."""
+        return self.rendered.symbol
+
+    @property
+    def requires(self) -> tuple[Expr, ...]:
+        """Guards. If one of them does not hold for a call, it does not serve the call."""
+        return self.rendered.requires
+
+    @property
+    def guards(self) -> tuple[Expr, ...]:
+        """The guards that a library checks. Of a generic one's, these tell it from its kernel's others."""
+        return combination(self.requires) if self.candidate.generic else self.requires
+
+    @property
+    def made(self) -> Object:
+        """Its object, which must be there."""
+        assert self.object is not None
+        return self.object
+
+    @property
+    def compiled(self) -> bool:
+        """Whether there is an object to run or link."""
+        return self.object is not None and self.object.status == "ok"
+
+    @property
+    def fails(self) -> bool:
+        """Whether it does not compile."""
+        return self.object is not None and self.object.status != "ok"
+
+    @property
+    def code(self) -> str:
+        """The digest of the code that measurements refer to; empty without an object and a record."""
+        return self.recorded if self.object is None else self.object.code
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the code here differs from the code that was measured."""
+        return bool(self.recorded) and self.code != self.recorded
