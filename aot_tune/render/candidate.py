@@ -7,9 +7,15 @@ from functools import cached_property
 
 import msgspec
 
-from aot_tune.render.triton.combinations import pinned_form
-from aot_tune.render.triton.grid_limits import grid_limits
-from aot_tune.render.triton.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
+from aot_tune.render.triton.specialize import (
+    generic_pins,
+    grid_limits,
+    guards,
+    is_pruned,
+    pinned_form,
+    plain_pins,
+    specialized_pins,
+)
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
 from aot_tune.spec.call_combinations import is_of_combination
 from aot_tune.spec.config_guards import requires_of, worthwhile_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.render.dlpack_tensor import TENSOR
+from aot_tune.render.template_functions import TENSOR
 
 __all__ = ["CUDA_INCLUDES", "CUDA_LAUNCH", "FP8_INCLUDE", "INCLUDES", "NAMESPACE", "PASSING", "UNSIGNED"]
 

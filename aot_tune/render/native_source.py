@@ -7,9 +7,7 @@ from typing import Any
 
 from aot_tune.expr.integers import Ratio, Root
 from aot_tune.render.candidate import Candidate
-from aot_tune.render.cxx_functions import CxxFunctions
-from aot_tune.render.environment import mark_lines
-from aot_tune.render.hooks import Hooks
+from aot_tune.render.environment import Hooks, mark_lines
 from aot_tune.render.narrow_floats import NARROW
 from aot_tune.render.native_glue import (
     CUDA_INCLUDES,
@@ -20,6 +18,7 @@ from aot_tune.render.native_glue import (
     PASSING,
     UNSIGNED,
 )
+from aot_tune.render.template_functions import CxxFunctions
 from aot_tune.spec import Expr, Operator, Target
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.kernel import Kernel

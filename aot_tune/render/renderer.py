@@ -1,8 +1,10 @@
-"""From a candidate to its source text."""
+"""From a candidate to its source text, and to the digest of what that text says."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -10,12 +12,9 @@ from typing import NoReturn
 import msgspec
 
 from aot_tune.render.candidate import Candidate, requirements
-from aot_tune.render.cuda_functions import CudaFunctions
-from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions
-from aot_tune.render.environment import Environment, SourceLine, map_lines
-from aot_tune.render.hooks import Hooks
+from aot_tune.render.environment import Environment, Hooks, SourceLine, map_lines
 from aot_tune.render.native_source import native_source
-from aot_tune.render.tokens import token_text
+from aot_tune.render.template_functions import SYMBOL, CudaFunctions, CxxFunctions
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
 from aot_tune.spec import CompileOptions, Expr, Operator, Target
@@ -24,7 +23,27 @@ from aot_tune.spec.device_facts import ELSEWHERE, WHY
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import RenderError
 
-__all__ = ["Rendered", "Renderer"]
+__all__ = ["Rendered", "Renderer", "token_text"]
+
+_TOKEN = re.compile(
+    r"""
+    \s+ | //[^\n]* | (?P<comment> /\* (?:.*?\*/)? ) |
+    (?P<token>
+        [A-Za-z_]\w*(?![\w"'])
+      | [;,(){}\[\]]
+      | (?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\( (?P<raw> .*?\)(?P=end)" )?
+      | (?:u8|[uUL])?"(?:\\.|[^"\\\n])*"
+      | (?:u8|[uUL])?'(?:\\.|[^'\\\n])*'
+      | [A-Za-z_]\w*
+      | \.?\d(?:[eEpP][+-]|'?[\w.])*
+      | <<=|>>=|<=>|->\*|\.\.\.|::|\+\+|--|->|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%^&|]=|\.\*|\#\#
+      | .
+    )
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_DIRECTIVE = re.compile(r"\s*#")
+_COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|//[^\n]*|/\*.*?\*/""", re.DOTALL)
 
 
 class _TargetNames(SimpleNamespace):
@@ -155,3 +174,47 @@ def _rendered(
         requires=requires,
         compile=options,
     )
+
+
+def token_text(source: str) -> str:
+    """A text that is equal for two sources of C++ exactly when their tokens are.
+
+    A line of the preprocessor counts as a whole, with each run of spaces as one: `#define F (x)` is not `#define F(x)`.
+    """
+    found: list[str] = []
+    pending = ""
+    for line in source.split("\n"):
+        text = pending + line
+        tokens = _tokens(text)
+        if tokens is None:
+            pending = f"{text}\n"
+            continue
+        pending = ""
+        if tokens:
+            found.append(tokens)
+    if pending:  # what never ends cannot be compiled: any text that is its own will do
+        found.append(pending)
+    return "\n".join(found)
+
+
+@lru_cache(maxsize=1 << 15)
+def _tokens(text: str) -> str | None:
+    """The tokens of whole lines, one a line; None where a comment, a string or a line goes on behind them.
+
+    Candidates of one template have most of their lines in common, so these are remembered.
+    """
+    if text.endswith("\\"):
+        return None
+    text = text.replace("\\\n", "")
+    if _DIRECTIVE.match(text):
+        if "/*" in _COMMENT.sub("", text):
+            return None
+        return f"{' '.join(_COMMENT.sub(lambda m: m.group(1) or ' ', text).split())}\n"
+    found = []
+    for match in _TOKEN.finditer(text):
+        token, comment = match.group("token", "comment")
+        if comment == "/*" or (match["end"] is not None and match["raw"] is None):
+            return None
+        if token is not None:
+            found.append(token)
+    return "\n".join(found)

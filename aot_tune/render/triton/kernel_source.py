@@ -9,8 +9,7 @@ from aot_tune.render.candidate import Candidate
 from aot_tune.render.triton.binding import Argument, bind, inspection_of
 from aot_tune.render.triton.fragment_source import fragment_data
 from aot_tune.render.triton.grid import grid_values
-from aot_tune.render.triton.launcher import Launch, Passed, render_launcher
-from aot_tune.render.triton.numbers import FLOATS
+from aot_tune.render.triton.launcher import FLOATS, Launch, Passed, render_launcher
 from aot_tune.render.triton.recipe import Recipe, as_data, of_data, with_recipe
 from aot_tune.spec import AMD_OPTIONS, OPTIONS, Declarations, Expr, Kernel, Operator, Target, TritonFunction
 from aot_tune.spec.device_facts import refuse_device_facts

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from aot_tune.expr.integers import Root, as_expr
-from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions, scalar_type
-from aot_tune.render.dlpack_tensor import TENSOR
-from aot_tune.render.hooks import Hooks
+from aot_tune.render.environment import Hooks
+from aot_tune.render.template_functions import SYMBOL, TENSOR, CxxFunctions, scalar_type
 from aot_tune.render.triton.binding import Argument
 from aot_tune.render.triton.grid import print_expr, trace_grid
-from aot_tune.render.triton.numbers import FLOATS, INTEGERS, constant, passed_number, passed_scalar
 from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype
 from aot_tune.support.errors import RenderError, did_you_mean
 
-__all__ = ["Launch", "Passed", "render_launcher"]
+__all__ = ["FLOATS", "INTEGERS", "Launch", "Passed", "constant", "passed_number", "passed_scalar", "render_launcher"]
 
 _HEADERS = {"hip": "launcher_hip.h"}
+INTEGERS = {
+    "i1": "uint8_t",
+    "u1": "uint8_t",
+    **{f"i{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}_t" for bits in (8, 16, 32, 64)},
+}
+FLOATS = {"fp16": "uint16_t", "bf16": "uint16_t", "fp32": "float", "fp64": "double"}
 
 
 @dataclass(frozen=True)
@@ -380,3 +386,43 @@ class _Writer:
             return read
         later = [print_expr(e, lambda fact: self._fact(fact, "a shape")) for e in tensor.shape[axis + 1 :]]
         return f"({there} ? {read} : {' * '.join(later) or 'INT64_C(1)'})"  # absent: as if row-major
+
+
+def passed_number(value: str, kind: str, to: str) -> str:
+    """The statement that passes a C++ number as a type of the signature."""
+    if kind in ("fp16", "bf16"):
+        convert = "float16_bits" if kind == "fp16" else "bfloat16_bits"
+        return f"{to} = launcher::{convert}(static_cast<double>({value}));"
+    if kind in FLOATS:
+        return f"{to} = static_cast<{FLOATS[kind]}>({value});"
+    if kind in ("i1", "u1"):
+        return f"{to} = {value} != 0;"
+    return f"aot_fits &= launcher::narrow({value}, &{to});"
+
+
+def passed_scalar(name: str, dtype_name: str, kind: str, to: str) -> str:
+    """The statement that passes a scalar argument: as `passed_number`, but u64 need not fit 64 bits with a sign."""
+    if dtype_name != "u64" or kind in FLOATS or kind in ("i1", "u1"):
+        return passed_number(name, kind, to)
+    if kind == "u64":
+        return f"{to} = {name};"
+    return f"aot_fits &= {name} <= INT64_MAX && launcher::narrow(static_cast<int64_t>({name}), &{to});"
+
+
+def constant(value: Any, kind: str, what: str) -> str:
+    """A constant of the type in C++."""
+    if kind in FLOATS:
+        number = f"{float(value)!r}" if math.isfinite(value) else f"{'-' if value < 0 else ''}__builtin_{_odd(value)}"
+        convert = {"fp16": "launcher::float16_bits", "bf16": "launcher::bfloat16_bits"}
+        return f"{convert.get(kind, f'static_cast<{FLOATS[kind]}>')}({number})"
+    if kind in ("i1", "u1"):
+        return "1" if value else "0"
+    bits, integer = int(kind[1:]), int(value) if math.isfinite(value) else 0
+    low, high = (0, 2**bits) if kind[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+    if not low <= integer < high or integer != value:
+        raise RenderError(f"{what}: the constant {value!r} does not fit the type {kind}", fix="change it or its type")
+    return "INT64_MIN" if integer == -(2**63) else f"INT64_C({integer})"
+
+
+def _odd(value: float) -> str:
+    return "inf()" if math.isinf(value) else 'nan("")'

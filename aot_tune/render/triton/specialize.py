@@ -10,26 +10,46 @@ What a candidate assumes is in its `pins`: `name` to the value of a constexpr or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
 
 from aot_tune.render.triton.binding import Argument, bind, inspection_of
-from aot_tune.render.triton.combinations import combinations
-from aot_tune.render.triton.descriptors import conditions, exceeds, unmet
+from aot_tune.render.triton.grid import grid_values, trace_grid
 from aot_tune.spec import (
     ConfigValue,
+    Descriptor,
     Expr,
     Kernel,
     Operator,
     Problem,
     alignment,
+    all_of,
     present,
     stride,
 )
+from aot_tune.spec.call_combinations import is_of_combination, legal_combinations, values_of_fact
 from aot_tune.spec.config_guards import requires_of
-from aot_tune.support.errors import SpecError
+from aot_tune.support.errors import AotTuneError, SpecError
 
-__all__ = ["generic_pins", "guards", "is_pruned", "plain_pins", "specialized_pins"]
+__all__ = [
+    "config_facts",
+    "generic_pins",
+    "grid_limits",
+    "guards",
+    "is_pruned",
+    "pinned_form",
+    "plain_pins",
+    "specialized_pins",
+]
 
+_MOST_CODES = 64
+"""Codes of one generic kernel for one target and one set of dtypes."""
+_LOOKED_AT = 1 << 14
+_MOST_BLOCKS = 65535
+"""Blocks along the second and third axis of a grid; along the first there can be more than a call ever has."""
+_STEPS = (1, 2, 4, 8, 16, 32, 64)
 _RANGES = {f"i{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32)}
 _RANGES |= {f"u{bits}": (0, 2**bits - 1) for bits in (8, 16, 32)}
 _INT32 = _RANGES["i32"]
@@ -46,16 +66,16 @@ def specialized_pins(
         if a.kind == "pointer" and pins.get(f"{a.name}.none") != 1:
             if p.special and p.align and facts[f"alignment.{a.tensor}"] >= 16:
                 pins[f"{a.name}%16"] = 0
-            if target.startswith("hip-") and p.special and span(operator, a.tensor).evaluate(facts) < 2**31:
+            if target.startswith("hip-") and p.special and _span(operator, a.tensor).evaluate(facts) < 2**31:
                 pins[f"{a.name}.range"] = 32
-        elif a.kind == "integer" and not p.constexpr and not of_device(a.expr):
+        elif a.kind == "integer" and not p.constexpr and not _of_device(a.expr):
             pins |= _integer_pins(a, config, facts)
     return pins
 
 
 def _integer_pins(a: Argument, config: Mapping[str, ConfigValue], facts: Mapping[str, int]) -> dict[str, int]:
     p = a.parameter
-    if not depends(a.expr, config):
+    if not _depends(a.expr, config):
         return {}  # the same in every call
     value = known_value(a, config, facts)
     pins: dict[str, int] = {}
@@ -85,7 +105,7 @@ def generic_pins(
 ) -> list[dict[str, int]]:
     """What codes assume that answer every legal call together: integers have 64 bits.
 
-    There is one for each combination of optional tensors and attributes that makes other code, see `combinations`.
+    There is one for each combination of optional tensors and attributes that makes other code, see `_combinations`.
 
     Raises:
         SpecError: when a constexpr or a launch option depends on something else of the call, or there are too many.
@@ -95,7 +115,7 @@ def generic_pins(
     pins: dict[str, int] = {}
     for a in bind(operator, kernel, target):
         what = f"{where}: argument {a.name!r} of {function.function!r}"
-        condition = unmet(operator, a.descriptor, target.partition("-")[0]) if a.descriptor is not None else None
+        condition = _unmet(operator, a.descriptor, target.partition("-")[0]) if a.descriptor is not None else None
         if condition is not None:
             raise SpecError(
                 f"{what} is a descriptor, which needs {condition.key()}",
@@ -107,11 +127,11 @@ def generic_pins(
         elif a.name in function.narrow and a.expr is not None:
             _check_fits(operator, kernel, a, a.expr.substitute(config_facts(config)), target)
     compiled_in = _compiled_in(operator, kernel, config, target)
-    return [pins | one for one in combinations(operator, compiled_in, dtypes or {}, where)]
+    return [pins | one for one in _combinations(operator, compiled_in, dtypes or {}, where)]
 
 
 def _check_fits(operator: Operator, kernel: Kernel, a: Argument, value: Expr, target: str) -> None:
-    if exceeds(operator, value, _INT32[1], target.partition("-")[0]):
+    if _exceeds(operator, value, _INT32[1], target.partition("-")[0]):
         raise SpecError(
             f"operator {operator.name!r}: kernel {kernel.name!r} for every call: argument {a.name!r} is narrow, "
             "and legal calls have larger ones",
@@ -124,7 +144,7 @@ def _is_wide(kernel: Kernel, a: Argument, config: Mapping[str, ConfigValue]) -> 
     """Whether an argument is an integer that has 64 bits where nothing is assumed of it."""
     free = a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation
     narrow = kernel.triton is not None and a.name in kernel.triton.narrow
-    return free and not narrow and depends(a.expr, config) and not of_device(a.expr)
+    return free and not narrow and _depends(a.expr, config) and not _of_device(a.expr)
 
 
 def is_pruned(kernel: Kernel, target: str, config: Mapping[str, ConfigValue], problem: Problem) -> bool:
@@ -151,19 +171,19 @@ def _compiled_in(operator: Operator, kernel: Kernel, config: Mapping[str, Config
     for a in bind(operator, kernel, target):
         if a.kind == "pointer" and operator.tensor(a.tensor).optional:
             found[f"{a.name}.none"] = present(a.tensor) == 0
-        if a.kind == "integer" and a.parameter.constexpr and depends(a.expr, config):
+        if a.kind == "integer" and a.parameter.constexpr and _depends(a.expr, config):
             _no_device(kernel, a.expr, f"constexpr {a.name!r}")
             assert a.expr is not None
             found[a.name] = a.expr.substitute(known)
     for name, option in function.options.items():
-        if isinstance(option, Expr) and name not in config and depends(option, config):
+        if isinstance(option, Expr) and name not in config and _depends(option, config):
             _no_device(kernel, option, f"launch option {name!r}")
             found[f"option.{name}"] = option.substitute(known)
     return found
 
 
 def _no_device(kernel: Kernel, expr: Expr | None, what: str) -> None:
-    if of_device(expr):
+    if _of_device(expr):
         raise SpecError(
             f'kernel {kernel.name!r}: {what} depends on the device, by device("multiprocessors")',
             why="dispatch would have to choose the value, and it knows only dims, strides and alignments",
@@ -179,7 +199,7 @@ def guards(
     found: list[Expr] = []
     for a in bind(operator, kernel, target):
         if a.descriptor is not None:
-            found += conditions(operator, a.descriptor, requires_of(kernel, config))
+            found += _conditions(operator, a.descriptor, requires_of(kernel, config))
         found += _guards_of(operator, a, config, pins)
     for name, option in function.options.items():
         if f"option.{name}" in pins and isinstance(option, Expr):
@@ -196,8 +216,8 @@ def _guards_of(
         if f"{a.name}%16" in pins:
             yield alignment(a.tensor) >= 16
         if f"{a.name}.range" in pins:
-            yield span(operator, a.tensor) < 2**31
-    if a.kind != "integer" or not depends(a.expr, config) or of_device(a.expr):
+            yield _span(operator, a.tensor) < 2**31
+    if a.kind != "integer" or not _depends(a.expr, config) or _of_device(a.expr):
         return
     assert a.expr is not None
     value = a.expr.substitute(config_facts(config))
@@ -213,7 +233,7 @@ def _guards_of(
             yield value >= low
 
 
-def span(operator: Operator, tensor: str) -> Expr:
+def _span(operator: Operator, tensor: str) -> Expr:
     """Bytes from the first element of a tensor to behind its last, for strides that are not negative."""
     declared = operator.tensor(tensor)
     last = sum(((extent - 1) * stride(tensor, i) for i, extent in enumerate(declared.shape)), Expr("const", value=1))
@@ -225,14 +245,14 @@ def config_facts(config: Mapping[str, ConfigValue]) -> dict[str, int]:
     return {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, (str, float))}
 
 
-def depends(expr: Expr | None, config: Mapping[str, ConfigValue]) -> bool:
+def _depends(expr: Expr | None, config: Mapping[str, ConfigValue]) -> bool:
     """Whether an expression has different values in different calls of one config on one target."""
     if expr is None:
         return False
     return any(not f.startswith("target.") for f in expr.substitute(config_facts(config)).facts())
 
 
-def of_device(expr: Expr | None) -> bool:
+def _of_device(expr: Expr | None) -> bool:
     """Whether an expression asks for something that only a launch knows."""
     return expr is not None and any(f.startswith("device.") for f in expr.facts())
 
@@ -241,3 +261,150 @@ def known_value(a: Argument, config: Mapping[str, ConfigValue], facts: Mapping[s
     """The value of an integer argument."""
     assert a.expr is not None
     return a.expr.evaluate({**facts, **config_facts(config)})
+
+
+def _combinations(
+    operator: Operator, compiled_in: Mapping[str, Expr], dtypes: Mapping[str, str], where: str
+) -> list[dict[str, int]]:
+    """The values that pins have together in legal calls; all of a call's are those of one of them.
+
+    Raises:
+        SpecError: for a pin that depends on dims, strides or alignments, and for too many combinations.
+    """
+    for name, expr in compiled_in.items():
+        if not is_of_combination(expr):
+            raise SpecError(
+                f"{where}: {_what(name)} is {expr.key()}, a constant that depends on the call",
+                why="a generic variant is a code for every legal call, or one for each combination of optional tensors "
+                "and attributes",
+                fix="pass a constant, or let another kernel be the generic one",
+            )
+    facts = sorted({fact for expr in compiled_in.values() for fact in expr.facts()})
+    known = {f"dtype.{v}": [choices.index(dtypes.get(v, choices[0]))] for v, choices in operator.dtypes.items()}
+    values = [known.get(fact) or values_of_fact(operator, fact) for fact in facts]
+    count, found = math.prod(map(len, values)), dict[tuple[int, ...], dict[str, int]]()
+    for call in legal_combinations(operator, facts, values) if count <= _LOOKED_AT else ():
+        pins = {name: expr.evaluate(call) for name, expr in compiled_in.items()}
+        found.setdefault(tuple(pins.values()), pins)
+    if count > _LOOKED_AT or len(found) > _MOST_CODES:
+        raise SpecError(
+            f"{where}: there are {len(found) or count} combinations of {', '.join(map(_shown, facts))}, each a code of "
+            "its own",
+            why=f"at most {_MOST_CODES} are compiled for a target and its dtypes",
+            fix="pass some as ordinary arguments, exclude some by `legal`, or let another kernel be the generic one",
+        )
+    return list(found.values())
+
+
+def _what(pin: str) -> str:
+    option = pin.removeprefix("option.")
+    return f"launch option {option!r}" if option != pin else f"argument {pin.removesuffix('.none')!r}"
+
+
+def _shown(fact: str) -> str:
+    kind, _, name = fact.partition(".")
+    return f"{kind}({name!r})"
+
+
+def pinned_form(operator: Operator, guard: Expr) -> Expr:
+    """A guard of a generic candidate as `fact == value`, where that is the same."""
+    facts = sorted(guard.facts())
+    if len(facts) != 1 or not is_of_combination(guard) or facts[0].startswith("dtype."):
+        return guard
+    holding = [v for v in values_of_fact(operator, facts[0]) if guard.evaluate({facts[0]: v})]
+    return Expr("fact", value=facts[0]) == holding[0] if len(holding) == 1 else guard
+
+
+def _conditions(operator: Operator, given: Descriptor, promised: Sequence[Expr] = ()) -> Iterator[Expr]:
+    """What the driver asks of a tensor map, and what keeps stores in its rows.
+
+    [CUDA driver API, cuTensorMapEncodeTiled] Loads end where the tensor does, but stores write whole 16 bytes: measured
+    on an H200, with elements of 1, 2 and 4 bytes. That is not said where conditions that are `promised` say it.
+    """
+    declared = operator.tensor(given.tensor)
+    order = given.order or tuple(range(declared.rank))
+    if sorted(order) != list(range(declared.rank)):
+        return  # the renderer refuses it
+    yield alignment(given.tensor) >= 16
+    yield stride(given.tensor, order[-1]) == 1
+    for axis in order[:-1]:
+        yield (stride(given.tensor, axis) * declared.dtype.itemsize) % 16 == 0
+        yield stride(given.tensor, axis) > 0
+    for axis in order:
+        yield declared.shape[axis] <= 2**31 - 1
+    extent, unit = declared.shape[order[-1]], 16 // declared.dtype.itemsize
+    said = {condition.key() for condition in promised}
+    if declared.written and not any((extent % n == 0).key() in said for n in (unit, 2 * unit, 4 * unit, 8 * unit)):
+        yield extent % unit == 0
+
+
+def _unmet(operator: Operator, given: Descriptor, family: str) -> Expr | None:
+    """A condition that legal calls need not meet.
+
+    One with other addresses, strides or extents than the workload's does not.
+    """
+    problem = next(iter(operator.workload_for(family)), None)
+    if problem is None:
+        return None
+    for condition in _conditions(operator, given):
+        for fact in sorted(condition.facts()):
+            for call in _others(operator, problem, fact):
+                if not condition.evaluate(call) and all_of(operator.legal, call):
+                    return condition
+    return None
+
+
+def _others(operator: Operator, problem: Problem, fact: str) -> Iterator[dict[str, int]]:
+    """Calls that differ from a problem in one fact, and in strides where what is legal may have them follow it.
+
+    By several powers of two: legal extents may be even ones alone, say.
+    """
+    facts = operator.facts(problem)
+    if fact.startswith("alignment."):
+        yield from ({**facts, fact: aligned} for aligned in (1, 2, 4, 8))
+        return
+    if fact.startswith("stride."):
+        yield {**facts, fact: -facts[fact]}
+    wide = {f: 2 * value for f, value in facts.items() if f.startswith("stride.") and value > 1}
+    for step in _STEPS:
+        other = {fact: facts[fact] + step}
+        yield {**facts, **other}
+        yield {**facts, **wide, **other}
+        if fact in operator.dims:
+            yield operator.facts(msgspec.structs.replace(problem, dims={**problem.dims, **other}, strides={}))
+
+
+def _exceeds(operator: Operator, value: Expr, most: int, family: str) -> bool:
+    """Whether a legal call can have a larger value: a call of the workload with one extent or stride that is huge."""
+    facts = next(map(operator.facts, operator.workload_for(family)), {})
+    calls = [{**facts, fact: most + 1} for fact in value.facts() if fact in facts]
+    return any(value.evaluate(call) > most and all_of(operator.legal, call) for call in calls)
+
+
+def grid_limits(
+    operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], pins: Mapping[str, int], target: str
+) -> Iterator[Expr]:
+    """The guards of a candidate's grid."""
+    function, _ = inspection_of(kernel, target)
+    arguments, facts = bind(operator, kernel, target), config_facts(config)
+    try:
+        values = grid_values(arguments, config, pins, facts)
+        extents = trace_grid(operator, function, arguments, values, kernel.name)
+    except AotTuneError:
+        return  # the renderer says what is wrong
+    for extent in extents[1:]:
+        known = extent.substitute(facts)
+        if known.facts() and _at_a_call(known, operator):
+            yield known <= _MOST_BLOCKS
+
+
+def _at_a_call(expr: Expr, operator: Operator) -> bool:
+    """Whether dispatch can evaluate an expression in every call."""
+    if any(f.startswith(("device.", "target.", "parameter.")) for f in expr.facts()):
+        return False
+    if expr.op in ("//", "%"):
+        divisor = expr.args[1]
+        above = int(divisor.value) > 0 if divisor.op == "const" else str(divisor.value) in operator.dims
+        if divisor.op not in ("const", "fact") or not above:
+            return False
+    return all(_at_a_call(a, operator) for a in expr.args)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.render.tokens import token_text
+from aot_tune.render.renderer import token_text
 
 TOKENS = (
     "a", "_b1", "R", "u8", "0x1p-3f", "1'000", "1e+5", ".5", "'x'", "L'\\''", '"a  b"', '"// no comment"', 'u8"/*"',
