@@ -6,95 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
-from aot_tune.bench.protocol.measurement_records import Check, Policy, Status
 from aot_tune.bench.worker.reference_results import Bounds
 
 __all__ = [
-    "CANARY",
     "FAR_OFF",
-    "GARBAGE",
     "SurveyedOutput",
     "SurveyedResults",
-    "Verdict",
-    "WorkspaceError",
     "agree",
-    "allowed_workspace",
     "compare",
-    "refusal",
-    "told",
 ]
-
-CANARY = 0xA5
-"""The contents of guard zones."""
-
-GARBAGE = (0xFF, 0x7F)
-"""Bytes that fill a workspace before the runs of one problem, in turn: NaN, then 3.4e38."""
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on one problem.
-
-    `runs` are the ns of single calls, in order. `bits` are the outputs that were right, by name.
-    """
-
-    status: Status = "ok"
-    reason: str = ""
-    error: float = 0.0
-    bitwise: bool | None = None
-    runs: tuple[float, ...] = ()
-    bits: dict[str, Any] = {}
-
-
-def told(aliases: Mapping[str, str]) -> str:
-    """Text that says which outputs use which input's memory. It follows a problem's name."""
-    return "".join(f", {output!r} in the memory of {name!r}" for output, name in aliases.items())
-
-
-def refusal(fault: str, check: Check, beside: str = "") -> str:
-    """Text on what is wrong on a check, and on what could be declared if no call is like it."""
-    hint = f"; if no call has any there, declare {check.special!r} with finite=True" if check.special else ""
-    return f"{fault} ({check.place}{beside}{hint})"
-
-
-class WorkspaceError(Exception):
-    """A candidate asks for more workspace than it may have."""
-
-
-def allowed_workspace(size: int, policy: Policy) -> int:
-    """The bytes of workspace that a candidate asks for, if they are allowed.
-
-    Raises:
-        WorkspaceError: when it asks for more than the policy allows.
-    """
-    if size > policy.workspace_bytes:
-        raise WorkspaceError(f"asks for {size} bytes of workspace, but only {policy.workspace_bytes} are allowed")
-    return size
-
-
-class SurveyedOutput(NamedTuple):
-    """A copy of an output's values, in a dtype that holds their differences, and its own dtype's epsilon, if any."""
-
-    values: Any
-    epsilon: float | None
-
-
-class SurveyedResults:
-    """The first candidate's results on the problem at hand."""
-
-    def __init__(self) -> None:
-        self._key, self._kept = "", dict[str, SurveyedOutput]()
-
-    def compare(self, key: str, outputs: Mapping[str, SurveyedOutput], *, first: bool) -> str:
-        """What is wrong with results on a problem, or empty. The `first` results are kept."""
-        if first:
-            self._key, self._kept = key, dict(outputs)
-        if self._key != key:
-            raise KeyError(f"no candidate was surveyed first on {key}")
-        faults = (agree(n, o.values, self._kept[n].values, o.epsilon) for n, o in outputs.items())
-        return next(filter(None, faults), "")
-
 
 FAR_OFF = 1e30
 """The error, in tolerances, of a value that cannot be compared. It is finite, since JSON has no infinity."""
@@ -210,3 +130,26 @@ def agree(name: str, got: Any, want: Any, epsilon: float | None) -> str:
     if off <= limit:  # a comparison with NaN is false
         return ""
     return f"{name!r} is off by {off:.3g} from what another candidate computes; {limit:.3g} is allowed"
+
+
+class SurveyedOutput(NamedTuple):
+    """A copy of an output's values, in a dtype that holds their differences, and its own dtype's epsilon, if any."""
+
+    values: Any
+    epsilon: float | None
+
+
+class SurveyedResults:
+    """The first candidate's results on the problem at hand."""
+
+    def __init__(self) -> None:
+        self._key, self._kept = "", dict[str, SurveyedOutput]()
+
+    def compare(self, key: str, outputs: Mapping[str, SurveyedOutput], *, first: bool) -> str:
+        """What is wrong with results on a problem, or empty. The `first` results are kept."""
+        if first:
+            self._key, self._kept = key, dict(outputs)
+        if self._key != key:
+            raise KeyError(f"no candidate was surveyed first on {key}")
+        faults = (agree(n, o.values, self._kept[n].values, o.epsilon) for n, o in outputs.items())
+        return next(filter(None, faults), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import sys
@@ -12,13 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
+from aot_tune.bench.protocol.measurement_records import Check, Device, Policy, Role
 from aot_tune.bench.worker import sandbox
-from aot_tune.bench.worker.comparison import Verdict, WorkspaceError
+from aot_tune.bench.worker.call_tensors import CallTensors
+from aot_tune.bench.worker.comparison import SurveyedResults
+from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
+from aot_tune.bench.worker.verification import Attempt, Bits, Run, Verdict, WorkspaceError, verify
 from aot_tune.spec import Baseline, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.processes import resident_bytes
@@ -74,6 +78,9 @@ class _Held(Protocol):
     """One problem in one worker; `bytes` is what its buffers take."""
 
     @property
+    def check(self) -> Check: ...
+
+    @property
     def bytes(self) -> int: ...
 
     def rotation(self) -> Sequence[object]: ...
@@ -81,12 +88,53 @@ class _Held(Protocol):
     def close(self) -> None: ...
 
 
-class _Closing(Protocol):
+class _Timeable(Protocol):
+    """A candidate on a problem, ready for timed calls."""
+
+    @property
+    def calls(self) -> CallTensors[Any]:
+        """The tensors whose results are looked at."""
+
+    def settle(self) -> None:
+        """Make a call whose results stay, if those of timed calls were undone."""
+
     def close(self) -> None: ...
 
 
+class _Playable(Protocol):
+    """Fresh and repeated calls, see `honesty`."""
+
+    def play(self, fresh: bool) -> float: ...
+
+
+class Taken(NamedTuple):
+    """Samples in ns per call, without the overhead if the host's clock takes them, and what is known beside them.
+
+    `calls` is how many calls there were. `note` belongs to the times. `idle` says that the times do not cover the work.
+    """
+
+    samples: tuple[float, ...]
+    overhead: float = 0.0
+    leak: int = 0
+    mhz: float = 0.0
+    calls: int = 0
+    note: str = ""
+    idle: bool = False
+
+    def told(self, fault: str, less: str = "") -> messages.Timed:
+        """The answer, with what is wrong after timed calls, and how the candidate does less when calls are repeated."""
+        return messages.Timed(
+            samples=self.samples,
+            overhead=self.overhead,
+            leak=self.leak,
+            status="wrong-result" if fault else "suspicious" if less or self.idle else "ok",
+            reason=fault or less or self.note,
+            mhz=self.mhz,
+        )
+
+
 State = TypeVar("State", bound=_Held)
-Ready = TypeVar("Ready", bound=_Closing)
+Ready = TypeVar("Ready", bound=_Timeable)
 
 
 class WorkerSession(ABC, Generic[State, Ready]):
@@ -97,17 +145,19 @@ class WorkerSession(ABC, Generic[State, Ready]):
         role: what the worker runs.
         memory: bytes of the host's memory that a candidate's work may take beyond what is held before.
         most: bytes of the buffers that are kept while they are not in use.
+        least_ns: differences between calls that count as noise.
     """
 
-    def __init__(self, policy: Policy, role: Role, memory: int, most: int) -> None:
-        self._policy, self._role, self._memory, self._most = policy, role, memory, most
+    def __init__(self, policy: Policy, role: Role, memory: int, most: int, least_ns: float) -> None:
+        self._policy, self._role, self._memory, self._most, self._least_ns = policy, role, memory, most, least_ns
+        self._results = SurveyedResults()
         self._operators: dict[str, Operator] = {}
         self._named: dict[str, messages.Work] = {}
         self._states: OrderedDict[str, State] = OrderedDict()
         self._loaded: dict[str, Loaded] = {}
         self._ready: dict[tuple[str, str], Ready] = {}
         self._baselines: dict[str, PreparedBaseline] = {}
-        self._accepted: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._accepted: OrderedDict[tuple[str, str], Bits] = OrderedDict()
         self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
             messages.Ping: lambda _request, _emit: messages.Pong(),
             messages.Work: self._work,
@@ -144,28 +194,47 @@ class WorkerSession(ABC, Generic[State, Ready]):
         """Compute the reference results."""
 
     @abstractmethod
-    def _judge(self, loaded: Loaded, state: State, request: messages.Verify, emit: Emit) -> Verdict:
-        """Run a candidate on a problem and compare."""
+    def _attempt(self, loaded: Loaded, state: State) -> Attempt:
+        """A candidate on a problem, to be verified."""
+
+    @abstractmethod
+    def _plan(self, state: State, request: messages.Verify) -> Sequence[Run]:
+        """The runs that verify a candidate."""
 
     @abstractmethod
     def _make_ready(self, loaded: Loaded, state: State) -> Ready:
         """A candidate on a problem, ready for timed calls."""
 
     @abstractmethod
-    def _screen(self, request: messages.Screen) -> messages.Timed:
-        """A verified candidate's screen."""
+    def _take_screen(self, ready: Ready, best_ns: float | None) -> Taken:
+        """The samples of a screen."""
 
     @abstractmethod
-    def _surveyed(self, loaded: Loaded, state: State, request: messages.SurveyOne) -> messages.Timed:
-        """A candidate's times on a problem without reference results."""
+    def _take_turn(self, ready: Ready, request: messages.Turn) -> Taken:
+        """One sample of a race."""
+
+    @abstractmethod
+    def _fresh_calls(self, ready: Ready, state: State, call_ns: float) -> _Playable:
+        """Calls by which a candidate is found that does less when a call is repeated."""
+
+    @abstractmethod
+    def _fault(self, ready: Ready, state: State, bits: Bits) -> str:
+        """What is wrong after timed calls. If the bits are those that were right before, nothing is."""
+
+    @abstractmethod
+    def _survey_call(self, ready: Ready) -> None:
+        """Before a survey's samples: poison the outputs, and make a call if that must not be a timed one."""
+
+    @abstractmethod
+    def _survey_fault(self, ready: Ready, state: State, compared: Callable[[], str]) -> str:
+        """What is wrong after a survey: what was written to, or else what a comparison says of the results."""
 
     @abstractmethod
     def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
         """A baseline on a problem, or an `UnusableError`."""
 
-    @abstractmethod
-    def _sample(self, request: messages.Turn) -> messages.Timed:
-        """A candidate's sample in a race."""
+    def _get_ready_to_time(self) -> None:
+        """Find out, before any candidate is timed, what all times need."""
 
     def _operator(self, folder: str) -> Operator:
         if folder not in self._operators:
@@ -283,6 +352,16 @@ class WorkerSession(ABC, Generic[State, Ready]):
             status=verdict.status, reason=verdict.reason, error=worst, bitwise=bitwise, runs=verdict.runs
         )
 
+    def _judge(self, loaded: Loaded, state: State, request: messages.Verify, emit: Emit) -> Verdict:
+        """Run a candidate on a problem and compare."""
+        return verify(
+            self._attempt(loaded, state),
+            state.check,
+            self._plan(state, request),
+            lambda place: emit(progress(place)),
+            renewed=request.renewed,
+        )
+
     def _accept(self, handle: str, key: str, verdict: Verdict) -> None:
         """Keep outputs that were right, to compare with after timed calls."""
         self._accepted[handle, key] = verdict.bits
@@ -291,11 +370,52 @@ class WorkerSession(ABC, Generic[State, Ready]):
         emit(progress("timed calls"))
         return _timed(lambda: self._screen(request))
 
+    def _screen(self, request: messages.Screen) -> messages.Timed:
+        """A verified candidate's screen."""
+        key, state = (request.handle, request.key), self._state(request.key)
+        self._get_ready_to_time()
+        with self._confined():
+            ready = self._ready_for(*key)
+            ready.calls.poison()
+            taken = self._take_screen(ready, request.best_ns)
+            ready.settle()
+        best = min(taken.samples)
+        tested = not taken.idle and (request.best_ns is None or best < request.best_ns)
+        less, fault = self._look_after(ready, state, self._accepted.pop(key, {}), best, tested=tested)
+        self._ready.pop(key).close()
+        return taken.told(fault and f"{fault} (after {taken.calls} timed calls)", less)
+
+    def _look_after(self, ready: Ready, state: State, bits: Bits, call_ns: float, *, tested: bool) -> tuple[str, str]:
+        """How a candidate does less when a call is repeated, if it is `tested`, and what is wrong after all calls."""
+        fault = self._fault(ready, state, bits)
+        if fault or not tested:
+            return "", fault
+        with self._confined():
+            less = does_less(self._fresh_calls(ready, state, call_ns).play, max(call_ns, 1.0), self._least_ns)
+        return less, self._fault(ready, state, bits)
+
     def _survey(self, request: messages.SurveyOne, emit: Emit) -> messages.Reply:
         emit(progress("calls of a survey"))
         if request.first:
             self._make_room([request.key])
         return _timed(lambda: self._surveyed(self._loaded[request.handle], self._state(request.key), request))
+
+    def _surveyed(self, loaded: Loaded, state: State, request: messages.SurveyOne) -> messages.Timed:
+        """A candidate's times on a problem without reference results."""
+        self._get_ready_to_time()
+        with self._confined():
+            ready = self._make_ready(loaded, state)
+        with contextlib.closing(ready):
+            with self._confined():
+                self._survey_call(ready)
+                taken = self._take_screen(ready, request.best_ns)
+                ready.settle()
+            fault = self._survey_fault(
+                ready,
+                state,
+                lambda: self._results.compare(request.key, ready.calls.results(), first=request.first),
+            )
+        return Taken(taken.samples, taken.overhead).told(fault)
 
     def _baseline(self, request: messages.PrepareBaseline, _emit: Emit) -> messages.Reply:
         self._make_room_for([request.key])
@@ -311,6 +431,23 @@ class WorkerSession(ABC, Generic[State, Ready]):
             return self._time_baseline(self._baselines[request.handle], request)
         emit(progress("timed calls of a race"))
         return _timed(lambda: self._sample(request))
+
+    def _sample(self, request: messages.Turn) -> messages.Timed:
+        """A candidate's sample in a race."""
+        key = request.handle, request.key
+        self._get_ready_to_time()
+        with self._confined():
+            ready = self._ready_for(*key)
+            if request.fresh or request.poison:
+                ready.calls.poison()
+            taken = self._take_turn(ready, request)
+            if request.fresh:
+                ready.settle()
+        if not request.fresh:
+            return taken.told("")
+        state, bits = self._state(request.key), self._accepted.get(key, {})
+        less, fault = self._look_after(ready, state, bits, taken.samples[0], tested=not taken.idle)
+        return taken.told(fault and f"{fault} (after a race)", less)
 
     def _time_baseline(self, baseline: PreparedBaseline, request: messages.Turn) -> messages.Timed:
         return messages.Timed(samples=(baseline.sample(request.calls, request.warm),))

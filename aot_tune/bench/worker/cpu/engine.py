@@ -14,19 +14,18 @@ import mmap
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import MOST_CALLS, Policy, group_size
-from aot_tune.bench.worker.comparison import CANARY
 from aot_tune.bench.worker.inputs import Strided
 from aot_tune.bench.worker.loaded_objects import LaunchError
+from aot_tune.bench.worker.verification import CANARY, Placement
 
 __all__ = [
     "PLACEMENTS",
-    "Placement",
     "Region",
     "Repeater",
     "Sampler",
@@ -214,7 +213,6 @@ def warm_sample(sample: Callable[[int], float], calls: int, warm: int) -> float:
     return undisturbed(sample, calls)
 
 
-Placement = Literal["inside", "end", "start"]
 PLACEMENTS: tuple[Placement, ...] = ("inside", "end", "start")
 _PAGE = mmap.PAGESIZE
 _HUGE = 4 << 20

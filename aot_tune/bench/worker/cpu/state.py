@@ -13,15 +13,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cpu.engine import PLACEMENTS, Placement, Region
-from aot_tune.bench.worker.honesty import exchangeable
-from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
-from aot_tune.bench.worker.loaded_objects import Arguments
+from aot_tune.bench.worker.call_tensors import CallTensors
+from aot_tune.bench.worker.cpu.engine import PLACEMENTS, Region
+from aot_tune.bench.worker.inputs import fill, layout
 from aot_tune.bench.worker.reference_results import Truth, read_truth
-from aot_tune.bench.worker.stored_elements import array_dtype
+from aot_tune.bench.worker.stored_elements import array_dtype, values_of
+from aot_tune.bench.worker.verification import Placement
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
 __all__ = ["CallSet", "Copies", "ProblemState", "changes_of", "restoring"]
@@ -45,11 +46,11 @@ def changes_of(sets: Sequence[CallSet], run: Callable[[], object]) -> list[Copie
     for one in sets:
         one.poison()
     run()
-    changed = {n: first.regions[n].differing(source, _BLOCK) for n, source in first.sources.items()}
+    changed = {n: first.storages[n].differing(source, _BLOCK) for n, source in first.sources.items()}
     first.poison()
     return [
         [
-            (one.regions[name].address + offset, one.sources[name].address + offset, length)
+            (one.storages[name].address + offset, one.sources[name].address + offset, length)
             for name, spans in changed.items()
             for offset, length in spans
         ]
@@ -72,12 +73,10 @@ _STAGGER = 5 * 64
 _BIG = 64 << 20
 
 
-class CallSet:
-    """The tensors of one call in guarded memory. Inputs are copied from `pristine`, and outputs are poisoned.
+class CallSet(CallTensors[Region]):
+    """See `CallTensors`. `share` gives the regions of tensors that are not made anew.
 
-    `share` gives the regions of tensors that are not made anew. `aliases` are the outputs that use an input's memory.
-    `views` hold what `stored_elements` says. `sources` are the contents to write, before a call, into tensors that it
-    reads and writes.
+    `views` hold what `stored_elements` says.
     """
 
     def __init__(
@@ -89,84 +88,53 @@ class CallSet:
         share: dict[str, Region] | None = None,
         aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.operator, self.placement, self._pristine, self._aliases = operator, placement, pristine, aliases
-        self.regions: dict[str, Region] = {}
+        super().__init__(operator, check, pristine, aliases)
+        self.placement = placement
         self.owned: list[Region] = []
         self.views: dict[str, NDArray[Any]] = {}
-        addresses: dict[str, int] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-        strides: dict[str, tuple[int, ...]] = {}
-        present = [(i, t) for i, t in enumerate(operator.tensors) if operator.is_present(check.problem, t)]
-        self.sources = {t.name: pristine[t.name] for _, t in present if t.inout}
-        self.sources |= {output: pristine[name] for output, name in aliases.items()}
-        for number, tensor in sorted(present, key=lambda one: one[1].name in aliases):
-            name, width = tensor.name, tensor.dtype.itemsize
-            place = layout(operator, check, tensor)
-            shapes[name], strides[name] = place
-            first = place.first() * width
+        for tensor in sorted(self._present, key=lambda t: t.name in aliases):
+            name, place = tensor.name, self.layouts[tensor.name]
             if name in aliases:
-                region = self.regions[aliases[name]]
+                region = self.storages[aliases[name]]
             elif share and name in share:
                 region = share[name]
             else:
-                alignment = check.problem.alignment.get(name, DEFAULT_ALIGNMENT)
-                region = Region(place.extent() * width, first, alignment, placement, number * _STAGGER)
-                self.owned.append(region)
-                if tensor.output:
-                    region.poison()
-                else:
-                    region.copy_from(pristine[name])
-            self.regions[name] = region
+                region = self._made(tensor)
+            self.storages[name] = region
             self.views[name] = region.view(array_dtype(tensor.dtype), place)
-            addresses[name] = region.address + first
-        self.arguments = Arguments(
-            operator, addresses, shapes, strides, scalar_values(operator, check), attribute_indices(operator, check)
-        )
+        self.arguments = self._arguments({n: r.address for n, r in self.storages.items()})
 
-    def outputs(self) -> list[Tensor]:
-        """The outputs that are present."""
-        return [t for t in self.operator.outputs if t.name in self.regions]
+    def _made(self, tensor: Tensor) -> Region:
+        place, width = self.layouts[tensor.name], tensor.dtype.itemsize
+        alignment = self._check.problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
+        stagger = [t.name for t in self.operator.tensors].index(tensor.name) * _STAGGER
+        region = Region(place.extent() * width, place.first() * width, alignment, self.placement, stagger)
+        self.owned.append(region)
+        if tensor.output:
+            region.poison()
+        else:
+            region.copy_from(self._pristine[tensor.name])
+        return region
 
-    def inputs(self) -> list[Tensor]:
-        """The inputs that are present."""
-        return [t for t in self.operator.inputs if t.name in self.regions]
+    def _copy(self, storage: Region, source: Region) -> None:
+        storage.copy_from(source)
 
-    def kept(self) -> list[Tensor]:
-        """The inputs that no call may write to."""
-        return [t for t in self.inputs() if not t.inout and t.name not in self._aliases.values()]
+    def _poison(self, storage: Region) -> None:
+        storage.poison()
 
-    def poison(self, *, renewed: bool = False) -> None:
-        """Fill all outputs with NaN.
-
-        Reset the tensors that are read and written, unless their contents were `renewed`.
-        """
-        for tensor in self.outputs():
-            source = self.sources.get(tensor.name)
-            if source is None:
-                self.regions[tensor.name].poison()
-            elif not renewed:
-                self.regions[tensor.name].copy_from(source)
-
-    def renew(self) -> bool:
-        """Write other contents to the same memory, as legal as the inputs' own. Returns whether there are any."""
-        renewed = False
-        for tensor in exchangeable(self.operator, self.inputs()):
-            own, region = self._pristine[tensor.name], self.regions[tensor.name]
-            kind = f"u{tensor.dtype.itemsize}"
-            region.flat(kind)[...] = own.flat(kind)[::-1]
-            renewed |= not region.same(own)
-        return renewed
-
-    def put_back(self) -> None:
-        """Write inputs again."""
-        for tensor in self.inputs():
-            self.regions[tensor.name].copy_from(self._pristine[tensor.name])
-
-    def restore(self) -> None:
-        """Write inputs and guard zones again, after a candidate that wrote to them."""
-        self.put_back()
-        for region in self.regions.values():
+    def _heal(self) -> None:
+        for region in self.storages.values():
             region.heal()
+
+    def _reverse(self, tensor: Tensor) -> bool:
+        own, region = self._pristine[tensor.name], self.storages[tensor.name]
+        kind = f"u{tensor.dtype.itemsize}"
+        region.flat(kind)[...] = own.flat(kind)[::-1]
+        return not region.same(own)
+
+    def _values(self, tensor: Tensor, *, wide: bool) -> NDArray[Any]:
+        values = values_of(tensor.dtype, self.views[tensor.name])
+        return values.astype(np.float32) if wide else values.copy()
 
     def close(self) -> None:
         """Give the memory back."""
@@ -232,9 +200,9 @@ class ProblemState:
             first = self.at("inside")
             self._rotation.append(first)
             cold = [t.name for t in first.inputs() if t.cold]
-            size = sum(first.regions[n].size for n in cold)
+            size = sum(first.storages[n].size for n in cold)
             wanted = int(-(-self.policy.cold_factor * self._last_cache // size)) if size else 1
-            share = {n: r for n, r in first.regions.items() if n not in cold}
+            share = {n: r for n, r in first.storages.items() if n not in cold}
             for _ in range(min(wanted, self.policy.copies) - 1):
                 more = CallSet(self.operator, self.check, self.pristine, "inside", share)
                 self._rotation.append(more)

@@ -8,29 +8,25 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.bench.worker import comparison
-from aot_tune.bench.worker.comparison import GARBAGE, Verdict, allowed_workspace, refusal, told
-from aot_tune.bench.worker.cpu.engine import Placement, Region
+from aot_tune.bench.worker.cpu.engine import Region
 from aot_tune.bench.worker.cpu.state import CallSet, Copies, ProblemState
 from aot_tune.bench.worker.honesty import exchangeable, two_elements
-from aot_tune.bench.worker.inputs import layout
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
 from aot_tune.bench.worker.process_state import arithmetic_change, arithmetic_now
 from aot_tune.bench.worker.reference_results import Bounds
 from aot_tune.bench.worker.stored_elements import limits_of, values_of
+from aot_tune.bench.worker.verification import Bits, Judged, Run, aliased, allowed_workspace
 from aot_tune.spec import FLOATING, Tensor
-from aot_tune.spec.aliases import aliases_on
 
-__all__ = ["Bits", "FreshCalls", "compare", "inspect", "same_bits", "unsteady", "verify", "workspace_for"]
+__all__ = ["FreshCalls", "HostAttempt", "compare", "inspect", "plan", "same_bits", "unsteady", "workspace_for"]
 
 _SAMPLE_NS = 100_000
 _MOST = 256
@@ -61,7 +57,7 @@ class FreshCalls:
         undone: Copies | None = None,
     ) -> None:
         self._launch, self._arguments, self._calls, self._pristine = launch, arguments, calls, pristine
-        self._outputs = [calls.regions[t.name] for t in calls.outputs() if t.name not in calls.sources]
+        self._outputs = [calls.storages[t.name] for t in calls.made()]
         self._undone = undone or []
         self._inputs = [t for t in exchangeable(calls.operator, calls.inputs()) if pristine[t.name].size]
         self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
@@ -104,7 +100,7 @@ class FreshCalls:
             if places is not None:
                 one, other = places
                 contents = (own.address + (other if fresh else one), own.address + one)
-                found.append((self._calls.regions[tensor.name].address + one, contents, width))
+                found.append((self._calls.storages[tensor.name].address + one, contents, width))
         return found
 
 
@@ -118,10 +114,6 @@ def _beside(region: Region) -> NDArray[np.uint8]:
     return held[start : start + region.size]
 
 
-Bits = dict[str, NDArray[np.uint8]]
-"""Bytes of outputs, by name."""
-
-
 def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | None:
     """Guarded memory as large as the candidate asks for, or None when it asks for nothing.
 
@@ -133,106 +125,48 @@ def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | No
     return Region(size, placement=calls.placement) if size else None
 
 
-def verify(
-    loaded: Loaded,
-    state: ProblemState,
-    policy: Policy,
-    quick: bool,
-    progress: Callable[[str], None],
-    *,
-    renewed: bool = False,
-) -> Verdict:
-    """Run a candidate on a problem in every placement, and judge each run. The first fault ends it.
+def plan(state: ProblemState, quick: bool) -> list[Run]:
+    """The runs that verify a candidate: in every placement, the first one twice. One run in all if it is `quick`."""
+    first, *others = (Run(placement) for placement in state.placements())
+    runs = [first] if quick else [first, first._replace(again=True), *others]
+    return [*runs, *aliased(state.operator, state.check.problem)]
 
-    With `renewed`, a call on other contents of the same memory comes before the first run. Its result is not judged. It
-    exposes a candidate that keeps, by the addresses of its inputs, what it made of them.
 
-    Before each run, tensors that are read and written get their first contents again. Unless `quick`, the first
-    placement runs twice, and the bits are compared. If a call takes long, this is only done for operators that are
-    deterministic, so that their bits must be equal. If outputs may be the memory of inputs, more runs do so.
-    """
-    runs: list[float] = []
-    worst, bitwise = 0.0, None
-    bits: Bits = {}
-    place = state.check.place
-    for placement in _plan(state, quick):
-        again = bool(bits) and placement == "inside"
-        if again and runs[0] > policy.long_ns and not state.operator.deterministic:
-            continue
-        calls = state.at(placement)
-        progress(f"a run of {place}{_BESIDE[placement]}")
+class HostAttempt:
+    """See `Attempt`. A workspace of its own for each run."""
+
+    def __init__(self, loaded: Loaded, state: ProblemState, policy: Policy) -> None:
+        self._loaded, self._state, self._policy = loaded, state, policy
+
+    def _calls(self, run: Run) -> CallSet:
+        return self._state.at(run.placement, run.aliases)
+
+    def make(self, run: Run, garbage: int, bits: Bits, *, renewed: bool) -> Judged:
+        """Judges the thread's arithmetic too."""
+        calls, loaded, state = self._calls(run), self._loaded, self._state
+        workspace = workspace_for(loaded, calls, self._policy)
         try:
-            workspace = workspace_for(loaded, calls, policy)
-            try:
-                before = arithmetic_now()
-                if renewed and not runs:
-                    if calls.renew():
-                        _run(loaded, calls, workspace, GARBAGE[0], renewed=True)
-                    calls.put_back()
-                runs.append(_run(loaded, calls, workspace, GARBAGE[len(runs) == 1]))
-                disturbed = arithmetic_change(before)
-                same = bool(bits) and same_bits(calls, bits)
-                fault, error = inspect(state, calls, workspace, whole=not same)
-                fault = fault or disturbed
-            finally:
-                if workspace is not None:
-                    workspace.close()
-        except LaunchError as failure:
-            calls.restore()
-            return Verdict(status="failed", reason=f"{failure.what} ({place})", runs=tuple(runs))
-        worst = max(worst, error)
-        if again:
-            bitwise = same
-            fault = fault or unsteady(state, calls, bits)
-        if fault:
-            calls.restore()
-            reason = refusal(fault, state.check)
-            return Verdict(status="wrong-result", reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs))
-        bits = bits or {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
-    for aliases in aliases_on(state.operator, state.check.problem):
-        found = _verify_aliased(loaded, state, policy, aliases, progress)
-        worst = max(worst, found.error)
-        if found.status != "ok":
-            return msgspec.structs.replace(found, error=worst, bitwise=bitwise, runs=tuple(runs))
-    return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs), bits=bits)
-
-
-def _verify_aliased(
-    loaded: Loaded, state: ProblemState, policy: Policy, aliases: Mapping[str, str], progress: Callable[[str], None]
-) -> Verdict:
-    """Run a candidate once with outputs in the memory of inputs, and judge it."""
-    calls, beside = state.at("inside", aliases), told(aliases)
-    progress(f"a run of {state.check.place}{beside}")
-    try:
-        workspace = workspace_for(loaded, calls, policy)
-        try:
-            _run(loaded, calls, workspace, GARBAGE[0])
-            fault, error = inspect(state, calls, workspace)
+            before = arithmetic_now()
+            if renewed:
+                if calls.renew():
+                    _run(loaded, calls, workspace, garbage, renewed=True)
+                calls.put_back()
+            ns = _run(loaded, calls, workspace, garbage)
+            disturbed, same = arithmetic_change(before), same_bits(calls, bits)
+            fault, error = inspect(state, calls, workspace, whole=not (bits and same))
         finally:
             if workspace is not None:
                 workspace.close()
-    except LaunchError as failure:
-        calls.restore()
-        return Verdict(status="failed", reason=f"{failure.what} ({state.check.place}{beside})")
-    if fault:
-        calls.restore()
-        return Verdict(status="wrong-result", reason=refusal(fault, state.check, beside), error=error)
-    return Verdict(error=error)
+        return Judged(ns, fault or disturbed or (unsteady(state, calls, bits) if run.again else ""), error, same)
 
+    def bits(self, run: Run) -> Bits:
+        """With the gaps between rows."""
+        calls = self._calls(run)
+        return {t.name: calls.storages[t.name].bytes().copy() for t in calls.outputs()}
 
-_BESIDE: Mapping[Placement, str] = MappingProxyType(
-    {
-        "inside": "",
-        "end": ", whose tensors end where memory that may be read ends",
-        "start": ", whose tensors begin where memory that may be read begins",
-    }
-)
-
-
-def _plan(state: ProblemState, quick: bool) -> Sequence[Placement]:
-    """The placements to run in, in order. The first one is run twice."""
-    placements = state.placements()
-    return placements[:1] if quick else (placements[0], *placements)
+    def restore(self, run: Run) -> None:
+        """Those of this run alone."""
+        self._calls(run).restore()
 
 
 def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int, *, renewed: bool = False) -> float:
@@ -250,13 +184,13 @@ def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int,
 
 def same_bits(calls: CallSet, bits: Bits) -> bool:
     """Whether all outputs, and the gaps between their rows, hold these bits."""
-    return all(np.array_equal(calls.regions[n].bytes(), b) for n, b in bits.items())
+    return all(np.array_equal(calls.storages[n].bytes(), b) for n, b in bits.items())
 
 
 def unsteady(state: ProblemState, calls: CallSet, bits: Bits) -> str:
     """Where outputs differ from those of an earlier run, if the operator is deterministic. Otherwise empty."""
     for name, before in bits.items() if state.operator.deterministic else ():
-        differing = np.flatnonzero(calls.regions[name].bytes() != before)
+        differing = np.flatnonzero(calls.storages[name].bytes() != before)
         if differing.size:
             return (
                 f"not deterministic: {differing.size} bytes of {name!r} differ between two runs, first {differing[0]}"
@@ -269,14 +203,14 @@ def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, wh
 
     Values are compared only when `whole`. Guard zones and inputs are always checked.
     """
-    zones = {**calls.regions, **({"workspace": workspace} if workspace is not None else {})}
+    zones = {**calls.storages, **({"workspace": workspace} if workspace is not None else {})}
     for name, region in zones.items():
         damage = region.damage()
         if damage:
             return f"oob: guard zone of {name!r}: {damage}", 0.0
     pristine = state.pristine
     for tensor in calls.kept():
-        region = calls.regions[tensor.name]
+        region = calls.storages[tensor.name]
         if not region.same(pristine[tensor.name]):
             return f"input {tensor.name!r} was changed, first at {_first_change(region, pristine[tensor.name])}", 0.0
     worst = 0.0
@@ -288,7 +222,7 @@ def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, wh
                 worst = max(worst, error)
                 if fault:
                     return fault, worst
-            gap = _written_gap(tensor, calls, state)
+            gap = _written_gap(tensor, calls)
             if gap:
                 return gap, worst
     return "", worst
@@ -298,16 +232,15 @@ def _first_change(region: Region, pristine: Region) -> str:
     return f"byte {int(np.flatnonzero(region.bytes() != pristine.bytes())[0])}"
 
 
-def _written_gap(tensor: Tensor, calls: CallSet, state: ProblemState) -> str:
+def _written_gap(tensor: Tensor, calls: CallSet) -> str:
     """Whether something was written between an output's rows, where no element is."""
-    region, view, source = calls.regions[tensor.name], calls.views[tensor.name], calls.sources.get(tensor.name)
+    region, view, source = calls.storages[tensor.name], calls.views[tensor.name], calls.sources.get(tensor.name)
     if region.size == view.size * view.itemsize:
         return ""
     kept = view.copy()
     held = source.bytes().copy() if source is not None else np.full(region.size, 0xFF, np.uint8)
     view.view(np.dtype(f"u{view.itemsize}"))[...] = np.iinfo(f"u{view.itemsize}").max
-    place = layout(calls.operator, state.check, tensor)
-    place.array(np.dtype(f"u{view.itemsize}"), held)[...] = np.iinfo(f"u{view.itemsize}").max
+    calls.layouts[tensor.name].array(np.dtype(f"u{view.itemsize}"), held)[...] = np.iinfo(f"u{view.itemsize}").max
     hit = np.flatnonzero(region.bytes() != held)
     view[...] = kept
     return (

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.devices.cpu import last_cache_bytes
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
-from aot_tune.bench.worker.comparison import SurveyedOutput, SurveyedResults, Verdict
 from aot_tune.bench.worker.cpu.engine import Region, Repeater, Sampler, beside_empty, measure_empty, screen, warm_sample
-from aot_tune.bench.worker.cpu.state import CallSet, ProblemState, changes_of, restoring
+from aot_tune.bench.worker.cpu.state import ProblemState, changes_of, restoring
 from aot_tune.bench.worker.cpu.verify import (
-    Bits,
     FreshCalls,
+    HostAttempt,
     compare,
     inspect,
+    plan,
     same_bits,
     unsteady,
-    verify,
     workspace_for,
 )
-from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, empty_call
 from aot_tune.bench.worker.process_state import restore_arithmetic
@@ -38,12 +33,12 @@ from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.bench.worker.session_of_family import (
     Emit,
     PreparedBaseline,
+    Taken,
     UnusableError,
     WorkerSession,
     baseline_of,
-    progress,
 )
-from aot_tune.bench.worker.stored_elements import epsilon_of, values_of
+from aot_tune.bench.worker.verification import Bits, Run
 from aot_tune.spec import DType, Operator
 from aot_tune.support.kernel_features import allow_tiles
 from aot_tune.support.memory_limits import allowed_memory, kept_memory
@@ -101,7 +96,7 @@ _LEAST_NS = 300.0
 class _Ready:
     """A loaded candidate on a problem: workspace and argument tuples, in rotation.
 
-    `changes` tells how to undo calls on what they read and write, see `restoring`. It is empty for other operators.
+    `changes` tells how to undo calls on what they read and write, see `state`. It is empty for other operators.
 
     Raises:
         LaunchError: when the call that shows what is to be undone fails.
@@ -136,7 +131,13 @@ class _Ready:
             self.calls.poison()
             self._call()
 
+    def empty_ns(self) -> float:
+        """ns of calling a function that does nothing, with such arguments."""
+        function, arguments = empty_call(self.arguments[0])
+        return measure_empty(function, arguments, undone=bool(self.changes))
+
     def close(self) -> None:
+        """Give the workspace back."""
         if self.workspace is not None:
             self.workspace.close()
 
@@ -152,9 +153,8 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
     """See `WorkerSession`."""
 
     def __init__(self, policy: Policy, role: Role, last_cache: int) -> None:
-        super().__init__(policy, role, min(policy.memory_bytes, allowed_memory() // 2), kept_memory())
+        super().__init__(policy, role, min(policy.memory_bytes, allowed_memory() // 2), kept_memory(), _LEAST_NS)
         self._last_cache = last_cache
-        self._results = SurveyedResults()
 
     def _work(self, request: messages.Work, emit: Emit) -> messages.Reply:
         reply = super()._work(request, emit)
@@ -177,78 +177,40 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         restore_arithmetic()  # loading code that is linked for fast mathematics changes it
         return reply
 
-    def _judge(self, loaded: Loaded, state: ProblemState, request: messages.Verify, emit: Emit) -> Verdict:
-        tell = partial(_tell, emit)
-        return verify(loaded, state, self._policy, request.quick, tell, renewed=request.renewed)
+    def _attempt(self, loaded: Loaded, state: ProblemState) -> HostAttempt:
+        return HostAttempt(loaded, state, self._policy)
+
+    def _plan(self, state: ProblemState, request: messages.Verify) -> list[Run]:
+        return plan(state, request.quick)
 
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
-        with self._confined():
-            return _Ready(loaded, state, self._policy)
+        return _Ready(loaded, state, self._policy)
 
     def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
         return prepare_baseline(self._state(request.key), request.name)
 
-    def _beside_empty(self, ready: _Ready, take: Callable[[float], list[float]]) -> tuple[list[float], float]:
-        function, arguments = empty_call(ready.arguments[0])
-        undone = bool(ready.changes)
-        return beside_empty(take, lambda: measure_empty(function, arguments, undone=undone))
-
-    def _screen(self, request: messages.Screen) -> messages.Timed:
-        state = self._state(request.key)
-        ready = self._ready_for(request.handle, request.key)
-        ready.calls.poison()
+    def _take_screen(self, ready: _Ready, best_ns: float | None) -> Taken:
         watch = _Growth(ready.sampler.sample)
 
         def take(empty: float) -> list[float]:
-            return screen(watch.sample, self._policy, request.best_ns, overhead=empty)
+            return screen(watch.sample, self._policy, best_ns, overhead=empty)
 
-        with self._confined():
-            samples, overhead = self._beside_empty(ready, take)
-            ready.settle()
-        best, leak = min(samples) - overhead, watch.per_call()
-        bits = self._accepted.get((request.handle, request.key), {})
-        if request.best_ns is None or best < request.best_ns:
-            less, fault = self._does_less(ready, state, bits, best)
-        else:
-            less, fault = "", self._fault(ready, state, bits)
-        return messages.Timed(
-            samples=tuple(max(s - overhead, 0.0) for s in samples),
-            overhead=overhead,
-            leak=leak,
-            status="wrong-result" if fault else "suspicious" if less else "ok",
-            reason=f"{fault} (after {watch.calls} timed calls)" if fault else less,
-        )
+        samples, overhead = beside_empty(take, ready.empty_ns)
+        taken = tuple(max(s - overhead, 0.0) for s in samples)
+        return Taken(taken, overhead, leak=watch.per_call(), calls=watch.calls)
 
-    def _surveyed(self, loaded: Loaded, state: ProblemState, request: messages.SurveyOne) -> messages.Timed:
-        with contextlib.closing(self._make_ready(loaded, state)) as ready:
-            ready.calls.poison()
-            with self._confined():
-                samples, overhead = self._beside_empty(
-                    ready,
-                    lambda empty: screen(ready.sampler.sample, self._policy, request.best_ns, overhead=empty),
-                )
-                ready.settle()
-            fault = self._results.compare(request.key, _outputs(ready.calls), first=request.first)
-        state.restore()
-        return messages.Timed(
-            samples=tuple(max(s - overhead, 0.0) for s in samples),
-            overhead=overhead,
-            status="wrong-result" if fault else "ok",
-            reason=fault,
-        )
+    def _take_turn(self, ready: _Ready, request: messages.Turn) -> Taken:
+        def take(_empty: float) -> list[float]:
+            return [warm_sample(ready.sampler.sample, request.calls, request.warm)]
 
-    def _does_less(self, ready: _Ready, state: ProblemState, bits: Bits, call_ns: float) -> tuple[str, str]:
-        """How the candidate does less when a call is repeated, and what is wrong after timed or fresh calls."""
-        if not same_bits(ready.calls, bits) and (fault := self._fault(ready, state, bits)):
-            return "", fault
+        samples, overhead = beside_empty(take, ready.empty_ns)
+        return Taken((max(samples[0] - overhead, 0.0),), overhead)
+
+    def _fresh_calls(self, ready: _Ready, state: ProblemState, call_ns: float) -> FreshCalls:
         undone = ready.changes[0] if ready.changes else []
-        fresh = FreshCalls(ready.launch, ready.arguments[0], ready.calls, state.pristine, call_ns, undone)
-        with self._confined():
-            less = does_less(fresh.play, max(call_ns, 1.0), _LEAST_NS)
-        return less, self._fault(ready, state, bits)
+        return FreshCalls(ready.launch, ready.arguments[0], ready.calls, state.pristine, call_ns, undone)
 
     def _fault(self, ready: _Ready, state: ProblemState, bits: Bits) -> str:
-        """What is wrong after timed calls. If the bits are those that were right before, nothing is."""
         same = bool(bits) and same_bits(ready.calls, bits)
         fault, _ = inspect(state, ready.calls, ready.workspace, whole=not same)
         fault = fault or ("" if same else unsteady(state, ready.calls, bits))
@@ -256,42 +218,13 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             state.restore()
         return fault
 
-    def _sample(self, request: messages.Turn) -> messages.Timed:
-        ready = self._ready_for(request.handle, request.key)
-        if request.fresh or request.poison:
-            ready.calls.poison()
-        with self._confined():
-            samples, overhead = self._beside_empty(
-                ready, lambda _empty: [warm_sample(ready.sampler.sample, request.calls, request.warm)]
-            )
-            if request.fresh:
-                ready.settle()
-        fault = less = ""
-        call = max(samples[0] - overhead, 0.0)
-        if request.fresh:
-            state, bits = self._state(request.key), self._accepted.get((request.handle, request.key), {})
-            less, fault = self._does_less(ready, state, bits, call)
-        return messages.Timed(
-            samples=(call,),
-            overhead=overhead,
-            status="wrong-result" if fault else "suspicious" if less else "ok",
-            reason=f"{fault} (after a race)" if fault else less,
-        )
+    def _survey_call(self, ready: _Ready) -> None:
+        ready.calls.poison()
 
-
-def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
-    """Copies of a call's results, in float32 if their own dtype is narrower."""
-    found = {}
-    for tensor in calls.outputs():
-        values = values_of(tensor.dtype, calls.views[tensor.name])
-        epsilon = epsilon_of(tensor.dtype)
-        narrow = epsilon is not None and values.dtype.itemsize < 4
-        found[tensor.name] = SurveyedOutput(values.astype(np.float32) if narrow else values.copy(), epsilon)
-    return found
-
-
-def _tell(emit: Emit, place: str) -> None:
-    emit(progress(place))
+    def _survey_fault(self, ready: _Ready, state: ProblemState, compared: Callable[[], str]) -> str:  # noqa: ARG002
+        fault = compared()
+        state.restore()
+        return fault
 
 
 class _Growth:

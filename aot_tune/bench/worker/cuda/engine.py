@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from aot_tune.bench.worker.comparison import CANARY
 from aot_tune.bench.worker.inputs import Strided
 from aot_tune.bench.worker.loaded_objects import LaunchError
+from aot_tune.bench.worker.verification import CANARY
 
 __all__ = [
     "Arena",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,13 +12,11 @@ import numpy as np
 import torch
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
+from aot_tune.bench.worker.call_tensors import CallTensors
 from aot_tune.bench.worker.comparison import FAR_OFF, compare
 from aot_tune.bench.worker.cuda.engine import Arena, Engine, Want, moved_as, tensor_of, words
 from aot_tune.bench.worker.cuda.timing import Undo, copies_in_place
 from aot_tune.bench.worker.cuda.truth import BLOCK, Limits, draw_inputs, exact_values, read_limits, torch_dtype
-from aot_tune.bench.worker.honesty import exchangeable
-from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
-from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
 __all__ = ["CallSet", "Expected", "ProblemState", "undo_of"]
@@ -76,13 +75,12 @@ def _comparable(got: Any) -> Any:
     return got.to(torch.int64) if got.dtype in (torch.uint16, torch.uint32) else got
 
 
-class CallSet:
-    """The tensors of one call in guarded memory. Inputs are copied from `pristine`, and outputs are poisoned.
+class CallSet(CallTensors[Any]):
+    """See `CallTensors`. Storages are tensors of bytes.
 
     With `natural`, tensors are aligned as torch's allocator aligns them, unless the problem says less. Without, they
     are aligned exactly as the problem says. `share` is a call set whose tensors are used, except those that are cold or
-    written in place. `aliases` are the outputs that use an input's memory. `sources` are the contents to write, before
-    a call, into tensors that it reads and writes.
+    written in place.
     """
 
     def __init__(
@@ -96,12 +94,8 @@ class CallSet:
         share: CallSet | None = None,
         aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.operator, self._check, self._pristine, self._aliases = operator, check, pristine, aliases
-        present = [t for t in operator.tensors if operator.is_present(check.problem, t)]
-        self.sources = {t.name: pristine[t.name] for t in present if t.inout}
-        self.sources |= {output: pristine[name] for output, name in aliases.items()}
-        own = [t for t in present if (share is None or t.cold or t.inout) and t.name not in aliases]
-        self.layouts: dict[str, Strided] = {t.name: layout(operator, check, t) for t in present}
+        super().__init__(operator, check, pristine, aliases)
+        own = [t for t in self._present if (share is None or t.cold or t.inout) and t.name not in aliases]
         self.arena = Arena(engine.device, [self._want(t, natural) for t in own])
         self.storages = {n: p.storage for n, p in self.arena.pieces.items()}
         self.addresses: dict[str, int] = {n: p.address for n, p in self.arena.pieces.items()}
@@ -116,16 +110,7 @@ class CallSet:
             else:
                 self.storages[tensor.name].copy_(pristine[tensor.name])
         self._gaps = {t.name: self._gap(t) for t in self.outputs() if t in own or t.name in aliases}
-        firsts = {t.name: self.layouts[t.name].first() * t.dtype.itemsize for t in present}
-        self.arguments = Arguments(
-            operator,
-            {n: a + firsts[n] for n, a in self.addresses.items()},
-            {n: p.shape for n, p in self.layouts.items()},
-            {n: p.strides for n, p in self.layouts.items()},
-            scalar_values(operator, check),
-            attribute_indices(operator, check),
-            engine.dlpack,
-        )
+        self.arguments = self._arguments(self.addresses, engine.dlpack)
 
     def _want(self, tensor: Tensor, natural: bool) -> Want:
         place, width = self.layouts[tensor.name], tensor.dtype.itemsize
@@ -135,72 +120,40 @@ class CallSet:
     def _gap(self, tensor: Tensor) -> Any | None:
         """Which bytes of an output's storage belong to no element, or None when all do."""
         place, storage = self.layouts[tensor.name], self.storages[tensor.name]
-        count = 1
-        for extent in place.shape:
-            count *= extent
-        if count * tensor.dtype.itemsize == storage.numel() or place.backward():
+        if math.prod(place.shape) * tensor.dtype.itemsize == storage.numel() or place.backward():
             return None
         mask = torch.ones(place.extent(), dtype=torch.bool, device=storage.device)
         mask.as_strided(place.shape, place.strides).fill_(False)
         return mask.repeat_interleave(tensor.dtype.itemsize)
 
+    def _copy(self, storage: Any, source: Any) -> None:
+        storage.copy_(source)
+
+    def _poison(self, storage: Any) -> None:
+        wide = words(storage)
+        wide.fill_(-1 if wide.dtype == torch.int64 else 0xFF)
+
+    def _heal(self) -> None:
+        self.arena.heal()
+
+    def _reverse(self, tensor: Tensor) -> bool:
+        storage, dtype = self.storages[tensor.name], moved_as(torch_dtype(tensor))
+        if storage.numel() <= tensor.dtype.itemsize:
+            return False
+        storage.view(dtype).copy_(self._pristine[tensor.name].view(dtype).flip(0))
+        return True
+
+    def _values(self, tensor: Tensor, *, wide: bool) -> Any:
+        values = self.tensor(tensor)
+        return values.to(torch.float32) if wide else values.clone()
+
     def tensor(self, tensor: Tensor) -> Any:
         """A tensor of the call, as torch's tensor."""
         return tensor_of(self.layouts[tensor.name], self.storages[tensor.name], torch_dtype(tensor))
 
-    def outputs(self) -> list[Tensor]:
-        """The outputs that are present."""
-        return [t for t in self.operator.outputs if t.name in self.layouts]
-
-    def inputs(self) -> list[Tensor]:
-        """The inputs that are present."""
-        return [t for t in self.operator.inputs if t.name in self.layouts]
-
-    def kept(self) -> list[Tensor]:
-        """The inputs that no call may write to."""
-        return [t for t in self.inputs() if not t.inout and t.name not in self._aliases.values()]
-
     def cold(self, *, whole: bool = False) -> list[Any]:
         """Storages of what must not be in the caches when a call begins. With `whole`, everything must not."""
-        made = [t for t in self.outputs() if t.name not in self.sources]
-        return [self.storages[t.name] for t in (*self.inputs(), *made) if whole or t.cold]
-
-    def poison(self, *, renewed: bool = False) -> None:
-        """Fill all outputs with NaN.
-
-        Reset the tensors that are read and written, unless their contents were `renewed`.
-        """
-        for tensor in self.outputs():
-            if tensor.name not in self.sources:
-                storage = words(self.storages[tensor.name])
-                storage.fill_(-1 if storage.dtype == torch.int64 else 0xFF)
-        if not renewed:
-            self.undo()
-
-    def undo(self) -> None:
-        """Reset the tensors that are read and written to what they held before any call."""
-        for name, source in self.sources.items():
-            self.storages[name].copy_(source)
-
-    def renew(self) -> bool:
-        """Write other contents to the same memory, as legal as the inputs' own. Returns whether there are any."""
-        renewed = False
-        for tensor in exchangeable(self.operator, self.inputs()):
-            storage, dtype = self.storages[tensor.name], moved_as(torch_dtype(tensor))
-            if storage.numel() > tensor.dtype.itemsize:
-                storage.view(dtype).copy_(self._pristine[tensor.name].view(dtype).flip(0))
-                renewed = True
-        return renewed
-
-    def put_back(self) -> None:
-        """Write inputs again."""
-        for tensor in self.inputs():
-            self.storages[tensor.name].copy_(self._pristine[tensor.name])
-
-    def restore(self) -> None:
-        """Write inputs and guard zones again, after a candidate that wrote to them."""
-        self.put_back()
-        self.arena.heal()
+        return [self.storages[t.name] for t in (*self.inputs(), *self.made()) if whole or t.cold]
 
     def changed(self) -> list[tuple[str, Any]]:
         """For each thing that no call may write to, whether it was written to, as a tensor. Guard zones come first."""

@@ -6,23 +6,20 @@ And whether it is honest, see `honesty`: here are calls that each differ from th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
 from aot_tune.bench.protocol.measurement_records import Policy
-from aot_tune.bench.worker.comparison import GARBAGE, Verdict, allowed_workspace, refusal, told
 from aot_tune.bench.worker.cuda.engine import Arena, Call, CaptureError, Engine, Recorded, Want
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.cuda.timing import Undo, put_back
 from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, Memory
-from aot_tune.spec.aliases import aliases_on
+from aot_tune.bench.worker.verification import Bits, Judged, Run, aliased, allowed_workspace
 
-__all__ = ["Bits", "Caller", "FreshCalls", "Workspaces", "inspect", "verify"]
+__all__ = ["Caller", "FreshCalls", "GpuAttempt", "Workspaces", "inspect", "plan"]
 
 _SAMPLE_NS = 200_000
 _MOST = 16
@@ -44,8 +41,7 @@ class FreshCalls:
     def __init__(self, engine: Engine, call: Call, calls: CallSet, call_ns: float) -> None:
         self._engine, self._call, self._calls = engine, call, calls
         self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
-        made = [t.name for t in calls.outputs() if t.name not in calls.sources]
-        self._outputs = [calls.storages[name] for name in made if calls.storages[name].numel()]
+        self._outputs = [s for t in calls.made() if (s := calls.storages[t.name]).numel()]
         self._results = [s.clone() for s in self._outputs]
         self._poison = [torch.full_like(s, 0xFF) for s in self._outputs]
         self._inputs = [t for t in exchangeable(calls.operator, calls.inputs()) if calls.storages[t.name].numel()]
@@ -110,9 +106,6 @@ def _changing(changes: list[tuple[Any, tuple[Any, Any]]], turn: int) -> Call:
     return change
 
 
-Bits = dict[str, Any]
-
-
 class Workspaces:
     """Guarded workspaces, made once per size. One candidate after the other uses them."""
 
@@ -175,84 +168,42 @@ def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
     return lambda: function(*arguments)
 
 
-def verify(
-    engine: Engine,
-    loaded: Loaded,
-    workspaces: Workspaces,
-    state: ProblemState,
-    *,
-    repeat: bool,
-    renewed: bool = False,
-) -> Verdict:
-    """Run a candidate on a problem, and judge it. With `repeat`, run it twice and compare the bits.
+def plan(state: ProblemState, *, repeat: bool) -> list[Run]:
+    """The runs that verify a candidate. With `repeat`, the first one is made again at the end."""
+    again = [Run(again=True)] if repeat else []
+    return [Run(), *aliased(state.operator, state.check.problem), *again]
 
-    With `renewed`, a call on other contents of the same memory comes first. Its result is not judged. Before each other
-    run, tensors that are read and written get their first contents again. If outputs may be the memory of inputs, there
-    are separate runs for that.
 
-    Raises:
-        FaultError: when it spoils the context.
-        WorkspaceError: when it wants too much.
-    """
-    calls, runs = state.exact(), []
-    place = state.check.place
-    try:
-        runner = Caller(engine, loaded, workspaces, [calls])
+class GpuAttempt:
+    """See `Attempt`. A `FaultError` says that a run has spoiled the context."""
+
+    def __init__(self, engine: Engine, loaded: Loaded, workspaces: Workspaces, state: ProblemState) -> None:
+        self._engine, self._loaded, self._workspaces, self._state = engine, loaded, workspaces, state
+
+    def make(self, run: Run, garbage: int, bits: Bits, *, renewed: bool) -> Judged:
+        """Waits for the call."""
+        calls, state = self._state.exact(run.aliases), self._state
+        caller = Caller(self._engine, self._loaded, self._workspaces, [calls])
         if renewed:
             if calls.renew():
-                runner.run(GARBAGE[0], renewed=True)
+                caller.run(garbage, renewed=True)
             calls.put_back()
-        runs.append(runner.run(GARBAGE[0]))
-        fault, error = inspect(state, calls, runner.workspace)
-        if fault:
-            _heal(calls, runner.workspace)
-            return Verdict(status="wrong-result", reason=refusal(fault, state.check), error=error, runs=tuple(runs))
-        bits = calls.bits()
-        for aliases in aliases_on(state.operator, state.check.problem):
-            found = _verify_aliased(engine, loaded, workspaces, state, aliases)
-            error = max(error, found.error)
-            if found.status != "ok":
-                return msgspec.structs.replace(found, error=error, runs=tuple(runs))
-        if not repeat:
-            return Verdict(error=error, runs=tuple(runs), bits=bits)
-        runs.append(runner.run(GARBAGE[1]))
-        fault, again = inspect(state, calls, runner.workspace, bits)
-        bitwise = not bool(calls.differs(bits)) if bits else True
-        if not bitwise and state.operator.deterministic:
+        ns = caller.run(garbage)
+        fault, error = inspect(state, calls, caller.workspace, bits)
+        same = not bits or not bool(calls.differs(bits))
+        if not same and run.again and state.operator.deterministic:
             fault = fault or "not deterministic: outputs differ between two runs"
-    except LaunchError as failure:
-        calls.restore()
-        return Verdict(status="failed", reason=f"{failure.what} ({place})", runs=tuple(runs))
-    error = max(error, again)
-    if fault:
-        _heal(calls, runner.workspace)
-        reason = refusal(fault, state.check)
-        return Verdict(status="wrong-result", reason=reason, error=error, bitwise=bitwise, runs=tuple(runs))
-    return Verdict(error=error, bitwise=bitwise, runs=tuple(runs), bits=bits)
+        if fault and caller.workspace is not None:
+            caller.workspace.heal()
+        return Judged(ns, fault, error, same)
 
+    def bits(self, run: Run) -> Bits:
+        """On the device."""
+        return self._state.exact(run.aliases).bits()
 
-def _verify_aliased(
-    engine: Engine, loaded: Loaded, workspaces: Workspaces, state: ProblemState, aliases: Mapping[str, str]
-) -> Verdict:
-    """Run a candidate once with outputs in the memory of inputs, and judge it."""
-    calls, beside = state.exact(aliases), told(aliases)
-    try:
-        runner = Caller(engine, loaded, workspaces, [calls])
-        runner.run(GARBAGE[0])
-    except LaunchError as failure:
-        calls.restore()
-        return Verdict(status="failed", reason=f"{failure.what} ({state.check.place}{beside})")
-    fault, error = inspect(state, calls, runner.workspace)
-    if fault:
-        _heal(calls, runner.workspace)
-        return Verdict(status="wrong-result", reason=refusal(fault, state.check, beside), error=error)
-    return Verdict(error=error)
-
-
-def _heal(calls: CallSet, workspace: Arena | None) -> None:
-    calls.restore()
-    if workspace is not None:
-        workspace.heal()
+    def restore(self, run: Run) -> None:
+        """Those of this run alone."""
+        self._state.exact(run.aliases).restore()
 
 
 def inspect(

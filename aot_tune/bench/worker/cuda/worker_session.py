@@ -6,9 +6,8 @@ takes nothing from the GPU.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -17,26 +16,25 @@ from typing import Any, NamedTuple
 import torch
 
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, Status
-from aot_tune.bench.worker.comparison import GARBAGE, SurveyedOutput, SurveyedResults, Verdict
+from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
 from aot_tune.bench.worker.cuda.connection import connected, last_word
 from aot_tune.bench.worker.cuda.engine import Call, Engine, FaultError, GpuEngine
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState, undo_of
 from aot_tune.bench.worker.cuda.timing import Clock, Probes, Sampler, measure_empty
-from aot_tune.bench.worker.cuda.truth import torch_dtype, write_limits
-from aot_tune.bench.worker.cuda.verify import Bits, Caller, FreshCalls, Workspaces, inspect, verify
-from aot_tune.bench.worker.honesty import does_less
+from aot_tune.bench.worker.cuda.truth import write_limits
+from aot_tune.bench.worker.cuda.verify import Caller, FreshCalls, GpuAttempt, Workspaces, inspect, plan
 from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.loaded_objects import Loaded
 from aot_tune.bench.worker.session_of_family import (
     Emit,
     PreparedBaseline,
+    Taken,
     UnusableError,
     WorkerSession,
     baseline_of,
     progress,
 )
-from aot_tune.bench.worker.stored_elements import epsilon_of
+from aot_tune.bench.worker.verification import GARBAGE, Bits, Run, Verdict
 from aot_tune.spec import Operator
 
 __all__ = ["CudaSession", "make_session", "prepare_baseline"]
@@ -124,7 +122,18 @@ class _Ready(NamedTuple):
     runner: Caller
     sampler: Sampler
 
+    @property
+    def calls(self) -> CallSet:
+        """The tensors of the first call."""
+        return self.runner.first
+
+    def settle(self) -> None:
+        """A call whose results are checked, because timed calls may have used the results of others."""
+        if self.calls.sources:
+            self.runner.run(GARBAGE[1])
+
     def close(self) -> None:
+        """Release the graph."""
         self.sampler.close()
 
 
@@ -133,11 +142,11 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
 
     def __init__(self, policy: Policy, role: Role, device: Device, connect: Callable[[], Engine]) -> None:
         memory = int(device.identity.get("memory_gib", 8)) << 30
-        super().__init__(policy, role, policy.memory_bytes + _HOST_BYTES, memory // (3 if role == "candidate" else 6))
+        most = memory // (3 if role == "candidate" else 6)
+        super().__init__(policy, role, policy.memory_bytes + _HOST_BYTES, most, _LEAST_NS)
         self._device, self._connect = device, connect
         self._runs: dict[tuple[str, str], tuple[float, ...]] = {}
         self._on_streams = False
-        self._results = SurveyedResults()
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -250,10 +259,11 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             del self._runs[pair]
         return super()._unload(request, emit)
 
-    def _judge(self, loaded: Loaded, state: ProblemState, request: messages.Verify, emit: Emit) -> Verdict:
-        emit(progress(state.check.problem.id))
-        repeat = len(request.keys) == 1 and not request.quick
-        return verify(self._engine, loaded, self._workspaces, state, repeat=repeat, renewed=request.renewed)
+    def _attempt(self, loaded: Loaded, state: ProblemState) -> GpuAttempt:
+        return GpuAttempt(self._engine, loaded, self._workspaces, state)
+
+    def _plan(self, state: ProblemState, request: messages.Verify) -> list[Run]:
+        return plan(state, repeat=len(request.keys) == 1 and not request.quick)
 
     def _accept(self, handle: str, key: str, verdict: Verdict) -> None:
         super()._accept(handle, key, verdict)
@@ -277,56 +287,42 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             return messages.Timed(samples=runs)
         return super()._bench(request, emit)
 
-    def _screen(self, request: messages.Screen) -> messages.Timed:
-        state, overhead = self._state(request.key), self._overhead
-        with self._confined():
-            runner, sampler = self._ready_for(request.handle, request.key)
-            runner.first.poison()
-            self._use_streams()
-            samples = sampler.screen(self._policy, request.best_ns)
-            _settle(runner)
-        bits = self._accepted.pop((request.handle, request.key), {})
-        fault, less = self._fault(runner, state, bits), ""
-        if not fault and not sampler.idle and (request.best_ns is None or min(samples) < request.best_ns):
-            less, fault = self._does_less(runner, state, bits, min(samples))
-        self._ready.pop((request.handle, request.key)).close()
-        return messages.Timed(
-            samples=tuple(samples),
-            overhead=overhead,
-            status=_verdict(fault, less, sampler),
-            reason=f"{fault} (after {sampler.made} timed calls)" if fault else less or sampler.note,
-        )
+    def _get_ready_to_time(self) -> None:
+        _ = self._overhead
 
-    def _surveyed(self, loaded: Loaded, state: ProblemState, request: messages.SurveyOne) -> messages.Timed:
-        with self._confined(), contextlib.closing(self._make_ready(loaded, state)) as ready:
-            ready.runner.run(GARBAGE[0])
-            self._use_streams()
-            samples = ready.sampler.screen(self._policy, request.best_ns)
-            _settle(ready.runner)
-            calls = ready.runner.first
-            fault = next((calls.describe(name) for name, written in calls.changed() if bool(written)), "")
-            fault = fault or self._results.compare(request.key, _outputs(calls), first=request.first)
-            if fault:
-                calls.restore()
-        return messages.Timed(
-            samples=tuple(samples), overhead=self._overhead, status="wrong-result" if fault else "ok", reason=fault
-        )
+    def _take_screen(self, ready: _Ready, best_ns: float | None) -> Taken:
+        self._use_streams()
+        return self._taken(ready.sampler, ready.sampler.screen(self._policy, best_ns))
 
-    def _does_less(self, runner: Caller, state: ProblemState, bits: Bits, call_ns: float) -> tuple[str, str]:
-        """How the candidate does less when a call is repeated, and what is wrong after fresh calls."""
-        with self._confined():
-            fresh = FreshCalls(self._engine, runner.calls[0], runner.first, call_ns)
-            less = does_less(fresh.play, max(call_ns, 1.0), _LEAST_NS)
+    def _taken(self, sampler: Sampler, samples: Sequence[float], mhz: float = 0.0) -> Taken:
+        """Samples. Work on another stream may give right results, but its time is not in them."""
+        return Taken(tuple(samples), self._overhead, mhz=mhz, calls=sampler.made, note=sampler.note, idle=sampler.idle)
+
+    def _take_turn(self, ready: _Ready, request: messages.Turn) -> Taken:
+        self._use_streams()
+        sample = ready.sampler.sample(bool(request.warm))
+        return self._taken(ready.sampler, [sample], self._probes.clock_mhz() if request.clock else 0.0)
+
+    def _fresh_calls(self, ready: _Ready, state: ProblemState, call_ns: float) -> FreshCalls:  # noqa: ARG002
+        return FreshCalls(self._engine, ready.runner.calls[0], ready.calls, call_ns)
+
+    def _fault(self, ready: _Ready, state: ProblemState, bits: Bits) -> str:
         self._on_streams = False
-        return less, self._fault(runner, state, bits)
-
-    def _fault(self, runner: Caller, state: ProblemState, bits: Bits) -> str:
-        """What is wrong after timed calls. If the bits are those that were right before, nothing is."""
-        fault, _ = inspect(state, runner.first, runner.workspace, bits)
+        fault, _ = inspect(state, ready.calls, ready.runner.workspace, bits)
         if fault:
-            runner.first.restore()
-            if runner.workspace is not None:
-                runner.workspace.heal()
+            ready.calls.restore()
+            if ready.runner.workspace is not None:
+                ready.runner.workspace.heal()
+        return fault
+
+    def _survey_call(self, ready: _Ready) -> None:
+        ready.runner.run(GARBAGE[0])
+
+    def _survey_fault(self, ready: _Ready, state: ProblemState, compared: Callable[[], str]) -> str:  # noqa: ARG002
+        calls = ready.calls
+        fault = next((calls.describe(name) for name, written in calls.changed() if bool(written)), "") or compared()
+        if fault:
+            calls.restore()
         return fault
 
     def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
@@ -341,54 +337,3 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         self._use_streams()
         sample = baseline.sample(request.calls, request.warm)
         return messages.Timed(samples=(sample,), mhz=self._probes.clock_mhz() if request.clock else 0.0)
-
-    def _sample(self, request: messages.Turn) -> messages.Timed:
-        with self._confined():
-            runner, sampler = self._ready_for(request.handle, request.key)
-            if request.fresh or request.poison:
-                runner.first.poison()
-            self._use_streams()
-            sample = sampler.sample(bool(request.warm))
-            mhz = self._probes.clock_mhz() if request.clock else 0.0
-        fault = less = ""
-        if request.fresh:
-            with self._confined():
-                _settle(runner)
-            state, bits = self._state(request.key), self._accepted.get((request.handle, request.key), {})
-            fault = self._fault(runner, state, bits)
-            if not fault and not sampler.idle:
-                less, fault = self._does_less(runner, state, bits, sample)
-            self._on_streams = False
-        return messages.Timed(
-            samples=(sample,),
-            overhead=self._overhead,
-            status=_verdict(fault, less, sampler),
-            reason=f"{fault} (after a race)" if fault else less or sampler.note,
-            mhz=mhz,
-        )
-
-
-def _settle(runner: Caller) -> None:
-    """A call whose results are checked, because timed calls may have used the results of others."""
-    if runner.first.sources:
-        runner.run(GARBAGE[1])
-
-
-def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
-    """Copies of a call's results, in float32 if their own dtype is narrower."""
-    found = {}
-    for tensor in calls.outputs():
-        dtype = torch_dtype(tensor)
-        epsilon = epsilon_of(tensor.dtype)
-        narrow = epsilon is not None and dtype.itemsize < 4
-        values = calls.tensor(tensor)
-        found[tensor.name] = SurveyedOutput(values.to(torch.float32) if narrow else values.clone(), epsilon)
-    return found
-
-
-def _verdict(fault: str, less: str, sampler: Sampler) -> Status:
-    """The status of timed calls.
-
-    Work on another stream may give right results, but its time is not in the measurement.
-    """
-    return "wrong-result" if fault else "suspicious" if less or sampler.idle else "ok"

@@ -74,7 +74,7 @@ def test_no_place_of_what_a_fresh_call_copies_makes_an_honest_one_suspicious(tmp
     """Copying from 16 bytes below the target's place in a page takes ten times as long. All such places come up."""
     state = ProblemState(COPY, Check(problem=COPY.workload[0]), tmp_path, Policy(), 1 << 20)
     calls = state.at("inside")
-    x, y = (calls.regions[name] for name in "xy")
+    x, y = (calls.storages[name] for name in "xy")
 
     def honest() -> int:
         ctypes.memmove(y.address, x.address, x.size)

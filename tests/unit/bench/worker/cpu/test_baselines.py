@@ -45,4 +45,4 @@ def test_torch_is_right_in_each_dtype_on_tensors_in_the_problems_memory(tmp_path
         if operator == "softmax":
             assert prepare_baseline(state, "mine").error <= 1
             assert all(t.dtype == getattr(torch, DTYPES[dtype].torch) for t in seen)
-            assert seen[1].data_ptr() == state.at("inside").regions["out"].address
+            assert seen[1].data_ptr() == state.at("inside").storages["out"].address
