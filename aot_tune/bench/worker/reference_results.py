@@ -41,13 +41,15 @@ __all__ = [
     "EXACT",
     "SAMPLE",
     "Bounds",
+    "Limits",
     "Truth",
+    "bounds_of",
     "bounds_of_integers",
     "is_truth",
     "logical_inputs",
-    "new_partial",
     "outputs_of",
-    "publish",
+    "publish_limits",
+    "read_limits",
     "read_truth",
     "refuse_inexact",
     "rounded_inputs",
@@ -82,8 +84,15 @@ _WHOLE: dict[str, TruthDType] = {"i64": "int64", "u64": "uint64"}
 _MOST_EXACT = 2.0**53
 
 
-class Truth(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an output's true values are, in row-major order, and how far off a result may be.
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How far off an output may be. `undefined`: the definition does not say where NaN and infinities are."""
+
+    bounds: Bounds
+    undefined: bool = False
+
+
+class Truth(Limits, frozen=True, kw_only=True):
+    """Where an output's true values are, in row-major order, too.
 
     They are float64. Only integers of 64 bits are not, because float64 cannot tell large ones apart.
     """
@@ -91,8 +100,6 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     dtype: TruthDType = "float64"
     shape: tuple[int, ...]
-    bounds: Bounds
-    undefined: bool = False
 
 
 def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
@@ -147,24 +154,32 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     with np.errstate(all="ignore"):
         draws = [_results(operator, check, seed)]
         draws += [_results(operator, check, seed + n) for n in range(1, _draws(operator, draws[0].exact, check))]
-    partial = new_partial(folder)
-    index: dict[str, Any] = {}
+    partial = _new_partial(folder)
+    truths: dict[str, Truth] = {}
     for tensor in (t for t in operator.outputs if operator.is_present(check.problem, t)):
         value = draws[0].exact[tensor.name]
         bounds = bounds_of_integers(operator, tensor)
         if draws[0].errors and tensor.dtype.code in FLOATING:
-            values, errors = [d.exact[tensor.name] for d in draws], [d.errors[tensor.name] for d in draws]
-            bounds = _bounds(values, errors, tensor, operator.factor(tensor))
+            values = [d.exact[tensor.name].ravel() for d in draws]
+            errors = [d.errors[tensor.name].ravel() for d in draws]
+            with np.errstate(all="ignore"):
+                bounds = bounds_of(np, values, errors, tensor, operator.factor(tensor))
         dtype: TruthDType = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
         name = f"{tensor.name}.{dtype}"
         (partial / name).write_bytes(value.data)  # unlike `tofile`, this reports a full disk
         undefined = tensor.name in draws[0].undefined
-        truth = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
-        index[tensor.name] = msgspec.to_builtins(truth)
-    (partial / "truth.json").write_text(json.dumps(index, sort_keys=True))
-    for file in partial.iterdir():
-        file.chmod(0o444)
-    publish(partial, folder)
+        truths[tensor.name] = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
+    _publish(partial, folder, "truth.json", truths)
+
+
+def publish_limits(folder: Path, limits: Mapping[str, Limits]) -> None:
+    """Write allowed errors by output, without values, into `folder`, which appears whole or not at all."""
+    _publish(_new_partial(folder), folder, "limits.json", limits)
+
+
+def read_limits(folder: Path) -> dict[str, Limits]:
+    """The limits of a problem by output."""
+    return msgspec.json.decode((folder / "limits.json").read_bytes(), type=dict[str, Limits])
 
 
 def _results(operator: Operator, check: Check, seed: int) -> _Results:
@@ -195,7 +210,7 @@ def _error(value: NDArray[Any], exact: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def new_partial(folder: Path) -> Path:
+def _new_partial(folder: Path) -> Path:
     """An empty folder that will become `folder`. A worker that was killed may have left one."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -203,8 +218,11 @@ def new_partial(folder: Path) -> Path:
     return partial
 
 
-def publish(partial: Path, folder: Path) -> None:
-    """Let a finished folder appear. A worker that was killed before it answered may have done so already."""
+def _publish(partial: Path, folder: Path, name: str, index: Mapping[str, Limits]) -> None:
+    """Let a folder appear with its index. A worker that was killed before it answered may have done so already."""
+    (partial / name).write_text(json.dumps({n: msgspec.to_builtins(v) for n, v in index.items()}, sort_keys=True))
+    for file in partial.iterdir():
+        file.chmod(0o444)
     try:
         partial.rename(folder)
     except OSError:
@@ -348,39 +366,43 @@ def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:
     return EXACT if step is None else Bounds(absolute=float(step.most), relative=0.0, share=step.share)
 
 
-def _bounds(values: Sequence[NDArray[Any]], errors: Sequence[NDArray[Any]], tensor: Tensor, tolerance: float) -> Bounds:
-    """See the module. It looks at a block at a time: copies of whole outputs would fill the memory."""
+def bounds_of(
+    xp: Any, values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolerance: float, block: int = _BLOCK
+) -> Bounds:
+    """See the module. The arrays of numpy or torch have one dimension.
+
+    It looks at a block at a time, since copies of whole outputs would fill the memory.
+    """
     unit, tiny = least_errors(tensor.dtype)
-    step = max(1, sum(v.size for v in values) >> 16)
+    step = max(1, sum(map(len, values)) >> 16)
     count, squares, samples = 0, 0.0, []
-    for value, _ in _blocks(values, errors):
-        samples.append(value[-count % step :: step].copy())
-        count, squares = count + value.size, squares + float(np.sum(np.square(value)))
+    for value, _ in _blocks(xp, values, errors, block):
+        samples.append(value[-count % step :: step] * 1.0)  # a copy, which does not hold the block
+        count, squares = count + len(value), squares + float(xp.sum(xp.square(value)))
     if not count:
         return Bounds(absolute=tolerance * tiny, relative=tolerance * unit, factor=tolerance)
     typical = math.sqrt(squares / count)
-    sample = np.concatenate(samples)
-    middle = float(np.median(sample[sample > tiny])) if (sample > tiny).any() else 0.0
+    sample = xp.concatenate(samples)
+    sample = sample[sample > tiny]
+    middle = float(xp.median(sample)) if len(sample) else 0.0
     least = max(middle, tiny)
-    shares = (np.divide(e, v, out=np.zeros_like(e), where=v >= least) for v, e in _blocks(values, errors))
-    relative = max(unit, *(float(np.max(share)) for share in shares))
-    rest = max(float(np.max(e - relative * v)) for v, e in _blocks(values, errors))
+    shares = (xp.where(v >= least, e / v, 0.0) for v, e in _blocks(xp, values, errors, block))
+    relative = max(unit, *(float(xp.max(share)) for share in shares))
+    rest = max(float(xp.max(e - relative * v)) for v, e in _blocks(xp, values, errors, block))
     floor = 0.5 * unit * min(typical, 4 * middle)
     absolute = tolerance * max(rest, floor, tiny)
     return Bounds(absolute=absolute, relative=tolerance * relative, factor=tolerance)
 
 
-def _blocks(
-    values: Sequence[NDArray[Any]], errors: Sequence[NDArray[Any]]
-) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def _blocks(xp: Any, values: Sequence[Any], errors: Sequence[Any], block: int) -> Iterator[tuple[Any, Any]]:
     """Magnitudes and errors side by side, without those that are not finite. No block is empty."""
-    for value, error in zip((v.ravel() for v in values), (e.ravel() for e in errors), strict=True):
-        for begin in range(0, value.size, _BLOCK):
-            one, other = np.abs(value[begin : begin + _BLOCK]), error[begin : begin + _BLOCK]
-            finite = np.isfinite(one) & np.isfinite(other)
-            if not finite.all():
+    for value, error in zip(values, errors, strict=True):
+        for begin in range(0, len(value), block):
+            one, other = xp.abs(value[begin : begin + block]), error[begin : begin + block]
+            finite = xp.isfinite(one) & xp.isfinite(other)
+            if not bool(finite.all()):
                 one, other = one[finite], other[finite]
-            if one.size:
+            if len(one):
                 yield one, other
 
 

@@ -16,7 +16,8 @@ from aot_tune.bench.worker.call_tensors import CallTensors
 from aot_tune.bench.worker.comparison import FAR_OFF, compare
 from aot_tune.bench.worker.cuda.engine import Arena, Engine, Want, moved_as, tensor_of, words
 from aot_tune.bench.worker.cuda.timing import Undo, copies_in_place
-from aot_tune.bench.worker.cuda.truth import BLOCK, Limits, draw_inputs, exact_values, read_limits, torch_dtype
+from aot_tune.bench.worker.cuda.truth import BLOCK, draw_inputs, exact_values, torch_dtype
+from aot_tune.bench.worker.reference_results import Limits, read_limits
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
 __all__ = ["CallSet", "Expected", "ProblemState", "undo_of"]

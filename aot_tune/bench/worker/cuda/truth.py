@@ -9,15 +9,12 @@ rounded to TF32, whatever a library would do.
 from __future__ import annotations
 
 import contextlib
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -29,17 +26,17 @@ from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
     SAMPLE,
-    Bounds,
+    Limits,
+    bounds_of,
     bounds_of_integers,
-    new_partial,
     outputs_of,
-    publish,
+    publish_limits,
     refuse_inexact,
     rounded_inputs,
     run_reference,
 )
 from aot_tune.bench.worker.rounded_arrays import EXACT_FUNCTIONS, SEQUENTIAL
-from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, least_errors, stored_as, values_of
+from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, stored_as, values_of
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 
 __all__ = [
@@ -48,19 +45,19 @@ __all__ = [
     "PERIOD",
     "ArrayApi",
     "Casts",
-    "Limits",
     "Rounding",
     "draw_inputs",
     "exact_on_host",
     "exact_values",
     "is_for_host",
     "made_on",
-    "read_limits",
     "round_tensor",
     "torch_dtype",
     "write_limits",
 ]
 
+_TF32 = 10
+"""Bits of fraction of TF32."""
 _BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
 
 
@@ -174,13 +171,6 @@ PERIOD = 262_147
 """Drawn values repeat after a prime number, as in `inputs`. It is smaller here, so that large problems start soon."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How far off an output may be. `undefined`: the definition does not say where NaN and infinities are."""
-
-    bounds: Bounds
-    undefined: bool = False
-
-
 class ArrayApi:
     """torch under the array API's names. `near` makes some sums in order. `tf32` rounds the operands of products."""
 
@@ -216,7 +206,7 @@ class ArrayApi:
     def matmul(self, a: Any, b: Any) -> Any:
         """The product of matrices."""
         if self._near and self._tf32 and a.dtype == torch.float32:
-            a, b = _to_tf32(a), _to_tf32(b)
+            a, b = round_tensor(a, _TF32), round_tensor(b, _TF32)
         product = torch.matmul(a, b)
         if self._near and not self._tf32 and a.dtype == torch.float32:
             _multiply_in_order(a, b, product)
@@ -233,13 +223,6 @@ class ArrayApi:
     def concat(self, arrays: Any, axis: int = 0) -> Any:
         """Arrays one after the other."""
         return torch.cat(list(arrays), dim=axis)
-
-
-def _to_tf32(x: Any) -> Any:
-    """The nearest values with ten bits of fraction."""
-    bits = x.contiguous().view(torch.int32)
-    rounded = ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
-    return torch.where(torch.isfinite(x), rounded, x)
 
 
 def _sum_in_order(x: Any, axis: int, total: Any) -> None:
@@ -382,7 +365,7 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
     if check.integers:
         _check_sums(operator, check, seed, device)
         present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
-        _publish(folder, {t.name: Limits(bounds=EXACT) for t in present})
+        publish_limits(folder, {t.name: Limits(bounds=EXACT) for t in present})
         return
     with Casts() as casts:
         exact, errors = _run_both(operator, check, seed, device)
@@ -398,26 +381,20 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
         for name, value in more.items():
             values[name].append(value.flatten())
             wrong[name].append(again[name].flatten())
-    index = {}
+    limits = {}
     for tensor in operator.outputs:
         if tensor.name in exact:
             bounds = bounds_of_integers(operator, tensor)
             if tensor.dtype.code in FLOATING:
-                bounds = _bounds(values[tensor.name], wrong[tensor.name], tensor, operator.factor(tensor))
-            index[tensor.name] = Limits(bounds=bounds, undefined=undefined[tensor.name])
-    _publish(folder, index)
+                bounds = bounds_of(
+                    torch, values[tensor.name], wrong[tensor.name], tensor, operator.factor(tensor), BLOCK
+                )
+            limits[tensor.name] = Limits(bounds=bounds, undefined=undefined[tensor.name])
+    publish_limits(folder, limits)
 
 
 def _is_finite(values: Any) -> bool:
     return not values.dtype.is_floating_point or bool(torch.isfinite(values).all())
-
-
-def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
-    index = {n: msgspec.to_builtins(found) for n, found in limits.items()}
-    partial = new_partial(folder)
-    (partial / "limits.json").write_text(json.dumps(index, sort_keys=True))
-    (partial / "limits.json").chmod(0o444)
-    publish(partial, folder)
 
 
 def _check_sums(operator: Operator, check: Check, seed: int, device: torch.device) -> None:
@@ -437,11 +414,6 @@ def _check_sums(operator: Operator, check: Check, seed: int, device: torch.devic
                 float(sums[tensor.name].to(torch.float64).abs().max()),
             )
             refuse_inexact(operator, check, tensor, largest, bool((value == value.round()).all()))
-
-
-def read_limits(folder: Path) -> dict[str, Limits]:
-    """The limits of a problem by output."""
-    return msgspec.json.decode((folder / "limits.json").read_bytes(), type=dict[str, Limits])
 
 
 def _run_both(
@@ -467,40 +439,3 @@ def _run_both(
         error[~same] = torch.nan
         errors[name] = error
     return exact, errors
-
-
-def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolerance: float) -> Bounds:
-    """See `reference_results`: `relative` is from the larger half of the values, `absolute` from what is left.
-
-    One block at a time, because a reference leaves much in memory.
-    """
-    unit, tiny = least_errors(tensor.dtype)
-    step = max(1, sum(v.numel() for v in values) >> 16)
-    count, squares, samples = 0, 0.0, []
-    for value, _ in _blocks(values, errors):
-        samples.append(value[-count % step :: step])
-        count, squares = count + value.numel(), squares + float(value.square().sum())
-    if not count:
-        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit, factor=tolerance)
-    typical = math.sqrt(squares / count)
-    sample = torch.cat(samples)
-    sample = sample[sample > tiny]
-    middle = float(sample.median()) if sample.numel() else 0.0
-    least = max(middle, tiny)
-    relative = max(unit, *(float(torch.where(v >= least, e / v, 0.0).max()) for v, e in _blocks(values, errors)))
-    rest = max(float((e - relative * v).max()) for v, e in _blocks(values, errors))
-    floor = 0.5 * unit * min(typical, 4 * middle)
-    absolute = tolerance * max(rest, floor, tiny)
-    return Bounds(absolute=absolute, relative=tolerance * relative, factor=tolerance)
-
-
-def _blocks(values: Sequence[Any], errors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Magnitudes and errors side by side, without values that are not finite. No block is empty."""
-    for value, error in zip(values, errors, strict=True):
-        for begin in range(0, value.numel(), BLOCK):
-            one, other = value[begin : begin + BLOCK].abs(), error[begin : begin + BLOCK]
-            finite = torch.isfinite(one) & torch.isfinite(other)
-            if not bool(finite.all()):
-                one, other = one[finite], other[finite]
-            if one.numel():
-                yield one, other

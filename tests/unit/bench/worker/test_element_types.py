@@ -12,7 +12,7 @@ from element_types import NAMES, write_operators
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu import verify
-from aot_tune.bench.worker.reference_results import Bounds, logical_inputs, read_truth, write_truth
+from aot_tune.bench.worker.reference_results import Bounds, logical_inputs, read_limits, read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.spec import Operator, Tensor, dtype, problem
 from aot_tune.spec.load_operators import load_operator
@@ -20,7 +20,7 @@ from aot_tune.spec.load_operators import load_operator
 torch: Any = pytest.importorskip("torch")
 
 from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
-from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, read_limits, torch_dtype, write_limits  # noqa: E402
+from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, torch_dtype, write_limits  # noqa: E402
 
 Judge = Callable[[np.ndarray[Any, Any]], tuple[str, float]]
 ON = {

@@ -16,7 +16,7 @@ from in_place import Bed
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.reference_results import EXACT, read_truth, write_truth
+from aot_tune.bench.worker.reference_results import EXACT, read_limits, read_truth, write_truth
 from aot_tune.spec import IntegerSums, Kernel, Operator, Tensor, dims, problem
 from aot_tune.support.processes import resident_bytes
 
@@ -200,7 +200,7 @@ def test_a_reference_may_change_what_it_is_given(tmp_path: Path, dtype: str, int
         (told, values) = read_truth(folder / "cpu")["c"]
         storages = on_gpu.draw_inputs(op, check, 1, torch.device("cpu"))
         on_gpu.write_limits(op, check, folder / "cuda", 1, torch.device("cpu"))
-        limits = on_gpu.read_limits(folder / "cuda")["c"].bounds
+        limits = read_limits(folder / "cuda")["c"].bounds
         exact = [on_gpu.exact_values(op, check, storages, torch.device("cpu"))["c"].numpy() for _ in range(2)]
         assert np.array_equal(*exact)
         found.append((told.bounds, limits, values.tolist(), exact[0].tolist()))

@@ -10,7 +10,7 @@ from bundled import OPERATORS
 from cpu_kernels import bf16_bits, bf16_values
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.reference_results import read_truth, write_truth
+from aot_tune.bench.worker.reference_results import read_limits, read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
 from aot_tune.spec import dtype, problem
 
@@ -40,7 +40,7 @@ def test_floats_are_rounded_to_the_nearest_bf16() -> None:
 @pytest.mark.parametrize("name", ["bf16", "f16"])
 def test_tolerances_are_those_on_a_gpu(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
-    from aot_tune.bench.worker.cuda.truth import read_limits, write_limits
+    from aot_tune.bench.worker.cuda.truth import write_limits
 
     op = OPERATORS["layer_norm"]
     check = Check(problem=problem(R=16, D=4096, present=["weight", "bias"], dtypes={"T": name}))

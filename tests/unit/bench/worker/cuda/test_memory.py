@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 from aot_tune.bench.worker.comparison import compare  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import Arena, Want  # noqa: E402
 from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
-from aot_tune.bench.worker.cuda.truth import Limits  # noqa: E402
-from aot_tune.bench.worker.reference_results import EXACT, Bounds  # noqa: E402
+from aot_tune.bench.worker.reference_results import EXACT, Bounds, Limits  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
 
 CPU = torch.device("cpu")

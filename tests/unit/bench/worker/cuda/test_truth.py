@@ -16,11 +16,11 @@ from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     draw_inputs,
     exact_values,
-    read_limits,
     torch_dtype,
     write_limits,
 )
 from aot_tune.bench.worker.inputs import layout  # noqa: E402
+from aot_tune.bench.worker.reference_results import read_limits  # noqa: E402
 from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem  # noqa: E402
 
 HOST = torch.device("cpu")
