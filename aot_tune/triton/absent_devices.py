@@ -1,16 +1,23 @@
 """Answers, in a process without a GPU, for packages that ask about the device when they are imported.
 
 Packages choose configs by these numbers and store them in globals, so the code of a target depends on them. So they are
-the numbers of one named device for each target, the same on every machine.
+the numbers of one named device for each target, the same on every machine. Torch's answers are installed only when a
+package imports torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
 
 from aot_tune.support.errors import ToolchainError
 
-__all__ = ["DEVICES", "DeviceFacts", "device_of", "target_of"]
+__all__ = ["DEVICES", "DeviceFacts", "TorchDtype", "device_of", "stand_in", "target_of"]
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -100,3 +107,84 @@ def device_of(name: str) -> DeviceFacts:
         ToolchainError: when Triton does not have the target.
     """
     return DEVICES[target_of(name)[0]]
+
+
+class TorchDtype:
+    """An element type for when torch is not loaded, recognised by torch's name for it. `itemsize` is in bytes."""
+
+    def __init__(self, name: str, itemsize: int) -> None:
+        self._name, self.itemsize, self.is_floating_point = f"torch.{name}", itemsize, "float" in name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        return str(other) == self._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+
+def stand_in(device: DeviceFacts) -> None:
+    """Make torch answer for a device that does not exist here, for the rest of this process."""
+    if "torch" in sys.modules:
+        _replace(sys.modules["torch"], device)
+    else:
+        sys.meta_path.insert(0, _Finder(device))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds torch where it would be found anyway, and changes it as soon as it is loaded."""
+
+    def __init__(self, device: DeviceFacts) -> None:
+        self._device = device
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            run, device = spec.loader.exec_module, self._device
+
+            def exec_module(module: types.ModuleType) -> None:
+                run(module)
+                _replace(module, device)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _replace(torch: Any, device: DeviceFacts) -> None:
+    properties = types.SimpleNamespace(
+        name=device.name,
+        major=device.capability[0],
+        minor=device.capability[1],
+        multi_processor_count=device.multiprocessors,
+        total_memory=device.memory,
+        shared_memory_per_block=48 << 10 if device.backend == "cuda" else device.shared,
+        shared_memory_per_block_optin=device.shared,
+        shared_memory_per_multiprocessor=device.shared_unit,
+        max_threads_per_multi_processor=device.threads_unit,
+        max_threads_per_block=1024,
+        regs_per_multiprocessor=device.registers_unit,
+        warp_size=device.warp_size,
+        L2_cache_size=device.cache,
+        gcnArchName=str(device.arch) if device.backend == "hip" else "",
+    )
+    answers = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_name": device.name,
+        "get_device_capability": device.capability,
+        "get_device_properties": properties,
+    }
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, lambda *_given, answer=answer, **_named: answer)
+    if device.backend == "hip":
+        torch.version.hip, torch.version.cuda = "6.4", None
+    elif torch.version.cuda is None:
+        torch.version.cuda = "12.8"

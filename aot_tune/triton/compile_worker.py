@@ -18,10 +18,8 @@ import msgspec
 from aot_tune.render.triton.recipe import Recipe
 from aot_tune.support.errors import AotTuneError
 from aot_tune.support.ptxas_report import kernel_resources
-from aot_tune.triton.absent_devices import DeviceFacts, device_of, target_of
-from aot_tune.triton.installed import find_triton
-from aot_tune.triton.load_function import load
-from aot_tune.triton.standins import stand_in
+from aot_tune.triton.absent_devices import DeviceFacts, device_of, stand_in, target_of
+from aot_tune.triton.installed import find_triton, load
 from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady, DescriptorMap, Fault, Image
 
 __all__ = ["main"]
@@ -39,36 +37,36 @@ class _StaleError(Exception):
 
 class _Compiler:
     def __init__(self, target: str, roots: list[str]) -> None:
-        from aot_tune.triton import triton_private as interface
+        from aot_tune.triton import triton_private
 
-        self._interface = interface
+        self._triton = triton_private
         self._device: DeviceFacts = device_of(target)
         self._virtual = target_of(target)[1]
         self._roots = roots
         self._functions: dict[str, Any] = {}
         self._changed_by = ""  # functions whose import has set variables of Triton
-        interface.fake_driver(self._device)
+        triton_private.fake_driver(self._device)
         stand_in(self._device)
 
     def version(self) -> str:
-        return str(self._interface.VERSION)
+        return str(self._triton.VERSION)
 
     def compile(self, request: CompileRequest) -> CompileReply:
         """Compile one recipe. Whatever happens, the process goes on."""
         recipe = request.recipe
         try:
             jit = self._function(recipe.function)
-            if self._interface.reached(jit).digest != recipe.digest:
+            if self._triton.reached(jit).digest != recipe.digest:
                 # the function is not as it was read; the next build reads it again
                 raise _StaleError(f"{recipe.function} has changed since it was read")
-            made = self._interface.compile_function(jit, recipe, self._device, self._virtual, texts=request.texts)
+            made = self._triton.compile_function(jit, recipe, self._device, self._virtual, texts=request.texts)
             with open(request.image, "wb") as file:  # noqa: PTH123 - one system call less each
                 file.write(made.image)
             image = _image(recipe.signature, made)
             return CompileReply(image=image, log=made.printed[-_KEPT:], texts=dict(made.texts))
         except _StaleError as error:
             return CompileReply(error=f"error: {error}", lasting=False, stale=True)
-        except self._interface.CompileError as error:
+        except self._triton.CompileError as error:
             return CompileReply(error=_with_hint(str(error), recipe, jit), lasting=error.lasting)
         except AotTuneError as error:
             return CompileReply(error=f"error: {error.what}", log=str(error))
@@ -83,7 +81,7 @@ class _Compiler:
             raise _StaleError(f"{self._changed_by} has set variables of Triton")
         if reference not in self._functions:
             try:
-                self._functions[reference] = self._interface.unwrap(load(reference, self._roots), reference).jit
+                self._functions[reference] = self._triton.unwrap(load(reference, self._roots), reference).jit
             finally:
                 self._changed_by = place if _settings() != before else self._changed_by
         return self._functions[reference]
@@ -96,13 +94,13 @@ def _settings() -> dict[str, str]:
 
 def _image(signature: dict[str, str], made: Any) -> Image:
     """The constants of `kernel.h`. Metadata that a target lacks counts as none."""
-    from aot_tune.triton import triton_private as interface
+    from aot_tune.triton import triton_private
 
     m = made.metadata
     named = [name for name, kind in signature.items() if kind.startswith("tensordesc")]
     maps = m.get("tensordesc_meta") or []
     if maps and (len(maps) != len(named) or None in maps):
-        raise interface.CompileError(
+        raise triton_private.CompileError(
             f"error: Triton makes tensor maps of {len(maps)} of {len(named)} descriptors: pass only those that are used"
         )
     registers, spills = _resources(made)
@@ -119,7 +117,7 @@ def _image(signature: dict[str, str], made: Any) -> Image:
         cooperative=bool(m.get("launch_cooperative_grid")),
         pdl=bool(m.get("launch_pdl")),
         tma=bool(maps),
-        descriptor_rounding=interface.DESCRIPTOR_ROUNDING,
+        descriptor_rounding=triton_private.DESCRIPTOR_ROUNDING,
         descriptors=[_map(name, found) for name, found in zip(named, maps, strict=False)],
         size=len(made.image),
         tensor_memory=m.get("tmem_size") or 0,

@@ -19,7 +19,8 @@ from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from aot_tune.support.errors import SpecError
-from aot_tune.triton.load_function import load
+from aot_tune.triton.absent_devices import TorchDtype
+from aot_tune.triton.installed import load
 
 __all__ = ["InterpretedTensor", "call", "descriptor_of", "interpreted"]
 
@@ -43,22 +44,6 @@ class _Storage:
         """Do nothing: it is the same memory."""
 
 
-class _ElementTypeName:
-    """An element type, recognised by torch's name for it."""
-
-    def __init__(self, name: str, itemsize: int) -> None:
-        self._name, self.itemsize = f"torch.{name}", itemsize
-
-    def __repr__(self) -> str:
-        return self._name
-
-    def __eq__(self, other: object) -> bool:
-        return str(other) == self._name
-
-    def __hash__(self) -> int:
-        return hash(self._name)
-
-
 class InterpretedTensor:
     """A strided tensor in numpy memory, with the part of torch's interface that the interpreter and grids use.
 
@@ -74,7 +59,7 @@ class InterpretedTensor:
     ) -> None:
         self._storage, self._first = storage, first
         self.shape, self._strides = tuple(shape), tuple(strides)
-        self.dtype = _ElementTypeName(name, storage.itemsize)
+        self.dtype = TorchDtype(name, storage.itemsize)
         self.ndim, self.device, self.is_cuda = len(self.shape), "cpu", False
 
     def data_ptr(self) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from aot_tune.expr.integers import Ratio, Root
 from aot_tune.render.triton.recipe import as_data
@@ -28,7 +32,9 @@ from aot_tune.spec import (
 from aot_tune.spec.bound_dims import dims_of_scalars
 from aot_tune.spec.config_guards import may_serve
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
-from aot_tune.support.run_program import kill_running
+from aot_tune.support.run_program import compiler_environment, kill_running, python_environment, run
+from aot_tune.support.storage import scratch_folder
+from aot_tune.triton.installed import find_triton
 from aot_tune.triton.triton_messages import (
     Answer,
     FunctionRequest,
@@ -39,17 +45,35 @@ from aot_tune.triton.triton_messages import (
     TensorFacts,
 )
 
-__all__ = ["FAMILIES", "Inspections", "read_functions", "requests_of", "with_declarations"]
+__all__ = [
+    "ADDRESS_SPACE",
+    "ROOTS",
+    "Inspections",
+    "child_environment",
+    "inspect",
+    "read_functions",
+    "requests_of",
+    "template_roots",
+    "with_declarations",
+]
 
 Inspections = dict[str, dict[str, Declarations]]
 """By `operator/kernel`, then by target: the declarations of the kernel's function."""
 
-FAMILIES = frozenset({"cuda", "hip"})
+_FAMILIES = frozenset({"cuda", "hip"})
 """Families of devices that Triton can compile for."""
 
 _SECONDS = 300.0
 _AT_ONCE = 4
 """Processes that read functions side by side, one for each target."""
+
+
+_KINDS: dict[type, GivenKind] = {Buffer: "buffer", FragmentOf: "fragment"}
+
+ROOTS = "AOT_TUNE_TEMPLATE_ROOTS"
+"""The variable with the folders that may hold files of functions, separated as in PATH."""
+ADDRESS_SPACE = 24 << 30
+"""Bytes of address space of a process. Triton's and torch's libraries reserve most of it, but use little."""
 
 
 def read_functions(
@@ -99,7 +123,7 @@ def read_functions(
 
 def _answers(asked: Sequence[InspectRequest], environ: Mapping[str, str]) -> list[list[Answer]]:
     """The answers to each request, from processes side by side: each imports the functions' packages for seconds."""
-    from aot_tune.triton.client import inspect
+    from aot_tune.triton.read_declarations import inspect
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         waiting = list[Future[list[Answer]]]()
@@ -117,7 +141,7 @@ def _check_needed(operators: Mapping[str, Operator], families: set[str], error: 
     """Raise if a library needs Triton, because a generic variant for its devices is written in it."""
     for operator in operators.values():
         for kernel in operator.generics:
-            if kernel.triton is not None and FAMILIES & families:
+            if kernel.triton is not None and _FAMILIES & families:
                 raise BuildError(
                     f"operator {operator.name!r}: its generic kernel {kernel.name!r} is a Triton function: "
                     f"{error.what}",
@@ -173,7 +197,7 @@ def _generic_targets(
     operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target]
 ) -> list[Target]:
     """The additional targets that generic variants in Triton are compiled for."""
-    served = FAMILIES if any(k.triton is not None for op in operators.values() for k in op.generics) else frozenset()
+    served = _FAMILIES if any(k.triton is not None for op in operators.values() for k in op.generics) else frozenset()
     return [t for t in baselines if t.family in served and t.name not in {u.name for u in targets}]
 
 
@@ -182,7 +206,7 @@ def requests_of(operators: Mapping[str, Operator], target: Target) -> list[Funct
     found = []
     for operator in operators.values():
         for kernel in operator.kernels:
-            chosen = kernel.triton is not None and target.family in FAMILIES
+            chosen = kernel.triton is not None and target.family in _FAMILIES
             if chosen and (kernel.generic or _allowed(kernel, target)):
                 found.append(_request(operator, kernel, target))
     return found
@@ -214,9 +238,6 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
         problems=problems,
         pruners=function.pruners,
     )
-
-
-_KINDS: dict[type, GivenKind] = {Buffer: "buffer", FragmentOf: "fragment"}
 
 
 def _given(operator: Operator, value: KernelArgument) -> Given:
@@ -253,3 +274,52 @@ def _facts(operator: Operator, tensor: Tensor) -> TensorFacts:
         strides=[stride(tensor.name, i).data() for i in range(tensor.rank)],
         optional=tensor.optional,
     )
+
+
+def template_roots(environ: Mapping[str, str]) -> list[str]:
+    """The folders that `ROOTS` names."""
+    return [folder for folder in environ.get(ROOTS, "").split(os.pathsep) if folder]
+
+
+def child_environment(environ: Mapping[str, str], search: Sequence[str], scratch: Path) -> dict[str, str]:
+    """The complete environment of a process that holds Triton.
+
+    The process imports from `search` and writes only inside of `scratch`. It sees no GPU: questions about a device are
+    answered for the target. It gets no variable that changes what Triton makes.
+    """
+    child = compiler_environment(environ, scratch) | python_environment(search)
+    child |= dict.fromkeys(("HOME", "TRITON_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"), str(scratch))
+    child |= dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
+    return child | {"OMP_NUM_THREADS": "1"}
+
+
+def inspect(
+    request: InspectRequest, environ: Mapping[str, str], timeout: float = 300.0, search: Sequence[str] | None = None
+) -> list[Answer]:
+    """Read functions in a separate process. If something is wrong with one, its answer says so.
+
+    Args:
+        timeout: seconds for all of them together.
+        search: folders to import from; the default is this process's.
+
+    Raises:
+        ToolchainError: when Triton is missing or untested, or when the process died.
+    """
+    folders = list(sys.path) if search is None else list(search)
+    find_triton(folders)
+    with scratch_folder() as name:
+        scratch = Path(name)
+        asked, answered = scratch / "request.json", scratch / "answer.json"
+        asked.write_bytes(msgspec.json.encode(request))
+        argv = [sys.executable, "-m", "aot_tune.triton.declarations_worker", str(asked), str(answered)]
+        child = child_environment(environ, folders, scratch)
+        done = run(argv, folder=scratch, environ=child, timeout=timeout, memory=ADDRESS_SPACE)
+        if done.timed_out or done.code != 0 or not answered.is_file():
+            ended = f"took longer than {timeout:g} s" if done.timed_out else f"ended with status {done.code}"
+            last = " | ".join(done.output.strip().splitlines()[-3:])
+            raise ToolchainError(
+                f"reading Triton functions for {request.target} {ended}: {last[-500:]}",
+                why=f"functions {', '.join(f.function for f in request.functions)}",
+                fix="try to import only their modules with Python, without a GPU",
+            )
+        return msgspec.json.decode(answered.read_bytes(), type=list[Answer])

@@ -6,8 +6,13 @@ module and `interpreter` import Triton.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
+import enum
+import hashlib
+import importlib.util
+import inspect
 import io
 import re
 import sys
@@ -30,22 +35,22 @@ from triton.runtime.errors import PTXASError
 from triton.runtime.jit import JITCallable, JITFunction, KernelInterface
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from aot_tune.render.triton.fragment_source import TritonFragment, function_source
 from aot_tune.render.triton.recipe import Recipe, as_data, of_data
 from aot_tune.spec import Expr, KernelParameter, next_power_of_2
-from aot_tune.support.errors import SpecError
+from aot_tune.support.errors import SpecError, ToolchainError
 from aot_tune.triton.absent_devices import DeviceFacts
-from aot_tune.triton.fragment_functions import fragment_function
-from aot_tune.triton.function_digest import Reached, reach
+from aot_tune.triton.installed import module_file
 
 __all__ = [
     "DESCRIPTOR_ROUNDING",
     "VERSION",
     "CompileError",
-    "Compiled",
     "Function",
     "compile_function",
     "element_type",
     "fake_driver",
+    "fragment_function",
     "reached",
     "symbolic_helpers",
     "unwrap",
@@ -67,6 +72,14 @@ _ELEMENT_TYPES = {
     "i8": core.int8, "i16": core.int16, "i32": core.int32, "i64": core.int64,
     "u8": core.uint8, "u16": core.uint16, "u32": core.uint32, "u64": core.uint64,
 }  # fmt: skip
+
+
+knobs.compilation.disable_line_info = True  # line infos hold paths, so the same source would give other bytes elsewhere
+knobs.nvidia.dump_ptxas_log = True  # registers and spills are reported nowhere else
+
+_PREFIX = "aot_tune_fragment_"
+
+_MISSING = object()
 
 
 class CompileError(Exception):
@@ -174,25 +187,6 @@ def element_type(name: str) -> Any:
     known = {str(t): t for t in vars(core).values() if isinstance(t, core.dtype)}
     short = {"i": "int", "u": "uint"}.get(name[:1], name[:1]) + name[1:]
     return known.get(name, known.get(short))
-
-
-_reached: dict[int, tuple[Any, Reached]] = {}
-
-
-def reached(jit: Any) -> Reached:
-    """The digest of a function, with the sources that it covers. It is computed once."""
-    # by identity: Triton's hash of a function is as slow as this and refuses more functions
-    if id(jit) not in _reached:
-        _reached[id(jit)] = (jit, _reach(jit))
-    return _reached[id(jit)][1]
-
-
-def _reach(jit: Any) -> Reached:
-    def plain(value: object) -> object:
-        value = unwrapped(value)
-        return f"dtype {value}" if isinstance(value, core.dtype) else value
-
-    return reach(jit, lambda value: isinstance(value, JITCallable), plain)
 
 
 class _FakeUtils:
@@ -396,5 +390,202 @@ def _placed(error: Any, sources: Reached) -> str:
     return f"{place}: error: {text}{shown}" if place else f"error: {text}{shown}"
 
 
-knobs.compilation.disable_line_info = True  # line infos hold paths, so the same source would give other bytes elsewhere
-knobs.nvidia.dump_ptxas_log = True  # registers and spills are reported nowhere else
+def fragment_function(fragment: TritonFragment, folder: Path) -> Any:
+    """The @triton.jit function of a fragment. Its module is kept below `folder` and imported once in a process.
+
+    Raises:
+        ToolchainError: when the fragment was written by another version of this package.
+    """
+    text = function_source(fragment)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if digest != fragment.digest:
+        raise ToolchainError(
+            f"the function of the fragment {fragment.name!r} has changed since it was rendered",
+            why="the build uses two versions of aot_tune",
+            fix="configure and build again",
+        )
+    name = f"{_PREFIX}{digest[:16]}"
+    if name not in sys.modules:
+        path = folder / f"{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return getattr(sys.modules[name], fragment.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """A function and all that it reaches. `functions` has each source, its file, and the number of its first line.
+
+    Files are named by their modules (`package/module.py`), so that no folder of the machine is in a message.
+    """
+
+    digest: str
+    functions: tuple[tuple[str, str, int], ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that were read, sorted."""
+        return tuple(sorted({file for _, file, _ in self.functions}))
+
+    def place(self, source: str, line: int) -> str:
+        """`file.py:line` of a line of one of the sources, counted from 1; empty if the source is unknown."""
+        for text, file, first in self.functions:
+            if text == source:
+                return f"{file}:{first + line - 1}"
+        return ""
+
+
+_reached: dict[int, tuple[Any, Reached]] = {}
+
+
+def reached(jit: Any) -> Reached:
+    """The digest of a function, with the sources that it covers. It is computed once.
+
+    Triton's own digest differs between versions and changes with line numbers. This one does not. Triton's library is
+    left out, because the toolchain's identity covers it.
+    """
+    # by identity: Triton's hash of a function is as slow as this and refuses more functions
+    if id(jit) not in _reached:
+        walk = _FunctionWalk()
+        walk.add(jit)
+        text = "\0".join(sorted(walk.texts))
+        _reached[id(jit)] = (jit, Reached(hashlib.sha256(text.encode()).hexdigest(), tuple(walk.functions)))
+    return _reached[id(jit)][1]
+
+
+class _FunctionWalk:
+    """Follows what a function's code depends on: its source, the sources of all that it reaches, and their globals."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.texts: list[str] = []
+        self.functions: list[tuple[str, str, int]] = []
+
+    def add(self, function: Any) -> None:
+        """Add a function and all that it reads."""
+        if id(function) in self.seen or _of_triton(function):
+            return
+        self.seen.add(id(function))
+        python = function.fn
+        source = str(function.src)
+        lines, start = inspect.getsourcelines(python)
+        first = start + next((i for i, row in enumerate(lines) if row.lstrip().startswith("def ")), 0)
+        self.functions.append((source, module_file(python.__module__), first))
+        values = {f"{path}={self._read(path, value)}" for path, value in self.reads(function)}
+        defaults = [f"{p.name}={self.text(p.default)}" for p in function.signature.parameters.values()]
+        kind = f"{type(function).__name__} {bool(getattr(function, 'noinline', False))}"
+        self.texts.append("\n".join([function.__qualname__, kind, source, *defaults, *sorted(values)]))
+
+    def reads(self, function: Any) -> Iterator[tuple[str, object]]:
+        """Names outside of the function that the source reads, such as `module.NAME`, each with its value."""
+        python = function.fn
+        outside = dict(python.__globals__)
+        outside |= {
+            n: cell.cell_contents
+            for n, cell in zip(python.__code__.co_freevars, python.__closure__ or (), strict=True)
+            if _filled(cell)
+        }
+        for name in python.__code__.co_varnames:
+            outside.pop(name, None)
+        for node in ast.walk(ast.parse(function.src)):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                value = _value(node, outside)
+                if value is not _MISSING and not isinstance(value, types.ModuleType):
+                    yield ast.unparse(node), value
+
+    def _read(self, path: str, value: object) -> str:
+        bare = _plain(value)
+        name = _choice(bare)
+        # `tl.PropagateNan.ALL` names the choice; under another name, its value must tell
+        return type(bare).__qualname__ if name and path.rpartition(".")[2] == name else self.text(value)
+
+    def text(self, value: object) -> str:
+        """A value as text that says everything code may depend on. Functions are followed."""
+        given, value = value, _plain(value)
+        if name := _choice(value):
+            return f"{type(value).__qualname__}.{name}"
+        if isinstance(value, enum.Enum):
+            return f"{type(value).__qualname__}.{value.name}={self.text(value.value)}"
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            return repr(value)
+        if isinstance(value, (tuple, list, set, frozenset)):
+            each = [self.text(v) for v in value]
+            return f"{type(value).__name__}({', '.join(each if isinstance(value, (tuple, list)) else sorted(each))})"
+        if isinstance(value, dict):
+            return f"dict({', '.join(sorted(f'{self.text(k)}: {self.text(v)}' for k, v in value.items()))})"
+        held = self._held(value, constant=given is not value)
+        return f"{type(value).__qualname__}{self.text(held)}" if held else self._code(value)
+
+    def _held(self, value: Any, constant: bool) -> dict[str, object]:
+        """The contents of an object that is a record or a constant, because code may depend on any part of it."""
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        held = getattr(value, "__dict__", {})
+        if not constant or callable(value) or id(value) in self.seen:
+            return {}
+        self.seen.add(id(value))
+        return dict(held)
+
+    def _code(self, value: Any) -> str:
+        """The name of a function or class, with its source unless it is Triton's."""
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        if _of_triton(value) or inspect.isbuiltin(value) or getattr(value, "__module__", "") == "builtins":
+            return str(name)
+        if isinstance(value, JITCallable):
+            self.add(value)
+            return str(name)
+        if inspect.isfunction(value) or isinstance(value, type):
+            return f"{name}{self._source(value)}"
+        shown = str(value)  # such as a dtype of a framework
+        return type(value).__qualname__ if " at 0x" in shown else f"{type(value).__qualname__} {shown}"
+
+    def _source(self, value: Any) -> str:
+        if id(value) in self.seen:
+            return ""
+        self.seen.add(id(value))
+        members = [v for v in vars(value).values() if isinstance(v, JITCallable)] if isinstance(value, type) else []
+        for member in members:
+            self.add(member)
+        try:
+            return f" {inspect.getsource(value)}"
+        except (OSError, TypeError):
+            return ""
+
+
+def _value(node: ast.AST, outside: dict[str, object]) -> object:
+    if isinstance(node, ast.Name):
+        return outside.get(node.id, _MISSING) if isinstance(node.ctx, ast.Load) else _MISSING
+    if not isinstance(node, ast.Attribute):
+        return _MISSING
+    base = _value(node.value, outside)
+    # attributes of modules and classes are read; the attributes of other values follow from the value
+    return getattr(base, node.attr, _MISSING) if isinstance(base, (types.ModuleType, type)) else _MISSING
+
+
+def _plain(value: object) -> object:
+    """The value of a constexpr, and the name of a dtype. Anything else stays as it is."""
+    value = unwrapped(value)
+    return f"dtype {value}" if isinstance(value, core.dtype) else value
+
+
+def _of_triton(value: object) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] == "triton"
+
+
+def _choice(value: object) -> str:
+    """The name of one of Triton's own choices. Only some versions use Python's enumerations for them."""
+    name = getattr(value, "name", None) if type(value).__module__.startswith("triton._C.") else None
+    return name if isinstance(name, str) else ""
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - an empty cell raises
+    except ValueError:
+        return False
+    return True

@@ -19,7 +19,7 @@ from aot_tune.report import Interpreted
 from aot_tune.spec import Kernel, Operator, Target, all_of
 from aot_tune.support.run_program import run
 from aot_tune.support.storage import scratch_folder
-from aot_tune.triton.client import ADDRESS_SPACE, child_environment
+from aot_tune.triton.read_declarations import ADDRESS_SPACE, child_environment
 
 __all__ = ["Function", "Interpretations", "interpret_kernels", "smallest_check"]
 

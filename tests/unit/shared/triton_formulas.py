@@ -18,7 +18,7 @@ import torch
 from formulas import MODES, SIZES, FormulaCall, triton_kernel
 
 from aot_tune.render.triton.fragment_source import TritonFragment, parameters_of
-from aot_tune.triton.fragment_functions import fragment_function
+from aot_tune.triton.triton_private import fragment_function
 
 BLOCK = (4, 8)
 

@@ -16,7 +16,7 @@ from triton.compiler import ASTSource, compile, make_backend  # noqa: A004
 from triton.runtime.jit import create_function_from_signature
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from aot_tune.triton.load_function import load
+from aot_tune.triton.installed import load
 
 
 class Array:

@@ -37,8 +37,7 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec import elementwise as el
-from aot_tune.triton.client import child_environment
-from aot_tune.triton.read_declarations import requests_of, with_declarations
+from aot_tune.triton.read_declarations import child_environment, requests_of, with_declarations
 
 M, N = dims("M N")
 
