@@ -108,7 +108,7 @@ def _build(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from aot_tune.link.check.against_manifest import check_against_manifest, check_module
+    from aot_tune.link.manifest import check_against_manifest, check_module
 
     directory: Path = given.directory
     forbidden = [str(given.build)] if given.build else []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.link.check.against_manifest import check_against_manifest
-from aot_tune.link.emit.generate import Generated, generate
+from aot_tune.link.generate import Generated, generate
 from aot_tune.link.library_records import (
     DecisionNode,
     ExpectedTime,
@@ -12,6 +11,7 @@ from aot_tune.link.library_records import (
     SeenCalls,
     TargetTable,
 )
+from aot_tune.link.manifest import check_against_manifest
 
 __all__ = [
     "DecisionNode",

@@ -11,17 +11,59 @@ from aot_tune.select import Terms, TimeModel
 from aot_tune.spec import Expr, Operator, Problem
 
 __all__ = [
+    "FAMILIES",
     "SHARED_FUNCTIONS",
     "DecisionNode",
     "ExpectedTime",
+    "FamilyFacts",
     "LibrarySpec",
     "OperatorTable",
     "SeenCalls",
     "TargetTable",
+    "family_facts",
+    "family_of",
 ]
 
 SHARED_FUNCTIONS = ("last_error", "manifest", "preload", "set_num_threads", "get_num_threads")
 """What every library exports beside the functions of its operators."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyFacts:
+    """Facts of a family of devices.
+
+    Args:
+        on_host: a call runs on the CPU, and enters no device.
+        preloads: its variants have the function `<symbol>_preload`.
+        initialisers: functions by which an object may register its kernels when the library is loaded.
+        late: prefixes of the names of libraries that are linked statically, or found at a call.
+    """
+
+    on_host: bool = False
+    preloads: bool = False
+    initialisers: int = 0
+    late: tuple[str, ...] = ()
+
+
+FAMILIES = {
+    "cpu": FamilyFacts(on_host=True),
+    "cuda": FamilyFacts(
+        preloads=True,
+        initialisers=1,
+        late=("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
+    ),
+    "hip": FamilyFacts(preloads=True, late=("libamdhip64.",)),
+}
+
+
+def family_of(target: str) -> str:
+    """The family of devices in a target's name: `cpu` of `cpu-x86-64-v4`."""
+    return target.split("-", 1)[0]
+
+
+def family_facts(target: str) -> FamilyFacts:
+    """The facts of the family of a target's name."""
+    return FAMILIES.get(family_of(target), FamilyFacts())
 
 
 @dataclass(frozen=True, kw_only=True)

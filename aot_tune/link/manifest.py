@@ -1,19 +1,42 @@
-"""The manifest: what a library holds, as sorted JSON without paths, host names or times."""
+"""The manifest of a library: sorted JSON without paths, host names or times. Linked files are checked against it."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import msgspec
 
 from aot_tune.compile import Variant
-from aot_tune.link.emit.xla_handlers import handler_names
-from aot_tune.link.library_records import LibrarySpec, OperatorTable, TargetTable
+from aot_tune.compile.object_files import device_digest
+from aot_tune.link.elf import Member, SharedLibrary, read_archive
+from aot_tune.link.library_records import FAMILIES, SHARED_FUNCTIONS, LibrarySpec, OperatorTable, TargetTable, family_of
+from aot_tune.link.signature import handler_names
+from aot_tune.support.errors import ManifestError
 
-__all__ = ["SCHEMA", "render_manifest"]
+__all__ = [
+    "SCHEMA",
+    "Document",
+    "ManifestVariant",
+    "check_against_manifest",
+    "check_module",
+    "other_device_code",
+    "read_manifest",
+    "render_manifest",
+]
 
 SCHEMA = 1
 """The version of the manifest's form. It changes when a field changes its meaning."""
+_SOURCE_PATH = re.compile(
+    rb"(?<![A-Za-z0-9_.+-])/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b"
+)
+"""Only absolute paths. Debug information of CMake's Debug builds has relative ones."""
+_PATH = "holds the path"
+_LATE = (*(name for facts in FAMILIES.values() for name in facts.late), "libc10", "libtorch")
+"""Libraries that are linked statically, or found at a call."""
+_FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
 
 
 def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:
@@ -85,3 +108,192 @@ def _table(target: TargetTable, table: OperatorTable) -> dict[str, object]:
         "nodes": nodes,
         "tuned": sorted(p.id for p in target.tuned),
     }
+
+
+class ManifestVariant(msgspec.Struct, frozen=True):
+    """A variant in a manifest."""
+
+    name: str
+    symbol: str
+    target: str
+    level: int
+    object: str
+    generic: bool
+    rebuilt: bool
+    device: str = ""
+    last: int = 0
+    dtypes: dict[str, str] = {}
+
+
+class _Node(msgspec.Struct, frozen=True):
+    fact: str = ""
+    leaf: tuple[str, ...] = ()
+
+
+class _Table(msgspec.Struct, frozen=True):
+    target: str
+    level: int
+    nodes: tuple[_Node, ...]
+    last: int = 0
+
+
+class _Operator(msgspec.Struct, frozen=True):
+    name: str
+    variants: tuple[ManifestVariant, ...]
+    tables: tuple[_Table, ...]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """The fields of a manifest that can be checked against the files."""
+
+    schema: int
+    library: str
+    prefix: str
+    module: str
+    operators: tuple[_Operator, ...]
+    xla_ffi: tuple[str, ...] = ()
+
+
+def read_manifest(data: bytes) -> Document:
+    """Decode a manifest.
+
+    Raises:
+        ManifestError: when it is no manifest of this schema.
+    """
+    try:
+        document = msgspec.json.decode(data, type=Document)
+    except msgspec.DecodeError as error:
+        raise ManifestError(f"the manifest cannot be read: {error}") from error
+    if document.schema != SCHEMA:
+        raise ManifestError(f"the manifest has schema {document.schema}, wanted {SCHEMA}", fix="build again")
+    return document
+
+
+def check_against_manifest(
+    library: Path, module: Path | None, manifest: Path, archive: Path, *, forbidden: Sequence[str] = ()
+) -> Document:
+    """Check a linked library, and its Python module if there is one, against the manifest.
+
+    Every variant's object must be in the archive under its digest. Its code and constants must be in the library, equal
+    except for what the linker fills in. The library must hold the manifest's text, and must export its functions and
+    nothing else. Neither file may need a library of CUDA or torch. Neither may name an absolute source path, a text of
+    `forbidden` (build folders), or a search path outside $ORIGIN.
+
+    Raises:
+        ManifestError: listing everything that does not fit.
+    """
+    text = manifest.read_bytes()
+    document = read_manifest(text)
+    members = {m.name: m for m in read_archive(archive.read_bytes())}
+    image = SharedLibrary(library.read_bytes())
+    problems = _check_tables(document)
+    problems += _check_variants(document, members, image)
+    if text not in image.data:
+        problems.append(f"{library.name} does not hold this manifest")
+    exports = {f"{document.prefix}_{f}" for f in SHARED_FUNCTIONS}
+    exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
+    exports |= set(document.xla_ffi)
+    problems += _check_file(library.name, image, exports, forbidden)
+    if module is not None:
+        problems += _check_module(_loaded_as(library, image), module, document, forbidden)
+    _refuse(library, problems)
+    return document
+
+
+def check_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
+    """Check the Python module of a library that was checked already. See `check_against_manifest`.
+
+    Raises:
+        ManifestError: listing everything that does not fit.
+    """
+    name = _loaded_as(library, SharedLibrary(library.read_bytes()))
+    _refuse(module, _check_module(name, module, read_manifest(manifest.read_bytes()), forbidden))
+
+
+def _loaded_as(library: Path, image: SharedLibrary) -> str:
+    """The name by which programs need a library: its SONAME, which may end in a version."""
+    return next(iter(image.dynamic("DT_SONAME")), library.name)
+
+
+def _refuse(file: Path, problems: Sequence[str]) -> None:
+    if problems:
+        raise ManifestError(
+            f"{file.name} is not what its manifest says: {problems[0]}",
+            why="; ".join(problems[1:]),
+            fix="build again from an empty build folder"
+            + (", without flags that keep paths, such as --coverage" if any(_PATH in p for p in problems) else ""),
+        )
+
+
+def _check_module(library: str, module: Path, document: Document, forbidden: Sequence[str]) -> list[str]:
+    face = SharedLibrary(module.read_bytes())
+    problems = _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
+    if library not in face.dynamic("DT_NEEDED"):
+        problems.append(f"{module.name} does not need {library}")
+    return problems
+
+
+def _check_tables(document: Document) -> list[str]:
+    problems = []
+    for op in document.operators:
+        known = {v.name: v for v in op.variants}
+        bounded = {family_of(v.target) for v in op.variants if v.generic and v.last}
+        served = {_serves(v, bounded) for v in op.variants if v.generic}
+        wanted = {_serves(v, bounded) for v in op.variants} or {"cpu"}
+        problems += [f"operator {op.name!r} has no generic variant for {s}" for s in sorted(wanted - served)]
+        for table in op.tables:
+            for name in sorted({n for node in table.nodes for n in node.leaf}):
+                if name not in known:
+                    problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r}, which has no kernel")
+                elif known[name].level > table.level or 0 < known[name].last < (table.last or 1 << 30):
+                    problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r} of another level")
+    return problems
+
+
+def _serves(v: ManifestVariant, bounded: Collection[str]) -> str:
+    """Devices and dtypes of a variant. In `bounded` families, each generic variant is for one architecture."""
+    place = v.target if family_of(v.target) in bounded else family_of(v.target)
+    return " ".join([place, *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
+
+
+def _check_variants(document: Document, members: dict[str, Member], image: SharedLibrary) -> list[str]:
+    problems = []
+    for op in document.operators:
+        for v in op.variants:
+            where = f"operator {op.name!r}: variant {v.name!r}"
+            member = members.get(f"{v.symbol}.o")
+            if member is None:
+                problems.append(f"{where}: its object is not in the archive")
+            elif hashlib.sha256(member.data).hexdigest() != v.object:
+                problems.append(f"{where}: its object is not the one that was measured")
+            elif other_device_code(v, member):
+                problems.append(f"{where}: its device code is not the one that was measured")
+            else:
+                problems += [f"{where}: {s} of its object is not linked" for s in image.missing_pieces(member.data)]
+    return problems
+
+
+def other_device_code(v: ManifestVariant, member: Member) -> bool:
+    """Whether an object has device code that is not the code in the manifest."""
+    found = device_digest(member.data)
+    return bool(v.device and found) and found != v.device
+
+
+def _check_file(name: str, image: SharedLibrary, exports: set[str], forbidden: Sequence[str]) -> list[str]:
+    found = image.exported()
+    problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(found - exports)]
+    problems += [f"{name} does not export {s!r}" for s in sorted(exports - found)]
+    if image.start_sets_arithmetic():
+        problems.append(
+            f"{name} changes the floating-point unit when it is loaded; -ffast-math in CXXFLAGS or LDFLAGS does that"
+        )
+    for needed in image.dynamic("DT_NEEDED"):
+        if needed.startswith(_LATE):
+            problems.append(f"{name} needs {needed}, which a machine without a GPU does not have")
+    for paths in image.dynamic("DT_RPATH", "DT_RUNPATH"):
+        for path in paths.split(":"):
+            if path != "$ORIGIN" and not path.startswith("$ORIGIN/"):
+                problems.append(f"{name} searches libraries in {path!r}, not below $ORIGIN")
+    problems += [f"{name} {_PATH} {m.decode()!r}" for m in sorted(set(_SOURCE_PATH.findall(image.data)))[:5]]
+    problems += [f"{name} holds the text {text!r}" for text in forbidden if text and text.encode() in image.data]
+    return problems

@@ -20,7 +20,7 @@ from environments import ROOT, environment, run
 from triton_record import copy_templates
 
 from aot_tune.compile.object_files import device_digest
-from aot_tune.link.archive import read_archive
+from aot_tune.link.elf import read_archive
 
 TARGETS = "hip-gfx90a;hip-gfx942;cuda-sm_90a"
 MACHINES = {"hip-gfx90a": 0x3F, "hip-gfx942": 0x4C}

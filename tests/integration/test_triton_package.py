@@ -15,7 +15,7 @@ from environments import ROOT, environment, run
 from triton_record import copy_templates, write_record
 
 from aot_tune.compile.object_files import device_digest
-from aot_tune.link.archive import read_archive
+from aot_tune.link.elf import read_archive
 
 TARGET = "cuda-sm_90a"
 

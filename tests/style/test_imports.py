@@ -21,8 +21,6 @@ ROOMS = {
     "bench.devices": {"bench.protocol"},
     "bench.worker": {"bench.protocol", "bench.devices"},
     "bench.host": {"bench.protocol", "bench.devices"},
-    "link.emit": {"link.check"},
-    "link.check": set(),
     "pipeline.prune": set(),
     "pipeline.compiling": set(),
     "pipeline.records": {"pipeline.prune"},

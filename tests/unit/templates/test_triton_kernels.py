@@ -20,7 +20,7 @@ from triton_bundled import (
     starts_early,
 )
 
-from aot_tune.link.check.check_tables import check_guard
+from aot_tune.link.check_tables import check_guard
 from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import all_of
 

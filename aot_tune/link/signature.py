@@ -1,9 +1,10 @@
-"""How an operator's arguments are written in C. The header, the dispatch code and the binding share this."""
+"""How an operator's arguments are written in C. The header, the dispatch code and the bindings share this."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aot_tune.link.library_records import LibrarySpec
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.dtypes import DTYPES
 
@@ -13,12 +14,17 @@ __all__ = [
     "choices_text",
     "dtype_text",
     "first_tensor",
+    "handler_names",
     "in_place_flags",
     "parameters",
     "prepared",
     "scalar_type",
     "shape_text",
+    "xla_families",
 ]
+
+_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "hip": "ROCM"}
+"""XLA's names of families of devices."""
 
 
 def scalar_type(scalar: Scalar) -> str:
@@ -79,3 +85,17 @@ def c_string(text: str) -> str:
     """A C string literal in ASCII. All but plain characters are octal escapes."""
     plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\\\?' else f"\\{b:03o}" for b in text.encode())
     return '"' + "".join(plain) + '"'
+
+
+def handler_names(spec: LibrarySpec, operator: str) -> dict[str, str]:
+    """Names of an operator's handlers, by XLA platform.
+
+    Each library has one for CUDA. If the library has nothing for GPUs, a call says so.
+    """
+    return {_PLATFORMS[family]: f"{spec.prefix}_{operator}_xla_{family}" for family in xla_families(spec)}
+
+
+def xla_families(spec: LibrarySpec) -> list[str]:
+    """Families of devices for which a library has handlers of XLA's FFI, sorted."""
+    found = {family for table in spec.operators for family in table.families}
+    return sorted(found & _PLATFORMS.keys() | {"cpu", "cuda"})

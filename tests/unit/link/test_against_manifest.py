@@ -15,8 +15,8 @@ import pytest
 from places import ROOT
 
 from aot_tune.link import check_against_manifest, generate
-from aot_tune.link.check.against_manifest import check_module
 from aot_tune.link.elf import SharedLibrary
+from aot_tune.link.manifest import check_module
 from aot_tune.support.errors import ManifestError
 
 

@@ -1,18 +1,18 @@
-"""Generated dispatch code: each operator's tables, the checks of its calls, its decisions, its C functions."""
+"""Generated dispatch code: each operator's tables, facts and checks of its calls, its decisions, its C functions."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
 from aot_tune.compile import Variant
 from aot_tune.expr.integers import checked, is_plain
-from aot_tune.link.emit.call_facts import render_facts, render_library_info
-from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
-from aot_tune.link.emit.decision import render_choice
-from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
-from aot_tune.link.emit.learned_dims import check_scalars, read_dim
-from aot_tune.link.emit.legal_calls import render_legal
-from aot_tune.link.emit.measured_problems import render_is_tuned, render_nearest
-from aot_tune.link.emit.repeated_calls import render_known
-from aot_tune.link.emit.signature import (
+from aot_tune.link.c_functions import render_explain, render_functions, render_known, render_preload, render_serve
+from aot_tune.link.decision import fact_printer, render_choice
+from aot_tune.link.library_records import LibrarySpec, OperatorTable, SeenCalls, TargetTable, family_facts
+from aot_tune.link.measured_problems import render_is_tuned, render_nearest
+from aot_tune.link.signature import (
     arguments,
     c_string,
     dtype_text,
@@ -22,16 +22,22 @@ from aot_tune.link.emit.signature import (
     scalar_type,
     shape_text,
 )
-from aot_tune.link.emit.unseen_calls import render_unseen
-from aot_tune.link.families import family_facts
-from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.spec import Expr, Operator
-from aot_tune.spec.bound_dims import bound_dims, dims_beside_inputs
+from aot_tune.spec.bound_dims import EXTENT, BoundDim, bound_dims, dims_beside_inputs
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["render_dispatch"]
+__all__ = [
+    "own_facts",
+    "render_dispatch",
+    "render_facts",
+    "render_legal",
+    "render_library_info",
+    "render_trace",
+    "render_traced_library",
+    "render_unseen",
+]
 
 _LOCALS = frozenset(
     (
@@ -270,13 +276,13 @@ def _read(table: OperatorTable) -> str:
     lines += [f"  c_.y_{v} = dtypes_[{i}];" for i, v in enumerate(op.dtypes)]
     bound = bound_dims(op)
     for name, one in bound.items():
-        lines += read_dim(op, name, one)
+        lines += _read_dim(op, name, one)
     read = {(one.tensor, one.axis) for one in bound.values() if one.plain}
     for tensor in op.tensors:
         for axis, extent in enumerate(tensor.shape):
             if (tensor.name, axis) not in read:
                 lines += _extent_check(tensor.name, index[tensor.name], axis, extent, tensor.optional)
-    lines += check_scalars(op, bound)
+    lines += _check_scalars(op, bound)
     for attribute in op.attributes:
         lines += [
             f"  if ({attribute.name} < 0 || {attribute.name} >= {len(attribute.choices)})",
@@ -371,3 +377,213 @@ def _extent_check(tensor: str, index: int, axis: int, extent: Expr, optional: bo
         f"  if ({here}{got} != {wanted})",
         f"    return wrong_extent(kOperator, {index}, {axis}, {got}, {wanted}, {c_string(extent.key())});",
     ]
+
+
+def _read_dim(op: Operator, name: str, bound: BoundDim) -> list[str]:
+    """Lines of `read` that set a dim of the call `c_`, or return an error if there is no such extent."""
+    if bound.scalar:
+        return [
+            f"  c_.d_{name} = static_cast<int64_t>({bound.scalar});",
+            f'  if (c_.d_{name} < 0) return no_dim(kOperator, "{bound.scalar}", c_.d_{name}, "{name}");',
+        ]
+    read = f"{bound.tensor}->shape[{bound.axis}]"
+    if bound.plain:
+        return [f"  c_.d_{name} = {read};"]
+    index = [t.name for t in op.tensors].index(bound.tensor)
+    symbol = c_string(op.tensor(bound.tensor).shape[bound.axis].key())
+    value = checked(bound.value, lambda fact: read if fact == EXTENT else f"c_.d_{fact}")
+    back = checked(op.tensor(bound.tensor).shape[bound.axis], lambda fact: f"c_.d_{fact}")
+    return [
+        "  {",
+        "    bool undefined_ = false;",
+        f"    c_.d_{name} = {value};",
+        f"    if (undefined_ || c_.d_{name} < 0 || {back} != {read} || undefined_)",
+        f'      return unsolved(kOperator, {index}, {bound.axis}, {read}, {symbol}, "{name}");',
+        "  }",
+    ]
+
+
+def _check_scalars(op: Operator, bound: Mapping[str, BoundDim]) -> list[str]:
+    """Lines of `read` that compare integers with the dims that they bind, if a tensor has already set these dims."""
+    lines = []
+    for scalar in (s for s in op.scalars if s.binds and bound[s.binds].scalar != s.name):
+        passed, dim = f"static_cast<int64_t>({scalar.name})", f"c_.d_{scalar.binds}"
+        told = f'"{scalar.name}", {passed}, "{scalar.binds}", {dim}'
+        lines += [f"  if ({passed} != {dim}) return other_dim(kOperator, {told});"]
+    return lines
+
+
+def own_facts(op: Operator) -> tuple[str, ...]:
+    """The facts of an operator's calls, without those of tensors, in the runtime's order.
+
+    The names are those of decisions.
+    """
+    dtypes = (f"dtype.{v}" for v in sorted(op.dtypes))
+    return (*op.dims, *dtypes, *(f"attribute.{name}" for name in sorted(a.name for a in op.attributes)))
+
+
+def render_facts(table: OperatorTable) -> str:
+    """`kFacts`, the names of an operator's facts, and `read_facts`, which reads the facts of a call."""
+    op = table.operator
+    dtypes, attributes = sorted(op.dtypes), sorted(a.name for a in op.attributes)
+    names = [t.name for t in op.tensors]
+    lines = [_array("const char*", "kDimNames", [f'"{d}"' for d in op.dims])]
+    for variable in dtypes:
+        lines.append(_array("const char*", f"kDTypeNames_{variable}", [f'"{d}"' for d in op.dtypes[variable]]))
+    rows = [f'{{"{v}", kDTypeNames_{v}, {len(op.dtypes[v])}}}' for v in dtypes]
+    lines.append(_array("AttributeInfo", "kDTypeFacts", rows))
+    lines.append(_array("AttributeInfo", "kAttributeFacts", [f"kAttribute_{a}" for a in attributes]))
+    lines.append(_array("int32_t", "kTensorsByName", [str(names.index(name)) for name in sorted(names)]))
+    counts = [(op.dims, "kDimNames"), (dtypes, "kDTypeFacts"), (attributes, "kAttributeFacts")]
+    listed = ", ".join(f"{array if items else 'nullptr'}, {len(items)}" for items, array in counts)
+    values = [f"c.d_{d}" for d in op.dims] + [f"c.y_{v}" for v in dtypes] + [f"c.v_{a}" for a in attributes]
+    values += [f"c.t_{t.name} != nullptr" if t.optional else "1" for t in op.tensors]
+    return "\n".join(
+        [
+            *filter(None, lines),
+            f"constexpr FactsInfo kFacts = {{&kOperator, {listed}, kTensorsByName, kInfo, {len(table.variants)}}};",
+            "",
+            "void read_facts(const Call& c, int64_t* facts) {",
+            f"  const int64_t values[] = {{{', '.join(values)}}};",
+            "  std::memcpy(facts, values, sizeof values);",
+            "}",
+        ]
+    )
+
+
+def render_library_info(spec: LibrarySpec) -> str:
+    """What the runtime knows of a library."""
+    rows = ", ".join(f"&operator_{table.operator.name}::kFacts" for table in spec.operators)
+    return f"""\
+namespace {{
+const FactsInfo* const kOperators[] = {{{rows}}};
+}}  // namespace
+
+namespace aot_tune {{
+const LibraryInfo library_info = {{"{spec.name}", kLibrary, kOperators, {len(spec.operators)}}};
+}}  // namespace aot_tune
+"""
+
+
+def _array(kind: str, name: str, items: Sequence[str]) -> str:
+    if not items:
+        return ""
+    pointer = "constexpr const char* const" if kind == "const char*" else f"constexpr {kind}"
+    return f"{pointer} {name}[] = {{{', '.join(items)}}};"
+
+
+def render_legal(op: Operator) -> str:
+    """The function that checks what every call must meet. Empty if there are no such conditions."""
+    if not op.legal:
+        return ""
+    fact = fact_printer(op)
+    lines = ["int32_t check_legal(const Call& c) {"]
+    lines += [] if all(map(is_plain, op.legal)) else ["  bool undefined_;"]
+    for condition in op.legal:
+        if is_plain(condition):
+            lines.append(f"  if (!{condition.cpp(fact)})")
+        else:
+            lines.append("  undefined_ = false;")
+            lines.append(f"  if (!{checked(condition, fact)} || undefined_)")
+        found = ", ".join(_found(op, name) for name in sorted(condition.facts()))
+        told = f"AOT_TUNE_ERROR_{_code(condition)}, {c_string(condition.key())}, {c_string(_hint(condition))}"
+        lines.append(f"    return not_legal(kOperator, {told}, {{{found}}});")
+    return "\n".join([*lines, "  return AOT_TUNE_OK;", "}", "", ""])
+
+
+def _found(op: Operator, fact: str) -> str:
+    """The initialiser of a fact for an error: a number, or the name of a choice."""
+    kind, _, rest = fact.partition(".")
+    text = "nullptr"
+    if kind == "attribute":
+        text = f"kChoices_{rest}[c.v_{rest}]"
+    elif kind == "dtype":
+        text = f"kDTypes_{rest}[c.y_{rest}].name"
+    return f"{{{c_string(fact)}, {fact_printer(op)(fact)}, {text}}}"
+
+
+def _code(condition: Expr) -> str:
+    """The status that fits best: layout, dtype, extent, attribute, or something that must or must not be passed."""
+    kinds = {fact.partition(".")[0] if "." in fact else "" for fact in condition.facts()}
+    if kinds & {"stride", "alignment"}:
+        return "LAYOUT"
+    if "dtype" in kinds:
+        return "DTYPE"
+    if "" in kinds or not kinds:
+        return "SHAPE"
+    return "ATTRIBUTE" if "attribute" in kinds else "NULL"
+
+
+def _hint(condition: Expr) -> str:
+    facts = condition.facts()
+    if any(fact.startswith("stride.") for fact in facts):
+        return "pass a contiguous copy of the tensor"
+    return "pass a copy of the tensor that is aligned so" if any(f.startswith("alignment.") for f in facts) else ""
+
+
+def render_unseen(table: OperatorTable) -> str:
+    """`warn`, which reports a call unless times of such calls are known."""
+    op = table.operator
+    lines = [_spans(op, index, target) for index, target in enumerate(table.tables) if target.seen]
+    if table.tables:
+        rows = ", ".join(_row(index, target) for index, target in enumerate(table.tables))
+        lines.append(f"constexpr Seen kSeen[] = {{{rows}}};")
+    found = "table >= 0 ? &kSeen[table] : nullptr" if table.tables else "nullptr"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "// Tells of a call for AOT_TUNE_WARN.",
+            "__attribute__((noinline, cold)) void warn(const Call& c) {",
+            "  static std::atomic<bool> told{false};",
+            "  if (c.hollow) return;",
+            "  int64_t facts[kFacts.count()];",
+            "  read_facts(c, facts);",
+            *(["  const int table = table_for(c.backend, c.level);"] if table.tables else []),
+            f"  warn_of_unseen(kFacts, facts, *c.backend, {found}, &told);",
+            "}",
+        ]
+    ).lstrip("\n")
+
+
+def _row(index: int, target: TargetTable) -> str:
+    spans = f"kSpans_{index}" if target.seen else "nullptr"
+    return f'{{"{target.target}", {spans}, {len(target.seen)}, {str(bool(target.expected)).lower()}}}'
+
+
+def _spans(op: Operator, index: int, target: TargetTable) -> str:
+    rows = (f"    {', '.join(_span(op, fact, seen) for fact in own_facts(op))}," for seen in target.seen)
+    return "\n".join([f"constexpr Span kSpans_{index}[] = {{", *rows, "};"])
+
+
+def _span(op: Operator, fact: str, seen: SeenCalls) -> str:
+    """The values that a fact had in what was seen, or all its possible values if the fact does not matter."""
+    kind, _, name = fact.partition(".")
+    if not name:
+        low, high = seen.dims[fact]
+    elif fact in dict(seen.facts):
+        low = high = dict(seen.facts)[fact]
+    else:
+        choices = op.dtypes[name] if kind == "dtype" else next(a.choices for a in op.attributes if a.name == name)
+        low, high = 0, len(choices) - 1
+    return f"{{{low}, {high}}}"
+
+
+def render_traced_library(spec: LibrarySpec, manifest: str) -> str:
+    """What the header of a trace says of the library: its digest is that of the manifest's text."""
+    digest = hashlib.sha256(manifest.encode()).hexdigest()
+    fields = json.dumps({"library": spec.name, "prefix": spec.prefix, "build": digest})
+    return f"constexpr char kLibrary[] =\n    {c_string(fields[1:-1])};"
+
+
+def render_trace(op: Operator) -> str:
+    """`trace_call`, which counts an operator's call."""
+    given = ", ".join(f"c.t_{t.name}" for t in op.tensors)
+    return f"""\
+// Counts a call for AOT_TUNE_TRACE.
+__attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {{
+  const DLTensor* const given[] = {{{given}}};
+  int64_t words[trace_words(kFacts.own(), kTensors)];
+  read_facts(c, words);
+  count_call(kFacts, given, c.view, c.empty, captured, words);
+}}"""

@@ -1,15 +1,29 @@
-"""Generated tables of measured problems. A call like one of them gets what was fastest there."""
+"""Generated tables of measured problems. A call like one of them gets what was fastest there.
+
+A library treats two problems with equal facts as one. `is_tuned` compares a call by them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aot_tune.link.emit.tuned_facts import tuned_facts
+from aot_tune.link.check_tables import MAX_RANK
 from aot_tune.link.library_records import OperatorTable, TargetTable
 from aot_tune.spec import Operator, Problem
+from aot_tune.spec.strides import canonical_strides
 
-__all__ = ["render_is_tuned", "render_measured", "render_nearest"]
+__all__ = [
+    "TunedFacts",
+    "canonical_strides",
+    "render_is_tuned",
+    "render_measured",
+    "render_nearest",
+    "stride_class",
+    "tuned_facts",
+]
 
+TunedFacts = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Dims, classes of strides (-1 for an absent tensor), choices of attributes and of dtypes."""
 _ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 _MASK = 2**64 - 1
 
@@ -181,3 +195,28 @@ def _row(op: Operator, problem: Problem) -> str:
     if dtypes:
         row.append(", ".join(map(str, dtypes)))
     return ", ".join(f"{{{part}}}" for part in row)
+
+
+def tuned_facts(op: Operator, problem: Problem) -> TunedFacts:
+    """The facts of a problem."""
+    facts = op.facts(problem)
+    classes = []
+    for tensor in op.tensors:
+        shape = op.shape(problem, tensor)
+        here = op.is_present(problem, tensor)
+        classes.append(stride_class(canonical_strides(shape, op.strides(problem, tensor))) if here else -1)
+    return (
+        tuple(problem.dims[d] for d in op.dims),
+        tuple(classes),
+        tuple(facts[f"attribute.{a.name}"] for a in op.attributes),
+        tuple(facts[f"dtype.{v}"] for v in op.dtypes),
+    )
+
+
+def stride_class(strides: Sequence[int]) -> int:
+    """Equal numbers mean the same order of axes, and a fastest stride of 1 in both tensors or in neither."""
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    code = int(bool(order) and strides[order[-1]] == 1)
+    for axis in order:
+        code = code * MAX_RANK + axis
+    return code

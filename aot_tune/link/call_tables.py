@@ -1,24 +1,24 @@
-"""Tables of what operators take and return, in C++. The Python module and XLA's handlers read them."""
+"""Tables of what operators take and return, in C++, for the Python module and XLA's handlers, and these handlers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from aot_tune.expr.integers import checked, is_plain
-from aot_tune.link.emit.learned_dims import python_bind
-from aot_tune.link.emit.signature import c_string, scalar_type
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
+from aot_tune.link.signature import c_string, scalar_type, xla_families
 from aot_tune.spec import Operator, Scalar
-from aot_tune.spec.bound_dims import outputs_to_pass
+from aot_tune.spec.bound_dims import EXTENT, bound_dims, outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.leading_dims import folds
 
-__all__ = ["FLOATS", "operator_tables", "scalar_default"]
+__all__ = ["FLOATS", "operator_tables", "render_xla_handlers", "scalar_default"]
 
 _PYTHON = {"inf": "1e999", "-inf": "-1e999", "nan": "1e999 - 1e999"}
 _CPP = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
 _CPP |= {str(-(2**63)): "-9223372036854775807 - 1"}
 FLOATS = ("f32", "f64")
+_DEVICES = {"cpu": "kDLCPU", "cuda": "kDLCUDA", "hip": "kDLROCM"}
 
 
 def operator_tables(spec: LibrarySpec, table: OperatorTable) -> str:
@@ -49,7 +49,7 @@ struct Functions_{op.name} {{
     {unnamed}
     return {name}_is_tuned({arguments}, tuned);
   }}
-{python_bind(op, {s.name: _scalar_member(s) for s in op.scalars})}
+{_bind(op, {s.name: _scalar_member(s) for s in op.scalars})}
 {_shape(op)}
 }};
 
@@ -159,3 +159,63 @@ def _shape(op: Operator) -> str:
             lines += [] if is_plain(extent) else [f"        if (undefined_) extents[{axis}] = -1;"]
         lines.append("        break;")
     return "\n".join([*lines, "      default:", "        break;", "    }", "  }"])
+
+
+def _bind(op: Operator, unions: Mapping[str, str]) -> str:
+    """The binding's function that reads a call's dims. `unions` gives the member of `Scalar` for a scalar.
+
+    If the library refuses a dim, such as an extent that no dim solves, it is 0 here. Then the library reports it.
+    """
+    index = {t.name: i for i, t in enumerate(op.tensors)}
+    place = {d: i for i, d in enumerate(op.dims)}
+    scalars = {s.name: i for i, s in enumerate(op.scalars)}
+    bound = bound_dims(op)
+    lines = ["  static bool bind(Tensors t, const Scalar* s, int64_t* dims) {"]
+    for tensor in dict.fromkeys(b.tensor for b in bound.values() if b.tensor):
+        rank = op.tensor(tensor).rank
+        lines.append(f"    if (t[{index[tensor]}] == nullptr || t[{index[tensor]}]->ndim != {rank}) return false;")
+    if not all(is_plain(b.value) for b in bound.values()):
+        lines.append("    bool undefined_ = false;")
+    for name, one in bound.items():
+        to = f"dims[{place[name]}]"
+        if one.scalar:
+            lines.append(f"    {to} = static_cast<int64_t>(s[{scalars[one.scalar]}].{unions[one.scalar]});")
+        else:
+            read = f"t[{index[one.tensor]}]->shape[{one.axis}]"
+            value = checked(one.value, lambda fact, read=read: read if fact == EXTENT else f"dims[{place[fact]}]")  # type: ignore[misc]
+            lines.append(f"    {to} = {value};")
+        if not one.plain:
+            lines.append(f"    if (undefined_) {to} = 0;")
+        if one.scalar or not one.plain:
+            lines.append(f"    if ({to} < 0) {to} = 0;")
+    return "\n".join([*lines, "    (void)t;", "    (void)s;", "    (void)dims;", "    return true;", "  }"])
+
+
+def render_xla_handlers(spec: LibrarySpec) -> str:
+    """The text of xla_ffi.cpp."""
+    tables = "".join(operator_tables(spec, table) for table in spec.operators)
+    families = xla_families(spec)
+    handlers = "\n".join(
+        f"AOT_TUNE_XLA_HANDLER {spec.prefix}_{table.operator.name}_xla_{family}(XLA_FFI_CallFrame* frame) {{\n"
+        f"  return answer({{kOperator_{table.operator.name}, {spec.prefix}_last_error, {_DEVICES[family]}}}, frame);\n"
+        "}"
+        for table in spec.operators
+        for family in families
+    )
+    return f"""\
+// Handlers of XLA's FFI for the operators of lib{spec.library}.so. Written by aot_tune.
+#include "arithmetic.h"
+#include "xla_call.h"
+#include "{spec.header}"
+
+namespace aot_tune::python {{
+namespace {{
+{tables}
+}}  // namespace
+}}  // namespace aot_tune::python
+
+using namespace aot_tune::python;
+using aot_tune::xla::answer;
+
+{handlers}
+"""

@@ -1,1 +1,0 @@
-"""What is generated for a library: dispatch, header, Python module, archive, manifest."""
