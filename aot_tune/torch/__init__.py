@@ -10,8 +10,7 @@ from aot_tune.torch.drop_in.patch_model import Left, Patched, patch
 from aot_tune.torch.drop_in.replaced_modules import Replaced
 from aot_tune.torch.registration import Registered, register
 from aot_tune.torch.shim import ShimError, build_shim
-from aot_tune.torch.torch_errors import TorchError
-from aot_tune.torch.torch_versions import UntestedTorchWarning
+from aot_tune.torch.torch_versions import TorchError, UntestedTorchWarning
 
 __all__ = [
     "Backward",

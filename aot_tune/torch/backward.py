@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload
-from aot_tune.torch.torch_errors import TorchError
+from aot_tune.torch.torch_versions import TorchError
 
 __all__ = ["Backward", "BackwardCall", "check_backward", "refuse_transforms", "register_backward"]
 

@@ -1,10 +1,12 @@
-"""Registers the operators of a library's module as operators of torch."""
+"""Registers the operators of a library's module as torch's: schemas, calls, and what torch learns of calls."""
 
 from __future__ import annotations
 
+import math
 import os
+import string
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,15 +14,33 @@ from typing import Any
 
 import torch
 
-from aot_tune.signatures.operator_signature import OperatorSignature, Overload, read_signatures
+from aot_tune.signatures.call_checks import CallChecks
+from aot_tune.signatures.extent_values import extent_value
+from aot_tune.signatures.operator_signature import OperatorSignature, Overload, ScalarSignature, read_signatures
 from aot_tune.torch.backward import Backward, check_backward, refuse_transforms, register_backward
-from aot_tune.torch.fake_calls import FakeCall
-from aot_tune.torch.schemas import schema_of
 from aot_tune.torch.shim import Shim, build_shim, find_shim, load_shim
-from aot_tune.torch.torch_errors import TorchError
-from aot_tune.torch.torch_versions import check_torch
+from aot_tune.torch.torch_versions import TorchError, check_torch
 
 __all__ = ["Registered", "register"]
+
+_DTYPES = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "u8": torch.uint8,
+    "u16": torch.uint16,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
+    "bool": torch.bool,
+}
+"""Element types of operators, as torch names them."""
 
 _TAGS = tuple(
     getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, name)
@@ -41,6 +61,175 @@ _KEY = "CompositeExplicitAutograd"
 _lock = threading.Lock()
 
 
+_registered: dict[str, _Registration] = {}
+"""Registrations by namespace."""
+
+
+def _tensor_arguments(op: OperatorSignature, overload: Overload) -> tuple[str, ...]:
+    """The tensors that an overload takes, in the order of its schema."""
+    return (*(t.name for t in op.positional), *overload.taken)
+
+
+def _schema_of(op: OperatorSignature, overload: Overload) -> str:
+    """`rms_norm(Tensor x, Tensor weight, Tensor? residual=None, *, float eps=1e-05) -> Tensor`."""
+    letters = iter(string.ascii_lowercase)  # an operator has at most 16 tensors
+
+    def tensor(name: str, *, optional: bool, written: bool) -> str:
+        kind = f"Tensor({next(letters)}!)" if written else "Tensor"
+        return f"{kind}? {name}=None" if optional else f"{kind} {name}"
+
+    positional = [tensor(t.name, optional=t.optional, written=t.inout) for t in op.positional]
+    named = [_scalar(op, s) for s in op.scalars]
+    named += [f'str {a.name}="{a.choices[0]}"' for a in op.attributes]
+    named += [tensor(name, optional=op.tensor(name).optional, written=True) for name in overload.taken]
+    arguments = ", ".join([*positional, *(["*", *named] if named else [])])
+    returned = "Tensor" if len(overload.made) == 1 else f"({', '.join(['Tensor'] * len(overload.made))})"
+    return f"{op.name}{'.' if overload.name else ''}{overload.name}({arguments}) -> {returned}"
+
+
+def _scalar(op: OperatorSignature, scalar: ScalarSignature) -> str:
+    floating = scalar.dtype in ("f32", "f64")
+    binds = any(source.scalar == scalar.name for source in op.bound)
+    kind = "float" if floating else "bool" if scalar.dtype == "bool" else "SymInt" if binds else "int"
+    if scalar.default is None:
+        return f"{kind} {scalar.name}"
+    if floating and not math.isfinite(scalar.default):
+        return f"{kind}? {scalar.name}=None"  # schemas cannot write such a default, so None stands for it
+    return f"{kind} {scalar.name}={float(scalar.default) if floating else scalar.default}"
+
+
+def _axes_in_memory(tensor: torch.Tensor) -> list[int]:
+    """The axes of a tensor from the slowest to the fastest; in their own order if some are broadcast.
+
+    An axis of extent 1 counts as in a row-major tensor. The module's functions lay out new tensors by the same rule.
+    """
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    rank, sizes = tensor.dim(), tensor.shape
+    steps: list[Any] = list(tensor.stride())
+    for axis in reversed(range(rank)):
+        if guard_or_false(sizes[axis] == 1):
+            steps[axis] = 1 if axis == rank - 1 else sizes[axis + 1] * steps[axis + 1]
+        elif guard_or_false(steps[axis] == 0):
+            return list(range(rank))
+    order: list[int] = []
+    for axis in range(rank):
+        place = axis
+        while place > 0 and guard_or_false(steps[order[place - 1]] < steps[axis]):
+            place -= 1
+        order.insert(place, axis)
+    return order
+
+
+class FakeCall(CallChecks):
+    """An overload's fake implementation. As far as shapes tell, it raises what the module's function would raise."""
+
+    def __init__(self, module: ModuleType, op: OperatorSignature, overload: Overload, *, differentiable: bool) -> None:
+        super().__init__(module, op, _DTYPES)
+        self._overload, self._differentiable = overload, differentiable
+        named = {*(s.name for s in op.scalars), *(a.name for a in op.attributes), *(t.name for t in op.positional)}
+        self._clashes = "mode" in named and bool(overload.taken or any(t.inout for t in op.tensors))
+        self._positional = [t.name for t in op.positional]
+        self._tensors = _tensor_arguments(op, overload)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The outputs that the overload makes, as fake tensors: one, several, or None if it makes none."""
+        if self._clashes and torch.compiler.is_compiling():
+            raise self.call_error(
+                f"{self.op.name}: torch.compile takes no operator that writes to its arguments and has one that is "
+                "called 'mode', as one of torch's own is; rename it, or call the overload that makes outputs"
+            )
+        given = {**dict(zip(self._positional, arguments, strict=False)), **named}
+        tensors = {n: given[n] for n in self._tensors if given.get(n) is not None}
+        self._check_gradients(tensors)
+        chosen = self.check_tensors(tensors)
+        self.check_attributes(given)
+        shapes, lead = self.fold(tensors)
+        dims = self.bind(shapes, given)
+        self.check_extents(shapes, dims)
+        device = next(iter(tensors.values())).device
+        made = []
+        for name in self._overload.made:
+            tensor = self.op.tensor(name)
+            shape = self.unfold(name, self.shape(name, dims), lead)
+            like = tensors[tensor.layout_of] if tensor.layout_of else None
+            order = list(range(len(shape)))
+            order = _axes_in_memory(like) if like is not None and like.dim() == len(shape) else order
+            dtype = _DTYPES[chosen.get(tensor.dtype, tensor.dtype)]
+            new = torch.empty([shape[axis] for axis in order], dtype=dtype, device=device)
+            made.append(new.permute([order.index(axis) for axis in range(len(shape))]))
+        return None if not made else made[0] if len(made) == 1 else tuple(made)
+
+    def _check_gradients(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        if self._differentiable or not torch.is_grad_enabled():
+            return
+        for name, tensor in tensors.items():
+            if tensor.requires_grad:
+                raise self.value_error(
+                    f"{self.op.name}: tensor '{name}' requires a gradient, which this operator does not compute; pass "
+                    f"backward= to aot_tune.torch.register(), call it under torch.no_grad() or pass {name}.detach()"
+                )
+
+    def check_place(self, name: str, tensors: Mapping[str, torch.Tensor], first: str) -> None:
+        """Check that all tensors are on one device."""
+        if tensors[name].device != tensors[first].device:
+            raise self.value_error(
+                f"{self.op.name}: tensor '{name}' is on {tensors[name].device}, tensor '{first}' on "
+                f"{tensors[first].device}; wanted one device"
+            )
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two extents are equal, or not known to differ."""
+        return _known_same(one, other)
+
+    def check_leading(self, name: str, tensor: torch.Tensor, lead: Sequence[Any]) -> None:
+        """Check that one stride leads through all of a tensor's leading dims."""
+        if not _is_one(lead, tensor.stride()[: len(lead)]):
+            raise self.value_error(
+                f"{self.op.name}: the leading dims of '{name}' cannot be taken as one without a copy: "
+                f"shape {tuple(tensor.shape)}, strides {tensor.stride()} in elements; pass a contiguous tensor"
+            )
+
+    def value_of(self, expression: Any, facts: Mapping[str, Any]) -> Any:
+        """The value of an expression. It may be a torch.SymInt. Choices are decided when a graph is traced."""
+        return extent_value(expression, facts, torch.sym_min, torch.sym_max)
+
+    def require(self, condition: Any, message: str) -> None:
+        """Raise if a condition is known to be false. If only a run can tell, the run checks it."""
+        if isinstance(condition, bool):
+            super().require(condition, message)
+            return
+        from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+        super().require(guard_or_true(condition), message)
+        torch._check(condition, lambda: f"{self.op.name}: {message}")  # type: ignore[no-untyped-call]
+
+
+def _known_same(one: Any, other: Any) -> bool:
+    """Whether two sizes are equal. If only a run can tell, they are assumed to be equal."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+    return bool(guard_or_true(one == other))
+
+
+def _is_one(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether one stride leads through all elements of these axes."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    if any(guard_or_false(size == 0) for size in sizes):
+        return True
+    step: Any = None
+    elements: Any = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if guard_or_false(size == 1):
+            continue
+        if step is not None and not _known_same(stride, step * elements):
+            return False
+        step = stride if step is None else step
+        elements = elements * size
+    return True
+
+
 @dataclass(frozen=True)
 class Registered:
     """What `register` made: operators under `torch.ops.<namespace>`. `shim` says whether calls go through C++ only."""
@@ -57,10 +246,6 @@ class _Registration:
     backward: Mapping[str, Backward]
     made: Registered
     library: torch.library.Library  # torch removes the operators when this object is deleted
-
-
-_registered: dict[str, _Registration] = {}
-"""Registrations by namespace."""
 
 
 def register(
@@ -174,7 +359,7 @@ def _define(
             why="one of its arguments is passed by name and is called 'self'. torch uses that name itself",
             fix="rename it",
         )
-    schema = schema_of(op, overload)
+    schema = _schema_of(op, overload)
     defined = schema.partition("(")[0]
     qualified = f"{namespace}::{defined}"
     try:

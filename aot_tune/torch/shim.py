@@ -25,7 +25,7 @@ import torch
 
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload
 from aot_tune.support.installed_paths import BINDING, RUNTIME
-from aot_tune.torch.torch_errors import TorchError
+from aot_tune.torch.torch_versions import TorchError
 
 __all__ = ["Shim", "ShimError", "build_shim", "find_shim", "load_shim"]
 

@@ -1,4 +1,4 @@
-"""Which versions of torch were tested, and what a registration says of others."""
+"""The error of a registration, which versions of torch were tested, and what a registration says of others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from functools import cache
 
 import torch
 
-from aot_tune.torch.torch_errors import TorchError
+from aot_tune.support.errors import AotTuneError
 
-__all__ = ["TESTED", "UntestedTorchWarning", "check_torch"]
+__all__ = ["TorchError", "UntestedTorchWarning", "check_torch"]
 
-TESTED = ("2.13",)
+_TESTED = ("2.13",)
+
+
+class TorchError(AotTuneError):
+    """Operators of a library cannot be registered with torch."""
 
 
 class UntestedTorchWarning(UserWarning):
@@ -35,16 +39,16 @@ def check_torch() -> None:
     if lacking:
         raise TorchError(
             f"torch {torch.__version__} is too old: it has no {', '.join(lacking)}",
-            fix=f"use torch {TESTED[-1]}; the module's functions take tensors of any torch",
+            fix=f"use torch {_TESTED[-1]}; the module's functions take tensors of any torch",
         )
-    if ".".join(torch.__version__.split(".")[:2]) not in TESTED:
+    if ".".join(torch.__version__.split(".")[:2]) not in _TESTED:
         _warn(torch.__version__)
 
 
 @cache
 def _warn(version: str) -> None:
     warnings.warn(
-        f"operators are registered with torch {version}; they were tested only with {', '.join(TESTED)}: test what "
+        f"operators are registered with torch {version}; they were tested only with {', '.join(_TESTED)}: test what "
         "uses them. warnings.simplefilter('ignore', aot_tune.torch.UntestedTorchWarning) silences this",
         UntestedTorchWarning,
         stacklevel=4,

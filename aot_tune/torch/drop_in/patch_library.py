@@ -1,19 +1,25 @@
-"""A library's operators in the form in which replaced modules call them, and what the library says of their calls."""
+"""A library's operators in the form in which replaced modules call them, and for how many rows it serves them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from aot_tune.signatures.operator_signature import OperatorSignature, read_signatures
-from aot_tune.torch.drop_in.served_rows import RowRanges, ask_once, ask_rows
 from aot_tune.torch.registration import register
-from aot_tune.torch.torch_errors import TorchError
+from aot_tune.torch.torch_versions import TorchError
 
-__all__ = ["DTYPES", "OPERATORS", "PatchLibrary", "blank"]
+__all__ = ["ALL_ROWS", "ASKED", "DTYPES", "OPERATORS", "PatchLibrary", "RowRanges", "blank", "hold"]
+
+_STEPS = tuple(1 << n for n in range(13))
+"""Row counts that a library is asked about. Any other count is treated like the next lower one."""
+
+_VENDOR = "cublaslt"
+"""Kernels of the vendor's library begin with this. Where they were not measured, torch would call the same library."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What the bundled operators do."""
@@ -30,6 +36,97 @@ OPERATORS = {
 
 _LARGEST = 1 << 27
 """How many elements a question about a call may allocate. Larger calls are treated like calls of this size."""
+
+
+@dataclass(frozen=True)
+class RowRanges:
+    """Row counts, as ranges `(first, end)`; `end` is exclusive, or None. Both are steps.
+
+    `kernels` are what serves them. Bit n of `steps` says whether the rows from step n to the next are in a range.
+    """
+
+    ranges: tuple[tuple[int, int | None], ...]
+    kernels: tuple[str, ...] = ()
+    refused: str = ""
+    steps: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        held = [any(a <= step and (b is None or step < b) for a, b in self.ranges) for step in _STEPS]
+        object.__setattr__(self, "steps", sum(1 << n for n, is_held in enumerate(held) if is_held))
+
+    def __str__(self) -> str:
+        if self.ranges == ALL_ROWS.ranges:
+            return "any"
+        return ", ".join(f"{a} up" if b is None else str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in self.ranges)
+
+
+ALL_ROWS = RowRanges(((1, None),))
+"""Any number except 0."""
+
+ASKED = RowRanges(ALL_ROWS.ranges, ("asked for each shape",))
+"""Any number, but the library is asked about each shape at its first call."""
+
+_EVERY = ALL_ROWS.steps
+
+
+def hold(steps: int, rows: Any) -> bool:
+    """Whether a call with this many rows is served; `rows` may be a symbol of a traced graph.
+
+    It takes the number `steps` of ranges instead of the ranges, since a compiled graph looks at one number faster than
+    at several tuples.
+    """
+    if not torch.compiler.is_compiling():
+        return bool(rows > 0 and steps >> (min(int(rows).bit_length(), len(_STEPS)) - 1) & 1)
+    if steps == _EVERY:
+        return bool(rows > 0)
+    place = 0
+    while place + 1 < len(_STEPS) and rows >= 2 << place:
+        place += 1
+    return bool(rows > 0 and steps >> place & 1 == 1)
+
+
+def _ask_rows(explain: Callable[[int], dict[str, Any]], *, tuned: bool) -> RowRanges:
+    """Ask a library about calls with 1, 2, 4, ... rows.
+
+    Args:
+        explain: what the library's function `explain` returns for a call with this many rows.
+        tuned: whether only calls count that a tuned variant serves. Then the generic variant does not count. Nor does
+            the vendor's library on a call that nobody measured, because torch calls it as well.
+    """
+    found, kernels, refused = [], [], ""
+    for rows in _STEPS:
+        kernel, why = _ask_once(lambda rows=rows: explain(rows), tuned=tuned)  # type: ignore[misc]
+        refused = refused or why
+        if not why:
+            found.append(rows)
+            kernels.append(kernel)
+    return RowRanges(_ranges(found), tuple(dict.fromkeys(kernels)), refused)
+
+
+def _ask_once(explain: Callable[[], dict[str, Any]], *, tuned: bool) -> tuple[str, str]:
+    """The kernel that serves a call; and why it does not count, or ''. The arguments are as in `ask_rows`."""
+    try:
+        said = explain()
+    except (TypeError, ValueError, RuntimeError) as error:
+        return "", str(error)
+    kernel = said["kernel"]
+    if tuned and kernel.endswith("generic"):
+        return kernel, "only its generic variant serves such calls"
+    if tuned and kernel.startswith(_VENDOR) and not said["tuned"]:
+        return kernel, "the vendor's library serves such calls, as torch's own"
+    return kernel, ""
+
+
+def _ranges(found: Iterable[int]) -> tuple[tuple[int, int | None], ...]:
+    """The steps in `found` as ranges. Neighbours are joined."""
+    made: list[tuple[int, int | None]] = []
+    for rows in found:
+        end = None if rows == _STEPS[-1] else 2 * rows
+        if made and made[-1][1] == rows:
+            made[-1] = (made[-1][0], end)
+        else:
+            made.append((rows, end))
+    return tuple(made)
 
 
 class PatchLibrary:
@@ -89,7 +186,7 @@ class PatchLibrary:
             return RowRanges((), refused=self.without[operator])
         whole = (operator, key, tuple(sorted(named.items())))
         if whole not in self._known:
-            self._known[whole] = ask_rows(
+            self._known[whole] = _ask_rows(
                 lambda rows: self.module.explain(operator, *arguments(rows), **named), tuned=self.tuned
             )
         return self._known[whole]
@@ -98,7 +195,7 @@ class PatchLibrary:
         """The kernel that serves one call; and why the call does not count, or ''."""
         if operator in self.without:
             return "", self.without[operator]
-        return ask_once(lambda: self.module.explain(operator, *tensors, **named), tuned=self.tuned)
+        return _ask_once(lambda: self.module.explain(operator, *tensors, **named), tuned=self.tuned)
 
 
 def _is_bundled(op: OperatorSignature, inputs: tuple[str, ...], named: tuple[str, ...]) -> bool:

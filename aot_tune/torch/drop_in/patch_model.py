@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 
-from aot_tune.torch.drop_in.attention_calls import AttentionCalls, attending_forward, calls_attention
-from aot_tune.torch.drop_in.block_plans import plan_block
-from aot_tune.torch.drop_in.decoder_layers import plan_decoder_layer
+from aot_tune.torch.drop_in.attention_calls import (
+    AttentionCalls,
+    ReplacedAttention,
+    attending_forward,
+    calls_attention,
+    replace_attention,
+)
 from aot_tune.torch.drop_in.module_plans import ModulePlan, plan_module
-from aot_tune.torch.drop_in.patch_library import OPERATORS, PatchLibrary
+from aot_tune.torch.drop_in.patch_library import ASKED, OPERATORS, PatchLibrary
 from aot_tune.torch.drop_in.replaced_modules import Replaced
-from aot_tune.torch.drop_in.served_rows import ALL_ROWS, RowRanges
-from aot_tune.torch.drop_in.transformers_attention import ReplacedAttention, replace_attention
-from aot_tune.torch.torch_errors import TorchError
+from aot_tune.torch.torch_versions import TorchError
 
 __all__ = ["Left", "Patched", "patch"]
 
@@ -144,7 +146,7 @@ def _plan(
         if isinstance(module, torch.jit.ScriptModule) or "forward" in vars(module):
             left.append(Left(name, kind, "its forward has been replaced already"))
             continue
-        found = _plan_one(library, name, module)
+        found = plan_module(library, name, module)
         if isinstance(found, ModulePlan):
             plans.append((found, module))
         elif found is not None:
@@ -152,14 +154,6 @@ def _plan(
         elif not any(True for _ in module.children()):
             unknown[kind] += 1
     return plans, left, dict(unknown)
-
-
-def _plan_one(library: PatchLibrary, name: str, module: torch.nn.Module) -> ModulePlan | str | None:
-    for plan in (plan_module, plan_block, plan_decoder_layer):
-        found: ModulePlan | str | None = plan(library, name, module)
-        if found is not None:
-            return found
-    return None
 
 
 def _plan_attention(
@@ -179,8 +173,7 @@ def _plan_attention(
             if "flash_attention" in library.without:
                 left.append(Left(name, kind, library.without["flash_attention"]))
                 continue
-            rows = RowRanges(ALL_ROWS.ranges, ("asked for each shape",))
-            made = Replaced(name, kind, ("flash_attention",), rows)
+            made = Replaced(name, kind, ("flash_attention",), ASKED)
             plans.append((ModulePlan(made, attending_forward(made, calls)), module))
 
 

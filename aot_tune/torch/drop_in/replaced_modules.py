@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from aot_tune.torch.drop_in.served_rows import RowRanges
+from aot_tune.torch.drop_in.patch_library import RowRanges
 
 __all__ = ["Replaced", "count_call", "evaluated", "own_forward", "same_results"]
 
