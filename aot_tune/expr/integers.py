@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from fractions import Fraction
 from typing import Any, NoReturn, Union
 
 from aot_tune.expr.nodes import OPERATORS, ExprNode, printed
@@ -18,6 +17,7 @@ from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = [
     "CPP",
+    "EXTENT",
     "FUNCTIONS",
     "Expr",
     "ExprLike",
@@ -81,6 +81,9 @@ CPP = {
     "next_power_of_2": "next_power_of_2({})",
 }
 """Operations as C++, where it differs from Python."""
+
+EXTENT = ".extent"
+"""The fact for an axis' extent, in the expression that a dim is solved to. No dim has such a name."""
 
 _CHECKED = {"+": "plus", "-": "minus", "*": "times", "//": "quotient", "%": "remainder"}
 
@@ -478,7 +481,7 @@ def _parts(value: Any) -> tuple[Any, Any] | None:
     if isinstance(value, Ratio):
         return value._above, value._below
     if isinstance(value, float):
-        return Fraction(value).as_integer_ratio()
+        return value.as_integer_ratio()
     return (value, 1) if isinstance(value, (int, Expr)) else None
 
 

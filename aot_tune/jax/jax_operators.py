@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from aot_tune.expr.integers import FUNCTIONS
 from aot_tune.signatures.call_checks import CallChecks
-from aot_tune.signatures.extent_values import extent_value
 from aot_tune.signatures.operator_signature import OperatorSignature, ScalarSignature, TensorSignature, read_signatures
 from aot_tune.support.errors import AotTuneError
 
@@ -36,6 +36,7 @@ _DTYPES_OF_JAX = {
 _ERRORS = jax.errors if hasattr(jax.errors, "InconclusiveDimensionOperation") else jax.core
 """Where JAX has the error for sizes that it cannot compare: since 0.10 beside its other errors."""
 
+_FUNCTIONS = {**FUNCTIONS, "min": jax.core.min_dim, "max": jax.core.max_dim}
 _LARGEST_F32 = 3.4028235677973366e38
 """Numbers from here on round to infinity as f32: this is halfway beyond its largest value."""
 
@@ -59,6 +60,8 @@ class JaxError(AotTuneError):
 
 class JaxCallChecks(CallChecks):
     """Checks calls when they are traced. Sizes may be symbols of jax.export."""
+
+    functions = _FUNCTIONS
 
     def __init__(self, module: ModuleType, op: OperatorSignature) -> None:
         super().__init__(module, op, _DTYPES_OF_JAX)
@@ -97,10 +100,6 @@ class JaxCallChecks(CallChecks):
                 f"{self.op.name}: symbolic sizes do not tell whether this call is legal, or how large its results are; "
                 f"add constraints to jax.export.symbolic_shape: {str(error).partition(chr(10))[0]}"
             ) from error
-
-    def value_of(self, expression: Any, facts: Mapping[str, Any]) -> Any:
-        """The value of an expression. It may be a symbol."""
-        return extent_value(expression, facts, jax.core.min_dim, jax.core.max_dim)
 
     def check_scalar(self, scalar: ScalarSignature, value: Any) -> None:
         """Check that a scalar is a plain value, and that its type can hold it."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aot_tune.expr.integers import checked, is_plain
+from aot_tune.expr.integers import EXTENT, checked, is_plain
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.link.signature import c_string, scalar_type, xla_families
 from aot_tune.spec import Operator, Scalar
-from aot_tune.spec.bound_dims import EXTENT, bound_dims, outputs_to_pass
+from aot_tune.spec.bound_dims import bound_dims, outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.leading_dims import folds
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from aot_tune.compile import Variant
-from aot_tune.expr.integers import checked, is_plain
+from aot_tune.expr.integers import EXTENT, checked, is_plain
 from aot_tune.link.c_functions import render_explain, render_functions, render_known, render_preload, render_serve
 from aot_tune.link.decision import fact_printer, render_choice
 from aot_tune.link.library_records import LibrarySpec, OperatorTable, SeenCalls, TargetTable, family_facts
@@ -23,7 +23,7 @@ from aot_tune.link.signature import (
     shape_text,
 )
 from aot_tune.spec import Expr, Operator
-from aot_tune.spec.bound_dims import EXTENT, BoundDim, bound_dims, dims_beside_inputs
+from aot_tune.spec.bound_dims import BoundDim, bound_dims, dims_beside_inputs
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ManifestError

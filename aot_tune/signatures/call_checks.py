@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from aot_tune.signatures.extent_values import EXTENT, extent_value
+from aot_tune.expr.integers import EXTENT, FUNCTIONS, Expr, compiled
 from aot_tune.signatures.operator_signature import OperatorSignature, TensorSignature
 
 __all__ = ["CallChecks"]
@@ -21,6 +21,9 @@ class CallChecks:
         op: the operator.
         dtypes: the framework's element types, by our names.
     """
+
+    functions: Mapping[str, Callable[..., Any]] = FUNCTIONS
+    """The operations of extents. Choices (`where`, comparisons) and powers of two are decided at once."""
 
     def __init__(self, module: ModuleType, op: OperatorSignature, dtypes: Mapping[str, Any]) -> None:
         self.op, self.dtypes = op, dtypes
@@ -134,17 +137,13 @@ class CallChecks:
         if not condition:
             raise self.value_error(f"{self.op.name}: {message}")
 
-    def value_of(self, expression: Any, facts: Mapping[str, Any]) -> Any:
-        """The value of an expression of a shape."""
-        return extent_value(expression, facts)
-
     def _extent(self, tensor: TensorSignature, axis: int, dims: Mapping[str, Any]) -> Any:
         value = self._value(tensor.shape[axis], dims, tensor.name)
         self.require(value >= 0, f"tensor '{tensor.name}' would have extent {value} at axis {axis}")
         return value
 
-    def _value(self, expression: Any, facts: Mapping[str, Any], tensor: str) -> Any:
+    def _value(self, expression: Expr, facts: Mapping[str, Any], tensor: str) -> Any:
         try:
-            return self.value_of(expression, facts)
+            return compiled(expression, self.functions)(facts)
         except ZeroDivisionError:
             raise self.value_error(f"{self.op.name}: an extent of tensor '{tensor}' divides by zero") from None

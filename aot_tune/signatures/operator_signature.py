@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from aot_tune.expr.integers import EXTENT, Expr
 from aot_tune.support.errors import AotTuneError
 
 __all__ = [
@@ -32,7 +33,7 @@ class TensorSignature:
 
     name: str
     dtype: str
-    shape: tuple[Any, ...]
+    shape: tuple[Expr, ...]
     output: bool = False
     inout: bool = False
     optional: bool = False
@@ -66,7 +67,7 @@ class DimSource:
     scalar: str = ""
     tensor: str = ""
     axis: int = 0
-    value: Any = None
+    value: Expr = Expr("fact", value=EXTENT)  # noqa: RUF009  (nothing of an expression changes)
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,22 @@ def read_signatures(module: ModuleType, error: type[AotTuneError]) -> tuple[Oper
     return tuple(_operator(one) for one in said["operators"])
 
 
+def _source(data: Mapping[str, Any]) -> DimSource:
+    value = {"value": Expr.of(data["value"])} if "value" in data else {}
+    return DimSource(**{**data, **value})
+
+
+def _tensor(data: Mapping[str, Any]) -> TensorSignature:
+    return TensorSignature(**{**data, "shape": tuple(map(Expr.of, data["shape"]))})
+
+
 def _operator(data: Mapping[str, Any]) -> OperatorSignature:
     return OperatorSignature(
         name=data["name"],
         documentation=data["documentation"],
-        bound=tuple(DimSource(**one) for one in data["bound"]),
+        bound=tuple(map(_source, data["bound"])),
         dtypes={variable: tuple(choices) for variable, choices in data["dtypes"].items()},
-        tensors=tuple(TensorSignature(**{**one, "shape": tuple(one["shape"])}) for one in data["tensors"]),
+        tensors=tuple(map(_tensor, data["tensors"])),
         scalars=tuple(ScalarSignature(**one) for one in data["scalars"]),
         attributes=tuple(AttributeSignature(one["name"], tuple(one["choices"])) for one in data["attributes"]),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot_tune.expr.integers import Expr, dim
+from aot_tune.expr.integers import EXTENT, Expr, dim
 from aot_tune.spec.dtypes import dtype
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from aot_tune.spec.tensors import Tensor
 
 __all__ = [
-    "EXTENT",
     "BoundDim",
     "bound_dims",
     "dims_beside_inputs",
@@ -24,8 +23,6 @@ __all__ = [
 ]
 
 _MOST = 2**63 - 1
-EXTENT = ".extent"
-"""The fact for an axis' extent, in the expression that a dim is solved to. No dim has such a name."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from aot_tune.expr.integers import FUNCTIONS
 from aot_tune.signatures.call_checks import CallChecks
-from aot_tune.signatures.extent_values import extent_value
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload, ScalarSignature, read_signatures
 from aot_tune.torch.backward import Backward, check_backward, refuse_transforms, register_backward
 from aot_tune.torch.shim import Shim, build_shim, find_shim, load_shim
@@ -42,6 +42,8 @@ _DTYPES = {
 }
 """Element types of operators, as torch names them."""
 
+_FUNCTIONS = {**FUNCTIONS, "min": torch.sym_min, "max": torch.sym_max}
+"""Operations of extents that are integers or torch.SymInt. The graph holds for calls that are decided alike."""
 _TAGS = tuple(
     getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, name)
 )
@@ -124,6 +126,8 @@ def _axes_in_memory(tensor: torch.Tensor) -> list[int]:
 class FakeCall(CallChecks):
     """An overload's fake implementation. As far as shapes tell, it raises what the module's function would raise."""
 
+    functions = _FUNCTIONS
+
     def __init__(self, module: ModuleType, op: OperatorSignature, overload: Overload, *, differentiable: bool) -> None:
         super().__init__(module, op, _DTYPES)
         self._overload, self._differentiable = overload, differentiable
@@ -189,10 +193,6 @@ class FakeCall(CallChecks):
                 f"{self.op.name}: the leading dims of '{name}' cannot be taken as one without a copy: "
                 f"shape {tuple(tensor.shape)}, strides {tensor.stride()} in elements; pass a contiguous tensor"
             )
-
-    def value_of(self, expression: Any, facts: Mapping[str, Any]) -> Any:
-        """The value of an expression. It may be a torch.SymInt. Choices are decided when a graph is traced."""
-        return extent_value(expression, facts, torch.sym_min, torch.sym_max)
 
     def require(self, condition: Any, message: str) -> None:
         """Raise if a condition is known to be false. If only a run can tell, the run checks it."""
