@@ -10,7 +10,7 @@ from typing import Any
 
 from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator
-from aot_tune.spec.check_problem import is_empty
+from aot_tune.spec.calls import is_empty
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 from aot_tune.workloads.mapped_calls import MappedCalls

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aot_tune.database.reference_source import own_sources, used_elsewhere
 from aot_tune.spec import Compute, Drawn, Expr, Operator, Problem
-from aot_tune.spec.tolerance import DEFAULT_TOLERANCE
+from aot_tune.spec.tensors import DEFAULT_TOLERANCE
 from aot_tune.support.digests import canonical_digest
 
 __all__ = ["operator_digest", "problem_key"]

@@ -16,8 +16,8 @@ from aot_tune.database.identity import operator_digest, problem_key
 from aot_tune.database.match_records import missing_problems
 from aot_tune.render import Candidate, resolved
 from aot_tune.spec import Kernel, Operator, Problem, Target
-from aot_tune.spec.config_guards import may_serve
-from aot_tune.spec.survey_shapes import survey_shapes
+from aot_tune.spec.kernel import may_serve
+from aot_tune.spec.workload import survey_shapes
 from aot_tune.support.errors import RenderError, SpecError, ToolchainError, did_you_mean
 
 __all__ = [

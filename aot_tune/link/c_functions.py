@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from aot_tune.link.library_records import LibrarySpec, OperatorTable, family_facts
 from aot_tune.link.signature import arguments, c_string, parameters, prepared
 from aot_tune.spec import Operator
-from aot_tune.spec.bound_dims import BoundDim, dims_beside_inputs
+from aot_tune.spec.calls import BoundDim, dims_beside_inputs
 
 __all__ = ["render_explain", "render_functions", "render_known", "render_preload", "render_serve"]
 

@@ -8,9 +8,8 @@ from aot_tune.expr.integers import EXTENT, checked, is_plain
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.link.signature import c_string, scalar_type, xla_families
 from aot_tune.spec import Operator, Scalar
-from aot_tune.spec.bound_dims import bound_dims, outputs_to_pass
+from aot_tune.spec.calls import bound_dims, folds, outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
-from aot_tune.spec.leading_dims import folds
 
 __all__ = ["FLOATS", "operator_tables", "render_xla_handlers", "scalar_default"]
 

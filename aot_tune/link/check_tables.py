@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from aot_tune.compile import Variant
 from aot_tune.link.library_records import LibrarySpec, OperatorTable, TargetTable, family_of
 from aot_tune.spec import Expr, Operator, all_of
-from aot_tune.spec.call_combinations import legal_combinations, values_of_fact
+from aot_tune.spec.calls import legal_combinations, values_of_fact
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import ManifestError, did_you_mean
 

@@ -23,7 +23,7 @@ from aot_tune.link.signature import (
     shape_text,
 )
 from aot_tune.spec import Expr, Operator
-from aot_tune.spec.bound_dims import BoundDim, bound_dims, dims_beside_inputs
+from aot_tune.spec.calls import BoundDim, bound_dims, dims_beside_inputs
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ManifestError

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from aot_tune.link.check_tables import MAX_RANK
 from aot_tune.link.library_records import OperatorTable, TargetTable
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.strides import canonical_strides
+from aot_tune.spec.tensors import canonical_strides
 
 __all__ = [
     "TunedFacts",

@@ -10,9 +10,8 @@ from aot_tune.link.call_tables import FLOATS, operator_tables, scalar_default
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
 from aot_tune.link.signature import c_string, choices_text, handler_names, shape_text
 from aot_tune.spec import Operator, Scalar, Tensor
-from aot_tune.spec.bound_dims import bound_dims, outputs_to_pass
+from aot_tune.spec.calls import bound_dims, folds, outputs_to_pass
 from aot_tune.spec.dtypes import dtype
-from aot_tune.spec.leading_dims import folds
 
 __all__ = [
     "SIGNATURES_SCHEMA",

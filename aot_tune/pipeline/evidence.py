@@ -18,7 +18,7 @@ from aot_tune.pipeline.surveyed_times import SurveyedTimes
 from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
-from aot_tune.spec.config_guards import worthwhile_of
+from aot_tune.spec.kernel import worthwhile_of
 from aot_tune.support.digests import canonical_digest
 
 __all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_band"]

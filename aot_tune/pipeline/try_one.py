@@ -21,7 +21,7 @@ from aot_tune.render import candidates_for
 from aot_tune.report import format_resources, format_time
 from aot_tune.spec import Operator, Problem, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates, operator_folders, roots_with_bundled
-from aot_tune.spec.problem_named import problem_named
+from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
 from aot_tune.support.progress import Progress
 

@@ -10,7 +10,7 @@ import msgspec
 
 from aot_tune.compile import toolchain_for
 from aot_tune.spec import CompileOptions, Operator
-from aot_tune.spec.compile_options import check_option
+from aot_tune.spec.targets import check_option
 from aot_tune.support.errors import BuildError, Mistakes, SpecError, ToolchainError
 from aot_tune.support.installed_paths import PACKAGE
 

@@ -15,7 +15,7 @@ from aot_tune.compile.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.plan.workload_files import is_served
 from aot_tune.spec import Operator, Target
-from aot_tune.spec.config_guards import guard_sets, may_serve
+from aot_tune.spec.kernel import guard_sets, may_serve
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
 
 __all__ = [

@@ -13,8 +13,8 @@ import msgspec
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.check_problem import check_work, is_empty
-from aot_tune.spec.config_guards import may_serve
+from aot_tune.spec.calls import check_work, is_empty
+from aot_tune.spec.kernel import may_serve
 from aot_tune.spec.workload import (
     KnownProblems,
     StatedWorkload,

@@ -17,8 +17,8 @@ from aot_tune.render.triton.specialize import (
     specialized_pins,
 )
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
-from aot_tune.spec.call_combinations import is_of_combination
-from aot_tune.spec.config_guards import requires_of, worthwhile_of
+from aot_tune.spec.calls import is_of_combination
+from aot_tune.spec.kernel import requires_of, worthwhile_of
 from aot_tune.support.digests import canonical_digest
 
 __all__ = [

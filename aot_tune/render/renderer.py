@@ -18,8 +18,8 @@ from aot_tune.render.template_functions import SYMBOL, CudaFunctions, CxxFunctio
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
 from aot_tune.spec import CompileOptions, Expr, Operator, Target
-from aot_tune.spec.config_guards import with_config
-from aot_tune.spec.device_facts import ELSEWHERE, WHY
+from aot_tune.spec.kernel import with_config
+from aot_tune.spec.targets import ELSEWHERE, WHY
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import RenderError
 

@@ -15,9 +15,9 @@ from aot_tune.render.formula_functions import FormulaFunctions
 from aot_tune.render.formula_statements import Dialect
 from aot_tune.render.narrow_floats import NARROW, declarations
 from aot_tune.spec import Activate, AddTensor, Compute, Expr, Operator, Tensor
-from aot_tune.spec.bound_dims import BoundDim, bound_dims
+from aot_tune.spec.calls import BoundDim, bound_dims
 from aot_tune.spec.dtypes import DTYPES, dtype
-from aot_tune.spec.epilogue import Epilogue, EpilogueStep
+from aot_tune.spec.fragments import Epilogue, EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["SYMBOL", "TENSOR", "CudaFunctions", "CxxFunctions", "scalar_type"]

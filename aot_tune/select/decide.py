@@ -14,7 +14,7 @@ from aot_tune.select.selection_records import Costs, Expectation, Judged
 from aot_tune.select.terms import Terms, columns_of
 from aot_tune.select.time_model import log_of
 from aot_tune.spec import Facts
-from aot_tune.spec.survey_shapes import Kind
+from aot_tune.spec.workload import Kind
 
 __all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
 

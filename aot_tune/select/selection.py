@@ -15,7 +15,7 @@ from aot_tune.select.decide import Survey, expect, judge, likeliest
 from aot_tune.select.selection_records import Costs, Node, Selection
 from aot_tune.select.tree import learn, rank
 from aot_tune.spec import Facts
-from aot_tune.spec.survey_shapes import Kind
+from aot_tune.spec.workload import Kind
 
 __all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "all_picked", "of_enough_shapes", "picked", "ranked", "select"]
 

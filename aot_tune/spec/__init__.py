@@ -25,12 +25,10 @@ from aot_tune.expr.integers import (
 )
 from aot_tune.expr.trace import trace
 from aot_tune.spec import elementwise
-from aot_tune.spec.compile_options import CompileOptions
-from aot_tune.spec.drawn_values import Drawn, drawn
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
-from aot_tune.spec.epilogue import Activate, AddTensor, Compute, Epilogue
-from aot_tune.spec.fragment import Fragment, FragmentOf, fragment
+from aot_tune.spec.fragments import Activate, AddTensor, Compute, Epilogue, Fragment, FragmentOf, fragment
 from aot_tune.spec.generators import (
+    Drawn,
     FromFile,
     Generator,
     Integers,
@@ -40,6 +38,7 @@ from aot_tune.spec.generators import (
     SortedOffsets,
     Sparse,
     Values,
+    drawn,
     from_file,
     integers,
     normal,
@@ -49,17 +48,14 @@ from aot_tune.spec.generators import (
     sparse,
     uniform,
 )
-from aot_tune.spec.kernel import Config, ConfigValue, Kernel, Parameter, among, table
+from aot_tune.spec.kernel import Config, ConfigValue, Kernel, Parameter, Tiling, among, table
 from aot_tune.spec.load_sources import package_folder
 from aot_tune.spec.native_function import Code, CudaFunction, Launcher, Stream, Struct
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.operator_fields import Baseline, Call
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem, problem
-from aot_tune.spec.strides import canonical_strides, row_major
-from aot_tune.spec.targets import Target
-from aot_tune.spec.tensors import Attribute, Scalar, Tensor
-from aot_tune.spec.tiling import Tiling
-from aot_tune.spec.tolerance import FLOATING, OffBy, off_by
+from aot_tune.spec.targets import CompileOptions, Target
+from aot_tune.spec.tensors import FLOATING, Attribute, OffBy, Scalar, Tensor, canonical_strides, off_by, row_major
 from aot_tune.spec.triton_function import (
     AMD_OPTIONS,
     OPTIONS,

@@ -6,19 +6,22 @@ hold for each row by itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import inspect
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal
+from types import FunctionType
+from typing import Any, Literal
 
 from aot_tune.expr.integers import Expr, ExprLike, as_expr
-from aot_tune.spec.device_facts import refuse_device_facts
-from aot_tune.spec.drawn_values import Drawn
 from aot_tune.spec.dtypes import DType
+from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = [
+    "OF_VALUES",
     "ROWWISE",
+    "Drawn",
     "FromFile",
     "Generator",
     "IntegerSums",
@@ -29,6 +32,7 @@ __all__ = [
     "Sparse",
     "Values",
     "check_values",
+    "drawn",
     "from_file",
     "integers",
     "largest_integer",
@@ -39,6 +43,45 @@ __all__ = [
     "sparse",
     "uniform",
 ]
+
+OF_VALUES = "values of the input"
+"""How messages about errors in such a function begin."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A function whose result, an array of the tensor's shape, gives the values; see `drawn`."""
+
+    function: Callable[[Any, Any], Any]
+
+    @property
+    def file(self) -> str:
+        """The file of the function."""
+        return str(inspect.unwrap(self.function).__code__.co_filename)
+
+    @property
+    def place(self) -> str:
+        """The function's name, with the file and line where it begins."""
+        found = inspect.unwrap(self.function)
+        return f"{found.__qualname__} ({self.file}:{found.__code__.co_firstlineno})"
+
+
+def drawn(function: Callable[[Any, Any], Any]) -> Drawn:
+    """Values by `function(rng, call)`. All of its randomness must come from `rng`, a `numpy.random.Generator`.
+
+    `call` has the dims by name, the tensor's own `shape`, and scalars and attributes as a reference gets them. It also
+    has the arrays of inputs that are declared before the tensor. They are read-only, and None if absent.
+    """
+    if not isinstance(inspect.unwrap(function) if callable(function) else None, FunctionType):
+        raise SpecError(f"drawn({str(function)[:60]!r}) is not a function", fix="write def lengths(rng, call): ...")
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise SpecError(
+            f"drawn: {Drawn(function).place} cannot be called with (rng, call): {error}",
+            fix="write def lengths(rng, call): ...",
+        ) from None
+    return Drawn(function)
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,103 @@ from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
 
-from aot_tune.expr.integers import Expr, ExprLike, parameter
-from aot_tune.spec.compile_options import CompileOptions
-from aot_tune.spec.device_facts import refuse_device_facts
+from aot_tune.expr.integers import Expr, ExprLike, Facts, all_of, as_expr, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.native_function import NativeFunction, backend_of_suffix
 from aot_tune.spec.problem import Problem
-from aot_tune.spec.tiling import Tile, TileOf, TileOfConfigs, Tiling
+from aot_tune.spec.targets import CompileOptions, refuse_device_facts
 from aot_tune.spec.triton_function import TritonFunction
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["Config", "ConfigValue", "Kernel", "Parameter", "among", "table"]
+__all__ = [
+    "Config",
+    "ConfigValue",
+    "Kernel",
+    "Parameter",
+    "Tile",
+    "TileOf",
+    "TileOfConfigs",
+    "Tiling",
+    "among",
+    "check_guard_parameters",
+    "guard_sets",
+    "may_serve",
+    "requires_of",
+    "table",
+    "with_config",
+    "worthwhile_of",
+]
+
+_PREFIX = "parameter."
+
+
+Tile = Mapping[str, ExprLike]
+"""Dim to how much of it one block computes, or covers in one step: integers, or expressions over parameters."""
+
+TileOf = Callable[[Mapping[str, object]], Mapping[str, int] | None]
+"""The same as a function of a config, for parameters that are a vendor's numbers. None: the tile is unknown."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tile of one config: extents by dim, and how many blocks share the steps of a tile.
+
+    Blocks come in clusters of `cluster` tiles along dims. `occupancy` blocks run at a time on a multiprocessor or core.
+    """
+
+    extents: Mapping[str, int]
+    split: int = 1
+    cluster: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    occupancy: int = 1
+
+
+@dataclass(frozen=True)
+class TileOfConfigs:
+    """What a kernel declares of its tiles: the same values as expressions over its parameters."""
+
+    tile: Tile | TileOf
+    split: ExprLike
+    cluster: Tile
+    occupancy: ExprLike
+
+    def of(self, parameters: Mapping[str, int], config: Mapping[str, object]) -> Tiling | None:
+        """The tile of a config whose parameters are given as integers; None if no tile is declared.
+
+        Raises:
+            SpecError: for an extent, a split, a cluster or an occupancy below 1.
+        """
+        declared = self.tile(config) if callable(self.tile) else self.tile
+        if not declared:
+            return None
+        facts = {f"parameter.{n}": v for n, v in parameters.items()}
+        extents = {d: as_expr(e, f"the tile of {d!r}").evaluate(facts) for d, e in declared.items()}
+        cluster = {d: as_expr(e, f"the cluster along {d!r}").evaluate(facts) for d, e in self.cluster.items()}
+        split = as_expr(self.split, "the split").evaluate(facts)
+        occupancy = as_expr(self.occupancy, "the occupancy").evaluate(facts)
+        along = ((f"a cluster along {d}", n) for d, n in cluster.items())
+        for what, value in (*extents.items(), ("split", split), *along, ("occupancy", occupancy)):
+            if value < 1:
+                raise SpecError(f"the tile of config {dict(config)} has {what} = {value}", fix="give 1 or more")
+        return Tiling(extents, split, {d: n for d, n in cluster.items() if n > 1}, occupancy)
+
+    def check(self, kernel: str, parameters: list[str]) -> None:
+        """Refuse a tile that uses anything but parameters of its kernel.
+
+        Raises:
+            SpecError: naming it.
+        """
+        known = {f"parameter.{n}" for n in parameters}
+        declared = [] if callable(self.tile) else list(self.tile.values())
+        for extent in (*declared, self.split, *self.cluster.values(), self.occupancy):
+            facts = sorted(extent.facts() - known) if isinstance(extent, Expr) else []
+            refuse_device_facts(facts, f"kernel {kernel!r}: its tile, split, cluster or occupancy")
+            for fact in facts:
+                raise SpecError(
+                    f"kernel {kernel!r}: its tile, split, cluster or occupancy uses {fact!r}",
+                    why="they range over the kernel's parameters",
+                    fix=did_you_mean(fact.removeprefix("parameter."), parameters),
+                )
+
 
 ConfigValue = int | bool | float | str
 Config = Mapping[str, ConfigValue]
@@ -399,3 +485,116 @@ def _integers(kernel: Kernel, config: Config) -> dict[str, int]:
     return {
         n: axes[n].index(v) if isinstance(v, str) else int(v) for n, v in config.items() if not isinstance(v, float)
     }
+
+
+def requires_of(kernel: Kernel, config: Config) -> tuple[Expr, ...]:
+    """What a kernel requires of calls in one of its configs. Conditions that the config alone meets are left out."""
+    return _without_config(kernel, kernel.requires, config)
+
+
+def worthwhile_of(kernel: Kernel, config: Config) -> tuple[Expr, ...]:
+    """The conditions of the problems on which one of a kernel's configs is tried; see `requires_of`."""
+    return _without_config(kernel, kernel.worthwhile, config)
+
+
+def with_config(kernel: Kernel, expr: Expr, config: Config) -> Expr:
+    """An expression with a config's values in place of parameters. A text becomes its index among the values.
+
+    Raises:
+        SpecError: for a parameter that the config does not have.
+    """
+    wanted = {fact.removeprefix(_PREFIX) for fact in expr.facts() if fact.startswith(_PREFIX)}
+    if not wanted:
+        return expr
+    known: dict[str, int] = {}
+    for name in sorted(wanted):
+        if name not in config:
+            raise _unknown(kernel, expr, name, config)
+        known[_PREFIX + name] = _number(kernel, name, config)
+    return expr.substitute(known)
+
+
+def guard_sets(kernel: Kernel, *, worthwhile: bool = False) -> list[tuple[Expr, ...]]:
+    """The different sets of what a kernel's configs require of calls; with `worthwhile`, also of problems.
+
+    They are kept with the kernel, because they are asked for on every problem.
+    """
+    if worthwhile not in kernel._guards:
+        stated = (*kernel.requires, *kernel.worthwhile) if worthwhile else kernel.requires
+        kernel._guards[worthwhile] = _guard_sets(kernel, stated)
+    return kernel._guards[worthwhile]
+
+
+def _guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
+    names = {f.removeprefix(_PREFIX) for e in stated for f in e.facts() if f.startswith(_PREFIX)}
+    if not names:
+        return [stated]
+    found: dict[tuple[str, ...], tuple[Expr, ...]] = {}
+    for config in _projected(kernel, names):
+        one = tuple(with_config(kernel, e, config) for e in stated)
+        found.setdefault(tuple(e.key() for e in one), one)
+    # A Triton function whose configs are not read yet may have any config.
+    return list(found.values()) or [tuple(e for e in stated if not _names_parameters(e))]
+
+
+def may_serve(kernel: Kernel, facts: Facts, *, worthwhile: bool = False) -> bool:
+    """Whether some config of a kernel serves a call; with `worthwhile`, whether it is also worth trying on it."""
+    return any(all_of(guards, facts) for guards in guard_sets(kernel, worthwhile=worthwhile))
+
+
+def check_guard_parameters(kernel: Kernel) -> None:
+    """Raise SpecError for a parameter in `requires` or `worthwhile` that a kernel's configs do not have."""
+    known = {p.name: p for p in kernel.parameters}
+    for expr in (*kernel.requires, *kernel.worthwhile):
+        facts = sorted(expr.facts()) if isinstance(expr, Expr) else []
+        for name in (f.removeprefix(_PREFIX) for f in facts if f.startswith(_PREFIX)):
+            if name not in known:
+                raise _unknown(kernel, expr, name, known)
+            for value in known[name].values:
+                _number(kernel, name, {name: value})
+
+
+def _without_config(kernel: Kernel, stated: tuple[Expr, ...], config: Config) -> tuple[Expr, ...]:
+    pairs = ((e, with_config(kernel, e, config)) for e in stated)
+    return tuple(one for e, one in pairs if one is e or one.op != "const" or not one.value)
+
+
+def _projected(kernel: Kernel, names: set[str]) -> Iterator[Config]:
+    """The combinations of values that configs have for some parameters."""
+    if kernel.listed:
+        yield from ({n: v for n, v in c.items() if n in names} for c in kernel.listed)
+        return
+    axes = [p for p in kernel.parameters if p.name in names]
+    if len(axes) == len(names):
+        for values in itertools.product(*(p.values for p in axes)):
+            yield {p.name: v for p, v in zip(axes, values, strict=True)}
+
+
+def _names_parameters(expr: Expr) -> bool:
+    return any(f.startswith(_PREFIX) for f in expr.facts())
+
+
+def _number(kernel: Kernel, name: str, config: Config) -> int:
+    value = config[name]
+    if isinstance(value, float) and not value.is_integer():
+        raise SpecError(
+            f"kernel {kernel.name!r}: a guard or size uses the parameter {name!r}, which is {value}",
+            why="guards and sizes are computed in whole numbers",
+            fix="use another parameter there, or give whole values",
+        )
+    if not isinstance(value, str):
+        return int(value)
+    values = next((p.values for p in kernel.parameters if p.name == name), ())
+    if value not in values:
+        raise SpecError(
+            f"kernel {kernel.name!r}: a guard compares the parameter {name!r}, which is the text {value!r}",
+            fix=f"declare Parameter({name!r}, ...) in the kernel. A guard sees a text as its index in that list",
+        )
+    return values.index(value)
+
+
+def _unknown(kernel: Kernel, expr: Expr, name: str, known: Mapping[str, object]) -> SpecError:
+    return SpecError(
+        f"kernel {kernel.name!r}: {expr.key()} uses the unknown parameter {name!r}",
+        fix=did_you_mean(name, known) if known else "declare it among the kernel's parameters",
+    )

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import aot_tune.spec
 from aot_tune.spec import FromFile, Operator
-from aot_tune.spec.check_operator import check_unique_operators
 from aot_tune.spec.load_sources import with_sources
 from aot_tune.spec.names import check_identifier
+from aot_tune.spec.operator import check_unique_operators
 from aot_tune.support import limited_code
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import PACKAGE

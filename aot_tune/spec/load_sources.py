@@ -8,11 +8,21 @@ import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from aot_tune.spec.device_facts import refuse_device_facts
 from aot_tune.spec.kernel import Kernel
-from aot_tune.spec.native_function import Code, CudaFunction, NativeArgument, NativeFunction, Struct
+from aot_tune.spec.native_function import (
+    Code,
+    CudaFunction,
+    NativeArgument,
+    NativeFunction,
+    SourceFunction,
+    Struct,
+    included_names,
+    source_functions,
+    template_names,
+    words,
+)
 from aot_tune.spec.operator import Operator
-from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, template_names, words
+from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.spec.triton_function import DTypeOf
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 

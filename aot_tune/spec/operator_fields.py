@@ -15,15 +15,24 @@ import msgspec
 
 from aot_tune.expr.integers import Expr, all_of, as_expr
 from aot_tune.spec.dtypes import DType, dtype
-from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
-from aot_tune.spec.fragment import Fragment
+from aot_tune.spec.fragments import Activate, AddTensor, Epilogue, Fragment
 from aot_tune.spec.generators import Generator, IntegerSums
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
-from aot_tune.spec.strides import canonical_strides, row_major
-from aot_tune.spec.tensors import Attribute, Scalar, Tensor
-from aot_tune.spec.tolerance import DEFAULT_TOLERANCE, FLOATING, TOLERANCE_OF_8_BITS, OffBy, Tolerance, narrowest
+from aot_tune.spec.tensors import (
+    DEFAULT_TOLERANCE,
+    FLOATING,
+    TOLERANCE_OF_8_BITS,
+    Attribute,
+    OffBy,
+    Scalar,
+    Tensor,
+    Tolerance,
+    canonical_strides,
+    narrowest,
+    row_major,
+)
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Baseline", "Call", "OperatorFields"]

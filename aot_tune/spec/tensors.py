@@ -1,4 +1,4 @@
-"""The arguments of an operator: tensors, scalars, attributes."""
+"""An operator's arguments: tensors, scalars, attributes. How they lie in memory, and how far off outputs may be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aot_tune.expr.integers import Expr, ExprLike, as_expr
@@ -15,7 +15,71 @@ from aot_tune.spec.generators import Values, normal
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.support.errors import SpecError
 
-__all__ = ["Attribute", "Scalar", "Tensor"]
+__all__ = [
+    "DEFAULT_TOLERANCE",
+    "FLOATING",
+    "INTERMEDIATES",
+    "TOLERANCE_OF_8_BITS",
+    "Attribute",
+    "OffBy",
+    "Scalar",
+    "Tensor",
+    "Tolerance",
+    "canonical_strides",
+    "narrowest",
+    "off_by",
+    "row_major",
+]
+
+DEFAULT_TOLERANCE = 4.0
+"""How many times the yardstick's error a result may be off by default."""
+
+TOLERANCE_OF_8_BITS = 2.0
+"""The same for outputs in floats of 8 bits. Four times their rounding is a quarter or a half of the value."""
+
+INTERMEDIATES = ("f32", "f16", "bf16")
+"""The dtypes that a kernel's intermediate results may be declared to be rounded to."""
+
+FLOATING = (2, 4, 10, 12)
+"""DLPack's codes of floating-point dtypes."""
+
+
+@dataclass(frozen=True)
+class OffBy:
+    """Integers may be off by `most`, in at most a `share` of an output's elements; see `off_by`."""
+
+    most: int
+    share: float = 1.0
+
+
+Tolerance = float | OffBy | Mapping[str, float | OffBy]
+"""One tolerance for all outputs, or one by output. Outputs that are not named have the default."""
+
+
+def off_by(most: int, *, share: float = 1.0) -> OffBy:
+    """Integers may be off by `most` (bools by 1), in at most a `share` of an output's elements.
+
+    A kernel that rounds to integers may decide ties and near ties differently from the reference.
+
+    Raises:
+        SpecError: when `most` is not a positive integer, or `share` is not above 0 and at most 1.
+    """
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise SpecError(f"off_by({most!r}) is not a step of integers", fix="give how far off one may be, such as 1")
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise SpecError(f"off_by: share {share!r} is not a share", fix="give a number above 0, at most 1")
+    return OffBy(most, float(share))
+
+
+def narrowest(dtypes: Iterable[DType]) -> DType:
+    """The narrowest floating dtype of some. Among equally narrow ones, it is the one with fewer bits of fraction.
+
+    It is f32 if none is narrower or floating. Floats of 8 bits do not count: values are stored in them, but nobody
+    computes in them.
+    """
+    found = [d for d in dtypes if d.code in FLOATING and not d.saturates]
+    return min((DTYPES["f32"], *found), key=lambda d: (d.bits, d.fraction))
+
 
 _F32_MAX = 3.4028234663852886e38
 _SCALARS = ("f32", "f64", "bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
@@ -256,3 +320,34 @@ class Attribute:
             check_identifier(choice, f"choice of attribute {self.name!r}")
         if len(set(self.choices)) != len(self.choices):
             raise SpecError(f"attribute {self.name!r} lists a choice twice: {self.choices}", fix="remove one")
+
+
+def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides with replacements for axes of extent 1, because no element's address depends on these.
+
+    If this makes some axis contiguous, the last such axis gets stride 1. All others get the stride of a row-major
+    tensor. So guards and decision trees see one form of each layout.
+    """
+    if 1 not in shape:
+        return tuple(strides)
+    result = list(strides)
+    unit = any(s == 1 and extent != 1 for extent, s in zip(shape, strides, strict=True))
+    for axis in reversed(range(len(result))):
+        if shape[axis] != 1:
+            continue
+        if not unit or axis == len(result) - 1:
+            result[axis] = 1
+            unit = True
+        else:
+            result[axis] = shape[axis + 1] * result[axis + 1]
+    return tuple(result)
+
+
+def row_major(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Strides in elements of a dense tensor. `order` lists its axes from slowest to fastest."""
+    strides = [0] * len(shape)
+    step = 1
+    for axis in reversed(order if order is not None else range(len(shape))):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)

@@ -15,7 +15,7 @@ import msgspec
 
 from aot_tune.expr.integers import Expr, Ratio, Root
 from aot_tune.spec.dtypes import dtype
-from aot_tune.spec.fragment import FragmentOf
+from aot_tune.spec.fragments import FragmentOf
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.support.errors import SpecError, did_you_mean
 

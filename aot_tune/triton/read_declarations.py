@@ -29,8 +29,8 @@ from aot_tune.spec import (
     dim,
     stride,
 )
-from aot_tune.spec.bound_dims import dims_of_scalars
-from aot_tune.spec.config_guards import may_serve
+from aot_tune.spec.calls import dims_of_scalars
+from aot_tune.spec.kernel import may_serve
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
 from aot_tune.support.run_program import compiler_environment, kill_running, python_environment, run
 from aot_tune.support.storage import scratch_folder

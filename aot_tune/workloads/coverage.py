@@ -14,7 +14,7 @@ from aot_tune.link.measured_problems import TunedFacts, tuned_facts
 from aot_tune.report import ProblemRow, read_report
 from aot_tune.report.report_text import columns, counted, format_time, percent_text
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.problem_named import problem_named
+from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import BuildError, ManifestError, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import installed_report
 from aot_tune.workloads.workload_records import CountedProblem, TraceHeader, known_problems, stranger, tell

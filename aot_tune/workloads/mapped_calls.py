@@ -11,8 +11,8 @@ import msgspec
 
 from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator, Problem, problem
-from aot_tune.spec.check_problem import check_call, is_empty
-from aot_tune.spec.normal_form import normal_problem
+from aot_tune.spec.calls import check_call, is_empty
+from aot_tune.spec.workload import normal_problem
 from aot_tune.support.errors import SpecError
 from aot_tune.workloads.workload_records import CountedProblem
 

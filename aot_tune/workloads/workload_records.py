@@ -11,8 +11,8 @@ import msgspec
 
 from aot_tune.report.report_text import columns, counted, percent_text
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.check_problem import check_call
-from aot_tune.spec.normal_form import normal_problem
+from aot_tune.spec.calls import check_call
+from aot_tune.spec.workload import normal_problem
 from aot_tune.support.errors import AotTuneError, Mistakes, SpecError, did_you_mean
 from aot_tune.support.shared_fields import shared_fields
 

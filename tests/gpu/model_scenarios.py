@@ -9,7 +9,7 @@ from problems import Case
 from world import BF16, World, refused
 
 from aot_tune.spec import problem
-from aot_tune.spec.aliases import aliases_on
+from aot_tune.spec.calls import aliases_on
 
 
 def rows_in_place(world: World) -> None:

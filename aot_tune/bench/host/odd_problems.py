@@ -11,9 +11,8 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.spec import Expr, IntegerSums, Operator, Problem, Tensor, all_of, row_major
-from aot_tune.spec.bound_dims import extents_exist
-from aot_tune.spec.drawn_values import Drawn
-from aot_tune.spec.generators import ROWWISE
+from aot_tune.spec.calls import extents_exist
+from aot_tune.spec.generators import ROWWISE, Drawn
 
 __all__ = ["checks_for", "derived_checks", "large_checks", "oddest_checks"]
 

@@ -18,7 +18,7 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Device, Policy, Prepared, digest_of
 from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.drawn_values import OF_VALUES
+from aot_tune.spec.generators import OF_VALUES
 from aot_tune.support.errors import AotTuneError, TooLargeError, WorkerError
 from aot_tune.support.memory_limits import allowed_memory, kept_memory, size_text
 

@@ -29,8 +29,7 @@ from aot_tune.spec import (
     Tensor,
     Values,
 )
-from aot_tune.spec.drawn_values import OF_VALUES
-from aot_tune.spec.generators import ROWWISE, largest_integer
+from aot_tune.spec.generators import OF_VALUES, ROWWISE, largest_integer
 
 __all__ = [
     "DrawCall",

@@ -12,7 +12,7 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import Check, Policy, Status
 from aot_tune.bench.worker.loaded_objects import LaunchError
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.aliases import aliases_on
+from aot_tune.spec.calls import aliases_on
 
 __all__ = [
     "CANARY",

@@ -28,7 +28,7 @@ from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resembl
 from aot_tune.pipeline.records.recorded_candidates import rendered_again
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Operator, Problem, Target
-from aot_tune.spec.config_guards import may_serve
+from aot_tune.spec.kernel import may_serve
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [

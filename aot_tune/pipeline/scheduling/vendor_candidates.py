@@ -17,7 +17,7 @@ from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, candidate_for
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
-from aot_tune.spec.config_guards import may_serve
+from aot_tune.spec.kernel import may_serve
 from aot_tune.support.errors import AotTuneError
 
 __all__ = ["Vendors", "vendor_entries", "worth_trying"]

@@ -14,9 +14,9 @@ from aot_tune.report import DispatchMap, RegretCurve, SurveyPoint
 from aot_tune.select import all_picked
 from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Facts, Operator, Problem, all_of
-from aot_tune.spec.bound_dims import extents_exist
-from aot_tune.spec.config_guards import worthwhile_of
-from aot_tune.spec.survey_shapes import Kind, kind_of, range_of
+from aot_tune.spec.calls import extents_exist
+from aot_tune.spec.kernel import worthwhile_of
+from aot_tune.spec.workload import Kind, kind_of, range_of
 
 __all__ = ["curves_of", "kind_text", "maps_of", "points_of"]
 

@@ -31,9 +31,8 @@ from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, MemoryPeak, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
-from aot_tune.spec.config_guards import worthwhile_of
-from aot_tune.spec.survey_shapes import Kind, kind_of
-from aot_tune.spec.workload import facts_of
+from aot_tune.spec.kernel import worthwhile_of
+from aot_tune.spec.workload import Kind, facts_of, kind_of
 from aot_tune.support.errors import NoSurvivorError
 from aot_tune.support.memory_limits import group_peak, peaks
 

@@ -16,7 +16,7 @@ from aot_tune.pipeline.shipping.dispatch_maps import curves_of, kind_text, maps_
 from aot_tune.pipeline.shipping.resource_rows import Rooflines, candidate_rows, resources_of
 from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, RaceRunner, SurveyRow, VariantRow
 from aot_tune.select import picked
-from aot_tune.spec.survey_shapes import kind_of
+from aot_tune.spec.workload import kind_of
 
 __all__ = ["failures_of", "generic_only", "paired_ratio", "tell", "weighted_mean"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.select import PRESELECTED, Costs, preselect, scouts
 from aot_tune.spec import Problem
-from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
+from aot_tune.spec.workload import Kind, kind_of, survey_shapes
 from aot_tune.support.digests import canonical_digest
 
 __all__ = ["Part", "parts_of", "turns"]

@@ -25,9 +25,9 @@ from aot_tune.spec import (
     TritonFunction,
     dim,
 )
-from aot_tune.spec.bound_dims import dims_of_scalars
-from aot_tune.spec.config_guards import check_guard_parameters
-from aot_tune.spec.fragment import EPILOGUE
+from aot_tune.spec.calls import dims_of_scalars
+from aot_tune.spec.fragments import EPILOGUE
+from aot_tune.spec.kernel import check_guard_parameters
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Argument", "bind", "inspection_of", "resolved"]

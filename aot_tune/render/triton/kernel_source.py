@@ -12,7 +12,7 @@ from aot_tune.render.triton.grid import grid_values
 from aot_tune.render.triton.launcher import FLOATS, Launch, Passed, render_launcher
 from aot_tune.render.triton.recipe import Recipe, as_data, of_data, with_recipe
 from aot_tune.spec import AMD_OPTIONS, OPTIONS, Declarations, Expr, Kernel, Operator, Target, TritonFunction
-from aot_tune.spec.device_facts import refuse_device_facts
+from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
 __all__ = ["render_triton"]

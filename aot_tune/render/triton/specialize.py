@@ -29,8 +29,8 @@ from aot_tune.spec import (
     present,
     stride,
 )
-from aot_tune.spec.call_combinations import is_of_combination, legal_combinations, values_of_fact
-from aot_tune.spec.config_guards import requires_of
+from aot_tune.spec.calls import is_of_combination, legal_combinations, values_of_fact
+from aot_tune.spec.kernel import requires_of
 from aot_tune.support.errors import AotTuneError, SpecError
 
 __all__ = [

@@ -16,7 +16,7 @@ from aot_tune.link import LibrarySpec, OperatorTable
 from aot_tune.link.generate import render_header
 from aot_tune.link.python_module import python_signature, render_module
 from aot_tune.spec import Attribute, Operator, Scalar, Tensor, dims
-from aot_tune.spec.check_operator import check_unique_operators
+from aot_tune.spec.operator import check_unique_operators
 from aot_tune.support.errors import SpecError
 from aot_tune.support.installed_paths import BINDING, RUNTIME
 

@@ -8,7 +8,7 @@ import pytest
 
 from aot_tune.database.identity import operator_digest
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
-from aot_tune.spec.aliases import aliases_on
+from aot_tune.spec.calls import aliases_on
 from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")

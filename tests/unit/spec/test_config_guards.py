@@ -8,7 +8,7 @@ import pytest
 
 from aot_tune.plan.preflight import idle_kernels
 from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, parameter, problem, stride
-from aot_tune.spec.config_guards import requires_of, worthwhile_of
+from aot_tune.spec.kernel import requires_of, worthwhile_of
 from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")

@@ -6,7 +6,7 @@ import pytest
 from bundled import OPERATORS
 
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.spec.problem_named import problem_named
+from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import OptionError
 
 

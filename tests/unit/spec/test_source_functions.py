@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.spec.source_functions import SourceFunction, source_functions
+from aot_tune.spec.native_function import SourceFunction, source_functions
 
 
 def one(text: str) -> SourceFunction:

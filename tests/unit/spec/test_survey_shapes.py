@@ -8,7 +8,7 @@ import pytest
 from bundled import OPERATORS
 
 from aot_tune.spec import Operator
-from aot_tune.spec.survey_shapes import kind_of, survey_shapes
+from aot_tune.spec.workload import kind_of, survey_shapes
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from bundled import OPERATORS
 from aot_tune.compile.device_targets import CUDA_TARGETS
 from aot_tune.render import candidate_for, requirements
 from aot_tune.spec import all_of, problem
-from aot_tune.spec.config_guards import may_serve
+from aot_tune.spec.kernel import may_serve
 
 HOPPER = next(t for t in CUDA_TARGETS if t.name == "cuda-sm_90a")
 Facts = Mapping[str, Any]

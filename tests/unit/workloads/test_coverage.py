@@ -10,7 +10,7 @@ from bundled import OPERATORS
 
 from aot_tune.report import OperatorReport, ProblemRow, Report
 from aot_tune.spec import problem
-from aot_tune.spec.problem_named import problem_named
+from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import AotTuneError, BuildError, ManifestError, SpecError
 from aot_tune.workloads.coverage import BuiltLibrary, coverage_on, coverage_table, of_library, read_library
 from aot_tune.workloads.workload_records import CountedProblem, decode_workload

@@ -10,8 +10,8 @@ import pytest
 import torch
 from bundled import OPERATORS
 
-from aot_tune.spec.check_problem import check_call
-from aot_tune.spec.normal_form import normal_problem
+from aot_tune.spec.calls import check_call
+from aot_tune.spec.workload import normal_problem
 from aot_tune.support.errors import SpecError
 from aot_tune.workloads.from_model import decoder_problems, read_model
 from aot_tune.workloads.from_torch import map_torch

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.spec import Problem, problem
-from aot_tune.spec.normal_form import normal_problem
+from aot_tune.spec.workload import normal_problem
 from aot_tune.support.errors import SpecError
 from aot_tune.workloads.workload_records import CountedProblem, add_up, decode_workload, encode_workload, known_problems
 

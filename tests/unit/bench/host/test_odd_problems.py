@@ -22,7 +22,7 @@ from aot_tune.spec import (
     next_power_of_2,
     problem,
 )
-from aot_tune.spec.check_problem import check_problem
+from aot_tune.spec.calls import check_problem
 
 
 @pytest.fixture(scope="module")
