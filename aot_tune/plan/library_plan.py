@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench.devices.cpu import usable_cores
-from aot_tune.bench.devices.family import caution_of
+from aot_tune.bench.devices.family import family
 from aot_tune.compile import families_of, generic_targets, toolchain_for
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
@@ -206,7 +206,7 @@ def make_plan(
     xla = _xla_include_folder(options.xla_ffi)
     linked = linked_libraries(operators, request.compile, toolchains, environment)
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
-    notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
+    notes = [text for text in (left_out, *misspelt(environment), *(family(f).caution for f in families)) if text]
     found = machines.devices(options.threads or usable_cores(), families)
     if may_measure and options.mode in ("auto", "tune"):
         notes += machines.check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)

@@ -75,7 +75,7 @@ def test_a_baseline_that_is_far_behind_is_timed_once(bed: Bed) -> None:
 
 def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen's was possible, or there would be no race: the clock slipped."""
-    monkeypatch.setattr(bed.bench.context, "floor_ns", lambda _prepared: 1e12)
+    monkeypatch.setattr(bed.bench, "floor_ns", lambda _prepared: 1e12)
     found = bed.race("good")
     assert (found["good"].status, found["good"].final, found["good"].race) == ("skipped", None, None)
     assert re.search(r"^\d+\.\d ns per call is below the device's floor$", found["good"].reason)

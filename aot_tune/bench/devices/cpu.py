@@ -6,11 +6,11 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from aot_tune.bench.devices.family import Monitor, make_device
-from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role
+from aot_tune.bench.devices.family import Family, make_device
+from aot_tune.bench.protocol.measurement_records import Device, Role
 from aot_tune.support.control_groups import control_groups, core_limits
 
 __all__ = ["FAMILY", "Cpu", "cpu_identity", "last_cache_bytes", "usable_cores"]
@@ -30,14 +30,10 @@ _MORE_THAN_F32 = {
 """How many operations of a dtype take as long as one in f32, by the CPU flag that gives so many."""
 
 
-class Cpu:
+class Cpu(Family):
     """The machine's CPU cores, as one device."""
 
     on_host = True
-    compiling_disturbs = True
-    is_exclusive = False
-    start_seconds = 0.0
-    caution = ""
     peaks = ": two of the widest multiply-adds a cycle on all threads, bytes as if from L1"
 
     def devices(self, threads: int) -> list[Device]:
@@ -48,10 +44,6 @@ class Cpu:
     def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
         """What this process runs on."""
         return self.devices(threads)[0].identity
-
-    def policy(self, base: Policy) -> Policy:
-        """The policy is used as it is."""
-        return base
 
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
         """Thread counts. Beside candidates, numpy's own BLAS must start no threads.
@@ -69,10 +61,6 @@ class Cpu:
             "BLIS_NUM_THREADS": blas,
         }
 
-    def writable(self) -> tuple[Path, ...]:
-        """Nothing more than every worker may write."""
-        return ()
-
     def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
         """Assumes the widest instructions, two per cycle, on all threads, at the highest clock.
 
@@ -89,36 +77,6 @@ class Cpu:
     def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
         """The memory of the machine."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-    def runs(self, module: str) -> bool:  # noqa: ARG002
-        """Every framework computes on a CPU."""
-        return True
-
-    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
-        """There is nothing to watch. The worker itself sees what disturbs a sample."""
-        return _Unwatched()
-
-
-class _Unwatched:
-    """A monitor that knows nothing."""
-
-    def begin(self) -> None:
-        """Nothing to wait for."""
-
-    def read(self, workers: Sequence[int]) -> DeviceState | None:  # noqa: ARG002
-        """Nothing."""
-        return None
-
-    def spoiled(self, state: DeviceState | None) -> str:  # noqa: ARG002
-        """Never."""
-        return ""
-
-    def capped(self, state: DeviceState) -> bool:  # noqa: ARG002
-        """Never: nothing tells."""
-        return False
-
-    def recover(self, why: str) -> None:
-        """Returns at once."""
 
 
 FAMILY = Cpu()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from aot_tune.bench.devices.family import Monitor, make_device
+from aot_tune.bench.devices.family import Family, Monitor, make_device
 from aot_tune.bench.devices.nvml import POWER_CAP, REASONS, Gpu, open_gpu
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, GpuTiming, Policy, Role
 from aot_tune.support.errors import WorkerError
@@ -181,14 +181,10 @@ _L2_RATE, _MEMORY_RATE = 20_000.0, 16_000.0
 """Bytes per ns. No cache or memory on sale reaches this."""
 
 
-class Cuda:
+class Cuda(Family):
     """The machine's NVIDIA GPUs, each a device."""
 
-    on_host = False
-    compiling_disturbs = False
-    is_exclusive = True  # its memory is enough for one build only
     start_seconds = 5.0  # on an H200's machine 4.4 s to import torch, 0.3 s for CUDA
-    caution = ""
     peaks = ": more than any GPU on sale has"
 
     def devices(self, threads: int) -> list[Device]:  # noqa: ARG002
@@ -207,10 +203,6 @@ class Cuda:
             )
             for d in query.devices
         ]
-
-    def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
-        """The device that was asked for. The session checks it later: a spare worker does not touch the driver."""
-        return device.identity
 
     def policy(self, base: Policy) -> Policy:
         """Samples are short, because a clock on the device takes them. Copies of the tensors fill four times the L2."""
@@ -262,10 +254,6 @@ class Cuda:
     def memory_of(self, device: Device) -> int | None:
         """The memory of the GPU."""
         return int(device.identity["memory_gib"]) << 30 if "memory_gib" in device.identity else None
-
-    def runs(self, module: str) -> bool:
-        """Not frameworks that compute on the host alone."""
-        return module.partition(".")[0] not in ("numpy", "scipy")
 
     def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:
         """Watches by NVML, if it is here."""

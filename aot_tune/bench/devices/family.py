@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
@@ -14,12 +15,11 @@ from aot_tune.support.errors import WorkerError
 __all__ = [
     "Family",
     "Monitor",
-    "caution_of",
+    "Unwatched",
     "devices",
     "family",
     "make_device",
     "policy_for",
-    "runs_on",
 ]
 
 
@@ -46,52 +46,80 @@ class Monitor(Protocol):
         """Wait until spoiled samples can be taken again. `why` says what spoiled them."""
 
 
-class Family(Protocol):
+class Unwatched:
+    """A monitor that knows nothing. See `Monitor`."""
+
+    def begin(self) -> None:
+        """Nothing to wait for."""
+
+    def read(self, workers: Sequence[int]) -> DeviceState | None:  # noqa: ARG002
+        """Nothing."""
+        return None
+
+    def spoiled(self, state: DeviceState | None) -> str:  # noqa: ARG002
+        """Never."""
+        return ""
+
+    def capped(self, state: DeviceState) -> bool:  # noqa: ARG002
+        """Never: nothing tells."""
+        return False
+
+    def recover(self, why: str) -> None:
+        """Returns at once."""
+
+
+class Family(ABC):
     """The bench's side of a family.
 
     `on_host`: candidates compute on the host's cores. Then other workers must be quiet while candidates are timed, and
-    start only when they are needed. `compiling_disturbs`: compilers disturb measurements, so nothing is compiled
-    meanwhile. `is_exclusive`: a device that verifies for one build is not free for others. `start_seconds`: how long a
-    worker takes to start. `caution`: what every build for the family must say, empty for most. `peaks`: what `floor_ns`
-    assumes.
+    start only when they are needed. Nothing is compiled meanwhile, and builds share the device. `start_seconds`: how
+    long a worker takes to start. `caution`: what every build for the family must say, empty for most. `peaks`: what
+    `floor_ns` assumes.
     """
 
-    on_host: bool
-    compiling_disturbs: bool
-    is_exclusive: bool
-    start_seconds: float
-    caution: str
-    peaks: str
+    on_host = False
+    start_seconds = 0.0
+    caution = ""
+    peaks = ""
 
+    @abstractmethod
     def devices(self, threads: int) -> list[Device]:
         """The devices of this machine."""
 
-    def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:
-        """The identity of the device that a worker of `device` is on. The worker calls this, so it must be cheap."""
-
-    def policy(self, base: Policy) -> Policy:
-        """The policy for this family's devices."""
-
+    @abstractmethod
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:
         """Variables that a worker needs beside the allow-list."""
 
+    def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
+        """The identity of the device that a worker of `device` is on. The worker calls this, so it must be cheap."""
+        return device.identity
+
+    def policy(self, base: Policy) -> Policy:
+        """The policy for this family's devices."""
+        return base
+
     def writable(self) -> tuple[Path, ...]:
         """Files and folders that a worker must be able to write beside its scratch folder."""
+        return ()
 
-    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
-        """A time that no honest call can beat. It follows from generous estimates of the device's peaks.
+    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:  # noqa: ARG002
+        """A time that no honest call can beat. It follows from generous estimates of the device's peaks, or is 0.
 
         `math` is the dtype that most of the operations are in, or `tf32`.
         """
+        return 0.0
 
-    def memory_of(self, device: Device) -> int | None:
+    def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
         """Bytes of memory that a device's candidates compute in, or None when nothing tells."""
+        return None
 
     def runs(self, module: str) -> bool:
-        """Whether a framework's module computes on this family's devices."""
+        """Whether a framework's module computes on this family's devices. Some compute on the host alone."""
+        return self.on_host or module.partition(".")[0] not in ("numpy", "scipy")
 
-    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
         """What watches the device while it is measured on."""
+        return Unwatched()
 
 
 def family(name: str) -> Family:
@@ -128,13 +156,3 @@ def devices(name: str, threads: int) -> list[Device]:
 def policy_for(name: str, base: Policy) -> Policy:
     """The policy to measure with on the devices of a family. On a CPU it is `base` itself."""
     return family(name).policy(base)
-
-
-def runs_on(name: str, module: str) -> bool:
-    """Whether a baseline that requires a module, such as `numpy`, computes on the devices of a family."""
-    return family(name).runs(module)
-
-
-def caution_of(name: str) -> str:
-    """What a build for a family of devices must say. It is empty for most families."""
-    return family(name).caution

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.bench.host.bench_context import BenchContext, Phases, Run
+from aot_tune.bench.host.bench_context import BenchContext, Run
 from aot_tune.bench.host.findings import Findings, Odd
-from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.preparation import Preparation, check_need
 from aot_tune.bench.host.race import Race
 from aot_tune.bench.host.worker_process import DiedError, Worker
@@ -27,7 +26,7 @@ from aot_tune.compile import Variant
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Bench", "verify_linked"]
+__all__ = ["Bench"]
 
 _MOST_LOADED = 256
 """The most objects that stay loaded in a worker of a GPU. On a CPU none stays."""
@@ -43,7 +42,7 @@ _FAR, _AGAIN, _ALIKE = 8.0, 3, 1.5
 others may have used the cores. Two times within 1.5 x of each other are believed."""
 
 
-class Bench:
+class Bench(BenchContext):
     """A device to measure on, for the length of a `with` block.
 
     Args:
@@ -69,46 +68,22 @@ class Bench:
         findings: Findings | None = None,
         waits: bool = True,
     ) -> None:
-        self.context = BenchContext(device, policy, scratch.resolve(), threads, log, findings)
-        self._waits = waits
-        self._preparation = Preparation(device, policy, self.context.pool.refer, self.context.pool.relieve)
-        self._own = Findings(self.context.findings.folder / scratch.resolve().name, "alone-")
+        super().__init__(device, policy, scratch.resolve(), threads, log, findings)
+        self._waits, self._unloads_libraries = waits, True
+        self._preparation = Preparation(device, policy, self.pool.refer, self.pool.relieve)
+        self._own = Findings(self.findings.folder / scratch.resolve().name, "alone-")
         self._fitted: dict[tuple[Findings, str], list[Prepared]] = {}
-
-    @property
-    def device(self) -> Device:
-        """What it measures on."""
-        return self.context.device
-
-    @property
-    def policy(self) -> Policy:
-        """How it measures."""
-        return self.context.policy
-
-    @property
-    def pool(self) -> Pool:
-        """Its workers."""
-        return self.context.pool
-
-    @property
-    def findings(self) -> Findings:
-        """What it shares with benches on devices of the same model."""
-        return self.context.findings
-
-    def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
-        """A measurement of this device and policy that was made elsewhere."""
-        return self.context.measurement(prepared, candidate, code, **fields)
 
     def __enter__(self) -> Bench:
         if self._waits:
-            self.context.monitor.begin()
-        self.context.pool.__enter__()
+            self.monitor.begin()
+        self.pool.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.context.pool.__exit__(kind, error, trace)
+        self.pool.__exit__(kind, error, trace)
 
     def interrupt(self) -> None:
         """Kill the workers, from another thread. Their requests end with them."""
@@ -125,18 +100,18 @@ class Bench:
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
         check = Check(problem=on) if isinstance(on, Problem) else on
-        found = self._preparation.of(self.context.findings, operator_folder.resolve(), operator, check)
-        self.context.operators[operator.name] = operator
+        found = self._preparation.of(self.findings, operator_folder.resolve(), operator, check)
+        self.operators[operator.name] = operator
         return found
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """In the block, this device finds out everything for itself, and shares nothing of it."""
-        shared, self.context.findings = self.context.findings, self._own
+        shared, self.findings = self.findings, self._own
         try:
             yield
         finally:
-            self.context.findings = shared
+            self.findings = shared
 
     @property
     def referring(self) -> float:
@@ -172,11 +147,9 @@ class Bench:
         Raises:
             WorkerError: when no worker can be started.
         """
-        operator = self.context.operators[prepared.operator]
-        baselines = [
-            b for b in operator.baselines if self.context.family.runs(b.requires) and b.supports(prepared.problem)
-        ]
-        return Race(self.context, prepared, variants, baselines).run()
+        operator = self.operators[prepared.operator]
+        baselines = [b for b in operator.baselines if self.family.runs(b.requires) and b.supports(prepared.problem)]
+        return Race(self, prepared, variants, baselines).run()
 
     def survey(
         self, operator_folder: Path, operator: Operator, problem: Problem, variants: Sequence[Variant]
@@ -187,21 +160,21 @@ class Bench:
             WorkerError: when no worker can be started.
             TooLargeError: when the host lacks the memory for the problem.
         """
-        if self.context.family.on_host:
+        if self.family.on_host:
             check_need(operator, problem, self.policy)
         folder = str(operator_folder.resolve())
-        self.context.operators[operator.name] = operator
+        self.operators[operator.name] = operator
         key = f"survey {canonical_digest([folder, problem.id, dict(problem.dtypes)])}"
         prepared = Prepared(
             key=key, operator=operator.name, operator_folder=folder, check=Check(problem=problem), folder=""
         )
-        return _survey_problem(self.context, prepared, variants)
+        return _Survey(self, prepared, variants).run()
 
     def _measure(
         self, prepared: Prepared, variant: Variant, best_ns: float | None, tune_checks: bool, *, timed: bool
     ) -> Measurement:
         digest = variant.code
-        run = Run(self.context, prepared, variant.id, digest, Phases())
+        run = Run(self, prepared, variant.id, digest)
         if (refusal := self._refusal(digest)) is not None:
             return run.ended(refusal.status, refusal.reason)
         odd = self._odd(prepared, digest, variant.requires) if tune_checks else None
@@ -217,17 +190,17 @@ class Bench:
                     return run.ended(death.status, death.reason)
                 if death.starved:
                     if run.starved:
-                        raise self.context.cannot_hold(prepared, death) from None
-                    self.context.pool.relieve()
+                        raise self.cannot_hold(prepared, death) from None
+                    self.pool.relieve()
                 run.starved |= death.starved
                 run.spared |= not death.starved
 
     def _refusal(self, digest: str) -> messages.Failure | None:
         """What to say of an object that is not run again."""
-        struck = self.context.struck(digest)
+        struck = self.struck(digest)
         if struck is None:
             return None
-        reason = f"{struck.reason}; not run again, because it has killed {self.context.policy.strikes} workers"
+        reason = f"{struck.reason}; not run again, because it has killed {self.policy.strikes} workers"
         return messages.Failure(kind="struck", status=struck.status, reason=reason)
 
     def _ask(self, run: Run, worker: Worker, request: messages.Request, seconds: float) -> messages.Reply:
@@ -236,10 +209,10 @@ class Bench:
         If it dies, that counts against the object at once, before another device tries the same object.
         """
         try:
-            return self.context.pool.request(worker, request, seconds)
+            return self.pool.request(worker, request, seconds)
         except DiedError as death:
             if run.to_blame(death):
-                self.context.findings.strike(run.digest, death)
+                self.findings.strike(run.digest, death)
             raise
 
     def _attempt(
@@ -254,63 +227,61 @@ class Bench:
         worker.host(run.digest)
         if run.digest not in worker.loaded:
             with run.phases("load"):
-                reply = self._ask(run, worker, load, self.context.policy.deadlines.load)
+                reply = self._ask(run, worker, load, self.policy.deadlines.load)
             if isinstance(reply, messages.Failure):
                 return run.ended(reply.status, reply.reason)
             worker.keep(run.digest)
         measured = self._judge(run, worker, odd, best_ns, timed)
         with run.phases("unload"):
-            self._unload(run, worker, 0 if self.context.family.on_host else _MOST_LOADED)
+            self._unload(run, worker, 0 if self.family.on_host else _MOST_LOADED)
         return measured
 
     def _unload(self, run: Run, worker: Worker, most: int) -> None:
         """Unload the objects that were loaded longest ago, until at most `most` are left."""
         for handle in worker.let_go(most):
-            self._ask(run, worker, messages.Unload(handle=handle), self.context.policy.deadlines.load)
+            self._ask(run, worker, messages.Unload(handle=handle), self.policy.deadlines.load)
 
     def _warm_worker(self, run: Run, odd: Odd | None) -> Worker:
         """A worker with the problem's buffers. If it dies of an earlier candidate, it is replaced once."""
         for last in (False, True):
             with run.phases("start"):
-                worker = self.context.pool.candidates()
+                worker = self.pool.candidates()
             try:
                 with run.phases("prepare"):
                     new = run.prepared.key not in worker.known
-                    self.context.introduce(worker, run.prepared, *(odd.problems if odd is not None else ()))
+                    self.introduce(worker, run.prepared, *(odd.problems if odd is not None else ()))
                     if new:
-                        self.context.make_buffers(worker, run.prepared)
+                        self.make_buffers(worker, run.prepared)
                 return worker
             except DiedError as death:
                 if last:
-                    raise self.context.cannot_hold(run.prepared, death) from None
+                    raise self.cannot_hold(run.prepared, death) from None
         raise AssertionError
 
     def _odd(self, prepared: Prepared, digest: str, requires: Sequence[Expr]) -> Odd | None:
-        suite = self.context.findings.suite(prepared.operator_folder, digest, requires)
-        if self.context.findings.verdicts.has(suite):
+        suite = self.findings.suite(prepared.operator_folder, digest, requires)
+        if self.findings.verdicts.has(suite):
             return Odd(suite)
         problems = self._checks(prepared, requires)
         return Odd(suite, problems) if problems else None
 
     def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
-        operator, folder = self.context.operators[prepared.operator], prepared.operator_folder
-        findings, key = self.context.findings, "\n".join((folder, *(r.key() for r in requires)))
+        operator, folder = self.operators[prepared.operator], prepared.operator_folder
+        findings, key = self.findings, "\n".join((folder, *(r.key() for r in requires)))
         if (findings, key) not in self._fitted:
-            found = findings.checks.of(
-                Path(folder), operator, requires, self.context.policy, self.context.family.on_host
-            )
+            found = findings.checks.of(Path(folder), operator, requires, self.policy, self.family.on_host)
             self._fitted[findings, key] = self._preparation.of_all(findings, Path(folder), operator, found)
         return self._fitted[findings, key]
 
     def _judge(self, run: Run, worker: Worker, odd: Odd | None, best_ns: float | None, timed: bool) -> Measurement:
-        limits, key = self.context.policy.deadlines, run.prepared.key
+        limits, key = self.policy.deadlines, run.prepared.key
         if odd is not None and (failed := self._failed(run, worker, odd)) is not None:
             return failed
         seconds = limits.verify
         if best_ns is not None:
             seconds = min(seconds, limits.verify_least + limits.per_best * best_ns / 1e9)
         with run.phases("verify"):
-            renewed = best_ns is None or best_ns < self.context.policy.long_ns / 4
+            renewed = best_ns is None or best_ns < self.policy.long_ns / 4
             quick = odd is not None and self._is_large(run.prepared)
             verify = messages.Verify(handle=run.digest, keys=(key,), quick=quick, renewed=renewed)
             reply = self._ask(run, worker, verify, seconds)
@@ -319,201 +290,192 @@ class Bench:
         facts: dict[str, Any] = {"error": reply.error, "bitwise": reply.bitwise}
         if reply.status != "ok" or not timed:
             return run.ended(reply.status, reply.reason, **facts)
-        if min(reply.runs) > self.context.policy.long_ns:
+        if min(reply.runs) > self.policy.long_ns:
             samples = reply.runs[:2]
-            if len(samples) == 2 and (best_ns is None or min(samples) <= self.context.policy.screen_stop * best_ns):
+            if len(samples) == 2 and (best_ns is None or min(samples) <= self.policy.screen_stop * best_ns):
                 samples = reply.runs
             return run.timed(messages.Timed(samples=tuple(samples)), facts)
         with run.phases("settle"):
-            self.context.pool.settle()
+            self.pool.settle()
         bench = messages.Screen(handle=run.digest, key=key, best_ns=best_ns)
-        most = self.context.policy.on_gpu.tries
+        most = self.policy.on_gpu.tries
         for tries in range(1, most + 1):
-            before = self.context.conditions(_JUST_NOW if tries == 1 else 0.0)
+            before = self.conditions(_JUST_NOW if tries == 1 else 0.0)
             with run.phases("bench"):
                 timing = self._ask(run, worker, bench, limits.bench)
-            after = self.context.conditions()
+            after = self.conditions()
             facts["conditions"] = tuple(s for s in (before, after) if s is not None)
-            why = self.context.monitor.spoiled(after) if tries < most else ""
+            why = self.monitor.spoiled(after) if tries < most else ""
             if not why:
                 break
-            self.context.monitor.recover(why)
+            self.monitor.recover(why)
         if not isinstance(timing, messages.Timed):
             return run.ended(*failure_of(timing), **facts)
         return run.timed(timing, facts)
 
     def _is_large(self, prepared: Prepared) -> bool:
         """Whether preparing the calls of a CPU's problem takes far longer than the calls. The odd ones are repeated."""
-        tensors = self.context.operators[prepared.operator].tensor_bytes(prepared.problem)
-        return self.context.family.on_host and tensors > _LARGE
+        tensors = self.operators[prepared.operator].tensor_bytes(prepared.problem)
+        return self.family.on_host and tensors > _LARGE
 
     def _failed(self, run: Run, worker: Worker, odd: Odd) -> Measurement | None:
         """The measurement of an object that is wrong on its odd problems, or None if it is right."""
         verify = messages.Verify(handle=run.digest, keys=tuple(p.key for p in odd.problems), renewed=True)
 
         def check() -> messages.Reply:  # while this device waited, it may have killed the workers of others
-            return self._refusal(run.digest) or self._ask(run, worker, verify, self.context.policy.deadlines.check)
+            return self._refusal(run.digest) or self._ask(run, worker, verify, self.policy.deadlines.check)
 
         with run.phases("check"):
-            reply = self.context.findings.verdicts.get(odd.suite, check)
+            reply = self.findings.verdicts.get(odd.suite, check)
         if not isinstance(reply, messages.Checked):
             return run.ended(*failure_of(reply))
         return None if reply.status == "ok" else run.ended(reply.status, reply.reason, error=reply.error)
 
+    def verify_linked(self, library: Path, function: str, variant: str, problems: Sequence[Prepared]) -> Measurement:
+        """Verify a variant inside a linked library on problems. The measurement is of the first that has a fault.
 
-class _Surveyed:
-    """What is known of candidates on a problem: the worker that holds them, and their measurements by number."""
+        Args:
+            library: the shared library. It is called through its public C functions.
+            function: the operator's public C function.
+            variant: `operator:name`, as AOT_TUNE_FORCE takes it.
+            problems: those that it serves, at least one.
 
-    def __init__(self) -> None:
-        self.worker: Worker | None = None
-        self.stands = False  # whether the worker has results to compare with
-        self.found: dict[int, Measurement] = {}
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        load = messages.Load(handle=variant, path=str(library.resolve()), symbol=function, variant=variant)
+        while True:
+            worker = self.pool.candidates()
+            first = not worker.hosted  # else something left behind may be at fault, or a library that stayed
+            run = Run(self, problems[0], variant, load.handle)
+            try:
+                return self._verify_in(run, worker, load, problems)
+            except DiedError as death:
+                if first:
+                    return run.ended(death.status, death.reason)
+                worker.kill()
 
-    @property
-    def best(self) -> float | None:
-        """The least time in ns."""
-        return min((m.ns for m in self.found.values() if m.ns is not None), default=None)
+    def _verify_in(self, run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
+        limits = self.policy.deadlines
+        worker.host(run.digest)
+        self.introduce(worker, *problems)
+        reply = self.pool.request(worker, load, limits.load)
+        if isinstance(reply, messages.Failure):
+            raise DiedError(reply.status, reply.reason)
+        for run.prepared in problems:
+            request = messages.Verify(handle=load.handle, keys=(run.prepared.key,), renewed=True)
+            checked = self.pool.request(worker, request, limits.verify)
+            if not isinstance(checked, messages.Checked):
+                return run.ended(*failure_of(checked))
+            if checked.status != "ok":
+                return run.ended(checked.status, checked.reason, error=checked.error, bitwise=checked.bitwise)
+        if self._unloads_libraries:
+            self._unload_library(worker, load.handle)
+        return run.ended("ok")
+
+    def _unload_library(self, worker: Worker, handle: str) -> None:
+        """Unload a library.
+
+        A worker may die of its runtime library, which is no fault of the variant. Then another worker takes over. From
+        then on libraries stay loaded, because workers take seconds to start. Each variant is called in its own copy.
+        """
+        try:
+            self.pool.request(worker, messages.Unload(handle=handle), self.policy.deadlines.load)
+        except DiedError as death:
+            self._unloads_libraries = False
+            self.log(
+                f"libraries now stay loaded while verified, because a worker died of unloading one: {death.reason}"
+            )
 
 
-def _survey_problem(context: BenchContext, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
-    """A measurement of each candidate. The first candidate with results sets what the others are compared with.
+class _Survey:
+    """Times of candidates on a problem, which needs no folder. They stay loaded in the worker that holds them."""
 
-    `prepared` needs no folder. Candidates stay loaded in the worker. If one kills the worker, its own status says so.
+    def __init__(self, context: BenchContext, prepared: Prepared, variants: Sequence[Variant]) -> None:
+        self._context, self._prepared, self._variants = context, prepared, variants
+        self._worker: Worker | None = None
+        self._stands = False  # whether the worker has results to compare with
+        self._found: dict[int, Measurement] = {}
 
-    Raises:
-        WorkerError: when no worker can be started.
-    """
-    surveyed = _Surveyed()
-    for number in range(len(variants)):
-        _survey(context, prepared, surveyed, number, variants[number])
-    best = surveyed.best or 0.0
-    near = [n for n, m in surveyed.found.items() if m.ns is not None and m.ns <= _NEAR * best]
-    far = [n for n, m in surveyed.found.items() if n > 0 and m.ns is not None and m.ns > _FAR * best]
-    for number in reversed(near if len(near) > 1 else []) if surveyed.stands else ():
-        first = surveyed.found[number]
-        again = _survey(context, prepared, surveyed, number, variants[number])
-        if again.status == "ok":
-            surveyed.found[number] = msgspec.structs.replace(first, screen=(*first.screen, *again.screen))
-    for number in far if surveyed.stands else ():
-        first = surveyed.found[number]
-        for _ in range(_AGAIN):  # one of several threads may have waited for another program
-            again = _survey(context, prepared, surveyed, number, variants[number])
+    def run(self) -> list[Measurement]:
+        """A measurement of each candidate. The first candidate with results sets what the others are compared with.
+
+        If one kills the worker, its own status says so.
+
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        numbers = range(len(self._variants))
+        for number in numbers:
+            self._one(number)
+        best = self._best or 0.0
+        near = [n for n, m in self._found.items() if _ns(m) <= _NEAR * best]
+        far = [n for n, m in self._found.items() if n > 0 and math.inf > _ns(m) > _FAR * best]
+        for number in reversed(near if len(near) > 1 else []) if self._stands else ():
+            first = self._found[number]
+            again = self._one(number)
+            if again.status == "ok":
+                self._found[number] = msgspec.structs.replace(first, screen=(*first.screen, *again.screen))
+        for number in far if self._stands else ():
+            self._settle(number, best)
+        return [self._found[n] for n in numbers]
+
+    def _settle(self, number: int, best: float) -> None:
+        """Time a slow candidate again: one of several threads may have waited for another program."""
+        first = self._found[number]
+        for _ in range(_AGAIN):
+            again = self._one(number)
             if again.status != "ok":
                 break
             settled = max(_ns(first), _ns(again)) <= _ALIKE * min(_ns(first), _ns(again))
             first = msgspec.structs.replace(first, screen=min(first, again, key=_ns).screen)
-            surveyed.found[number] = first
+            self._found[number] = first
             if settled or _ns(first) <= _FAR * best:
                 break
-    return [surveyed.found[n] for n in range(len(variants))]
+
+    @property
+    def _best(self) -> float | None:
+        """The least time in ns."""
+        return min((m.ns for m in self._found.values() if m.ns is not None), default=None)
+
+    def _one(self, number: int) -> Measurement:
+        """Time a candidate. If it kills its worker, its status says so."""
+        context, variant = self._context, self._variants[number]
+        run = Run(context, self._prepared, variant.id, variant.code)
+        if (struck := context.struck(variant.code)) is not None:
+            measured = run.ended(struck.status, struck.reason)
+        else:
+            try:
+                measured = self._time(run, variant)
+                self._stands = self._stands or measured.status == "ok"
+            except DiedError as death:
+                if not death.starved:
+                    context.findings.strike(variant.code, death)
+                self._worker, self._stands = None, False
+                measured = run.ended(death.status, death.reason)
+        self._found[number] = measured
+        return measured
+
+    def _time(self, run: Run, variant: Variant) -> Measurement:
+        """Time a candidate in a worker that knows the problem and is quiet."""
+        pool, limits = self._context.pool, self._context.policy.deadlines
+        worker = self._worker = self._worker or pool.candidates()
+        self._context.introduce(worker, self._prepared)
+        pool.settle()
+        worker.host(run.digest)
+        if run.digest not in worker.loaded:
+            load = messages.Load(handle=run.digest, path=variant.shared, symbol=variant.symbol)
+            reply = pool.request(worker, load, limits.load)
+            if isinstance(reply, messages.Failure):
+                return run.ended(reply.status, reply.reason)
+            worker.keep(run.digest)
+        first = not self._stands
+        request = messages.SurveyOne(handle=run.digest, key=run.prepared.key, first=first, best_ns=self._best)
+        timing = pool.request(worker, request, limits.bench)
+        if not isinstance(timing, messages.Timed):
+            return run.ended(*failure_of(timing))
+        return run.timed(timing, {})
 
 
 def _ns(measurement: Measurement) -> float:
     return math.inf if measurement.ns is None else measurement.ns
-
-
-def _survey(
-    context: BenchContext, prepared: Prepared, surveyed: _Surveyed, number: int, variant: Variant
-) -> Measurement:
-    """Time a candidate. If it kills its worker, its status says so."""
-    run = Run(context, prepared, variant.id, variant.code, Phases())
-    if (struck := context.struck(variant.code)) is not None:
-        measured = run.ended(struck.status, struck.reason)
-    else:
-        try:
-            surveyed.worker = _worker(context, prepared, surveyed.worker)
-            measured = _time(context, run, surveyed.worker, variant, first=not surveyed.stands, best=surveyed.best)
-            surveyed.stands = surveyed.stands or measured.status == "ok"
-        except DiedError as death:
-            if not death.starved:
-                context.findings.strike(variant.code, death)
-            surveyed.worker, surveyed.stands = None, False
-            measured = run.ended(death.status, death.reason)
-    surveyed.found[number] = measured
-    return measured
-
-
-def _worker(context: BenchContext, prepared: Prepared, worker: Worker | None) -> Worker:
-    """A worker that knows the problem and is quiet."""
-    worker = context.pool.candidates() if worker is None else worker
-    context.introduce(worker, prepared)
-    context.pool.settle()
-    return worker
-
-
-def _time(
-    context: BenchContext, run: Run, worker: Worker, variant: Variant, *, first: bool, best: float | None
-) -> Measurement:
-    limits = context.policy.deadlines
-    worker.host(run.digest)
-    if run.digest not in worker.loaded:
-        load = messages.Load(handle=run.digest, path=variant.shared, symbol=variant.symbol)
-        reply = context.pool.request(worker, load, limits.load)
-        if isinstance(reply, messages.Failure):
-            return run.ended(reply.status, reply.reason)
-        worker.keep(run.digest)
-    request = messages.SurveyOne(handle=run.digest, key=run.prepared.key, first=first, best_ns=best)
-    timing = context.pool.request(worker, request, limits.bench)
-    if not isinstance(timing, messages.Timed):
-        return run.ended(*failure_of(timing))
-    return run.timed(timing, {})
-
-
-def verify_linked(
-    context: BenchContext, library: Path, function: str, variant: str, problems: Sequence[Prepared]
-) -> Measurement:
-    """Verify a variant on problems. The first fault ends it, and the measurement is of that problem.
-
-    Args:
-        context: of the bench of the device that the variant is for.
-        library: the shared library.
-        function: the operator's public C function.
-        variant: `operator:name`, as AOT_TUNE_FORCE takes it.
-        problems: those that it serves, at least one.
-
-    Raises:
-        WorkerError: when no worker can be started.
-    """
-    load = messages.Load(handle=variant, path=str(library.resolve()), symbol=function, variant=variant)
-    while True:
-        worker = context.pool.candidates()
-        first = not worker.hosted  # else something left behind may be at fault, or a library that stayed
-        run = Run(context, problems[0], variant, load.handle, Phases())
-        try:
-            return _verify_in(run, worker, load, problems)
-        except DiedError as death:
-            if first:
-                return run.ended(death.status, death.reason)
-            worker.kill()
-
-
-def _verify_in(run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
-    context, limits = run.context, run.context.policy.deadlines
-    worker.host(run.digest)
-    context.introduce(worker, *problems)
-    reply = context.pool.request(worker, load, limits.load)
-    if isinstance(reply, messages.Failure):
-        raise DiedError(reply.status, reply.reason)
-    for run.prepared in problems:
-        request = messages.Verify(handle=load.handle, keys=(run.prepared.key,), renewed=True)
-        checked = context.pool.request(worker, request, limits.verify)
-        if not isinstance(checked, messages.Checked):
-            return run.ended(*failure_of(checked))
-        if checked.status != "ok":
-            return run.ended(checked.status, checked.reason, error=checked.error, bitwise=checked.bitwise)
-    if context.unloads:
-        _unload_library(context, worker, load.handle)
-    return run.ended("ok")
-
-
-def _unload_library(context: BenchContext, worker: Worker, handle: str) -> None:
-    """Unload the library.
-
-    A worker may die of its runtime library, which is no fault of the variant. Then another worker takes over. From then
-    on libraries stay loaded, because workers take seconds to start. Each variant is called in its own copy.
-    """
-    try:
-        context.pool.request(worker, messages.Unload(handle=handle), context.policy.deadlines.load)
-    except DiedError as death:
-        context.unloads = False
-        context.log(f"libraries now stay loaded while verified, because a worker died of unloading one: {death.reason}")

@@ -18,13 +18,13 @@ from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Mea
 from aot_tune.spec import Operator
 from aot_tune.support.errors import AotTuneError, TooLargeError, WorkerError
 
-__all__ = ["BenchContext", "Phases", "Run", "told_apart"]
+__all__ = ["BenchContext", "Run", "told_apart"]
 
 _CLOCK = 0.01
 """An empty call is taken off the times of a host's clock. So times are only exact to this share of it."""
 
 
-class Phases(dict[str, float]):
+class _Phases(dict[str, float]):
     """Seconds by phase."""
 
     @contextmanager
@@ -46,9 +46,9 @@ class Run:
 
     sure = spared = starved = False
 
-    def __init__(self, context: BenchContext, prepared: Prepared, candidate: str, digest: str, phases: Phases) -> None:
+    def __init__(self, context: BenchContext, prepared: Prepared, candidate: str, digest: str) -> None:
         self.context, self.prepared, self.candidate, self.digest = context, prepared, candidate, digest
-        self.phases = phases
+        self.phases = _Phases()
 
     def to_blame(self, death: DiedError) -> bool:
         """Whether its object is to blame: it is sure, or it was a timeout, which is not worth another try."""
@@ -94,10 +94,9 @@ def told_apart(context: BenchContext, floor: float, samples: Sequence[float], ov
 
 
 class BenchContext:
-    """One device's workers and findings. `operators` are those of the problems that were prepared.
+    """One device's workers and findings. The arguments are those of `Bench`.
 
-    `unloads` says whether libraries are unloaded once a variant is verified in them. The arguments are those of
-    `Bench`.
+    `operators` are those of the problems that were prepared.
     """
 
     def __init__(
@@ -116,14 +115,13 @@ class BenchContext:
         self.pool = Pool(device, policy, scratch, threads, log, references=self.findings.folder)
         self.remarks = Remarks(log)
         self.operators: dict[str, Operator] = {}
-        self.unloads = True
         self._conditions: tuple[float, DeviceState | None] = (-math.inf, None)
 
-    def measurement(self, prepared: Prepared, candidate: str, digest: str, **fields: object) -> Measurement:
+    def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
         """A measurement of this device and policy."""
         return Measurement(
             candidate=candidate,
-            code=digest,
+            code=code,
             problem=prepared.problem,
             device=self.device.digest,
             policy=self.policy.digest,

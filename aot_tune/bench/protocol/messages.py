@@ -192,9 +192,6 @@ class Turn(_Message):
     `fresh` poisons them too, verifies what the calls made, and finds out whether repeated calls do less. With `clock`,
     the device's clock is probed afterwards. `resumed` says that another process may have used the device since this
     worker's last turn.
-
-    With `clock`, the device's clock is probed after it. `resumed` says that another process may have used the device
-    since this worker's last turn.
     """
 
     handle: str

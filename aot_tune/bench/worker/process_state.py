@@ -78,7 +78,6 @@ class ProcessState(NamedTuple):
     handlers: tuple[str, ...] = ()
     environment: frozenset[bytes] = frozenset()
     descriptors: frozenset[str] = frozenset()
-    arithmetic: tuple[int, bool] = (0, False)
     threads: frozenset[int] = frozenset()
 
 
@@ -96,7 +95,6 @@ def state_now(*, on_host: bool) -> ProcessState:
         handlers=_handlers(),
         environment=_environment(),
         descriptors=_descriptors(),
-        arithmetic=arithmetic_now(),
         threads=_threads(),
     )
 

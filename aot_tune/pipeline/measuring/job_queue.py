@@ -112,7 +112,7 @@ def work_off(session: Session, device: Device, turns: JobQueue[T]) -> None:
     count = _benches(device, len(turns))
     with (
         BenchFiles(session, count, lambda: turns.ended) as shared,
-        LazyBench(session, device, exclusive=family(device.family).is_exclusive, shared=shared) as first,
+        LazyBench(session, device, exclusive=not family(device.family).on_host, shared=shared) as first,
         ThreadPoolExecutor(count) as threads,
     ):
         first.get()  # it must have the device for itself before others start
@@ -137,7 +137,7 @@ def _interrupt(benches: Sequence[LazyBench]) -> None:
 
 
 def _benches(device: Device, count: int) -> int:
-    if not family(device.family).is_exclusive:
+    if family(device.family).on_host:
         return 1
     memory = int(device.identity.get("memory_gib", 0))
     return max(1, min(_MOST, usable_cores() // _CORES, memory // _GIB, count // _EACH))

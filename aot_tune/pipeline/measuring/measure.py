@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from aot_tune.bench.devices.family import family, runs_on
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
 from aot_tune.database import OperatorStore, as_recorded, operator_digest
 from aot_tune.pipeline.baseline_versions import baseline_versions
@@ -393,9 +393,9 @@ class _OneProblem:
     def baselines(self) -> list[str]:
         """Names of the installed baselines that can do the problem."""
         here = baseline_versions(self.loaded)
-        family = self._bench.device.family
+        runs = family(self._bench.device.family).runs
         return [
             b.name
             for b in self.loaded.operator.baselines
-            if b.name in here and runs_on(family, b.requires) and b.supports(self.problem)
+            if b.name in here and runs(b.requires) and b.supports(self.problem)
         ]

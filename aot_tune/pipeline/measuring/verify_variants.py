@@ -144,7 +144,7 @@ class _Verifying:
         """
         session, devices = self.session, family(device.family)
         try:
-            with LazyBench(session, device, exclusive=devices.is_exclusive) as bench:  # nothing is timed
+            with LazyBench(session, device, exclusive=not devices.on_host) as bench:  # nothing is timed
                 for entry in itertools.takewhile(lambda _: not ended(), group):
                     with session.failures.of(entry.candidate.operator):
                         self._one(bench, entry)

@@ -82,7 +82,7 @@ class Known:
             given += len(found)
             if found and not any(m.final for m in found):
                 evidence.race_about(problem.id, {m.candidate for m in found})
-        if given and not family(evidence.target.family).compiling_disturbs:  # some were not screened
+        if given and not family(evidence.target.family).on_host:  # some were not screened
             self._pass_over(evidence)
         return given
 

@@ -172,7 +172,7 @@ def _tune_all(
     pairs: list[tuple[LoadedOperator, Evidence]],
 ) -> int:
     """Try what the strategies ask for until they are done or the turn ends. Returns how much records knew."""
-    alone = family(target.family).compiling_disturbs
+    alone = family(target.family).on_host
     within = BudgetTuning(session, pool, pairs) if alone and session.turn.seconds is not None else None
     recorded = 0
     early = not alone and nothing_is_known(session, pool.device)

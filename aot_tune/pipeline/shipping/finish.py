@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.devices.family import caution_of
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import target_by_name
 from aot_tune.link import (
@@ -235,7 +235,7 @@ def _remarks(session: Session) -> list[str]:
     backends = session.options.exclude_backends
     left_out = [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
     left_out += session.too_large
-    return left_out + [text for text in map(caution_of, session.plan.families) if text]
+    return left_out + [text for f in session.plan.families if (text := family(f).caution)]
 
 
 def disturbed(reports: Sequence[OperatorReport]) -> list[str]:

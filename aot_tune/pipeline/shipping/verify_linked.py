@@ -20,7 +20,7 @@ from typing import NoReturn
 import msgspec
 
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.host.bench import Bench, verify_linked
+from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.odd_problems import oddest_checks
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, digest_of
 from aot_tune.compile import target_by_name
@@ -226,7 +226,7 @@ def _run(session: Session, library: Path, lazy: LazyBench, one: _Shipped) -> Mea
         raise WorkerError("a library is verified on devices of the machine that it is linked on, and on no others")
     prepared = [bench.prepare(loaded.folder, loaded.operator, check) for check in one.checks]
     function = f"{session.plan.prefix}_{one.operator}"
-    return verify_linked(bench.context, library, function, f"{one.operator}:{one.variant}", prepared)
+    return bench.verify_linked(library, function, f"{one.operator}:{one.variant}", prepared)
 
 
 class _Memory:
