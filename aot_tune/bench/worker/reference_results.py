@@ -39,13 +39,13 @@ from aot_tune.spec.generators import largest_integer
 
 __all__ = [
     "EXACT",
-    "SAMPLE",
     "Bounds",
     "Limits",
+    "Results",
     "Truth",
-    "bounds_of",
-    "bounds_of_integers",
+    "drawn",
     "is_truth",
+    "limits_of",
     "logical_inputs",
     "outputs_of",
     "publish_limits",
@@ -57,7 +57,7 @@ __all__ = [
     "write_truth",
 ]
 
-SAMPLE = 4096
+_SAMPLE = 4096
 """How many errors are a fair sample."""
 _DRAWS = 24
 _DRAWN = 16 << 20
@@ -137,38 +137,56 @@ def refuse_inexact(operator: Operator, check: Check, tensor: Tensor, largest: fl
         )
 
 
-class _Results(NamedTuple):
-    """Results of one draw, by output: true values, and errors unless the check is exact.
+class Results(NamedTuple):
+    """Results of one draw, by output, of numpy or torch: true values, and errors unless the check is exact.
 
     `undefined` are the outputs whose definition does not say where NaN and infinities are.
     """
 
-    exact: dict[str, NDArray[Any]]
-    errors: dict[str, NDArray[Any]]
+    exact: dict[str, Any]
+    errors: dict[str, Any]
     undefined: set[str]
+
+
+def drawn(results: Callable[[int], Results], check: Check, seed: int, most: int) -> list[Results]:
+    """Results of the seed, and of those after it until the errors are a fair sample. There are at most so many."""
+    first = results(seed)
+    least = min((math.prod(v.shape) for v in first.exact.values()), default=_SAMPLE)
+    fair = 1 if check.special or check.integers or not least else -(-_SAMPLE // least)
+    return [first, *(results(seed + n) for n in range(1, min(most, fair)))]
+
+
+def limits_of(xp: Any, operator: Operator, draws: Sequence[Results], block: int = _BLOCK) -> dict[str, Limits]:
+    """How far off each output that is present may be. It looks at a block at a time."""
+    limits, first = {}, draws[0]
+    for tensor in (t for t in operator.outputs if t.name in first.exact):
+        step = operator.step(tensor)
+        bounds = EXACT if step is None else Bounds(absolute=float(step.most), relative=0.0, share=step.share)
+        if first.errors and tensor.dtype.code in FLOATING:
+            values = [d.exact[tensor.name].reshape(-1) for d in draws]
+            errors = [d.errors[tensor.name].reshape(-1) for d in draws]
+            bounds = _bounds(xp, values, errors, tensor, operator.factor(tensor), block)
+        limits[tensor.name] = Limits(bounds=bounds, undefined=tensor.name in first.undefined)
+    return limits
 
 
 def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> None:
     """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all."""
     operator = operator.concrete(check.problem.dtypes)
+    affordable = 1 + _DRAWN // max(operator.compulsory_bytes(check.problem), 1)
     with np.errstate(all="ignore"):
-        draws = [_results(operator, check, seed)]
-        draws += [_results(operator, check, seed + n) for n in range(1, _draws(operator, draws[0].exact, check))]
+        draws = drawn(lambda s: _results(operator, check, s), check, seed, min(_DRAWS, affordable))
+        limits = limits_of(np, operator, draws)
     partial = _new_partial(folder)
     truths: dict[str, Truth] = {}
-    for tensor in (t for t in operator.outputs if operator.is_present(check.problem, t)):
-        value = draws[0].exact[tensor.name]
-        bounds = bounds_of_integers(operator, tensor)
-        if draws[0].errors and tensor.dtype.code in FLOATING:
-            values = [d.exact[tensor.name].ravel() for d in draws]
-            errors = [d.errors[tensor.name].ravel() for d in draws]
-            with np.errstate(all="ignore"):
-                bounds = bounds_of(np, values, errors, tensor, operator.factor(tensor))
+    for output, limit in limits.items():
+        value = draws[0].exact[output]
         dtype: TruthDType = next((w for w in _WHOLE.values() if value.dtype == w), "float64")
-        name = f"{tensor.name}.{dtype}"
+        name = f"{output}.{dtype}"
         (partial / name).write_bytes(value.data)  # unlike `tofile`, this reports a full disk
-        undefined = tensor.name in draws[0].undefined
-        truths[tensor.name] = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
+        truths[output] = Truth(
+            file=name, dtype=dtype, shape=value.shape, bounds=limit.bounds, undefined=limit.undefined
+        )
     _publish(partial, folder, "truth.json", truths)
 
 
@@ -182,7 +200,7 @@ def read_limits(folder: Path) -> dict[str, Limits]:
     return msgspec.json.decode((folder / "limits.json").read_bytes(), type=dict[str, Limits])
 
 
-def _results(operator: Operator, check: Check, seed: int) -> _Results:
+def _results(operator: Operator, check: Check, seed: int) -> Results:
     """Draw inputs and compute. One rounded result is held at a time, since large problems fill the memory."""
     inputs = logical_inputs(operator, check, seed)
     exact = run_reference(operator, check, inputs, np, wide=True)
@@ -190,7 +208,7 @@ def _results(operator: Operator, check: Check, seed: int) -> _Results:
     undefined: set[str] = set()
     if check.integers:
         _check_sums(operator, check, inputs, exact)
-        return _Results(exact, errors, undefined)
+        return Results(exact, errors, undefined)
     if check.special:
         cast = _casts_nonfinite(operator, check, inputs)
         whole = [t.name for t in operator.outputs if t.name in exact and t.dtype.code not in FLOATING]
@@ -201,7 +219,7 @@ def _results(operator: Operator, check: Check, seed: int) -> _Results:
         for name in list(near):
             error = _error(near.pop(name), exact[name])
             errors[name] = np.fmax(errors[name], error, out=errors[name]) if name in errors else error
-    return _Results(exact, errors, undefined)
+    return Results(exact, errors, undefined)
 
 
 def _error(value: NDArray[Any], exact: NDArray[Any]) -> NDArray[Any]:
@@ -352,27 +370,10 @@ def _check_sums(
         refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))
 
 
-def _draws(operator: Operator, exact: Mapping[str, NDArray[Any]], check: Check) -> int:
-    least = min((v.size for v in exact.values()), default=SAMPLE)
-    if check.special or check.integers or least == 0:
-        return 1
-    affordable = 1 + _DRAWN // max(operator.compulsory_bytes(check.problem), 1)
-    return min(_DRAWS, -(-SAMPLE // least), affordable)
-
-
-def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:
-    """How far off an output of integers may be."""
-    step = operator.step(tensor)
-    return EXACT if step is None else Bounds(absolute=float(step.most), relative=0.0, share=step.share)
-
-
-def bounds_of(
-    xp: Any, values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolerance: float, block: int = _BLOCK
+def _bounds(
+    xp: Any, values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolerance: float, block: int
 ) -> Bounds:
-    """See the module. The arrays of numpy or torch have one dimension.
-
-    It looks at a block at a time, since copies of whole outputs would fill the memory.
-    """
+    """See the module. The arrays have one dimension. Copies of whole outputs would fill the memory."""
     unit, tiny = least_errors(tensor.dtype)
     step = max(1, sum(map(len, values)) >> 16)
     count, squares, samples = 0, 0.0, []

@@ -25,10 +25,10 @@ from aot_tune.bench.worker.cuda.engine import moved_as, tensor_of
 from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
-    SAMPLE,
     Limits,
-    bounds_of,
-    bounds_of_integers,
+    Results,
+    drawn,
+    limits_of,
     outputs_of,
     publish_limits,
     refuse_inexact,
@@ -367,30 +367,8 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
         present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
         publish_limits(folder, {t.name: Limits(bounds=EXACT) for t in present})
         return
-    with Casts() as casts:
-        exact, errors = _run_both(operator, check, seed, device)
-    undefined = {n: bool(check.special) and bool(e.isnan().any() or e.isinf().any()) for n, e in errors.items()}
-    for tensor in (t for t in operator.outputs if t.name in exact and t.dtype.code not in FLOATING):
-        undefined[tensor.name] |= bool(check.special) and (casts.nonfinite or not _is_finite(exact[tensor.name]))
-    values = {n: [v.flatten()] for n, v in exact.items()}
-    wrong = {n: [e.flatten()] for n, e in errors.items()}
-    least = min((v.numel() for v in exact.values()), default=SAMPLE)
-    draws = 1 if check.special or least == 0 else min(_DRAWS, -(-SAMPLE // least))
-    for extra in range(1, draws):
-        more, again = _run_both(operator, check, seed + extra, device)
-        for name, value in more.items():
-            values[name].append(value.flatten())
-            wrong[name].append(again[name].flatten())
-    limits = {}
-    for tensor in operator.outputs:
-        if tensor.name in exact:
-            bounds = bounds_of_integers(operator, tensor)
-            if tensor.dtype.code in FLOATING:
-                bounds = bounds_of(
-                    torch, values[tensor.name], wrong[tensor.name], tensor, operator.factor(tensor), BLOCK
-                )
-            limits[tensor.name] = Limits(bounds=bounds, undefined=undefined[tensor.name])
-    publish_limits(folder, limits)
+    draws = drawn(lambda s: _results(operator, check, s, device), check, seed, _DRAWS)
+    publish_limits(folder, limits_of(torch, operator, draws, BLOCK))
 
 
 def _is_finite(values: Any) -> bool:
@@ -416,16 +394,15 @@ def _check_sums(operator: Operator, check: Check, seed: int, device: torch.devic
             refuse_inexact(operator, check, tensor, largest, bool((value == value.round()).all()))
 
 
-def _run_both(
-    operator: Operator, check: Check, seed: int, device: torch.device
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _results(operator: Operator, check: Check, seed: int, device: torch.device) -> Results:
     """True values, and the errors in the own dtype.
 
     An error is NaN if only one of two is NaN or infinite, and 0 if both are.
     """
     storages = draw_inputs(operator, check, seed, device)
-    exact = exact_values(operator, check, storages, device)
-    near = exact_values(operator, check, storages, device, wide=False)
+    with Casts() as casts:
+        exact = exact_values(operator, check, storages, device)
+        near = exact_values(operator, check, storages, device, wide=False)
     errors = {}
     for name, value in exact.items():
         other = near.pop(name)
@@ -438,4 +415,9 @@ def _run_both(
         same = (torch.isnan(value) == torch.isnan(other)) & (torch.isinf(value) == torch.isinf(other))
         error[~same] = torch.nan
         errors[name] = error
-    return exact, errors
+    undefined: set[str] = set()
+    if check.special:
+        whole = [t.name for t in operator.outputs if t.name in exact and t.dtype.code not in FLOATING]
+        undefined.update(n for n, error in errors.items() if not _is_finite(error))
+        undefined.update(n for n in whole if casts.nonfinite or not _is_finite(exact[n]))
+    return Results(exact, errors, undefined)
