@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import msgspec
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, Policy, Role
@@ -89,14 +91,22 @@ class _Held(Protocol):
 
 
 class _Timeable(Protocol):
-    """A candidate on a problem, ready for timed calls."""
+    """A candidate on a problem, ready for timed calls.
+
+    `calls` are the tensors whose results are looked at, and `made` is how many calls there were. `first_call` poisons
+    the outputs, and makes a call if that must not be a timed one. `settle` makes a call whose results stay, if those of
+    timed calls were undone.
+    """
 
     @property
-    def calls(self) -> CallTensors[Any]:
-        """The tensors whose results are looked at."""
+    def calls(self) -> CallTensors[Any]: ...
 
-    def settle(self) -> None:
-        """Make a call whose results stay, if those of timed calls were undone."""
+    @property
+    def made(self) -> int: ...
+
+    def first_call(self) -> None: ...
+
+    def settle(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -105,32 +115,6 @@ class _Playable(Protocol):
     """Fresh and repeated calls, see `honesty`."""
 
     def play(self, fresh: bool) -> float: ...
-
-
-class Taken(NamedTuple):
-    """Samples in ns per call, without the overhead if the host's clock takes them, and what is known beside them.
-
-    `calls` is how many calls there were. `note` belongs to the times. `idle` says that the times do not cover the work.
-    """
-
-    samples: tuple[float, ...]
-    overhead: float = 0.0
-    leak: int = 0
-    mhz: float = 0.0
-    calls: int = 0
-    note: str = ""
-    idle: bool = False
-
-    def told(self, fault: str, less: str = "") -> messages.Timed:
-        """The answer, with what is wrong after timed calls, and how the candidate does less when calls are repeated."""
-        return messages.Timed(
-            samples=self.samples,
-            overhead=self.overhead,
-            leak=self.leak,
-            status="wrong-result" if fault else "suspicious" if less or self.idle else "ok",
-            reason=fault or less or self.note,
-            mhz=self.mhz,
-        )
 
 
 State = TypeVar("State", bound=_Held)
@@ -206,11 +190,11 @@ class WorkerSession(ABC, Generic[State, Ready]):
         """A candidate on a problem, ready for timed calls."""
 
     @abstractmethod
-    def _take_screen(self, ready: Ready, best_ns: float | None) -> Taken:
-        """The samples of a screen."""
+    def _take_screen(self, ready: Ready, best_ns: float | None) -> messages.Timed:
+        """The samples of a screen. The status is not ok if they do not cover the work."""
 
     @abstractmethod
-    def _take_turn(self, ready: Ready, request: messages.Turn) -> Taken:
+    def _take_turn(self, ready: Ready, request: messages.Turn) -> messages.Timed:
         """One sample of a race."""
 
     @abstractmethod
@@ -220,10 +204,6 @@ class WorkerSession(ABC, Generic[State, Ready]):
     @abstractmethod
     def _fault(self, ready: Ready, state: State, bits: Bits) -> str:
         """What is wrong after timed calls. If the bits are those that were right before, nothing is."""
-
-    @abstractmethod
-    def _survey_call(self, ready: Ready) -> None:
-        """Before a survey's samples: poison the outputs, and make a call if that must not be a timed one."""
 
     @abstractmethod
     def _survey_fault(self, ready: Ready, state: State, compared: Callable[[], str]) -> str:
@@ -380,10 +360,10 @@ class WorkerSession(ABC, Generic[State, Ready]):
             taken = self._take_screen(ready, request.best_ns)
             ready.settle()
         best = min(taken.samples)
-        tested = not taken.idle and (request.best_ns is None or best < request.best_ns)
+        tested = taken.status == "ok" and (request.best_ns is None or best < request.best_ns)
         less, fault = self._look_after(ready, state, self._accepted.pop(key, {}), best, tested=tested)
         self._ready.pop(key).close()
-        return taken.told(fault and f"{fault} (after {taken.calls} timed calls)", less)
+        return _told(taken, fault and f"{fault} (after {ready.made} timed calls)", less)
 
     def _look_after(self, ready: Ready, state: State, bits: Bits, call_ns: float, *, tested: bool) -> tuple[str, str]:
         """How a candidate does less when a call is repeated, if it is `tested`, and what is wrong after all calls."""
@@ -407,7 +387,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
             ready = self._make_ready(loaded, state)
         with contextlib.closing(ready):
             with self._confined():
-                self._survey_call(ready)
+                ready.first_call()
                 taken = self._take_screen(ready, request.best_ns)
                 ready.settle()
             fault = self._survey_fault(
@@ -415,7 +395,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
                 state,
                 lambda: self._results.compare(request.key, ready.calls.results(), first=request.first),
             )
-        return Taken(taken.samples, taken.overhead).told(fault)
+        return _told(messages.Timed(samples=taken.samples, overhead=taken.overhead), fault)
 
     def _baseline(self, request: messages.PrepareBaseline, _emit: Emit) -> messages.Reply:
         self._make_room_for([request.key])
@@ -444,10 +424,10 @@ class WorkerSession(ABC, Generic[State, Ready]):
             if request.fresh:
                 ready.settle()
         if not request.fresh:
-            return taken.told("")
+            return taken
         state, bits = self._state(request.key), self._accepted.get(key, {})
-        less, fault = self._look_after(ready, state, bits, taken.samples[0], tested=not taken.idle)
-        return taken.told(fault and f"{fault} (after a race)", less)
+        less, fault = self._look_after(ready, state, bits, taken.samples[0], tested=taken.status == "ok")
+        return _told(taken, fault and f"{fault} (after a race)", less)
 
     def _time_baseline(self, baseline: PreparedBaseline, request: messages.Turn) -> messages.Timed:
         return messages.Timed(samples=(baseline.sample(request.calls, request.warm),))
@@ -456,6 +436,13 @@ class WorkerSession(ABC, Generic[State, Ready]):
 def progress(place: str) -> messages.Place:
     """Where this worker is now."""
     return messages.Place(place=place, resident_bytes=resident_bytes())
+
+
+def _told(taken: messages.Timed, fault: str, less: str = "") -> messages.Timed:
+    """Times, with what is wrong after timed calls, or how a candidate does less when a call is repeated."""
+    if fault:
+        return msgspec.structs.replace(taken, status="wrong-result", reason=fault)
+    return msgspec.structs.replace(taken, status="suspicious", reason=less) if less else taken
 
 
 def _timed(take: Callable[[], messages.Timed]) -> messages.Timed:

@@ -33,7 +33,6 @@ from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.bench.worker.session_of_family import (
     Emit,
     PreparedBaseline,
-    Taken,
     UnusableError,
     WorkerSession,
     baseline_of,
@@ -115,11 +114,30 @@ class _Ready:
             raise
         restores = [restoring(c) for c in self.changes]
         self.sampler = Sampler(loaded.launch, self.arguments, time.perf_counter_ns, restores)
+        self.made = 0
+        self._after_first, self._resident = 0, 0
 
     def _call(self) -> None:
         code = self.launch(*self.arguments[0])
         if code:
             raise LaunchError(str(code))
+
+    def sample(self, calls: int) -> float:
+        """A sample of a screen. Its calls are counted, and the growth of resident memory after the first ones."""
+        found = self.sampler.sample(calls)
+        self.made += calls
+        if not self._resident:
+            self._resident, self._after_first = resident_bytes(), self.made
+        return found
+
+    def leak(self) -> int:
+        """Bytes per call by which the process grew, or 0 when the growth is too small to tell."""
+        later, grown = self.made - self._after_first, resident_bytes() - self._resident
+        return grown // later if later > 0 and grown > 1 << 20 else 0
+
+    def first_call(self) -> None:
+        """Poison the outputs. Timed calls follow."""
+        self.calls.poison()
 
     def settle(self) -> None:
         """Make a call whose results stay, because those of timed calls were undone.
@@ -189,22 +207,21 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
     def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
         return prepare_baseline(self._state(request.key), request.name)
 
-    def _take_screen(self, ready: _Ready, best_ns: float | None) -> Taken:
-        watch = _Growth(ready.sampler.sample)
-
+    def _take_screen(self, ready: _Ready, best_ns: float | None) -> messages.Timed:
         def take(empty: float) -> list[float]:
-            return screen(watch.sample, self._policy, best_ns, overhead=empty)
+            return screen(ready.sample, self._policy, best_ns, overhead=empty)
 
         samples, overhead = beside_empty(take, ready.empty_ns)
-        taken = tuple(max(s - overhead, 0.0) for s in samples)
-        return Taken(taken, overhead, leak=watch.per_call(), calls=watch.calls)
+        return messages.Timed(
+            samples=tuple(max(s - overhead, 0.0) for s in samples), overhead=overhead, leak=ready.leak()
+        )
 
-    def _take_turn(self, ready: _Ready, request: messages.Turn) -> Taken:
+    def _take_turn(self, ready: _Ready, request: messages.Turn) -> messages.Timed:
         def take(_empty: float) -> list[float]:
             return [warm_sample(ready.sampler.sample, request.calls, request.warm)]
 
         samples, overhead = beside_empty(take, ready.empty_ns)
-        return Taken((max(samples[0] - overhead, 0.0),), overhead)
+        return messages.Timed(samples=(max(samples[0] - overhead, 0.0),), overhead=overhead)
 
     def _fresh_calls(self, ready: _Ready, state: ProblemState, call_ns: float) -> FreshCalls:
         undone = ready.changes[0] if ready.changes else []
@@ -218,34 +235,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             state.restore()
         return fault
 
-    def _survey_call(self, ready: _Ready) -> None:
-        ready.calls.poison()
-
     def _survey_fault(self, ready: _Ready, state: ProblemState, compared: Callable[[], str]) -> str:  # noqa: ARG002
         fault = compared()
         state.restore()
         return fault
-
-
-class _Growth:
-    """Counts calls and watches the growth of resident memory after the first one."""
-
-    def __init__(self, sample: Callable[[int], float]) -> None:
-        self._sample = sample
-        self.calls = 0
-        self._begin = self._since = 0
-
-    def sample(self, calls: int) -> float:
-        """Pass the call on to the sampler."""
-        found = self._sample(calls)
-        self.calls += calls
-        if not self._begin:
-            self._begin = resident_bytes()
-            self._since = self.calls
-        return found
-
-    def per_call(self) -> int:
-        """Bytes per call since the first, or 0 when the growth is too small to tell."""
-        later = self.calls - self._since
-        grown = resident_bytes() - self._begin
-        return grown // later if later > 0 and grown > 1 << 20 else 0

@@ -6,6 +6,7 @@ And whether it is honest, see `honesty`: here are calls that each differ from th
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class FreshCalls:
         changes = self._changes(fresh)
         batch: list[Call] = []
         for number in range(self._count):
-            batch += [_copying(copies, self._undo), _changing(changes, number & 1), self._call]
+            batch += [partial(_copy, copies, self._undo), partial(_change, changes, number & 1), self._call]
         try:
             return self._engine.record(batch)
         except CaptureError:
@@ -86,24 +87,18 @@ class FreshCalls:
         return found
 
 
-def _copying(copies: list[tuple[Any, Any]], undo: list[Undo]) -> Call:
-    def copy() -> int:
-        for storage, source in copies:
-            storage.copy_(source)
-        for one in undo:
-            one()
-        return 0
-
-    return copy
+def _copy(copies: list[tuple[Any, Any]], undo: list[Undo]) -> int:
+    for storage, source in copies:
+        storage.copy_(source)
+    for one in undo:
+        one()
+    return 0
 
 
-def _changing(changes: list[tuple[Any, tuple[Any, Any]]], turn: int) -> Call:
-    def change() -> int:
-        for element, contents in changes:
-            element.copy_(contents[turn])
-        return 0
-
-    return change
+def _change(changes: list[tuple[Any, tuple[Any, Any]]], turn: int) -> int:
+    for element, contents in changes:
+        element.copy_(contents[turn])
+    return 0
 
 
 class Workspaces:
@@ -139,8 +134,7 @@ class Caller:
         self._engine, self.loaded, self.first = engine, loaded, sets[0]
         self.workspace = workspaces.get(loaded.workspace_bytes(self.first.arguments))
         memory: Memory | None = self.workspace.pieces["workspace"] if self.workspace is not None else None
-        arguments = [s.arguments.launch(memory, engine.stream) for s in sets]
-        self.calls = [_call(loaded.launch, a) for a in arguments]
+        self.calls: list[Call] = [partial(loaded.launch, *s.arguments.launch(memory, engine.stream)) for s in sets]
 
     def run(self, garbage: int, *, renewed: bool = False) -> float:
         """Poison the outputs, make the first call, and wait for it. Returns its ns. `renewed` contents are kept.
@@ -162,10 +156,6 @@ class Caller:
         if code:
             raise LaunchError(self.loaded.failure("_launch", code))
         return float(end - begin)
-
-
-def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
-    return lambda: function(*arguments)
 
 
 def plan(state: ProblemState, *, repeat: bool) -> list[Run]:

@@ -28,7 +28,6 @@ from aot_tune.bench.worker.loaded_objects import Loaded
 from aot_tune.bench.worker.session_of_family import (
     Emit,
     PreparedBaseline,
-    Taken,
     UnusableError,
     WorkerSession,
     baseline_of,
@@ -126,6 +125,15 @@ class _Ready(NamedTuple):
     def calls(self) -> CallSet:
         """The tensors of the first call."""
         return self.runner.first
+
+    @property
+    def made(self) -> int:
+        """How many calls there were."""
+        return self.sampler.made
+
+    def first_call(self) -> None:
+        """Poison the outputs, and make a call that is not timed."""
+        self.runner.run(GARBAGE[0])
 
     def settle(self) -> None:
         """A call whose results are checked, because timed calls may have used the results of others."""
@@ -290,15 +298,21 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
     def _get_ready_to_time(self) -> None:
         _ = self._overhead
 
-    def _take_screen(self, ready: _Ready, best_ns: float | None) -> Taken:
+    def _take_screen(self, ready: _Ready, best_ns: float | None) -> messages.Timed:
         self._use_streams()
         return self._taken(ready.sampler, ready.sampler.screen(self._policy, best_ns))
 
-    def _taken(self, sampler: Sampler, samples: Sequence[float], mhz: float = 0.0) -> Taken:
+    def _taken(self, sampler: Sampler, samples: Sequence[float], mhz: float = 0.0) -> messages.Timed:
         """Samples. Work on another stream may give right results, but its time is not in them."""
-        return Taken(tuple(samples), self._overhead, mhz=mhz, calls=sampler.made, note=sampler.note, idle=sampler.idle)
+        return messages.Timed(
+            samples=tuple(samples),
+            overhead=self._overhead,
+            status="suspicious" if sampler.idle else "ok",
+            reason=sampler.note,
+            mhz=mhz,
+        )
 
-    def _take_turn(self, ready: _Ready, request: messages.Turn) -> Taken:
+    def _take_turn(self, ready: _Ready, request: messages.Turn) -> messages.Timed:
         self._use_streams()
         sample = ready.sampler.sample(bool(request.warm))
         return self._taken(ready.sampler, [sample], self._probes.clock_mhz() if request.clock else 0.0)
@@ -314,9 +328,6 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             if ready.runner.workspace is not None:
                 ready.runner.workspace.heal()
         return fault
-
-    def _survey_call(self, ready: _Ready) -> None:
-        ready.runner.run(GARBAGE[0])
 
     def _survey_fault(self, ready: _Ready, state: ProblemState, compared: Callable[[], str]) -> str:  # noqa: ARG002
         calls = ready.calls
