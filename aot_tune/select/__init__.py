@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from aot_tune.select.choose_variants import PRESELECTED, preselect, scouts
-from aot_tune.select.decide import Survey
+from aot_tune.select.choose_variants import PRESELECTED, Costs, preselect, scouts
+from aot_tune.select.decide import Expectation, Judged, Survey
 from aot_tune.select.selection import (
     REGRET_LIMIT,
     SURVEYED,
     ChoiceLimits,
+    Selection,
     all_picked,
     of_enough_shapes,
     picked,
     ranked,
     select,
 )
-from aot_tune.select.selection_records import Costs, Expectation, Judged, Node, Selection
 from aot_tune.select.terms import Term, Terms, terms_of
 from aot_tune.select.time_model import TimeModel, Tree
-from aot_tune.select.tree import rank
+from aot_tune.select.tree import Node, rank
 
 __all__ = [
     "PRESELECTED",

@@ -6,10 +6,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from aot_tune.select.selection_records import Costs
+__all__ = ["PRESELECTED", "Costs", "choose_variants", "preselect", "regret_by_number", "scouts", "served_by_number"]
 
-__all__ = ["PRESELECTED", "choose_variants", "preselect", "regret_by_number", "scouts", "served_by_number"]
-
+Costs = dict[str, dict[str, float]]
+"""Problem id to candidate id to time in ns. A candidate that cannot serve a problem has no time there."""
 PRESELECTED = 24
 """How many candidates are surveyed for each kind of calls, at most."""
 _SCOUTS = 48

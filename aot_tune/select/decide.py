@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from aot_tune.select.learn_times import HEAVIEST, Times, learn_times
-from aot_tune.select.selection_records import Costs, Expectation, Judged
+from aot_tune.select.choose_variants import Costs
 from aot_tune.select.terms import Terms, columns_of
-from aot_tune.select.time_model import log_of
+from aot_tune.select.time_model import HEAVIEST, TimeModel, Times, learn_times, log_of
 from aot_tune.spec import Facts
 from aot_tune.spec.workload import Kind
 
-__all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
+__all__ = ["Expectation", "Judged", "Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
 
 _HELD_OUT = 5
 """One of this many surveyed shapes is held out: nothing is learned from it."""
@@ -45,6 +44,47 @@ class Survey:
     worth: Callable[[str, Facts], bool]
     vendor: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The expectation of a candidate's time on calls of a kind, which have these facts.
+
+    For ranking, `caution` is added to the expected time, in 1/4096 of log2 ns.
+    """
+
+    candidate: str
+    kind: tuple[tuple[str, int], ...]
+    terms: Terms
+    model: TimeModel
+    caution: int = 0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Regret on held-out surveyed shapes, against the best candidate that was surveyed there.
+
+    `regret` is by problem id: the time of what dispatch picks over the best time, less 1.
+    """
+
+    regret: Mapping[str, float]
+    learned_from: int
+
+    @property
+    def mean(self) -> float:
+        """The mean over all shapes."""
+        return sum(self.regret.values()) / len(self.regret)
+
+    @property
+    def worst(self) -> tuple[float, str]:
+        """The largest regret, and its problem."""
+        problem = max(self.regret, key=lambda p: (self.regret[p], p))
+        return self.regret[problem], problem
+
+    def percentile(self, share: float) -> float:
+        """The regret that this share of the shapes does not exceed."""
+        ordered = sorted(self.regret.values())
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 def is_held_out(problem: str) -> bool:

@@ -1,4 +1,4 @@
-"""Turns times into a selection."""
+"""Turns times into a selection: which variants to keep, and which of them to try first for every call."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from aot_tune.select.choose_variants import choose_variants, regret_by_number, served_by_number
-from aot_tune.select.decide import Survey, expect, judge, likeliest
-from aot_tune.select.selection_records import Costs, Node, Selection
-from aot_tune.select.tree import learn, rank
+from aot_tune.select.choose_variants import Costs, choose_variants, regret_by_number, served_by_number
+from aot_tune.select.decide import Expectation, Judged, Survey, expect, judge, likeliest
+from aot_tune.select.tree import Node, learn, rank
 from aot_tune.spec import Facts
 from aot_tune.spec.workload import Kind
 
-__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "all_picked", "of_enough_shapes", "picked", "ranked", "select"]
+__all__ = [
+    "REGRET_LIMIT",
+    "SURVEYED",
+    "ChoiceLimits",
+    "Selection",
+    "all_picked",
+    "of_enough_shapes",
+    "picked",
+    "ranked",
+    "select",
+]
 
 REGRET_LIMIT = 0.005
 """Mean regret over the workload that may be given up for fewer variants, without a survey."""
@@ -49,6 +58,31 @@ class ChoiceLimits:
 
 
 SURVEYED = ChoiceLimits(regret=MAX_REGRET, worst=WORST_REGRET, variants=MAX_VARIANTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The variants of one operator for one target.
+
+    `exact` has the candidates to try on problems that were measured. Other calls go by `expected`, and by the tree of
+    `nodes` if nothing in `expected` serves. `regret` is, for each problem of the workload, the time of what dispatch
+    picks over the best measured time, less 1. `held_out` is the same with a tree that was learned without the problem.
+    It is empty for a single problem, and with a survey, which has `judged` instead. A problem of `regret` that is not
+    in `held_out` could not be judged: the tree's choice was never timed there, or no kept candidate was timed on the
+    other problems. By kind of calls, `order` has the kind's variants, `curves` the mean regret over workload and survey
+    with only the first of them, with the first two, and so on, and `served` the share of problems that these serve.
+    """
+
+    kept: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    regret: dict[str, float]
+    held_out: dict[str, float]
+    exact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    expected: tuple[Expectation, ...] = ()
+    judged: Judged | None = None
+    curves: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)
+    order: Mapping[tuple[tuple[str, int], ...], tuple[str, ...]] = field(default_factory=dict)
+    served: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)
 
 
 def select(

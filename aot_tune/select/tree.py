@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aot_tune.select.selection_records import Costs, Node
+from aot_tune.select.choose_variants import Costs
 from aot_tune.spec import Facts
 
-__all__ = ["learn", "rank"]
+__all__ = ["Node", "learn", "rank"]
 
 Matrix = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -22,6 +23,19 @@ _TOLERANCE = 0.002
 
 _UNSERVED = math.log(100.0)
 """The log regret of a variant that cannot serve a problem: far worse than any that can, but comparable."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node of the decision tree: `facts[fact] <= threshold` goes to node `below`, else to `above`.
+
+    A leaf has no fact, and `ranked` candidate ids to try in order, before the generic variant.
+    """
+
+    fact: str = ""
+    threshold: int = 0
+    below: int = 0
+    above: int = 0
+    ranked: tuple[str, ...] = ()
 
 
 def learn(costs: Costs, facts: Mapping[str, Facts], kept: Sequence[str]) -> list[Node]:

@@ -9,7 +9,7 @@ from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import Session
 from aot_tune.render import candidate_for
 from aot_tune.select import Selection
-from aot_tune.select.selection_records import Node
+from aot_tune.select.tree import Node
 
 __all__ = ["fills_in", "with_filling_in", "without_wrong"]
 

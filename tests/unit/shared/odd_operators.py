@@ -31,9 +31,8 @@ import msgspec
 import numpy as np
 
 from aot_tune.link import DecisionNode, ExpectedTime, LibrarySpec, OperatorTable, TargetTable
-from aot_tune.select.learn_times import Times, learn_times
 from aot_tune.select.terms import columns_of, terms_of
-from aot_tune.select.time_model import TimeModel
+from aot_tune.select.time_model import TimeModel, Times, learn_times
 from aot_tune.spec import (
     Attribute,
     Expr,
