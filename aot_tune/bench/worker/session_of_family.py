@@ -24,7 +24,7 @@ from aot_tune.bench.worker.call_tensors import CallTensors
 from aot_tune.bench.worker.comparison import SurveyedResults
 from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
-from aot_tune.bench.worker.verification import Attempt, Bits, Run, Verdict, WorkspaceError, verify
+from aot_tune.bench.worker.verification import Attempt, Bits, Trial, Verdict, WorkspaceError, verify
 from aot_tune.spec import Baseline, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.processes import resident_bytes
@@ -182,7 +182,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
         """A candidate on a problem, to be verified."""
 
     @abstractmethod
-    def _plan(self, state: State, request: messages.Verify) -> Sequence[Run]:
+    def _plan(self, state: State, request: messages.Verify) -> Sequence[Trial]:
         """The runs that verify a candidate."""
 
     @abstractmethod

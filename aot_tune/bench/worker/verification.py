@@ -19,9 +19,9 @@ __all__ = [
     "GARBAGE",
     "Attempt",
     "Bits",
-    "Judged",
     "Placement",
-    "Run",
+    "Trial",
+    "TrialResult",
     "Verdict",
     "WorkspaceError",
     "aliased",
@@ -79,7 +79,7 @@ def allowed_workspace(size: int, policy: Policy) -> int:
     return size
 
 
-class Run(NamedTuple):
+class Trial(NamedTuple):
     """One run of a plan. `aliases` are the outputs that use an input's memory.
 
     `again` says that its bits are compared with those of the first run.
@@ -95,12 +95,12 @@ class Run(NamedTuple):
         return "".join(f", {output!r} in the memory of {name!r}" for output, name in self.aliases.items())
 
 
-def aliased(operator: Operator, problem: Problem) -> list[Run]:
+def aliased(operator: Operator, problem: Problem) -> list[Trial]:
     """The runs in which outputs are the memory of inputs, if they may be."""
-    return [Run(aliases=aliases) for aliases in aliases_on(operator, problem)]
+    return [Trial(aliases=aliases) for aliases in aliases_on(operator, problem)]
 
 
-class Judged(NamedTuple):
+class TrialResult(NamedTuple):
     """What a run did: its ns, what is wrong, the largest error in tolerances, and whether the bits were the same."""
 
     ns: float
@@ -112,7 +112,7 @@ class Judged(NamedTuple):
 class Attempt(Protocol):
     """A loaded candidate on a problem, as a family runs it."""
 
-    def make(self, run: Run, garbage: int, bits: Bits, *, renewed: bool) -> Judged:
+    def make(self, run: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         """Make a run on poisoned outputs, with a workspace full of `garbage`, and judge what it left.
 
         Outputs that hold `bits`, which were right before, are right. With `renewed`, there is first a call on other
@@ -124,17 +124,17 @@ class Attempt(Protocol):
             WorkspaceError: when it wants too much.
         """
 
-    def bits(self, run: Run) -> Bits:
+    def bits(self, run: Trial) -> Bits:
         """Copies of the bytes of the outputs."""
 
-    def restore(self, run: Run) -> None:
+    def restore(self, run: Trial) -> None:
         """Write inputs and guard zones again."""
 
 
 def verify(
     attempt: Attempt,
     check: Check,
-    plan: Sequence[Run],
+    plan: Sequence[Trial],
     tell: Callable[[str], None],
     *,
     renewed: bool = False,

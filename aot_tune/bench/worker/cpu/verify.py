@@ -23,7 +23,7 @@ from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
 from aot_tune.bench.worker.process_state import arithmetic_change, arithmetic_now
 from aot_tune.bench.worker.reference_results import Bounds
 from aot_tune.bench.worker.stored_elements import limits_of, values_of
-from aot_tune.bench.worker.verification import Bits, Judged, Run, aliased, allowed_workspace
+from aot_tune.bench.worker.verification import Bits, Trial, TrialResult, aliased, allowed_workspace
 from aot_tune.spec import FLOATING, Tensor
 
 __all__ = ["FreshCalls", "HostAttempt", "compare", "inspect", "plan", "same_bits", "unsteady", "workspace_for"]
@@ -125,9 +125,9 @@ def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | No
     return Region(size, placement=calls.placement) if size else None
 
 
-def plan(state: ProblemState, quick: bool) -> list[Run]:
+def plan(state: ProblemState, quick: bool) -> list[Trial]:
     """The runs that verify a candidate: in every placement, the first one twice. One run in all if it is `quick`."""
-    first, *others = (Run(placement) for placement in state.placements())
+    first, *others = (Trial(placement) for placement in state.placements())
     runs = [first] if quick else [first, first._replace(again=True), *others]
     return [*runs, *aliased(state.operator, state.check.problem)]
 
@@ -138,10 +138,10 @@ class HostAttempt:
     def __init__(self, loaded: Loaded, state: ProblemState, policy: Policy) -> None:
         self._loaded, self._state, self._policy = loaded, state, policy
 
-    def _calls(self, run: Run) -> CallSet:
+    def _calls(self, run: Trial) -> CallSet:
         return self._state.at(run.placement, run.aliases)
 
-    def make(self, run: Run, garbage: int, bits: Bits, *, renewed: bool) -> Judged:
+    def make(self, run: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         """Judges the thread's arithmetic too."""
         calls, loaded, state = self._calls(run), self._loaded, self._state
         workspace = workspace_for(loaded, calls, self._policy)
@@ -157,14 +157,14 @@ class HostAttempt:
         finally:
             if workspace is not None:
                 workspace.close()
-        return Judged(ns, fault or disturbed or (unsteady(state, calls, bits) if run.again else ""), error, same)
+        return TrialResult(ns, fault or disturbed or (unsteady(state, calls, bits) if run.again else ""), error, same)
 
-    def bits(self, run: Run) -> Bits:
+    def bits(self, run: Trial) -> Bits:
         """With the gaps between rows."""
         calls = self._calls(run)
         return {t.name: calls.storages[t.name].bytes().copy() for t in calls.outputs()}
 
-    def restore(self, run: Run) -> None:
+    def restore(self, run: Trial) -> None:
         """Those of this run alone."""
         self._calls(run).restore()
 

@@ -37,7 +37,7 @@ from aot_tune.bench.worker.session_of_family import (
     WorkerSession,
     baseline_of,
 )
-from aot_tune.bench.worker.verification import Bits, Run
+from aot_tune.bench.worker.verification import Bits, Trial
 from aot_tune.spec import DType, Operator
 from aot_tune.support.kernel_features import allow_tiles
 from aot_tune.support.memory_limits import allowed_memory, kept_memory
@@ -198,7 +198,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
     def _attempt(self, loaded: Loaded, state: ProblemState) -> HostAttempt:
         return HostAttempt(loaded, state, self._policy)
 
-    def _plan(self, state: ProblemState, request: messages.Verify) -> list[Run]:
+    def _plan(self, state: ProblemState, request: messages.Verify) -> list[Trial]:
         return plan(state, request.quick)
 
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:

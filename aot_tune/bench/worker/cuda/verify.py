@@ -18,7 +18,7 @@ from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.cuda.timing import Undo, put_back
 from aot_tune.bench.worker.honesty import exchangeable
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, Memory
-from aot_tune.bench.worker.verification import Bits, Judged, Run, aliased, allowed_workspace
+from aot_tune.bench.worker.verification import Bits, Trial, TrialResult, aliased, allowed_workspace
 
 __all__ = ["Caller", "FreshCalls", "GpuAttempt", "Workspaces", "inspect", "plan"]
 
@@ -158,10 +158,10 @@ class Caller:
         return float(end - begin)
 
 
-def plan(state: ProblemState, *, repeat: bool) -> list[Run]:
+def plan(state: ProblemState, *, repeat: bool) -> list[Trial]:
     """The runs that verify a candidate. With `repeat`, the first one is made again at the end."""
-    again = [Run(again=True)] if repeat else []
-    return [Run(), *aliased(state.operator, state.check.problem), *again]
+    again = [Trial(again=True)] if repeat else []
+    return [Trial(), *aliased(state.operator, state.check.problem), *again]
 
 
 class GpuAttempt:
@@ -170,7 +170,7 @@ class GpuAttempt:
     def __init__(self, engine: Engine, loaded: Loaded, workspaces: Workspaces, state: ProblemState) -> None:
         self._engine, self._loaded, self._workspaces, self._state = engine, loaded, workspaces, state
 
-    def make(self, run: Run, garbage: int, bits: Bits, *, renewed: bool) -> Judged:
+    def make(self, run: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         """Waits for the call."""
         calls, state = self._state.exact(run.aliases), self._state
         caller = Caller(self._engine, self._loaded, self._workspaces, [calls])
@@ -185,13 +185,13 @@ class GpuAttempt:
             fault = fault or "not deterministic: outputs differ between two runs"
         if fault and caller.workspace is not None:
             caller.workspace.heal()
-        return Judged(ns, fault, error, same)
+        return TrialResult(ns, fault, error, same)
 
-    def bits(self, run: Run) -> Bits:
+    def bits(self, run: Trial) -> Bits:
         """On the device."""
         return self._state.exact(run.aliases).bits()
 
-    def restore(self, run: Run) -> None:
+    def restore(self, run: Trial) -> None:
         """Those of this run alone."""
         self._state.exact(run.aliases).restore()
 

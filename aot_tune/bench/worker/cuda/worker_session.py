@@ -33,7 +33,7 @@ from aot_tune.bench.worker.session_of_family import (
     baseline_of,
     progress,
 )
-from aot_tune.bench.worker.verification import GARBAGE, Bits, Run, Verdict
+from aot_tune.bench.worker.verification import GARBAGE, Bits, Trial, Verdict
 from aot_tune.spec import Operator
 
 __all__ = ["CudaSession", "make_session", "prepare_baseline"]
@@ -270,7 +270,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
     def _attempt(self, loaded: Loaded, state: ProblemState) -> GpuAttempt:
         return GpuAttempt(self._engine, loaded, self._workspaces, state)
 
-    def _plan(self, state: ProblemState, request: messages.Verify) -> list[Run]:
+    def _plan(self, state: ProblemState, request: messages.Verify) -> list[Trial]:
         return plan(state, repeat=len(request.keys) == 1 and not request.quick)
 
     def _accept(self, handle: str, key: str, verdict: Verdict) -> None:
