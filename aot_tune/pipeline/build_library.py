@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from aot_tune.compile import Variant
 from aot_tune.database import deciding, told_ties
 from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
+from aot_tune.pipeline.evidence import Chosen, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import recorded_evidence
 from aot_tune.pipeline.records.record_writer import compile_kept, save_records
@@ -96,7 +97,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     with verified_beside(session):
         evidence = _evidence(session)
         tuned = session.progress.now() if session.tuned is None else session.tuned
-        generics: dict[str, list[Entry]] = {}
+        generics: dict[str, list[Variant]] = {}
         chosen: dict[str, list[Chosen]] = {}
         for name, found in evidence.items():
             share_among_targets(found)
@@ -106,7 +107,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
                 chosen[name] = [choose(session, e) for e in found]
         before = session.progress.now()
         with session.spent.stage("compiling what is kept"):
-            compile_kept(session, chosen, generics)
+            generics = compile_kept(session, chosen, generics)
     tuned += session.progress.now() - before  # a replay compiles here; this is not part of the link
     with session.spent.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
@@ -162,7 +163,7 @@ def link_memory_of(session: Session) -> Path | None:
     return link_memory(session) if session.location.mode in ("rw", "fresh") else None
 
 
-def _generics(session: Session, name: str, found: list[Evidence]) -> list[Entry]:
+def _generics(session: Session, name: str, found: list[Evidence]) -> list[Variant]:
     """The generic entries of an operator: the measured ones, if there are any."""
     measured = {e.candidate.id: e for one in found for e in one.entries.values() if e.candidate.generic}
     entries = session.generic_entries(session.operators[name].operator)
@@ -170,8 +171,8 @@ def _generics(session: Session, name: str, found: list[Evidence]) -> list[Entry]
 
 
 def _kept(
-    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
-) -> Iterator[Entry]:
+    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
+) -> Iterator[Variant]:
     """The entries of all variants of the library."""
     for name in session.operators:
         yield from (one.evidence.entries[c] for one in chosen.get(name, ()) for c in one.selection.kept)

@@ -15,13 +15,12 @@ from aot_tune.bench.times import median_error, without_drift
 from aot_tune.compile import Object, Variant
 from aot_tune.pipeline.guards import Conditions
 from aot_tune.pipeline.surveyed_times import SurveyedTimes
-from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.select import Costs, Selection
-from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
+from aot_tune.spec import Config, Facts, Operator, Problem, Target, all_of
 from aot_tune.spec.kernel import worthwhile_of
 from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_band"]
+__all__ = ["Chosen", "Evidence", "Proposal", "serves", "share_among_targets", "tie_band"]
 
 
 _LEFT_OUT = 1.03
@@ -32,89 +31,22 @@ _TRIFLE = 1e-6
 """What does not beat a vendor's variant costs this much more. It ranks behind that variant, without a real regret."""
 
 
-@dataclass
-class Entry:
-    """A candidate with its source and, once it is compiled, its object.
+@dataclass(frozen=True)
+class Proposal:
+    """A candidate to try: on problems by id, or on all. `named`: a record of a like device names it for these."""
 
-    `recorded` is the digest of the code that a database has measured. It is set only if the source and the toolchain
-    are those of the record, or if this build measures nothing. `only` are ids of problems: the candidate is tried on no
-    others. `named`: a record of a like device names it for these. `due`: it is compiled next. `stands_in`: it is kept
-    untimed, because there was no time to measure.
-    """
-
-    candidate: Candidate
-    rendered: Rendered
-    requires: tuple[Expr, ...]
-    object: Object | None = None
-    recorded: str = ""
+    variant: Variant
     only: frozenset[str] | None = None
     named: bool = False
-    due: bool = False
-    stands_in: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        operator: Operator,
-        rendered: Rendered,
-        *,
-        only: frozenset[str] | None = None,
-        named: bool = False,
-        recorded: str = "",
-    ) -> Entry:
-        """The entry of a rendered candidate."""
-        candidate = rendered.candidate
-        return cls(candidate, rendered, requirements(operator, candidate), recorded=recorded, only=only, named=named)
-
-    def has_become(self, made: Object | None) -> None:
-        """Take the object that it was compiled to; None takes that back."""
-        self.object = made
-
-    def is_recorded_as(self, code: str) -> None:
-        """Note the digest of the code that a database has measured: compiling gives the same code."""
-        self.recorded = code
-
-    def is_for(self, problems: frozenset[str]) -> None:
-        """Try it on no other problems than these, by id."""
-        self.only = problems if self.only is None else self.only & problems
-
-    def may_serve_too(self, problems: frozenset[str] | None) -> None:
-        """Try it on more problems, by id; None for all."""
-        self.only = None if self.only is None or problems is None else self.only | problems
-
-    def stand_in(self) -> None:
-        """Keep it without a time, for calls of which nothing was measured."""
-        self.stands_in = True
-
-    def comes_next(self, due: bool) -> None:
-        """Set whether it is compiled next. Nothing interrupts that compile."""
-        self.due = due
-
-    @property
-    def variant(self) -> Variant:
-        """It, as it is linked."""
-        return Variant(rendered=self.rendered, object=self.object, recorded=self.recorded)
-
-    @property
-    def rebuilt(self) -> bool:
-        """Whether the code here differs from the code that was measured."""
-        return bool(self.recorded) and self.code != self.recorded
-
-    @property
-    def code(self) -> str:
-        """The digest of the code that measurements refer to; empty without an object and a record."""
-        return self.recorded if self.object is None else self.object.code
-
-    @property
-    def compiled(self) -> bool:
-        """Whether there is an object to run or link."""
-        return self.object is not None and self.object.status == "ok"
 
 
 @dataclass
 class Evidence:
     """One operator on one target: its candidates (the generic one last) and their measurements by problem id.
 
+    A variant is replaced when it gets its object. `only` has, by candidate, the ids of the problems that it is tried
+    on; one that it lacks is tried on all. `named` are candidates that a record of a like device names. `due` ones are
+    compiled next, and nothing interrupts that. `standing_in` are kept untimed, because there was no time to measure.
     `fresh` has, by problem id, the candidates that were screened since the last race on it. `passed_over` has pairs of
     candidate and problem that are not tried, see `prune/by_similar_problem`. `broken` has candidates that failed.
     `began` has, by problem id, what its tuning began with, and `opening` the slugs of the records among that.
@@ -125,8 +57,12 @@ class Evidence:
 
     operator: Operator
     target: Target
-    entries: dict[str, Entry]
+    entries: dict[str, Variant]
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    only: dict[str, frozenset[str]] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    due: set[str] = field(default_factory=set)
+    standing_in: set[str] = field(default_factory=set)
     fresh: dict[str, set[str]] = field(default_factory=dict)
     passed_over: set[tuple[str, str]] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
@@ -180,18 +116,48 @@ class Evidence:
         """Note that only the generic candidate is left. This replaces any other remark."""
         self.note = "no candidate survived: only the generic variant is there"
 
-    def try_too(self, entries: Iterable[Entry]) -> bool:
-        """Add entries. A candidate that is known is tried on the new entry's problems too.
+    def try_too(self, proposals: Iterable[Proposal]) -> bool:
+        """Try what is proposed. A candidate that is known is tried on the proposal's problems too.
 
         Returns whether anything is new.
         """
         fresh = False
-        for entry in entries:
-            known = self.entries.get(entry.candidate.id)
-            before = known.only if known is not None else None
-            self.entries.setdefault(entry.candidate.id, entry).may_serve_too(entry.only)
-            fresh |= known is None or known.only != before
+        for proposal in proposals:
+            name, problems = proposal.variant.id, proposal.only
+            if name in self.entries:
+                before = self.only.get(name)
+                problems = None if before is None or problems is None else before | problems
+                if problems == before:
+                    continue
+            elif proposal.named:
+                self.named.add(name)
+            self.entries.setdefault(name, proposal.variant)
+            self.only.pop(name, None)
+            if problems is not None:
+                self.only[name] = problems
+            fresh = True
         return fresh
+
+    def has_become(self, candidate: str, made: Object | None) -> None:
+        """Take the object that a candidate was compiled to, if it is one of these; None takes that back."""
+        if candidate in self.entries:
+            self.entries[candidate] = msgspec.structs.replace(self.entries[candidate], object=made)
+
+    def is_recorded_as(self, candidate: str, code: str) -> None:
+        """Note the digest of a candidate's code that a database has measured: compiling gives the same code."""
+        self.entries[candidate] = msgspec.structs.replace(self.entries[candidate], recorded=code)
+
+    def now(self, entries: Iterable[Variant]) -> list[Variant]:
+        """Some of the candidates, with the objects that they have now."""
+        return [self.entries[e.id] for e in entries]
+
+    def stand_in(self, candidate: str) -> None:
+        """Keep a candidate without a time, for calls of which nothing was measured."""
+        self.standing_in.add(candidate)
+
+    def fills_in(self, entry: Variant) -> bool:
+        """Whether a candidate's kernel fills in, or the candidate stands in for what nobody measured."""
+        return entry.id in self.standing_in or self.operator.kernel(entry.candidate.kernel).fills_in
 
     @property
     def workload(self) -> tuple[Problem, ...]:
@@ -204,40 +170,41 @@ class Evidence:
         """The weight of each problem, by id; empty if all count the same."""
         return self.operator.weights_for(self.target.family)
 
-    def meant_for(self, entry: Entry, problem: Problem) -> bool:
+    def meant_for(self, entry: Variant, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
         candidate = entry.candidate
         if problem.id in self.too_long:
             return False
-        if (entry.only is not None and problem.id not in entry.only) or (candidate.id, problem.id) in self.passed_over:
+        only = self.only.get(candidate.id)
+        if (only is not None and problem.id not in only) or (candidate.id, problem.id) in self.passed_over:
             return False
         known = self._conditions.known(candidate.id, problem)
         if known is not None:
             return known
         return self.worth_a_try(entry, problem)
 
-    def worth_a_try(self, entry: Entry, problem: Problem) -> bool:
+    def worth_a_try(self, entry: Variant, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it, whatever was requested."""
         kernel = self.operator.kernel(entry.candidate.kernel)
         worthwhile = worthwhile_of(kernel, entry.candidate.config)
         return self._conditions.hold(entry.candidate.id, (*entry.requires, *worthwhile), problem)
 
-    def tried(self, problem: Problem, among: Iterable[Entry] | None = None) -> list[Entry]:
+    def tried(self, problem: Problem, among: Iterable[Variant] | None = None) -> list[Variant]:
         """Compiled candidates that are meant for a problem: of all entries, or of those in `among`."""
         entries = self.entries.values() if among is None else among
         return [e for e in entries if e.code and self.meant_for(e, problem)]
 
     @property
-    def unserved(self) -> list[Entry]:
+    def unserved(self) -> list[Variant]:
         """Generic variants that serve no problem of the workload, such as those of other dtypes."""
         generics = [e for e in self.entries.values() if e.candidate.generic and e.compiled]
         return [e for e in generics if not any(self.meant_for(e, p) for p in self.workload)]
 
-    def has(self, entry: Entry, problem: Problem) -> bool:
+    def has(self, entry: Variant, problem: Problem) -> bool:
         """Whether there is a measurement of a candidate on a problem."""
         return entry.candidate.id in self.measurements.get(problem.id, {})
 
-    def lacks(self, entry: Entry) -> bool:
+    def lacks(self, entry: Variant) -> bool:
         """Whether a measurement is missing on some problem that a candidate is meant for."""
         return any(self.meant_for(entry, p) and not self.has(entry, p) for p in self.workload)
 
@@ -249,7 +216,7 @@ class Evidence:
         if _fails(measurement):
             self.broken.add(measurement.candidate)
 
-    def is_bound(self, entry: Entry) -> bool:
+    def is_bound(self, entry: Variant) -> bool:
         """Whether a candidate is an algorithm of a vendor's library that was found for single problems."""
         kernel = self.operator.kernel(entry.candidate.kernel)
         return kernel.algorithms is not None and not kernel.has(entry.candidate.config, self.target.facts)
@@ -276,11 +243,11 @@ class Evidence:
         passed, self.passed_over = self.passed_over, set()
         return passed
 
-    def is_vendors(self, entry: Entry) -> bool:
+    def is_vendors(self, entry: Variant) -> bool:
         """Whether a candidate is an algorithm of a vendor's library."""
         return self.operator.kernel(entry.candidate.kernel).algorithms is not None
 
-    def leaves_choice(self, entry: Entry) -> bool:
+    def leaves_choice(self, entry: Variant) -> bool:
         """Whether a candidate lets a vendor's library choose: for the whole of its work, or for one stage."""
         if self.is_vendors(entry):
             return not self.is_bound(entry)

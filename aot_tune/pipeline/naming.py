@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from aot_tune.pipeline.evidence import Entry
+from aot_tune.compile import Variant
 from aot_tune.render import Candidate
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.load_operators import bundled_templates
@@ -13,7 +13,7 @@ from aot_tune.spec.load_operators import bundled_templates
 __all__ = ["again", "candidate_name", "variant_name"]
 
 
-def variant_name(entry: Entry) -> str:
+def variant_name(entry: Variant) -> str:
     """The name of an entry's candidate for people."""
     return candidate_name(entry.candidate)
 
@@ -23,7 +23,7 @@ def candidate_name(candidate: Candidate) -> str:
     return f"{candidate.kernel}_{candidate.id[:8]}"
 
 
-def again(operator: Operator, entry: Entry, target: str, problem: Problem | None = None) -> str:
+def again(operator: Operator, entry: Variant, target: str, problem: Problem | None = None) -> str:
     """The command that compiles, verifies and times one candidate, on one problem or on all that it serves.
 
     It holds no path of this machine: template roots have only their last part, as in a project's folder.

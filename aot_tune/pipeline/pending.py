@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from aot_tune.bench.devices.family import family
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.search import ON_CPU, ON_GPU, Budget, Durations, Task
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.progress import Progress
@@ -20,7 +21,7 @@ def task_of(operator: Operator, problem: Problem) -> Task:
     return Task(operator.name, problem.id, operator.compulsory_bytes(problem))
 
 
-def expected_seconds(operator: Operator, entry: Entry) -> float:
+def expected_seconds(operator: Operator, entry: Variant) -> float:
     """The compile time that a kernel's author states for a candidate."""
     return operator.kernel(entry.candidate.kernel).compile_seconds
 
@@ -52,7 +53,7 @@ class PendingWork:
         """From now on no estimate is above what this budget has left: that of a target, say."""
         self._budget = budget
 
-    def expect(self, evidences: Iterable[Evidence], entries: Sequence[Entry], *, least_race: float = 0.0) -> None:
+    def expect(self, evidences: Iterable[Evidence], entries: Sequence[Variant], *, least_race: float = 0.0) -> None:
         """State the work on a target: compile and try `entries`, and try all that has an object.
 
         Until the first race, races are expected to take `least_race` seconds or more.
@@ -80,7 +81,7 @@ class PendingWork:
         """Compilers start."""
         self._compiling_since = self._progress.now()
 
-    def compiled(self, operator: Operator, entry: Entry) -> None:
+    def compiled(self, operator: Operator, entry: Variant) -> None:
         """A candidate was compiled or came from the cache."""
         with self._lock:
             now = self._progress.now()

@@ -20,6 +20,7 @@ from aot_tune.compile import (
     CompileProgress,
     Object,
     ObjectCache,
+    Variant,
     compile_batches,
     families_of,
     native_targets,
@@ -31,7 +32,7 @@ from aot_tune.compile.batches import Jobs, Task
 from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, deciding, load_databases
 from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds, idle_seconds
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
@@ -41,7 +42,7 @@ from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.options import effort_limit
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
-from aot_tune.render import Renderer, candidates_for, generic_candidates, resolved
+from aot_tune.render import Candidate, Renderer, candidates_for, generic_candidates, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
@@ -115,7 +116,7 @@ class Session:
         self._caches: dict[str, ObjectCache] = {}
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self.load = CompilerLoad(self.jobs_of("cxx").count)
-        self._generic: dict[str, Entry] = {}
+        self._generic: dict[str, Variant] = {}
         self._native = {t.name for t in (native_targets() if executor is None else executor.native())}
 
     @cached_property
@@ -249,12 +250,12 @@ class Session:
         endless = self.turn.seconds is not None and self.options.effort == "exhaustive"
         return _STEP if endless or self.options.effort == "thorough" else _AT_ONCE
 
-    def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Entry]:
+    def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Variant]:
         """Rendered candidates that the strategies of an operator's kernels want to try next for a target.
 
         They come from up to `count` configs of each kernel; the default is `step`.
         """
-        found: dict[str, Entry] = {}
+        found: dict[str, Variant] = {}
         for kernel in self.kernels_for(operator, target):
             if not self.is_named(operator, kernel):
                 continue
@@ -264,7 +265,7 @@ class Session:
                 for config in configs:
                     for candidate in candidates_for(operator, kernel, config, target):
                         if candidate.id not in found:
-                            found[candidate.id] = Entry.of(operator, self.renderer.render(operator, candidate, target))
+                            found[candidate.id] = self.rendered(operator, candidate, target)
         return list(found.values())
 
     def tell(self, evidence: Evidence) -> None:
@@ -295,7 +296,7 @@ class Session:
         """Whether an operator has a generic variant on the devices of a target."""
         return any(True for _ in self.generics(operator, target))
 
-    def generic_entries(self, operator: Operator, target: Target | None = None) -> list[Entry]:
+    def generic_entries(self, operator: Operator, target: Target | None = None) -> list[Variant]:
         """An operator's rendered generic candidates, for all dtypes: for a target's devices, or for the whole build."""
         found = []
         for kernel, baseline in self.generics(operator, target):
@@ -304,8 +305,7 @@ class Session:
             for dtypes in generic_dtypes(operator, one, baseline):
                 for candidate in generic_candidates(operator, one, config, baseline, dtypes):
                     if candidate.id not in self._generic:
-                        rendered = self.renderer.render(operator, candidate, baseline)
-                        self._generic[candidate.id] = Entry.of(operator, rendered)
+                        self._generic[candidate.id] = self.rendered(operator, candidate, baseline)
                     found.append(self._generic[candidate.id])
         return found
 
@@ -318,47 +318,57 @@ class Session:
                 if here and generic_dtypes(operator, kernel, baseline):
                     yield kernel, baseline
 
+    def rendered(self, operator: Operator, candidate: Candidate, target: Target) -> Variant:
+        """A candidate with its source."""
+        return Variant(rendered=self.renderer.render(operator, candidate, target))
+
     def compile(
         self,
-        entries: Iterable[Entry],
+        entries: Iterable[Variant],
         what: str,
-        ready: Callable[[Entry], None] | None = None,
-        then: Callable[[Entry, Object], Task | None] | None = None,
-    ) -> None:
+        into: Iterable[Evidence] = (),
+        ready: Callable[[Variant], None] | None = None,
+        then: Callable[[Variant, Object], Task | None] | None = None,
+    ) -> list[Variant]:
         """Compile the entries without an object. A failed compile is a status of its object.
 
-        `ready` is called in this thread with each entry that got its object. If it raises, the compilers are killed,
-        and the other entries get no object. `then` is called before it, in any thread. It returns work on the entry's
-        object that is left for another thread. If `what` is empty, nothing is printed.
+        Each object becomes known to the evidence that it goes `into`, and to this session if it is a generic variant's.
+        Then `ready` is called in this thread. If it raises, the compilers are killed, and the other entries get no
+        object. `then` is called before, in any thread. It returns work on the entry's object that is left for another
+        thread. If `what` is empty, nothing is printed. Returns all entries, with their objects.
         """
-        waiting = sorted((e for e in entries if e.object is None), key=self._longest_first)
-        by_candidate: dict[str, list[Entry]] = {}  # a record's generic variant and the session's own are two entries
-        for entry in waiting:
-            by_candidate.setdefault(entry.candidate.id, []).append(entry)
+        given, knowing = list(entries), list(into)
+        waiting = sorted({e.id: e for e in given if e.object is None}.values(), key=self._longest_first)
+        by_candidate, made = {e.id: e for e in waiting}, dict[str, Object]()
         start = self.progress.now()
         self.pending.compiling()
         spent, idle, walls = children_seconds(), idle_seconds(), list[float]()
 
         def show(p: CompileProgress) -> None:
-            first = by_candidate[p.candidate][0]
+            entry = by_candidate[p.candidate]
             if not p.object.cached:
                 walls.append(p.object.seconds)
-                self.spent.add("compilers", first.candidate.backend, p.object.seconds, first.candidate.target)
-            self.pending.compiled(self.operators[first.candidate.operator].operator, first)
+                self.spent.add("compilers", entry.candidate.backend, p.object.seconds, entry.candidate.target)
+            self.pending.compiled(self.operators[entry.candidate.operator].operator, entry)
             if what:
                 self.progress.count(f"{what}: compiled", p.done, p.total, since=start, most=self.budget.left)
-            for entry in by_candidate[p.candidate]:
-                entry.has_become(p.object)
-                try:
-                    if ready is not None:
-                        ready(entry)
-                except BaseException:
-                    entry.has_become(None)
-                    raise
+            known(entry.id, p.object)
+            try:
+                if ready is not None:
+                    ready(msgspec.structs.replace(entry, object=p.object))
+            except BaseException:
+                known(entry.id, None)
+                raise
+            made[entry.id] = p.object
+
+        def known(candidate: str, new: Object | None) -> None:
+            for evidence in knowing:
+                evidence.has_become(candidate, new)
+            if candidate in self._generic:
+                self._generic[candidate] = msgspec.structs.replace(self._generic[candidate], object=new)
 
         def after(candidate: str, new: Object) -> Task | None:
-            tasks = (then(entry, new) for entry in by_candidate[candidate]) if then is not None else ()
-            return next((t for t in tasks if t is not None), None)  # they share the object
+            return then(by_candidate[candidate], new) if then is not None else None
 
         backends = sorted({e.candidate.backend for e in waiting})
         compile_batches(
@@ -371,17 +381,18 @@ class Session:
         )
         if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory or run elsewhere
             self.load.add(children_seconds() - spent, walls, idle_seconds() - idle)
+        return [msgspec.structs.replace(e, object=made.get(e.id)) if e.object is None else e for e in given]
 
-    def _longest_first(self, entry: Entry) -> float:
+    def _longest_first(self, entry: Variant) -> float:
         """Minus the seconds that a compile takes, as the kernel's author states them."""
         operator = self.operators[entry.candidate.operator].operator
         return -operator.kernel(entry.candidate.kernel).compile_seconds
 
-    def toolchain_text(self, entry: Entry) -> str:
+    def toolchain_text(self, entry: Variant) -> str:
         """The version of the toolchain that compiles an entry here."""
         return self.plan.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
 
-    def require_generic(self, operator: Operator, entry: Entry) -> None:
+    def require_generic(self, operator: Operator, entry: Variant) -> None:
         """Raise BuildError if the generic variant has no object, because some calls would have no variant."""
         if not entry.compiled:
             reason = entry.object.error if entry.object is not None else "it was not compiled"

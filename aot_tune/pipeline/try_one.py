@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
@@ -78,7 +79,7 @@ def try_candidate(
         wanted, device, entry = _find(session, loaded, name)
         if source is not None:
             _write(source, entry.rendered.source)
-        compiled = _compile(session, loaded.operator, entry)
+        entry = _compiled(session, loaded.operator, entry)
         keep_texts(session, [entry])
         if device is None:
             raise BuildError(
@@ -86,7 +87,7 @@ def try_candidate(
                 why="a candidate runs only on a device that it is compiled for",
                 fix="try it on such a machine; `aot-tune doctor` shows what is here",
             )
-        return compiled and _run(session, loaded, wanted, device, entry, problem)
+        return entry.compiled and _run(session, loaded, wanted, device, entry, problem)
     finally:
         session.close()
 
@@ -99,7 +100,7 @@ def _write(path: Path, source: str) -> None:
     print(f"source    {path}")
 
 
-def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, Device | None, Entry]:
+def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, Device | None, Variant]:
     for target in session.targets:
         device = session.device_for(target)
         for entry in _entries(session, loaded.operator, target, device, name):
@@ -112,7 +113,9 @@ def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, 
     )
 
 
-def _entries(session: Session, operator: Operator, target: Target, device: Device | None, name: str) -> Iterator[Entry]:
+def _entries(
+    session: Session, operator: Operator, target: Target, device: Device | None, name: str
+) -> Iterator[Variant]:
     """The candidates of a target that may have the name."""
     kernel_name = name.rpartition("_")[0]
     yield from session.generic_entries(operator, target)
@@ -126,24 +129,25 @@ def _entries(session: Session, operator: Operator, target: Target, device: Devic
         for config in kernel.configs(target.facts):
             for candidate in candidates_for(operator, kernel, config, target):
                 if candidate_name(candidate) == name:
-                    yield Entry.of(operator, session.renderer.render(operator, candidate, target))
+                    yield session.rendered(operator, candidate, target)
 
 
-def _compile(session: Session, operator: Operator, entry: Entry) -> bool:
+def _compiled(session: Session, operator: Operator, entry: Variant) -> Variant:
     """Compile a candidate and print the outcome."""
     name = variant_name(entry)
     print(f"candidate {operator.name}: {name} ({entry.candidate.label}) for {entry.candidate.target}")
-    session.compile([entry], name)
-    assert entry.object is not None
-    if not entry.compiled:
-        print(f"status    {entry.object.status}: {entry.object.error}")
-        return False
-    print(f"object    {entry.object.digest}")
-    print(f"resources {format_resources(entry.object.resources)}")
-    return True
+    (entry,) = session.compile([entry], name)
+    if entry.compiled:
+        print(f"object    {entry.made.digest}")
+        print(f"resources {format_resources(entry.made.resources)}")
+    else:
+        print(f"status    {entry.made.status}: {entry.made.error}")
+    return entry
 
 
-def _run(session: Session, loaded: LoadedOperator, target: Target, device: Device, entry: Entry, problem: str) -> bool:
+def _run(
+    session: Session, loaded: LoadedOperator, target: Target, device: Device, entry: Variant, problem: str
+) -> bool:
     operator, name = loaded.operator, variant_name(entry)
     evidence = Evidence(operator, target, {entry.candidate.id: entry})
     problems = (
@@ -163,7 +167,7 @@ def _run(session: Session, loaded: LoadedOperator, target: Target, device: Devic
     return all(outcomes)
 
 
-def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Entry, problem: Problem, *, odd: bool) -> bool:
+def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Variant, problem: Problem, *, odd: bool) -> bool:
     """Screen a candidate on a problem, with the odd ones too, then time it together with the baselines."""
     bench = lazy.get()
     print(f"problem   {problem.id}")

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from aot_tune.compile import families_of, toolchain_for
+from aot_tune.compile import Variant, families_of, toolchain_for
 from aot_tune.pipeline.compiling.interpret import interpret_kernels
-from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.wanted_targets import generic_dtypes
@@ -36,7 +35,7 @@ class _Tried:
     operator: Operator
     kernel: Kernel
     target: Target
-    fit: list[Entry] = field(default_factory=list)
+    fit: list[Variant] = field(default_factory=list)
     kinds: dict[tuple[str, str], FailureKind] = field(default_factory=dict)
     no_reason: str = ""
 
@@ -47,7 +46,7 @@ class _Tried:
         first = self.kinds.get(kind) or FailureKind(status=status, candidate=label, name=name, error=error, count=0)
         self.kinds[kind] = msgspec.structs.replace(first, count=first.count + 1)
 
-    def takes(self, entry: Entry) -> None:
+    def takes(self, entry: Variant) -> None:
         """Count an object."""
         assert entry.object is not None
         if entry.compiled:
@@ -62,7 +61,7 @@ def compile_every_candidate(session: Session) -> list[CompiledKernel]:
     AOT_TUNE_FILTER leaves kernels out. A Triton kernel's first config that compiles runs in Triton's interpreter.
     """
     tried = [_Tried(operator, kernel, target) for operator, kernel, target in _kernels(session)]
-    waiting: list[tuple[_Tried, Entry]] = []
+    waiting: list[tuple[_Tried, Variant]] = []
     for one in tried:
         for entry in _rendered(session, one):
             waiting.append((one, entry))
@@ -112,7 +111,7 @@ def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
                     yield operator, kernel, target
 
 
-def _rendered(session: Session, one: _Tried) -> Iterator[Entry]:
+def _rendered(session: Session, one: _Tried) -> Iterator[Variant]:
     """The candidates of a kernel that can be rendered. The others are noted as failures."""
     operator, kernel, target = one.operator, one.kernel, one.target
     configs, seen = 0, set[str]()
@@ -130,7 +129,7 @@ def _rendered(session: Session, one: _Tried) -> Iterator[Entry]:
                     continue
                 seen.add(candidate.id)
                 try:
-                    yield Entry.of(operator, session.renderer.render(operator, candidate, target))
+                    yield session.rendered(operator, candidate, target)
                 except AotTuneError as error:
                     one.fails("render-failed", _first_line(error), candidate)
             if kernel.generic:
@@ -151,9 +150,9 @@ def _first_line(error: AotTuneError) -> str:
     return error.what.partition("\n")[0]
 
 
-def _compile(session: Session, waiting: Sequence[tuple[_Tried, Entry]]) -> None:
-    owners = {id(entry): one for one, entry in waiting}
-    session.compile([e for _, e in waiting], "compile", ready=lambda entry: owners[id(entry)].takes(entry))
+def _compile(session: Session, waiting: Sequence[tuple[_Tried, Variant]]) -> None:
+    owners = {entry.id: one for one, entry in waiting}
+    session.compile([e for _, e in waiting], "compile", ready=lambda entry: owners[entry.id].takes(entry))
 
 
 def _outcome(one: _Tried, interpreted: Interpreted | None) -> CompiledKernel:

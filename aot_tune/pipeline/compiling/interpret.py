@@ -13,7 +13,7 @@ import msgspec
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
-from aot_tune.pipeline.evidence import Entry
+from aot_tune.compile import Variant
 from aot_tune.pipeline.session import Session
 from aot_tune.report import Interpreted
 from aot_tune.spec import Kernel, Operator, Target, all_of
@@ -26,7 +26,7 @@ __all__ = ["Function", "Interpretations", "interpret_kernels", "smallest_check"]
 _SECONDS = 120.0
 """Seconds for one kernel, a few of which are imports."""
 
-Function = tuple[Operator, Kernel, Target, Sequence[Entry]]
+Function = tuple[Operator, Kernel, Target, Sequence[Variant]]
 """A kernel, its target, and its candidates that compile."""
 Interpretations = dict[tuple[str, str, str], Interpreted]
 """By operator, kernel and target."""
@@ -36,7 +36,7 @@ class _Job(NamedTuple):
     """A candidate, and the check that it runs on."""
 
     function: Function
-    entry: Entry
+    entry: Variant
     check: Check
 
 
@@ -79,7 +79,7 @@ def _job(function: Function) -> _Job | None:
     return None
 
 
-def smallest_check(operator: Operator, entry: Entry) -> Check | None:
+def smallest_check(operator: Operator, entry: Variant) -> Check | None:
     """The smallest of an operator's derived checks that a candidate serves, without extents of 1 if possible."""
     served = [
         c

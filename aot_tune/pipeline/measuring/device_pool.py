@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.pipeline.evidence import Entry
+from aot_tune.compile import Variant
 from aot_tune.pipeline.measuring.bench_files import BenchFiles
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
@@ -95,7 +95,7 @@ class DevicePool:
         """Whether the store has a screen of an object on a problem. All devices share it."""
         return self.members[0].knows(loaded, problem, candidate, digest)
 
-    def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
+    def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Variant]) -> bool:
         """Whether the store has the race of these candidates on a problem."""
         return self.members[0].knows_race(loaded, problem, entrants)
 

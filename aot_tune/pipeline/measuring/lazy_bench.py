@@ -13,7 +13,7 @@ import msgspec
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Variant
-from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import MeasuringBench
 from aot_tune.pipeline.measuring.bench_files import BenchFiles
 from aot_tune.pipeline.measuring.device_lock import device_lock
@@ -109,7 +109,7 @@ class LazyBench:
         if bench is not None:
             bench.interrupt()
 
-    def choose(self, folder: Path, entries: Sequence[Entry]) -> int:
+    def choose(self, folder: Path, entries: Sequence[Variant]) -> int:
         """Which of an operator's candidates to try next: the first that no other bench has begun to check.
 
         All devices start with the same candidates. What one finds about them on odd problems holds for all.
@@ -119,15 +119,15 @@ class LazyBench:
         findings, where = self.shared.findings, str(folder.resolve())
         return findings.choose(findings.suite(where, e.code, e.requires) for e in entries)
 
-    def linked(self, entry: Entry) -> Variant:
-        """A candidate whose object is linked for the bench, once.
+    def linked(self, entry: Variant, evidence: Evidence | None = None) -> Variant:
+        """A candidate whose object is linked for the bench, once. If it is compiled now, the evidence gets the object.
 
         Raises:
             ToolchainError: when the object does not link, or when only a record knows it and it does not compile here.
         """
         if entry.object is None:  # a record knows it, but not on this problem
-            self.session.compile([entry], "")
+            (entry,) = self.session.compile([entry], "", () if evidence is None else (evidence,))
         if entry.object is None or not entry.compiled:
             raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
         path = self.shared.link(entry.candidate.backend, entry.object, entry.rendered.compile)
-        return msgspec.structs.replace(entry.variant, shared=str(path))
+        return msgspec.structs.replace(entry, shared=str(path))

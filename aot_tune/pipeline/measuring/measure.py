@@ -10,9 +10,10 @@ from typing import TypeVar
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
+from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, as_recorded, operator_digest
 from aot_tune.pipeline.baseline_versions import baseline_versions
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
 from aot_tune.pipeline.pending import task_of
@@ -40,7 +41,7 @@ _RACES = 3
 """A problem races at most this often. It races again if others were screened to be faster than all that raced."""
 
 
-def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
+def finalists(evidence: Evidence, problem: Problem) -> list[Variant]:
     """The entrants of a race on a problem, the best of the screen first; none if no race is due.
 
     A race is due if one of them was screened since the last race. A recorded race stands until then.
@@ -138,7 +139,7 @@ class Measurer:
         """Start the workers without waiting for them. Those that cannot start now start at first use."""
         self._lazy.start()
 
-    def verify(self, entries: Iterable[Entry]) -> None:
+    def verify(self, entries: Iterable[Variant]) -> None:
         """Verify variants that serve no problem of the workload, each once, until the budget or the workers end."""
         new = [e for e in entries if e.candidate.id not in self._verified]
         self._verified.update(e.candidate.id for e in new)
@@ -169,7 +170,7 @@ class Measurer:
         loaded: LoadedOperator,
         evidence: Evidence,
         problem: Problem,
-        entries: Sequence[Entry],
+        entries: Sequence[Variant],
     ) -> None:
         """Screen candidates on a problem and compare them with its best so far, until the budget ends."""
         name, failures = loaded.operator.name, self._session.failures
@@ -183,7 +184,7 @@ class Measurer:
             if problem.id in evidence.too_large:
                 self.spare(loaded, problem, len(waiting))
                 return
-            entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
+            (entry,) = evidence.now([waiting.pop(self._lazy.choose(loaded.folder, waiting))])
             if best is not None and self._is_hopeless(evidence, problem, entry, best):
                 evidence.pass_over(problem, [entry.candidate.id])
                 self.spare(loaded, problem, 1)
@@ -191,7 +192,7 @@ class Measurer:
             watched = self._watch()
             measurement = None
             with failures.of(name):
-                measurement = self._within(evidence, problem, partial(self._screen, one, entry, best))
+                measurement = self._within(evidence, problem, partial(self._screen, one, evidence, entry, best))
             if measurement is None and problem.id in evidence.too_large:
                 waiting.append(entry)
                 continue
@@ -207,7 +208,7 @@ class Measurer:
             beside = None if took.waited else took.whole - own
             self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
 
-    def _is_hopeless(self, evidence: Evidence, problem: Problem, entry: Entry, best: float) -> bool:
+    def _is_hopeless(self, evidence: Evidence, problem: Problem, entry: Variant, best: float) -> bool:
         """Whether a CPU's generic variant was verified on another problem, and would only take long on this one."""
         if not (entry.candidate.generic and family(self._lazy.device.family).on_host):
             return False
@@ -220,7 +221,7 @@ class Measurer:
         """Note that `count` candidates are not screened on a problem, although they were expected."""
         self._session.pending.spared(self._one(loaded, problem).task, count)
 
-    def probe(self, loaded: LoadedOperator, problem: Problem, entry: Entry) -> Measurement:
+    def probe(self, loaded: LoadedOperator, problem: Problem, entry: Variant) -> Measurement:
         """Screen a candidate on this device now. What is known of it, here or from other devices, does not matter.
 
         Raises:
@@ -231,7 +232,7 @@ class Measurer:
             prepared = bench.prepare(loaded.folder, loaded.operator, problem)
             return bench.screen(prepared, variant)
 
-    def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Entry) -> bool:
+    def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Variant) -> bool:
         """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
         known = self._known(self._one(loaded, problem), entry)
         if known is not None:
@@ -242,7 +243,7 @@ class Measurer:
         """Whether the store has a screen of an object on a problem. Any thread may ask."""
         return self._store(loaded).find(candidate, digest, problem, peek=True) is not None
 
-    def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
+    def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Variant]) -> bool:
         """Whether the store has the race of these candidates, and of the baselines that are here, on a problem."""
         return self._known_race(self._one(loaded, problem), entrants, peek=True) is not None
 
@@ -259,12 +260,12 @@ class Measurer:
                 return
             evidence.race_about(problem.id, late)
 
-    def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
+    def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Variant]) -> None:
         """Run one race. If the budget's end breaks it off, it does not count and is still due."""
         watched = self._watch()
         raced = None
         with self._session.failures.of(loaded.operator.name):
-            raced = self._within(evidence, problem, partial(self._race, self._one(loaded, problem), entrants))
+            raced = self._within(evidence, problem, partial(self._race, self._one(loaded, problem), evidence, entrants))
         if raced is None:
             return
         if self.over and any(m.status != "ok" for m in raced):
@@ -332,19 +333,19 @@ class Measurer:
             self._problems[key] = _OneProblem(self._lazy, loaded, problem, self._store(loaded))
         return self._problems[key]
 
-    def _known(self, one: _OneProblem, entry: Entry) -> Measurement | None:
+    def _known(self, one: _OneProblem, entry: Variant) -> Measurement | None:
         known = one.store.find(entry.candidate.id, entry.code, one.problem)
         self.reused += known is not None
         return known
 
-    def _screen(self, one: _OneProblem, entry: Entry, best: float | None) -> Measurement:
+    def _screen(self, one: _OneProblem, evidence: Evidence, entry: Variant, best: float | None) -> Measurement:
         known = self._known(one, entry)
         if known is not None:
             return known
         bench = self._lazy.get()
         prepared = one.prepared()
         try:
-            variant = self._lazy.linked(entry)
+            variant = self._lazy.linked(entry, evidence)
         except ToolchainError as error:
             return bench.measurement(prepared, entry.candidate.id, entry.code, status="failed", reason=error.what)
         measurement = bench.screen(prepared, variant, best)
@@ -354,18 +355,18 @@ class Measurer:
         return measurement
 
     def _known_race(
-        self, one: _OneProblem, entries: Sequence[Entry], *, peek: bool = False
+        self, one: _OneProblem, entries: Sequence[Variant], *, peek: bool = False
     ) -> list[Measurement] | None:
         subjects = [(e.candidate.id, e.code) for e in entries] + [(f"{BASELINE}{n}", "") for n in one.baselines()]
         known = one.store.find_race(subjects, one.problem, peek=peek)
         return None if known is None else [m for m in known if not (is_baseline(m.candidate) and m.status == "skipped")]
 
-    def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:
+    def _race(self, one: _OneProblem, evidence: Evidence, entries: list[Variant]) -> list[Measurement]:
         known = self._known_race(one, entries)
         if known is not None:
             self.reused += len(known)
             return known
-        variants, bench = [self._lazy.linked(e) for e in entries], self._lazy.get()
+        variants, bench = [self._lazy.linked(e, evidence) for e in entries], self._lazy.get()
         raced = bench.race(one.prepared(), variants)
         self.measured += len(raced)
         if all(m.lasting and m.status != "skipped" for m in raced):

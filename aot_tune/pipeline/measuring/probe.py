@@ -11,7 +11,8 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.bench.times import median_error
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -28,7 +29,7 @@ _FLOPS_PER_BYTE = 16.0
 """More FLOPs per byte would make a generic kernel slow."""
 _SCREENS = 3
 
-Probe = tuple[LoadedOperator, Problem, Entry]
+Probe = tuple[LoadedOperator, Problem, Variant]
 
 
 def check_agreement(
@@ -47,7 +48,9 @@ def check_agreement(
         return
     probe = _probe(pairs)
     if probe is not None:
-        session.compile([probe[2]], "probe")
+        loaded, problem, generic = probe
+        (generic,) = session.compile([generic], "probe", [evidence for _, evidence in pairs])
+        probe = loaded, problem, generic
     meanwhile()
     found: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:

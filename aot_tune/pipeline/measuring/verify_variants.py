@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import checks_for
 from aot_tune.bench.host.preparation import has_room
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.compile import target_by_name
+from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import operator_digest
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
+from aot_tune.pipeline.evidence import Chosen, Evidence
 from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import again
@@ -33,7 +33,7 @@ _NOT_RUN = ("skipped", "timeout")
 
 
 def verify_shipped(
-    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
+    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
 ) -> frozenset[str]:
     """Verify every kept and generic variant whose object neither this build nor a record has verified.
 
@@ -46,7 +46,7 @@ def verify_shipped(
     Raises:
         WorkerError: when no worker can be started.
     """
-    waiting: list[Entry] = []
+    waiting: list[Variant] = []
     verifying = _Verifying(session)
     for name, loaded in session.operators.items():
         found = list(chosen.get(name, ()))
@@ -60,8 +60,10 @@ def verify_shipped(
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting += [e for e in shipped.values() if e.code not in vouched]
         measured = {c for one in found for row in one.evidence.measurements.values() for c in row}
-        verifying.needless |= {c for c, e in shipped.items() if c not in measured and _fills_in(session, e)}
-    groups = list(_by_device(session, waiting))
+        filling = {c for c, e in shipped.items() if _fills_in(loaded.operator, e, [one.evidence for one in found])}
+        verifying.filling |= filling
+        verifying.needless |= filling - measured
+    groups = list(_by_device(session, waiting, verifying.filling))
     if len(groups) < 2:  # workers belong to the thread that asks, here the build's own
         for device, group in groups:
             verifying.on(device, group)
@@ -86,7 +88,7 @@ def verified_beside(session: Session) -> Iterator[None]:
     targets = session.targets
     on_host = any(family(t.family).on_host for t in targets)
     here = not on_host and any(session.device_for(t) is not None for t in targets)
-    generics = list[Entry]()
+    generics = list[Variant]()
     for name, loaded in session.operators.items() if here else ():
         with session.failures.of(name):
             generics += session.generic_entries(loaded.operator)
@@ -94,7 +96,7 @@ def verified_beside(session: Session) -> Iterator[None]:
     if not (generics and _measures(session)):
         yield
         return
-    session.compile(generics, "generic")
+    generics = session.compile(generics, "generic")
     device, group = next(iter(_by_device(session, [e for e in generics if e.compiled])), (None, []))
     if device is None:
         yield
@@ -111,7 +113,7 @@ def verified_beside(session: Session) -> Iterator[None]:
             raise
 
 
-def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], ended: Callable[[], bool]) -> bool:
+def verify_early(session: Session, bench: LazyBench, entries: Iterable[Variant], ended: Callable[[], bool]) -> bool:
     """Verify variants until `ended`. What fails or lacks time is left to `verify_shipped`, which reports it.
 
     Returns whether there were workers.
@@ -130,13 +132,17 @@ def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], e
 
 @dataclass
 class _Verifying:
-    """Verifies variants. An operator can do without the `needless` ones, by id; those that fail become `wrong`."""
+    """Verifies variants. An operator can do without the `needless` ones, by id; those that fail become `wrong`.
+
+    Those that are `filling` in may be unmeasured.
+    """
 
     session: Session
+    filling: set[str] = field(default_factory=set)
     needless: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
 
-    def on(self, device: Device, group: Sequence[Entry], ended: Callable[[], bool] = lambda: False) -> None:
+    def on(self, device: Device, group: Sequence[Variant], ended: Callable[[], bool] = lambda: False) -> None:
         """Verify variants on one device until `ended`. An operator fails if one of its variants fails.
 
         Raises:
@@ -149,14 +155,18 @@ class _Verifying:
                     with session.failures.of(entry.candidate.operator):
                         self._one(bench, entry)
         except WorkerError as error:
-            if _measures(session) or devices.on_host or not all(_unasked(session, e) for e in group):
+            if (
+                _measures(session)
+                or devices.on_host
+                or not all(e.candidate.generic or e.id in self.filling for e in group)
+            ):
                 raise
             # Only builds that measure require what a GPU's workers need, such as torch.
             kind, of = ("generic ", "") if all(e.candidate.generic for e in group) else ("", " that no record has")
             count = f"{len(group)} {kind}variant{'s' * (len(group) != 1)}{of}"
             session.progress.line(f"{count} NOT verified on {device.name}: {error}")
 
-    def _one(self, bench: LazyBench, entry: Entry) -> None:
+    def _one(self, bench: LazyBench, entry: Variant) -> None:
         candidate = entry.candidate
         try:
             verify_entry(self.session, bench, self.session.operators[candidate.operator], entry)
@@ -167,16 +177,10 @@ class _Verifying:
             self.session.progress.line(f"LEFT OUT {candidate.label}, for which the generic variant serves: {error}")
 
 
-def _unasked(session: Session, entry: Entry) -> bool:
-    """Whether a variant is kept although it was not measured."""
-    return entry.candidate.generic or _fills_in(session, entry)
-
-
-def _fills_in(session: Session, entry: Entry) -> bool:
-    candidate = entry.candidate
-    if entry.stands_in:
+def _fills_in(operator: Operator, entry: Variant, found: Sequence[Evidence]) -> bool:
+    if any(entry.id in evidence.standing_in for evidence in found):
         return True
-    return not candidate.generic and session.operators[candidate.operator].operator.kernel(candidate.kernel).fills_in
+    return not entry.candidate.generic and operator.kernel(entry.candidate.kernel).fills_in
 
 
 def _measures(session: Session) -> bool:
@@ -188,7 +192,7 @@ def _ok(evidence: Evidence) -> Iterator[Measurement]:
         yield from (m for m in row.values() if m.status == "ok")
 
 
-def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[Evidence]) -> None:
+def _refuse_bad_generic(loaded: LoadedOperator, generic: Variant, found: Sequence[Evidence]) -> None:
     for evidence in found:
         for row in evidence.measurements.values():
             m = row.get(generic.candidate.id)
@@ -202,15 +206,17 @@ def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[
                 )
 
 
-def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Device, list[Entry]]]:
-    groups: dict[str, tuple[Device, list[Entry]]] = {}
+def _by_device(
+    session: Session, entries: Sequence[Variant], filling: Collection[str] = ()
+) -> Iterator[tuple[Device, list[Variant]]]:
+    groups: dict[str, tuple[Device, list[Variant]]] = {}
     away: dict[tuple[str, str, str], None] = {}
     for entry in entries:
         candidate = entry.candidate
         device = session.device_for(target_by_name(candidate.target))
         if device is not None:
             groups.setdefault(device.digest, (device, []))[1].append(entry)
-        elif _fills_in(session, entry):
+        elif entry.id in filling:
             away[candidate.operator, candidate.kernel, candidate.target] = None
         elif entry.rebuilt:
             session.progress.line(
@@ -225,7 +231,7 @@ def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Dev
     yield from groups.values()
 
 
-def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
+def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Variant) -> None:
     """Verify one variant on the smallest problem that it serves and on odd ones, unless the store has the result."""
     operator, devices = loaded.operator, bench.device.family
     problem = min(served_by(session, operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
@@ -248,7 +254,7 @@ def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, ent
         )
 
 
-def served_by(session: Session, operator: Operator, entry: Entry, devices: str) -> list[Problem]:
+def served_by(session: Session, operator: Operator, entry: Variant, devices: str) -> list[Problem]:
     """Problems of the workload that a variant serves. There is always one.
 
     If the workload has none in the variant's dtypes, its problems are used in these dtypes. If nothing is worth tuning

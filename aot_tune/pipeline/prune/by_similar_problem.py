@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.prune.after_leader import competes, groups_of, other_dtypes, resembled
 from aot_tune.spec import Operator, Problem
 
@@ -58,7 +59,7 @@ class Resemblances:
                 self._followers.setdefault(leader, []).append(follower)
         self._bare = {p.id: evidence.operator.without_epilogue(p).id for p in evidence.workload}
 
-    def pass_over(self, problem: Problem, entries: Iterable[Entry], near: float = NEAR) -> set[str]:
+    def pass_over(self, problem: Problem, entries: Iterable[Variant], near: float = NEAR) -> set[str]:
         """Do not try the entries that were far from the best on a similar problem. Returns their ids.
 
         Calls of a vendor's library are compared with each other, and so are all other candidates. A candidate without a
@@ -69,7 +70,7 @@ class Resemblances:
         self._evidence.pass_over(problem, passed)
         return passed
 
-    def _is_far(self, entry: Entry, problem: Problem, near: float, best: dict[tuple[str, bool, bool], float]) -> bool:
+    def _is_far(self, entry: Variant, problem: Problem, near: float, best: dict[tuple[str, bool, bool], float]) -> bool:
         own = competes(self._evidence, entry)
         for like, before, follows in self._likes(entry, problem):
             took = self._took(like, before)
@@ -84,12 +85,14 @@ class Resemblances:
                 return True
         return False
 
-    def _likes(self, entry: Entry, problem: Problem) -> list[tuple[str, list[str], bool]]:
+    def _likes(self, entry: Variant, problem: Problem) -> list[tuple[str, list[str], bool]]:
         """Similar problems, each with the candidates that correspond to the entry there.
 
         The last value is whether the similarity is by a dtype that the entry's kernel follows."""
         candidate = entry.candidate
-        if candidate.generic or entry.named:  # it is timed wherever it may have to serve, or is named
+        if (
+            candidate.generic or entry.id in self._evidence.named
+        ):  # it is timed wherever it may have to serve, or is named
             return []
         found: list[tuple[str, list[str], bool]] = []
         bare = self._bare.get(problem.id, problem.id)
@@ -117,7 +120,7 @@ class Resemblances:
                 found = took
         return found
 
-    def _is_rival(self, entry: Entry, own: bool) -> bool:
-        coming = bool(entry.code) or (entry.object is None and entry.due)
+    def _is_rival(self, entry: Variant, own: bool) -> bool:
+        coming = bool(entry.code) or (entry.object is None and entry.id in self._evidence.due)
         right = entry.candidate.id not in self._evidence.broken
         return coming and right and not entry.candidate.generic and competes(self._evidence, entry) == own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import msgspec
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.devices.roofline import floor_of
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
-from aot_tune.compile import Object, toolchain_for
+from aot_tune.compile import Object, Variant, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,
     database_path,
@@ -22,7 +22,7 @@ from aot_tune.database import (
     operator_digest,
     problem_key,
 )
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.proportion import left_to_others
 from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.records.recorded_candidates import rendered_again
@@ -107,43 +107,44 @@ def _of_problem(measurement: Measurement, problem: Problem) -> Measurement:
     return msgspec.structs.replace(measurement, problem=problem)
 
 
-def known_here(session: Session, operator: Operator, device: Device, entries: Mapping[str, Entry]) -> Known:
+def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
     """What the committed databases know of an operator on this very device, under this policy, for these objects.
 
     A candidate with the recorded source and toolchain gets the recorded digest, so only kept candidates must be
     compiled. Versions of baselines do not matter, because nothing of theirs is linked.
     """
+    operator = evidence.operator
     for database in session.databases:
         if database.operator != operator.name or database.device.digest != device.digest:
             continue
-        note_recorded_objects(session, database, entries)
+        note_recorded_objects(session, database, evidence)
         match = match_measurements(
             database,
             device=device.digest,
             policy=session.policy_of(device.family).digest,
             contract=operator_digest(operator),
             # codes of other targets' candidates count as recorded: the generic variant races on all targets
-            codes={c.id: c.code for c in database.candidates if c.id not in entries}
-            | {i: e.code for i, e in entries.items()},
+            codes={c.id: c.code for c in database.candidates if c.id not in evidence.entries}
+            | {i: e.code for i, e in evidence.entries.items()},
             baselines=database.baselines,
         )
         return Known(match.usable, [r.measurement for r in match.refused])
     return Known()
 
 
-def note_recorded_objects(session: Session, database: OperatorDatabase, entries: Mapping[str, Entry]) -> None:
-    """Set `recorded` of each entry that the database's toolchain compiled from the same source.
+def note_recorded_objects(session: Session, database: OperatorDatabase, evidence: Evidence) -> None:
+    """Set `recorded` of each candidate that the database's toolchain compiled from the same source.
 
     For code that a GPU runs, the host compiler does not matter.
     """
     alike, alike_on_device = toolchains_alike(session, database)
     for record in database.candidates:
-        entry = entries.get(record.id)
+        entry = evidence.entries.get(record.id)
         if entry is None or entry.rendered.digest != record.source:
             continue
         if record.candidate.backend not in (alike_on_device if record.device else alike):
             continue
-        entry.is_recorded_as(record.code)
+        evidence.is_recorded_as(record.id, record.code)
         if record.status != "ok":  # it would fail again
             failed = Object(
                 key="",
@@ -156,7 +157,7 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
                 error=record.error,
                 cached=True,
             )
-            entry.has_become(failed)
+            evidence.has_become(record.id, failed)
 
 
 def toolchains_alike(session: Session, database: OperatorDatabase) -> tuple[set[str], set[str]]:
@@ -200,7 +201,7 @@ def generic_evidence(session: Session, operator: Operator, target: Target) -> Ev
 
 
 def recalled(
-    session: Session, operator: Operator, target: Target, database: OperatorDatabase, entries: dict[str, Entry]
+    session: Session, operator: Operator, target: Target, database: OperatorDatabase, entries: dict[str, Variant]
 ) -> Evidence:
     """The evidence that a database gives for some recorded candidates.
 

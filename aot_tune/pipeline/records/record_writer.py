@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
+from aot_tune.compile import Variant
 from aot_tune.database import (
     OperatorDatabase,
     SurveyedShape,
@@ -21,7 +23,7 @@ from aot_tune.database import (
 )
 from aot_tune.database.tree_checks import in_space
 from aot_tune.pipeline.baseline_versions import baseline_versions
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
+from aot_tune.pipeline.evidence import Chosen, Evidence
 from aot_tune.pipeline.records.export_records import NOTES, ROOTS, roots_of
 from aot_tune.pipeline.records.recorded_candidates import render_again
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -36,19 +38,23 @@ __all__ = ["compile_kept", "of_this_tree", "other_code", "records_folder", "save
 
 
 def compile_kept(
-    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
-) -> None:
-    """Compile every generic variant, and the kept variants that have no object yet.
+    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
+) -> dict[str, list[Variant]]:
+    """Compile every generic variant, and the kept variants that have no object yet. Returns the generic ones.
 
     An operator fails if one of its variants does not compile, or if a strict build gets other code than the recorded.
     """
-    kept = [one.evidence.entries[c] for found in chosen.values() for one in found for c in one.selection.kept]
-    always = [(name, entry) for name, entries in generics.items() for entry in entries]
-    session.compile([*(e for _, e in always), *kept], "kept variants")
-    for name, generic in always:
+    every = [one for found in chosen.values() for one in found]
+    kept = [one.evidence.entries[c] for one in every for c in one.selection.kept]
+    always = [entry for entries in generics.values() for entry in entries]
+    made = session.compile([*always, *kept], "kept variants", [one.evidence for one in every])
+    always, kept = made[: len(always)], made[len(always) :]
+    left = iter(always)
+    built = {name: list(itertools.islice(left, len(entries))) for name, entries in generics.items()}
+    for name, generic in ((name, entry) for name, entries in built.items() for entry in entries):
         with session.failures.of(name):
             session.require_generic(session.operators[name].operator, generic)
-    shipped = [*(e for _, e in always), *(e for e in kept if not e.candidate.generic)]
+    shipped = [*always, *(e for e in kept if not e.candidate.generic)]
     for entry in shipped:
         with session.failures.of(entry.candidate.operator):
             if not entry.compiled and not entry.candidate.generic:
@@ -62,9 +68,10 @@ def compile_kept(
             f"{rebuilt} of {len(shipped)} variants are rebuilt: the compiler or its flags here differ from the "
             f"recorded ones"
         )
+    return built
 
 
-def other_code(session: Session, entry: Entry) -> DatabaseError:
+def other_code(session: Session, entry: Variant) -> DatabaseError:
     """The error for a strict build's variant whose code is not the recorded one."""
     what = "device code" if entry.object is not None and entry.object.device else "object"
     return DatabaseError(
@@ -74,7 +81,7 @@ def other_code(session: Session, entry: Entry) -> DatabaseError:
     )
 
 
-def _recorded_toolchain(session: Session, entry: Entry) -> str:
+def _recorded_toolchain(session: Session, entry: Variant) -> str:
     versions = {
         d.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
         for d in session.databases
@@ -248,7 +255,7 @@ def database_of(
     )
 
 
-def _surveyed(own: Sequence[Evidence], here: Mapping[str, Entry]) -> list[SurveyedShape]:
+def _surveyed(own: Sequence[Evidence], here: Mapping[str, Variant]) -> list[SurveyedShape]:
     """The shapes of all targets together."""
     found: dict[str, SurveyedShape] = {}
     for one in own:

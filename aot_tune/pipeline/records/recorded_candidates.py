@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from aot_tune.compile import target_by_name
+from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import CandidateRecord, OperatorDatabase
 from aot_tune.database.tree_checks import in_space
-from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Target
@@ -56,7 +55,7 @@ def _no_kernel(session: Session, operator: Operator, candidate: Candidate, datab
 
 def rendered_again(
     session: Session, operator: Operator, target: Target, database: OperatorDatabase, outdated: Outdated | None = None
-) -> dict[str, Entry]:
+) -> dict[str, Variant]:
     """Entries of the recorded candidates of a target, and of the generic one.
 
     Args:
@@ -66,7 +65,7 @@ def rendered_again(
     Raises:
         AotTuneError: for the first such candidate if `outdated` is None, because its times belong to another kernel.
     """
-    found: dict[str, Entry] = {}
+    found: dict[str, Variant] = {}
     gone = 0
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     for record in database.candidates:
@@ -85,7 +84,7 @@ def rendered_again(
         if rendered is None:
             gone += 1
             continue
-        found[record.id] = Entry.of(operator, rendered, recorded=record.code)
+        found[record.id] = Variant(rendered=rendered, recorded=record.code)
     if gone:
         session.progress.line(
             f"{operator.name}: {gone} recorded candidates for {target.name} have configs that their kernels no longer "

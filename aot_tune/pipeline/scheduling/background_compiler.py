@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 
-from aot_tune.pipeline.evidence import Entry
+from aot_tune.compile import Variant
 from aot_tune.pipeline.measuring.bench_linker import BenchLinker
 from aot_tune.pipeline.pending import expected_seconds
 from aot_tune.pipeline.prune.after_leader import follows_another
@@ -30,7 +30,7 @@ def may_compile(session: Session) -> bool:
     return session.turn.allows(max(_KEPT_FOR_RACES * (session.turn.seconds or 0.0), 1e-9))
 
 
-def _when(operator: Operator, entry: Entry) -> tuple[float, bool]:
+def _when(operator: Operator, entry: Variant) -> tuple[float, bool]:
     return -expected_seconds(operator, entry), follows_another(operator, entry.candidate)
 
 
@@ -45,15 +45,15 @@ class BackgroundCompiler:
         self,
         session: Session,
         linker: BenchLinker,
-        entries: Sequence[Entry],
-        priority_of: Callable[[Entry], Priority],
-        weight_of: Callable[[Entry], float] = lambda _: 0.0,
+        entries: Sequence[Variant],
+        priority_of: Callable[[Variant], Priority],
+        weight_of: Callable[[Variant], float] = lambda _: 0.0,
     ) -> None:
         self._session, self._linker, self._priority_of = session, linker, priority_of
         operators = {n: loaded.operator for n, loaded in session.operators.items()}
         self._entries = sorted(entries, key=lambda e: (-weight_of(e), *_when(operators[e.candidate.operator], e)))
-        self._found: queue.Queue[Entry | BaseException | None] = queue.Queue()
-        self._stopping, self._ended = threading.Event(), threading.Event()
+        self._found: queue.Queue[Variant | BaseException | None] = queue.Queue()
+        self._stopping, self._ended, self._made = threading.Event(), threading.Event(), set[str]()
         self._most = Priority.NOTHING
         self._over = False
         self.waited = 0.0
@@ -75,7 +75,7 @@ class BackgroundCompiler:
         """Whether something of a higher priority is ready, or everything has been compiled."""
         return self._most > priority or self._ended.is_set() or self.over
 
-    def take(self, *, wait: bool, until: Callable[[], object] = lambda: False) -> list[Entry]:
+    def take(self, *, wait: bool, until: Callable[[], object] = lambda: False) -> list[Variant]:
         """The entries that became ready since the last call. If there are none and `wait`, wait for the first.
 
         The wait also ends when `until` says so.
@@ -84,7 +84,7 @@ class BackgroundCompiler:
             BaseException: the error that ended the thread.
         """
         begun = self._session.progress.now()
-        batch: list[Entry | BaseException | None] = []
+        batch: list[Variant | BaseException | None] = []
         while wait and not batch and not self.over and not until():
             with contextlib.suppress(queue.Empty):
                 batch.append(self._found.get(timeout=_PATIENCE))
@@ -97,25 +97,29 @@ class BackgroundCompiler:
             if isinstance(one, BaseException):
                 raise one
         self._over = self._over or None in batch
-        return [e for e in batch if isinstance(e, Entry)]
+        return [e for e in batch if isinstance(e, Variant)]
 
-    def close(self) -> tuple[list[Entry], list[Entry]]:
+    def close(self) -> tuple[list[Variant], list[Variant]]:
         """End the compilers that still run. Returns what is ready but was not taken, and what is not compiled."""
         self._stopping.set()
         while self._thread.is_alive():
             kill_running()
             self._thread.join(_PATIENCE)
-        batch: list[Entry | BaseException | None] = []
+        batch: list[Variant | BaseException | None] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 batch.append(self._found.get_nowait())
-        return [e for e in batch if isinstance(e, Entry)], [e for e in self._entries if e.object is None]
+        return [e for e in batch if isinstance(e, Variant)], [e for e in self._entries if e.id not in self._made]
 
     def _compile(self) -> None:
         last: BaseException | None = None
         try:
             self._session.compile(
-                self._entries, self._entries[0].candidate.target, self._ready, then=self._linker.after
+                self._entries,
+                self._entries[0].candidate.target,
+                self._linker.evidence,
+                self._ready,
+                then=self._linker.after,
             )
         except BaseException as error:  # passed to the thread that measures
             last = error
@@ -123,8 +127,9 @@ class BackgroundCompiler:
         self._ended.set()
         self._found.put(last)
 
-    def _ready(self, entry: Entry) -> None:
+    def _ready(self, entry: Variant) -> None:
         if self._stopping.is_set():
             raise InterruptedError("the budget has ended, or the build")  # this ends all compiles that wait
+        self._made.add(entry.id)
         self._found.put(entry)
         self._most = max(self._most, self._priority_of(entry))

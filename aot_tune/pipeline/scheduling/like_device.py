@@ -11,10 +11,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
+from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest, problem_key
 from aot_tune.database.tree_checks import in_space
 from aot_tune.database.winners_elsewhere import recorded_rows
-from aot_tune.pipeline.evidence import Entry, Evidence, tie_band
+from aot_tune.pipeline.evidence import Evidence, Proposal, tie_band
 from aot_tune.pipeline.records.lookup import toolchains_alike
 from aot_tune.pipeline.records.recorded_candidates import render_again
 from aot_tune.pipeline.scheduling.transfer import Models, like_winners, winners
@@ -50,7 +51,7 @@ class Opening:
     """
 
     record: str
-    entries: tuple[Entry, ...]
+    proposals: tuple[Proposal, ...]
     first: Mapping[str, str]
     outrun: frozenset[str]
     gone: Mapping[str, str]
@@ -157,7 +158,7 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
     if any(not d.opening and _holds_here(session, d, operator, target, device) for d in near):
         return None
     workload = {problem_key(p): p.id for p in evidence.workload}
-    entries: dict[str, Entry] = {}
+    proposals: list[Proposal] = []
     first: dict[str, str] = {}
     outrun: set[str] = set()
     gone: dict[str, str] = {}
@@ -176,20 +177,20 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
         plain = models.keys() - candidates.keys() if name == target.name else set[str]()
         made = _rendered(session, operator, models, gone, plain)
         sources = {c.id: c.source for c in database.candidates}
-        for entry in made:
-            if entry.rendered.digest != sources.get(entry.candidate.id, entry.rendered.digest):
-                changed.add(entry.candidate.id)
-            entries.setdefault(entry.candidate.id, entry).may_serve_too(entry.only)
+        proposals += made
+        for one in made:
+            if one.variant.rendered.digest != sources.get(one.variant.id, one.variant.rendered.digest):
+                changed.add(one.variant.id)
         for problem, row in rows.items():
-            able = [e.candidate.id for e in made if e.only is None or problem in e.only]
+            able = [one.variant.id for one in made if one.only is None or problem in one.only]
             if able:
                 first[problem] = min(able, key=lambda c: row.get(c, math.inf))
         outrun |= behind & rows.keys()
         records += [database.device.slug] if made and database.device.slug not in records else []
-    if not entries and not gone:
+    if not proposals and not gone:
         return None
     records = records or [d.device.slug for d in near[:1]]
-    return Opening(" and ".join(records), tuple(entries.values()), first, frozenset(outrun), gone, changed=len(changed))
+    return Opening(" and ".join(records), tuple(proposals), first, frozenset(outrun), gone, changed=len(changed))
 
 
 def _holds_here(
@@ -242,12 +243,12 @@ def _among(row: Mapping[str, float], own: Container[str]) -> dict[str, float]:
 
 def _rendered(
     session: Session, operator: Operator, models: Models, gone: dict[str, str], follow: Container[str]
-) -> list[Entry]:
-    """Entries of candidates that this tree can still make. `gone` gets the others, with why.
+) -> list[Proposal]:
+    """Proposals of candidates that this tree can still make. `gone` gets the others, with why.
 
     Those in `follow` are no winners, and are tried only if what they follow is.
     """
-    found: list[Entry] = []
+    found: list[Proposal] = []
     for name, (candidate, problems) in models.items():
         try:
             if not in_space(operator, candidate):
@@ -256,5 +257,5 @@ def _rendered(
         except AotTuneError as error:
             gone[name] = error.what
             continue
-        found.append(Entry.of(operator, rendered, only=frozenset(problems), named=name not in follow))
+        found.append(Proposal(Variant(rendered=rendered), frozenset(problems), name not in follow))
     return found

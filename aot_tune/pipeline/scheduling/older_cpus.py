@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot_tune.bench.protocol.measurement_records import is_baseline
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import left_undone
 from aot_tune.pipeline.records.lookup import known_here
@@ -51,8 +51,8 @@ def tune_older(
     found = {loaded.operator.name: _begun(session, target, evidence) for loaded, evidence in tuned}
     pairs = [(loaded, found[loaded.operator.name]) for loaded, _ in tuned]
     if session.options.mode == "auto":
-        for loaded, evidence in pairs:
-            known_here(session, loaded.operator, pool.device, evidence.entries).give(evidence)
+        for _, evidence in pairs:
+            known_here(session, pool.device, evidence).give(evidence)
     entries = [e for _, evidence in pairs for e in evidence.entries.values() if e.object is None and evidence.lacks(e)]
     session.pending.expect([evidence for _, evidence in pairs], entries)
     session.progress.line(f"{target.name}, for older CPUs: begins, for {session.turn.left:.0f} s at most")
@@ -78,7 +78,8 @@ def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
     if tuned.left_out or operator.name in session.failures:
         return evidence
     with session.failures.of(operator.name):
-        evidence.try_too([*transferred(session, tuned, target), *session.generic_entries(operator, target)])
+        generics = map(Proposal, session.generic_entries(operator, target))
+        evidence.try_too([*transferred(session, tuned, target), *generics])
     for row in tuned.measurements.values():
         for name, measurement in row.items():
             if is_baseline(name) or (name in evidence.entries and evidence.entries[name].candidate.generic):
@@ -86,12 +87,9 @@ def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
     return evidence
 
 
-def transferred(session: Session, tuned: Evidence, target: Target) -> list[Entry]:
+def transferred(session: Session, tuned: Evidence, target: Target) -> list[Proposal]:
     """Candidates for a target that are most like the winners on another, each for the problems that its model won."""
     operator, candidates = tuned.operator, {c: e.candidate for c, e in tuned.entries.items()}
     costs = tuned.choice_costs()
     made = like_winners(session, operator, target, costs, candidates, near=_NEAR, each=_PER_PROBLEM, guesses=1)
-    return [
-        Entry.of(operator, session.renderer.render(operator, c, target), only=frozenset(only))
-        for c, only in made.values()
-    ]
+    return [Proposal(session.rendered(operator, c, target), frozenset(only)) for c, only in made.values()]

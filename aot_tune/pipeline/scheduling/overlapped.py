@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.bench_linker import BenchLinker
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
@@ -41,7 +42,7 @@ def measure_overlapped(
     session: Session,
     pool: DevicePool,
     pairs: Pairs,
-    entries: list[Entry],
+    entries: list[Variant],
 ) -> Timings:
     """Compile `entries`, screen each on its problems as soon as it is ready, and race when all are screened.
 
@@ -53,8 +54,8 @@ def measure_overlapped(
     to race on the problems that were screened.
     """
     begun = session.progress.now()
-    new = {id(e) for e in entries}
-    known = [e for _, v in pairs for e in v.entries.values() if id(e) not in new]
+    new = {e.id for e in entries}
+    known = [e for _, v in pairs for e in v.entries.values() if e.id not in new]
     tuning = OverlappedTune(session, pool, pairs, list(entries))
     if session.turn.seconds is not None:
         tuning.check_devices()
@@ -78,7 +79,7 @@ def measure_overlapped(
 class _Outlook:
     """What is to be compiled now, and the numbers of problems on which candidates may still come to be screened."""
 
-    due: list[Entry] = field(default_factory=list)
+    due: list[Variant] = field(default_factory=list)
     coming: Collection[int] = frozenset()
 
 
@@ -89,11 +90,11 @@ class OverlappedTune:
     stopped once.
     """
 
-    def __init__(self, session: Session, pool: DevicePool, pairs: Pairs, left: list[Entry]) -> None:
+    def __init__(self, session: Session, pool: DevicePool, pairs: Pairs, left: list[Variant]) -> None:
         self._session, self._pool, self._pairs, self._left = session, pool, pairs, left
         self._linker = BenchLinker(session, pool, pairs)
         self._background: BackgroundCompiler | None = None
-        self._generics: list[Entry] = []
+        self._generics: list[Variant] = []
         self._verified = set[str]()
         self._granted: set[Task] = set()
         self._weighed = session.turn.seconds is not None
@@ -101,13 +102,16 @@ class OverlappedTune:
         self._races = _EarlyRaces(pool, lambda: self.queue.screened != self._seen[0])
         self._seen, self._decided, self._outlook = (-1, -1), 0, _Outlook()
 
-    def due(self) -> list[Entry]:
+    def due(self) -> list[Variant]:
         """The entries among those left that are to be compiled now."""
-        found: list[Entry] = []
+        found: list[Variant] = []
         for _, evidence in self._pairs:
-            mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
+            mine = self._left_of(evidence)
             found += to_compile(evidence, mine, self.queue.unsettled(evidence)) if mine else []
         return found
+
+    def _left_of(self, evidence: Evidence) -> list[Variant]:
+        return evidence.now(e for e in self._left if e.candidate.operator == evidence.operator.name)
 
     def check_devices(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Leave out devices that do not agree, if anything is to be measured."""
@@ -134,7 +138,7 @@ class OverlappedTune:
         if not self._session.turn.allows(1e-9):
             return
         self._left = [e for e in self._left if not e.candidate.generic]
-        self._session.compile(generics, "generic")
+        generics = self._session.compile(generics, "generic", [evidence for _, evidence in self._pairs])
         jobs: list[tuple[int, Job]] = []
         for _, evidence in self._pairs:
             places = [p for p in queued_problems(self._pairs) if p.evidence is evidence]
@@ -213,7 +217,7 @@ class OverlappedTune:
             return found
         return self._races.jobs(self.queue.settled(), self._outlook.coming) or self._verifications()
 
-    def _look_ahead(self) -> list[Entry]:
+    def _look_ahead(self) -> list[Variant]:
         """What is to be compiled now. It is computed again after a screen, or when all races have ended."""
         screened, raced = self.queue.screened, self._races.done
         if screened != self._seen[0] or (raced != self._seen[1] and not self._races.under_way):
@@ -222,35 +226,35 @@ class OverlappedTune:
         return self._outlook.due
 
     def _looked(self) -> _Outlook:
-        due, coming = list[Entry](), set[int]()
+        due, coming = list[Variant](), set[int]()
         for _, evidence in self._pairs:
-            mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
+            mine = self._left_of(evidence)
             if not mine:
                 continue
             unsettled = self.queue.unsettled(evidence)  # read this first, because devices add results meanwhile
             now = evidence.as_now()
             first = to_compile(now, mine, unsettled)
             due += first
-            begins = {id(e) for e in first}
-            later = may_come(now, [e for e in mine if id(e) not in begins], unsettled)
+            begins = {e.id for e in first}
+            later = may_come(now, [e for e in mine if e.id not in begins], unsettled)
             meant = (n for n, p in self.queue.problems_of(evidence) if any(now.meant_for(e, p) for e in later))
             coming.update(meant)
         return _Outlook(due, coming)
 
-    def _begin(self, due: list[Entry]) -> None:
+    def _begin(self, due: list[Variant]) -> None:
         """Start compiling what is due. If the budget does not allow that, leave it out."""
-        now = {id(e) for e in due}
+        now = {e.id for e in due}
         self._outlook = _Outlook(coming=self._outlook.coming)
-        self._left = [e for e in self._left if id(e) not in now]
+        self._left = [e for e in self._left if e.id not in now]
         self.queue.add(e for e in due if e.object is not None)  # a probe was compiled before
         due = [e for e in due if e.object is None]
         if due and may_compile(self._session):
-            for entry in due:
-                entry.comes_next(self._session.turn.seconds is None)  # with a budget there may be no time for it
             seconds: dict[tuple[str, str], float] = {}
             for _, evidence in self._pairs:
-                mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
-                seconds |= {(evidence.operator.name, p): s for p, s in awaited(evidence, mine).items()}
+                if self._session.turn.seconds is None:  # with a budget there may be no time for it
+                    evidence.due.update(now)
+                awaiting = awaited(evidence, self._left_of(evidence))
+                seconds |= {(evidence.operator.name, p): s for p, s in awaiting.items()}
             self.queue.rank(seconds)
             queue = self.queue
             self._background = BackgroundCompiler(self._session, self._linker, due, queue.priority_of, queue.weight_of)
@@ -294,19 +298,20 @@ class OverlappedTune:
         due = [(p, entrants) for p in places if (entrants := finalists(p.evidence, p.problem))]
         missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
         if missing and may_compile(self._session):
-            self._session.compile(missing.values(), "finalists")
+            self._session.compile(missing.values(), "finalists", [evidence for _, evidence in self._pairs])
+            due = [(p, p.evidence.now(entrants)) for p, entrants in due]
         races = [one for one in due if all(e.object is not None for e in one[1])]
         unknown = [entrants for p, entrants in races if not self._pool.knows_race(p.loaded, p.problem, entrants)]
         self._linker.all({e.code: e for entrants in unknown for e in entrants}.values())
         self._pool.each(((p.number, partial(_race, p)) for p, _ in races), of=self.queue.operator_of)
 
 
-def _screen_one(place: QueuedProblem, entry: Entry, measurer: Measurer) -> None:
+def _screen_one(place: QueuedProblem, entry: Variant, measurer: Measurer) -> None:
     if not place.evidence.has(entry, place.problem):
         measurer.screen(place.loaded, place.evidence, place.problem, [entry])
 
 
-def _verify(entries: Sequence[Entry], measurer: Measurer) -> None:
+def _verify(entries: Sequence[Variant], measurer: Measurer) -> None:
     measurer.verify(entries)
 
 
@@ -350,7 +355,7 @@ class _EarlyRaces:
             return False
         return all(map(self._is_linked, entrants)) or self._pool.knows_race(place.loaded, place.problem, entrants)
 
-    def _is_linked(self, entry: Entry) -> bool:
+    def _is_linked(self, entry: Variant) -> bool:
         return entry.object is not None and self._pool.shared.is_linked(entry.object)
 
     def _race(self, place: QueuedProblem, measurer: Measurer) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.measuring.pool_jobs import Job, More
@@ -46,8 +47,8 @@ class QueuedProblem:
     rank: int = 0
     weight: float = 1.0
     awaited: float = 0.0
-    rivals: list[Entry] = field(default_factory=list)
-    others: list[Entry] = field(default_factory=list)
+    rivals: list[Variant] = field(default_factory=list)
+    others: list[Variant] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -62,9 +63,9 @@ class QueuedProblem:
             return self.priority_of_rivals
         return Priority.OTHERS if self.others else Priority.NOTHING
 
-    def take(self, priority: Priority) -> list[Entry]:
+    def take(self, priority: Priority) -> list[Variant]:
         """Take out what waits with a priority."""
-        taken: list[Entry] = []
+        taken: list[Variant] = []
         with self._lock:
             if self.priority_of_rivals == priority:
                 taken, self.rivals = self.rivals, []
@@ -72,7 +73,7 @@ class QueuedProblem:
                 taken, self.others = [*taken, *self.others], []
         return taken
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[Variant]) -> None:
         """Queue those of the entries that were not screened."""
         for entry in entries:
             if not self.evidence.has(entry, self.problem):
@@ -113,9 +114,9 @@ class ScreenQueue:
     def __bool__(self) -> bool:
         return any(place.rivals or place.others for place in self._places)
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[Variant]) -> None:
         """Queue entries with an object for the problems that they are meant for."""
-        by_operator: dict[str, list[Entry]] = {}
+        by_operator: dict[str, list[Variant]] = {}
         for entry in entries:
             by_operator.setdefault(entry.candidate.operator, []).append(entry)
         for place in self._places if by_operator else ():
@@ -127,14 +128,14 @@ class ScreenQueue:
         for place in self._places:
             place.awaited = awaited.get((place.evidence.operator.name, place.problem.id), 0.0)
 
-    def priority_of(self, entry: Entry) -> Priority:
+    def priority_of(self, entry: Variant) -> Priority:
         """The highest priority that a screen of an entry would have."""
         own = [p for p in self._places if p.evidence.operator.name == entry.candidate.operator]
         decides = bool(own) and competes(own[0].evidence, entry)
         awaited = decides and any(p.awaited > 0.0 and p.evidence.meant_for(entry, p.problem) for p in own)
         return Priority.DECIDING if awaited else Priority.OTHERS
 
-    def weight_of(self, entry: Entry) -> float:
+    def weight_of(self, entry: Variant) -> float:
         """The weight of all problems that an entry is meant for; 0 if all problems weigh the same."""
         mine = (p for p in self._places if p.evidence.operator.name == entry.candidate.operator)
         return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem)) if self._weighs else 0.0

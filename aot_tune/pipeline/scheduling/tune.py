@@ -10,8 +10,9 @@ from functools import partial
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, left_undone
 from aot_tune.pipeline.proportion import left_to_others
@@ -82,7 +83,7 @@ def _complete_from(
 
 def _begin_budget(session: Session) -> None:
     """Compile the generic variants, which are always built. Their compile time also tells how long the link takes."""
-    generics = list[Entry]()
+    generics = list[Variant]()
     for name, loaded in session.operators.items():
         with session.failures.of(name):
             generics += session.generic_entries(loaded.operator)
@@ -181,11 +182,11 @@ def _tune_all(
     step = session.step
     while step and (fresh := ask_for(session, pairs, vendors, openings, step)):
         begun = session.turn.spent
-        for loaded, evidence in pairs if session.options.mode == "auto" else ():
-            known = known_here(session, loaded.operator, pool.device, evidence.entries)
-            recorded += known.give(evidence)
-        entries = [e for _, evidence in pairs for e in not_known(evidence)]
+        for _, evidence in pairs if session.options.mode == "auto" else ():
+            recorded += known_here(session, pool.device, evidence).give(evidence)
         evidences = [evidence for _, evidence in pairs]
+        mine = {evidence.operator.name: not_known(evidence) for evidence in evidences}
+        entries = [e for own in mine.values() for e in own]
         race = 0.0 if alone else session.policy_of(target.family).race_ns / 1e9
         session.pending.expect(evidences, entries, least_race=race)
         if within is not None:
@@ -197,7 +198,7 @@ def _tune_all(
                 _overlapped(session, target, pool, pairs, entries)
         for evidence in fresh:
             session.tell(evidence)
-        step = next_step(session, entries, begun, step)
+        step = next_step(session, [e for own in evidences for e in own.now(mine[own.operator.name])], begun, step)
     if within is not None:
         within.finish()
     return recorded
@@ -208,7 +209,7 @@ def _overlapped(
     target: Target,
     pool: DevicePool,
     pairs: list[tuple[LoadedOperator, Evidence]],
-    entries: list[Entry],
+    entries: list[Variant],
 ) -> None:
     """Compile and measure at the same time."""
     with ended_with(session.turn, pool.interrupt):
@@ -256,36 +257,34 @@ def ask_for(
     Returns the evidence that got candidates.
     """
     fresh: list[Evidence] = []
-    drawn: dict[str, list[Entry]] = {}
+    drawn: dict[str, list[Proposal]] = {}
     for loaded, evidence in pairs:
         with session.failures.of(loaded.operator.name):
             drawn[loaded.operator.name] = _wanted(session, openings, evidence, step)
     for loaded, evidence in pairs:
-        operator, others = loaded.operator, list[Entry]()
+        operator, others = loaded.operator, list[Proposal]()
         if operator.name in session.failures:
             continue
         if not evidence.entries:
-            others = vendors.entries(operator) + session.generic_entries(operator, evidence.target)
+            generics = map(Proposal, session.generic_entries(operator, evidence.target))
+            others = [*vendors.proposals(operator), *generics]
         if evidence.try_too((*drawn[operator.name], *others)):
             fresh.append(evidence)
     return fresh
 
 
-def _wanted(session: Session, openings: Openings, evidence: Evidence, step: int) -> list[Entry]:
+def _wanted(session: Session, openings: Openings, evidence: Evidence, step: int) -> list[Proposal]:
     operator = evidence.operator
     opening = openings.of(operator.name)
     if opening is None:
-        return session.ask(operator, evidence.target, step)
+        return [Proposal(e) for e in session.ask(operator, evidence.target, step)]
     if not evidence.entries:
-        return list(opening.entries)
+        return list(opening.proposals)
     problems = openings.to_search(evidence)
-    asked = session.ask(operator, evidence.target, step) if problems else []
-    for entry in asked:
-        entry.is_for(problems)
-    return asked
+    return [Proposal(e, problems) for e in session.ask(operator, evidence.target, step)] if problems else []
 
 
-def next_step(session: Session, entries: list[Entry], begun: float, step: int) -> int:
+def next_step(session: Session, entries: list[Variant], begun: float, step: int) -> int:
     """How many configs of each kernel the budget has time for, judged by the last step; 0 for none.
 
     The last step had `step` configs. It was to compile `entries`, and began when `begun` seconds of the budget were
@@ -303,11 +302,11 @@ def one_after_the_other(
     session: Session,
     pool: DevicePool,
     pairs: list[tuple[LoadedOperator, Evidence]],
-    entries: list[Entry],
+    entries: list[Variant],
     target: Target,
 ) -> None:
     """Compile everything, then measure everything."""
-    session.compile(entries, target.name)
+    session.compile(entries, target.name, [evidence for _, evidence in pairs])
     pool.each((p.number, partial(_measure, p)) for p in queued_problems(pairs))
     pool.each_member(partial(_verify, [e for _, evidence in pairs for e in evidence.unserved]))
 
@@ -316,11 +315,11 @@ def _measure(queued: QueuedProblem, measurer: Measurer) -> None:
     measurer.measure(queued.loaded, queued.evidence, queued.problem)
 
 
-def _verify(entries: list[Entry], measurer: Measurer) -> None:
+def _verify(entries: list[Variant], measurer: Measurer) -> None:
     measurer.verify(entries)
 
 
-def not_known(evidence: Evidence) -> list[Entry]:
+def not_known(evidence: Evidence) -> list[Variant]:
     """The entries that must be compiled to be measured.
 
     If a record knows all of an entry, it is compiled only when it races again or is kept. If an entry follows one that
@@ -331,12 +330,12 @@ def not_known(evidence: Evidence) -> list[Entry]:
         for e in evidence.entries.values()
         if e.object is None and (evidence.lacks(e) or (e.candidate.generic and not e.code))
     ]
-    wanted = {id(e) for e in (*to_compile(evidence, entries), *waiting(evidence, entries))}
-    return [e for e in entries if id(e) in wanted]
+    wanted = {e.id for e in (*to_compile(evidence, entries), *waiting(evidence, entries))}
+    return [e for e in entries if e.id in wanted]
 
 
 @contextmanager
-def _checks_fitted_beside(session: Session, target: Target, entries: Sequence[Entry]) -> Iterator[None]:
+def _checks_fitted_beside(session: Session, target: Target, entries: Sequence[Variant]) -> Iterator[None]:
     """In the block, a thread fits the odd problems on which the entries are verified, in their order.
 
     Benches need them before an object's first screen, and share them. If one fails, that screen reports it.

@@ -9,9 +9,9 @@ from functools import partial
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import families_of, toolchain_for
+from aot_tune.compile import Variant, families_of, toolchain_for
 from aot_tune.database import OperatorDatabase, load_database
-from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.evidence import Proposal
 from aot_tune.pipeline.measuring.vendor_process import Products, VendorAnswer, VendorQuestion, ask_vendor
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
@@ -71,7 +71,7 @@ class Vendors:
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
 
-    def entries(self, operator: Operator) -> list[Entry]:
+    def proposals(self, operator: Operator) -> list[Proposal]:
         """Rendered candidates of one operator, each with the problems that it is meant for."""
         found: dict[str, tuple[Candidate, set[str]]] = {}
         for kernel, told in self._told[operator.name]:
@@ -79,17 +79,17 @@ class Vendors:
                 dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
                 candidate = candidate_for(operator, kernel, config, self._target, problem, dtypes)
                 found.setdefault(candidate.id, (candidate, set()))[1].add(problem.id)
-        render = self._session.renderer.render
+        rendered = self._session.rendered
         return [
-            Entry.of(operator, render(operator, candidate, self._target), only=frozenset(problems))
+            Proposal(rendered(operator, candidate, self._target), frozenset(problems))
             for candidate, problems in found.values()
         ]
 
 
-def vendor_entries(session: Session, operator: Operator, target: Target, device: Device) -> list[Entry]:
+def vendor_entries(session: Session, operator: Operator, target: Target, device: Device) -> list[Variant]:
     """Rendered candidates of one operator's vendor kernels. The library is asked now."""
     with Vendors(session, [operator], target, device) as vendors:
-        return vendors.entries(operator)
+        return [p.variant for p in vendors.proposals(operator)]
 
 
 def _is_wanted(session: Session, operator: Operator, kernel: Kernel, target: Target) -> bool:

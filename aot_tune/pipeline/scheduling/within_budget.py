@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.pending import expected_seconds, task_of
@@ -40,7 +41,7 @@ class _OpenProblem:
     evidence: Evidence
     problem: Problem
     task: Task
-    waiting: dict[str, Entry] = field(default_factory=dict)
+    waiting: dict[str, Variant] = field(default_factory=dict)
     raced: int = 0
     asked: tuple[list[str], bool] = ([], False)
     weight: float = 1.0
@@ -69,7 +70,7 @@ class BudgetTuning:
         self._gains = Gains(self._durations)
         self._costs: dict[str, dict[str, float]] = {}
 
-    def run(self, entries: list[Entry]) -> None:
+    def run(self, entries: list[Variant]) -> None:
         """Compile `entries` and measure them. The best guesses for most problems come first."""
         turn = self._session.turn
         self._arrive(e for _, evidence in self._pairs for e in evidence.entries.values() if e.code)
@@ -104,33 +105,33 @@ class BudgetTuning:
         kill_running()
         self._pool.interrupt()
 
-    def _weight_of(self, entry: Entry) -> float:
+    def _weight_of(self, entry: Variant) -> float:
         """The weight of all problems that an entry is meant for. If each weighs 1, it is their number."""
         mine = (p for p in self._places if p.task.operator == entry.candidate.operator)
         return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem))
 
-    def _room(self, first: Entry) -> int:
+    def _room(self, first: Variant) -> int:
         """How many candidates like `first` to compile at once, so that there is time to compile and measure them."""
         operator = self._session.operators[first.candidate.operator].operator
         each = self._durations.compile(expected_seconds(operator, first))
         most = _PER_JOB * self._session.jobs_of("cxx").count
         return min(most, int(_COMPILING * self._session.turn.left / each))
 
-    def _compile(self, batch: list[Entry]) -> None:
-        def ready(entry: Entry) -> None:
+    def _compile(self, batch: list[Variant]) -> None:
+        def ready(entry: Variant) -> None:
             if not entry.compiled and not self._session.turn.allows(1e-9):
                 raise InterruptedError("the budget has ended")
 
         try:
-            self._session.compile(batch, "", ready)
+            made = self._session.compile(batch, "", [evidence for _, evidence in self._pairs], ready)
         except InterruptedError:
             return
         self._session.keep(seconds_after(self._session))
-        self._arrive(batch)
+        self._arrive(made)
 
-    def _arrive(self, entries: Iterable[Entry]) -> None:
+    def _arrive(self, entries: Iterable[Variant]) -> None:
         """Queue compiled candidates for their problems. Results that the store knows are taken over at once."""
-        by_operator: defaultdict[str, list[Entry]] = defaultdict(list)
+        by_operator: defaultdict[str, list[Variant]] = defaultdict(list)
         for entry in entries:
             by_operator[entry.candidate.operator].append(entry)
         for place in self._places:
@@ -181,7 +182,7 @@ class BudgetTuning:
             gain = self._gains.of_race(place.task, place.raced) if len(entrants) > 1 else 0.0
             yield gain, seconds, lambda: self._race(place)
 
-    def _knows_race(self, place: _OpenProblem, entrants: Sequence[Entry]) -> bool:
+    def _knows_race(self, place: _OpenProblem, entrants: Sequence[Variant]) -> bool:
         ids = [e.candidate.id for e in entrants]
         if place.asked[0] != ids:
             place.asked = ids, self._measurer.knows_race(place.loaded, place.problem, entrants)
@@ -194,7 +195,7 @@ class BudgetTuning:
         chosen = [c for c, e in place.waiting.items() if not e.candidate.generic] or list(place.waiting)
         self._screen(place, place.waiting[most_promising(self._costs[operator], chosen)])
 
-    def _screen(self, place: _OpenProblem, entry: Entry) -> None:
+    def _screen(self, place: _OpenProblem, entry: Variant) -> None:
         before = place.best()
         del place.waiting[entry.candidate.id]
         self._measurer.screen(place.loaded, place.evidence, place.problem, [entry])
@@ -222,12 +223,12 @@ def mean_costs(evidence: Evidence) -> dict[str, float]:
     return {c: statistics.fmean(values) for c, values in found.items()}
 
 
-def in_turn(entries: list[Entry], weight: Callable[[Entry], float]) -> list[Entry]:
+def in_turn(entries: list[Variant], weight: Callable[[Variant], float]) -> list[Variant]:
     """The first entries of all kernels, then the second ones, and so on.
 
     In each turn, an operator's kernels come by the `weight` of the problems that they serve. Operators take turns.
     """
-    by_kernel: dict[tuple[str, str], list[Entry]] = {}
+    by_kernel: dict[tuple[str, str], list[Variant]] = {}
     for entry in entries:
         by_kernel.setdefault((entry.candidate.operator, entry.candidate.kernel), []).append(entry)
     served = {kernel: weight(found[0]) for kernel, found in by_kernel.items()}

@@ -10,7 +10,7 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import target_by_name
+from aot_tune.compile import Variant, target_by_name
 from aot_tune.link import (
     DecisionNode,
     ExpectedTime,
@@ -20,10 +20,10 @@ from aot_tune.link import (
     TargetTable,
     generate,
 )
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
+from aot_tune.pipeline.evidence import Chosen, Evidence, serves
 from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in
+from aot_tune.pipeline.shipping.filling_in import with_filling_in
 from aot_tune.pipeline.shipping.resource_rows import Rooflines
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
@@ -50,7 +50,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if evidence.brief:
         reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
         costs, times = {p: row for p, row in costs.items() if p in reached}, reached
-    others = [c for c, e in evidence.entries.items() if not e.candidate.generic and not fills_in(evidence, e)]
+    others = [c for c, e in evidence.entries.items() if not e.candidate.generic and not evidence.fills_in(e)]
     survived = not others or not all(evidence.failed(c) for c in others)
     if not survived and session.options.no_survivor == "fail" and not evidence.brief:
         failures = failures_of(evidence)
@@ -172,7 +172,7 @@ def _told(failures: Sequence[DroppedCandidate]) -> list[str]:
 
 
 def finish(
-    session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
+    session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
 ) -> tuple[Report, tuple[Path, ...]]:
     """Write the library's sources, objects and manifest, and the report, into `directory`.
 
@@ -260,9 +260,9 @@ def _devices_of(evidence: Evidence) -> set[str]:
 
 
 def _operator(
-    operator: Operator, chosen: list[Chosen], generics: Sequence[Entry], known: Mapping[str, Device]
+    operator: Operator, chosen: list[Chosen], generics: Sequence[Variant], known: Mapping[str, Device]
 ) -> tuple[OperatorTable, list[OperatorReport]]:
-    variants, shares = [g.variant for g in generics], dict[str, Mapping[str, object]]()
+    variants, shares = list(generics), dict[str, Mapping[str, object]]()
     index = {g.candidate.id: i for i, g in enumerate(generics)}
     tables: list[TargetTable] = []
     reports: list[OperatorReport] = []
@@ -272,7 +272,7 @@ def _operator(
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
-                variants.append(evidence.entries[candidate].variant)
+                variants.append(evidence.entries[candidate])
                 best = rooflines.best_of(candidate)
                 shares[variants[-1].name] = best._asdict() if best is not None else {}
         if selection.nodes:
@@ -316,7 +316,7 @@ def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -
             )
             for e in selection.expected
         ),
-        filling_in=tuple(index[c] for c in selection.kept if fills_in(evidence, evidence.entries[c])),
+        filling_in=tuple(index[c] for c in selection.kept if evidence.fills_in(evidence.entries[c])),
         seen=seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
         # with records of several devices, no number would be right
         processors=next(iter(processors)) if len(processors) == 1 else 0,

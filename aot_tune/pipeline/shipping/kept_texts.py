@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from aot_tune.compile import Toolchain, target_by_name, toolchain_for
-from aot_tune.pipeline.evidence import Entry
+from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.support.storage import scratch_folder
@@ -18,7 +17,7 @@ __all__ = ["keep_texts"]
 _SECONDS = 600.0
 
 
-def keep_texts(session: Session, entries: Iterable[Entry]) -> None:
+def keep_texts(session: Session, entries: Iterable[Variant]) -> None:
     """Write the texts of entries below the folder that AOT_TUNE_KEEP names, if it is set.
 
     Their paths are `<library>/<operator>/<variant>.<ending>`. The compilers run once more for them.
@@ -36,7 +35,7 @@ def keep_texts(session: Session, entries: Iterable[Entry]) -> None:
     session.progress.line(f"kept {count} files of {len(wanted)} variants below {top} (AOT_TUNE_KEEP)")
 
 
-def _keep(session: Session, top: Path, entry: Entry) -> int:
+def _keep(session: Session, top: Path, entry: Variant) -> int:
     """Write the texts of an entry. Returns how many files these are."""
     candidate = entry.candidate
     folder, name = top / candidate.operator, variant_name(entry)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from aot_tune.bench.devices.roofline import Roofline, roofline_of
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.report import CandidateRow
 
@@ -71,7 +72,7 @@ class Rooflines:
         return sum(candidate in row for row in self._times.values())
 
 
-def resources_of(entry: Entry) -> dict[str, int]:
+def resources_of(entry: Variant) -> dict[str, int]:
     """The resources of a candidate's code; empty if it was not compiled."""
     return entry.object.code_resources if entry.object is not None else {}
 

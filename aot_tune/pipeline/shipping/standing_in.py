@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.scheduling.older_cpus import transferred
 from aot_tune.pipeline.session import Session
-from aot_tune.spec import Operator, Problem, all_of
+from aot_tune.spec import Problem, all_of
 
 __all__ = ["stand_in"]
 
@@ -25,13 +25,16 @@ def stand_in(session: Session, found: Sequence[Evidence]) -> None:
         return
     likely = transferred(session, tuned, older.target)
     for dtypes, problems in _unreached(older).items():
-        candidates = [e for e in likely if tuple(e.candidate.dtypes.values()) == dtypes]
-        known = [older.entries.get(e.candidate.id, e) for e in candidates]
-        able = [e for e in known if e.candidate.id not in older.entries or not older.failed(e.candidate.id)]
-        best = max(able, key=lambda e: _served(older.operator, e, problems), default=None)
-        if best is not None and _served(older.operator, best, problems):
-            older.try_too([best])
-            best.stand_in()
+        able = [p for p in likely if tuple(p.variant.candidate.dtypes.values()) == dtypes and not _is_out(older, p)]
+        best = max(able, key=lambda p: _served(older, p, problems), default=None)
+        if best is not None and _served(older, best, problems):
+            if best.variant.id not in older.entries:
+                older.try_too([best])
+            older.stand_in(best.variant.id)
+
+
+def _is_out(evidence: Evidence, proposal: Proposal) -> bool:
+    return proposal.variant.id in evidence.entries and evidence.failed(proposal.variant.id)
 
 
 def _unreached(evidence: Evidence) -> dict[tuple[str, ...], list[Problem]]:
@@ -44,7 +47,9 @@ def _unreached(evidence: Evidence) -> dict[tuple[str, ...], list[Problem]]:
     return {dtypes: found for dtypes, found in kinds.items() if timed.isdisjoint(p.id for p in found)}
 
 
-def _served(operator: Operator, entry: Entry, problems: Sequence[Problem]) -> int:
-    """How many of the problems a candidate serves, among those that its model won."""
-    wanted = [p for p in problems if entry.only is None or p.id in entry.only]
-    return sum(all_of(entry.requires, operator.facts(p)) for p in wanted)
+def _served(evidence: Evidence, proposal: Proposal, problems: Sequence[Problem]) -> int:
+    """How many of the problems a candidate serves, among those that it is tried on: its model won them."""
+    name = proposal.variant.id
+    only = evidence.only.get(name) if name in evidence.entries else proposal.only
+    wanted = [p for p in problems if only is None or p.id in only]
+    return sum(all_of(proposal.variant.requires, evidence.operator.facts(p)) for p in wanted)

@@ -10,7 +10,8 @@ from functools import partial
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Chosen, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.pipeline.shipping.dispatch_maps import curves_of, kind_text, maps_of, points_of
 from aot_tune.pipeline.shipping.resource_rows import Rooflines, candidate_rows, resources_of
@@ -24,11 +25,11 @@ _MOST_RUNNERS = 6
 """How many candidates are shown, beside the baselines, for a problem without a race."""
 
 
-def _bytes(entry: Entry) -> int:
+def _bytes(entry: Variant) -> int:
     return entry.object.resources.get("text", 0) if entry.object is not None else 0
 
 
-def tell(one: Chosen, generics: Sequence[Entry], known: Mapping[str, Device]) -> OperatorReport:
+def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) -> OperatorReport:
     """The report of one operator on one target. `known` has devices by digest."""
     evidence, selection = one.evidence, one.selection
     times, rooflines = evidence.times(), Rooflines(evidence, known)
@@ -161,11 +162,11 @@ def paired_ratio(winner: Measurement, baselines: Sequence[Measurement]) -> tuple
     return 1 / (1 - gain), error / (1 - gain) ** 2
 
 
-def _measurements_of(evidence: Evidence, entry: Entry) -> list[Measurement]:
+def _measurements_of(evidence: Evidence, entry: Variant) -> list[Measurement]:
     return [row[entry.candidate.id] for row in evidence.measurements.values() if entry.candidate.id in row]
 
 
-def _worst(evidence: Evidence, entry: Entry) -> str:
+def _worst(evidence: Evidence, entry: Variant) -> str:
     """The first status of a candidate that is not ok."""
     if entry.object is not None and not entry.compiled:
         return entry.object.status
@@ -195,7 +196,7 @@ def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
     return found
 
 
-def generic_only(operator: str, generic: Entry) -> OperatorReport:
+def generic_only(operator: str, generic: Variant) -> OperatorReport:
     """The report of an operator that was not tuned at all."""
     row = VariantRow(
         name=variant_name(generic),

@@ -10,8 +10,9 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, as_recorded, operator_digest, rounded
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
@@ -86,7 +87,8 @@ class _Surveying:
     def on(self, devices: list[Device]) -> None:
         """Time a few shapes with all candidates, then the others with the best of these."""
         session = self._session
-        session.compile([e for part in self._parts for e in part.entries() if e.object is None], "survey")
+        into = {id(part.evidence): part.evidence for part in self._parts}.values()
+        session.compile([e for part in self._parts for e in part.entries() if e.object is None], "survey", into)
         self._begun = session.progress.now()
         with DevicePool(session, devices) as pool:
             pool.each(self._jobs(turns(self._parts, scouted=True)))
@@ -132,13 +134,13 @@ def _survey_one(session: Session, bench: LazyBench, part: Part, problem: Problem
 
 
 def _timed(
-    session: Session, bench: LazyBench, evidence: Evidence, problem: Problem, entries: Sequence[Entry]
+    session: Session, bench: LazyBench, evidence: Evidence, problem: Problem, entries: Sequence[Variant]
 ) -> list[Measurement]:
     loaded, variants = session.operators[evidence.operator.name], []
     with session.failures.of(evidence.operator.name):
         for entry in entries:
             try:
-                variants.append(bench.linked(entry))
+                variants.append(bench.linked(entry, evidence))
             except ToolchainError:  # the compile reported it
                 continue
         try:

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.select import PRESELECTED, Costs, preselect, scouts
 from aot_tune.spec import Problem
 from aot_tune.spec.workload import Kind, kind_of, survey_shapes
@@ -37,9 +38,9 @@ class Part:
     evidence: Evidence
     kind: Kind
     problems: Sequence[Problem]
-    first: Sequence[Entry]
-    generics: Sequence[Entry]
-    units: Mapping[str, Sequence[Entry]]
+    first: Sequence[Variant]
+    generics: Sequence[Variant]
+    units: Mapping[str, Sequence[Variant]]
     known: frozenset[str]
     share: float
     paces: Mapping[str, float]
@@ -56,23 +57,23 @@ class Part:
         """Whether a shape has no known times, though something serves it of what is chosen, if it is already."""
         return problem.id not in self.known and not (self.chosen and not self._able(problem))
 
-    def _able(self, problem: Problem) -> list[Entry]:
+    def _able(self, problem: Problem) -> list[Variant]:
         evidence = self.evidence
         return [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[Variant]:
         """The candidates to time: all, until some are chosen."""
-        first = {e.candidate.id for e in self.first}
-        others = [e for own in self.units.values() for e in own if not self.chosen or e.candidate.id in self.chosen]
-        return [*self.first, *(e for e in others if e.candidate.id not in first)]
+        first = {e.id for e in self.first}
+        others = [e for own in self.units.values() for e in own if not self.chosen or e.id in self.chosen]
+        return self.evidence.now([*self.first, *(e for e in others if e.id not in first)])
 
-    def tried(self, problem: Problem) -> list[Entry]:
+    def tried(self, problem: Problem) -> list[Variant]:
         """The candidates to time on a shape. The others are compared with the first of them."""
         evidence, able = self.evidence, self._able(problem)
-        if able and any(able[0] is e for e in self.first):
+        if able and any(able[0].id == e.id for e in self.first):
             return able
         most = _PATIENCE / evidence.operator.amount(problem)
-        patient = [e for e in self.generics if self.paces.get(e.candidate.id, 0.0) < most]
+        patient = [e for e in evidence.now(self.generics) if self.paces.get(e.candidate.id, 0.0) < most]
         return [*(e for e in patient if evidence.worth_a_try(e, problem)), *able]
 
     def only(self, problems: Sequence[Problem]) -> None:
@@ -155,9 +156,9 @@ def _rows(evidence: Evidence) -> dict[Kind, Costs]:
     return found
 
 
-def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Entry]]:
+def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Variant]]:
     """The first units: those that lead on tuned problems, then the next best of each kernel in turn."""
-    names, members, kernels = {}, dict[str, list[Entry]](), {}
+    names, members, kernels = {}, dict[str, list[Variant]](), {}
     timed = {c for row in rows.values() for c in row}
     for entry in evidence.entries.values():
         one = entry.candidate
@@ -169,7 +170,7 @@ def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Entry]]:
     return {name: members[name] for name in scouts(costs, _tiles(evidence, members), kernels)}
 
 
-def _known(evidence: Evidence, units: Mapping[str, Sequence[Entry]], known: Collection[str]) -> list[str]:
+def _known(evidence: Evidence, units: Mapping[str, Sequence[Variant]], known: Collection[str]) -> list[str]:
     """The candidates with known times: those that an earlier survey went on with."""
     timed = {c for p in known for c in evidence.surveyed.times[p]}
     return [e.candidate.id for own in units.values() for e in own if e.candidate.id in timed]
@@ -185,7 +186,7 @@ def _of_units(row: Mapping[str, float], names: Mapping[str, str]) -> dict[str, f
     return found
 
 
-def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
+def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Variant]]) -> dict[str, str]:
     """The kernel and tile of each unit, which nearly equal units have in common."""
     found = {}
     for name, own in units.items():
@@ -196,7 +197,7 @@ def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Entry]]) -> dict[str
     return found
 
 
-def _vendors(evidence: Evidence, problems: Sequence[Problem]) -> list[Entry]:
+def _vendors(evidence: Evidence, problems: Sequence[Problem]) -> list[Variant]:
     """Candidates that leave the choice to a vendor's library, for the current dtypes. Composed ones come last."""
     able = [e for e in evidence.entries.values() if evidence.leaves_choice(e) and e.code]
     found = [e for e in able if any(evidence.worth_a_try(e, p) for p in problems)]

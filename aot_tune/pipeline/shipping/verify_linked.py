@@ -23,9 +23,9 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.odd_problems import oddest_checks
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, digest_of
-from aot_tune.compile import target_by_name
+from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import operator_digest
-from aot_tune.pipeline.evidence import Chosen, Entry, serves
+from aot_tune.pipeline.evidence import Chosen, serves
 from aot_tune.pipeline.measuring.job_queue import JobQueue, unavailable, work_off
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import served_by
@@ -60,7 +60,7 @@ class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_checks(
-    session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
+    session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
 ) -> Path:
     """Write down what to verify every variant on after the link. Returns the file."""
     shipped: list[_Shipped] = []
@@ -91,7 +91,7 @@ def plan_checks(
     return path
 
 
-def _odd(session: Session, loaded: LoadedOperator, entry: Entry) -> list[Check]:
+def _odd(session: Session, loaded: LoadedOperator, entry: Variant) -> list[Check]:
     """One or two small problems, from those on which the object was verified by itself."""
     devices = target_by_name(entry.candidate.target).family
     policy = session.policy_of(devices)
@@ -100,7 +100,7 @@ def _odd(session: Session, loaded: LoadedOperator, entry: Entry) -> list[Check]:
     )
 
 
-def _problem(session: Session, operator: Operator, entry: Entry, chosen: Sequence[Chosen]) -> Problem:
+def _problem(session: Session, operator: Operator, entry: Variant, chosen: Sequence[Chosen]) -> Problem:
     """The cheapest problem of the workload that dispatch gives to a variant, or else that the variant serves."""
     devices = target_by_name(entry.candidate.target).family
     served = served_by(session, operator, entry, devices)

@@ -6,10 +6,10 @@ import dataclasses
 
 from bundled import OPERATORS
 
-from aot_tune.compile import target_by_name
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant, target_by_name
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.proportion import out_of_proportion
-from aot_tune.render import candidate_for
+from aot_tune.render import Rendered, candidate_for
 from aot_tune.spec import problem
 
 ATTENTION = OPERATORS["flash_attention"]
@@ -34,7 +34,8 @@ def test_nothing_is_tried_on_a_problem_that_is_left_to_others() -> None:
     target = target_by_name("cpu-x86-64-v3")
     generic = next(k for k in operator.kernels if k.generic and k.backend == "cxx")
     candidate = candidate_for(operator, generic, {}, target, SHORT[0], {"T": "f32"})
-    entry = Entry(candidate, None, (), recorded="digest")  # type: ignore[arg-type]
+    rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
+    entry = Variant(rendered=rendered, recorded="digest")
     evidence = Evidence(operator, target, {candidate.id: entry})
     assert evidence.tried(LONG) == [entry]
     evidence.leave_to_others(out_of_proportion(operator, (*SHORT, LONG)))

@@ -22,7 +22,7 @@ CPU = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
 
 def variant(target: str, generic: bool = True) -> Any:
     candidate = SimpleNamespace(id=target, label="k f32", operator="scale", kernel="k", target=target, generic=generic)
-    return SimpleNamespace(candidate=candidate, code="d", stands_in=False)
+    return SimpleNamespace(candidate=candidate, id=target, code="d")
 
 
 def build(
@@ -117,7 +117,9 @@ def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
     entries = {e.candidate.id: e for e in found}
     rows = {"M=1": {"cuda-sm_90a": SimpleNamespace(status="ok", code="another")}} if measured else {}
     selection = SimpleNamespace(kept=tuple(entries))
-    chosen: Any = SimpleNamespace(evidence=SimpleNamespace(entries=entries, measurements=rows), selection=selection)
+    chosen: Any = SimpleNamespace(
+        evidence=SimpleNamespace(entries=entries, measurements=rows, standing_in=()), selection=selection
+    )
     wrong = verification.verify_shipped(session, {"scale": [chosen]}, {"scale": []})
     assert failures.told() == (["scale: wrong on 'M=1'"] if measured else [])
     assert wrong == (frozenset() if measured else {"cuda-sm_90a"})

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement
-from aot_tune.compile import target_by_name
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.compile import Variant, target_by_name
+from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.scheduling.like_device import Opening, disagreement
 from aot_tune.pipeline.scheduling.transfer import winners
 from aot_tune.render import Candidate, Rendered
@@ -50,7 +50,7 @@ def disagrees(times: Mapping[int, float], baseline: float = 1e9, *, outrun: bool
     for unroll, ns in times.items():
         one = CANDIDATES[unroll]
         rendered = Rendered(candidate=one, source="", digest="", symbol="s", lines=[])
-        evidence.try_too([Entry.of(SCALE, rendered, only=frozenset([TEN.id]), named=True)])
+        evidence.try_too([Proposal(Variant(rendered=rendered), frozenset([TEN.id]), named=True)])
         add(one.id, ns, status if unroll == 1 else "ok")
     add(f"{BASELINE}numpy", baseline, "ok")
     first = {TEN.id: CANDIDATES[1].id}
