@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import copy
-import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import threading
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
-from aot_tune.bench.times import median_error, without_drift
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Object, Variant
-from aot_tune.pipeline.guards import Conditions
-from aot_tune.pipeline.surveyed_times import SurveyedTimes
+from aot_tune.pipeline.known_times import (
+    Measurements,
+    Row,
+    SurveyedTimes,
+    adding,
+    choice_costs_of,
+    costs_of,
+    fails,
+    processors_of,
+    times_of,
+)
 from aot_tune.select import Costs, Selection
-from aot_tune.spec import Config, Facts, Operator, Problem, Target, all_of
+from aot_tune.spec import Expr, Facts, Operator, Problem, Target, all_of
 from aot_tune.spec.kernel import worthwhile_of
-from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Chosen", "Evidence", "Proposal", "serves", "share_among_targets", "tie_band"]
-
-
-_LEFT_OUT = 1.03
-"""A candidate that a race left out counts as slower than the race's best by at least this factor. The
-factor exceeds the regret at which a variant may replace others, because the candidate has only a short screen. A
-product that draws much power was 1 % behind in its screen, and 8 % in a race."""
-_TRIFLE = 1e-6
-"""What does not beat a vendor's variant costs this much more. It ranks behind that variant, without a real regret."""
+__all__ = ["Chosen", "Evidence", "Proposal", "serves", "share_among_targets"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Evidence:
     operator: Operator
     target: Target
     entries: dict[str, Variant]
-    measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    measurements: Measurements = field(default_factory=dict)
     only: dict[str, frozenset[str]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     due: set[str] = field(default_factory=set)
@@ -76,13 +75,12 @@ class Evidence:
     too_long: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self._conditions = Conditions(self.operator)
-        self._level: dict[str, tuple[tuple[Measurement, ...], tuple[Measurement, ...]]] = {}
+        self._conditions = _Conditions(self.operator)
+        self._lock = threading.Lock()
 
     def as_now(self) -> Evidence:
         """A copy of the current state. Devices may add to this object meanwhile."""
         now = copy.copy(self)
-        now.measurements = {problem: dict(row) for problem, row in list(self.measurements.items())}
         now.fresh = {problem: set(new) for problem, new in list(self.fresh.items())}
         now.passed_over, now.broken = set(self.passed_over), set(self.broken)
         return now
@@ -97,7 +95,8 @@ class Evidence:
     def leave_problem_out(self, problem: str) -> None:
         """Measure nothing more on a problem, and forget what is known of it: there is no memory for it here."""
         self.too_large.add(problem)
-        self.measurements.pop(problem, None)
+        with self._lock:
+            self.measurements = {p: row for p, row in self.measurements.items() if p != problem}
         self.race_done(problem)
 
     def leave_to_others(self, seconds: Mapping[str, float]) -> None:
@@ -200,21 +199,42 @@ class Evidence:
         generics = [e for e in self.entries.values() if e.candidate.generic and e.compiled]
         return [e for e in generics if not any(self.meant_for(e, p) for p in self.workload)]
 
+    def on(self, problem: Problem | str) -> Row:
+        """The measurements on a problem, by candidate."""
+        return self.measurements.get(problem if isinstance(problem, str) else problem.id, Row())
+
     def has(self, entry: Variant, problem: Problem) -> bool:
         """Whether there is a measurement of a candidate on a problem."""
-        return entry.candidate.id in self.measurements.get(problem.id, {})
+        return entry.candidate.id in self.on(problem)
 
     def lacks(self, entry: Variant) -> bool:
         """Whether a measurement is missing on some problem that a candidate is meant for."""
         return any(self.meant_for(entry, p) and not self.has(entry, p) for p in self.workload)
 
-    def add(self, measurement: Measurement) -> None:
-        """Add a measurement. A race's replaces the screen of the same candidate, unless the race left it out."""
-        row = self.measurements.setdefault(measurement.problem.id, {})
-        if measurement.status != "skipped" or measurement.candidate not in row:
-            row[measurement.candidate] = measurement
-        if _fails(measurement):
-            self.broken.add(measurement.candidate)
+    def add(self, *measurements: Measurement) -> None:
+        """Add measurements. A race's replaces the screen of the same candidate, unless the race left it out."""
+        with self._lock:  # several devices measure
+            self.measurements = adding(self.measurements, measurements)
+        self.broken.update(m.candidate for m in measurements if fails(m))
+
+    def take_instead(self, own: Measurement, other: Measurement) -> None:
+        """Replace a measurement by one of the same candidate and problem that was made for another target."""
+        row = {**self.measurements[own.problem.id], own.candidate: other}
+        self.measurements = {**self.measurements, own.problem.id: Row(row)}
+
+    def survey_on(self, device: Device) -> None:
+        """Surveyed times are from a device."""
+        self.surveyed = dataclasses.replace(self.surveyed, processors=processors_of(device) or 1)
+
+    def add_survey(self, problem: Problem, times: Mapping[str, float], among: Container[str] | None = None) -> None:
+        """Add the times in ns of candidates on a shape, of all that are known or of those in `among`."""
+        known = self.entries if among is None else among
+        with self._lock:
+            self.surveyed = self.surveyed.adding(problem, {c: t for c, t in times.items() if c in known})
+
+    def keep_surveyed(self, problems: Collection[str], candidates: Collection[str]) -> None:
+        """On these problems, keep only the surveyed times of these candidates."""
+        self.surveyed = self.surveyed.keeping(problems, candidates)
 
     def is_bound(self, entry: Variant) -> bool:
         """Whether a candidate is an algorithm of a vendor's library that was found for single problems."""
@@ -259,7 +279,7 @@ class Evidence:
         made = self.entries[candidate].object
         if made is not None and made.status != "ok":
             return True
-        return any(_fails(row[candidate]) for row in self.measurements.values() if candidate in row)
+        return any(fails(row[candidate]) for row in self.measurements.values() if candidate in row)
 
     def unmeasured(self) -> list[Problem]:
         """Problems that only generic variants were timed on, though others are meant for them and did not fail."""
@@ -267,110 +287,22 @@ class Evidence:
         timed = {p: {e.candidate.id for e in tuned}.intersection(row) for p, row in self.times().items()}
         return [p for p in self.workload if not timed.get(p.id) and any(self.meant_for(e, p) for e in tuned)]
 
-    def config_costs(self) -> dict[tuple[str, str], tuple[Config, float]]:
-        """By kernel and digest: a config and its cost, the geometric mean of its times over each problem's best time.
-
-        The mean is over all measured candidates of a config, such as one for each choice of dtypes. It is infinite if
-        none was measured and one failed. Configs of which nothing is known are left out.
-        """
-        logs: dict[str, list[float]] = {}
-        for row in self.costs().values():
-            best = min(row.values())
-            for candidate, time in row.items():
-                logs.setdefault(candidate, []).append(math.log(time / best))
-        found: dict[tuple[str, str], tuple[Config, list[float]]] = {}
-        for name, entry in self.entries.items():
-            one = entry.candidate
-            known = logs.get(name) or ([math.inf] if self.failed(name) else [])
-            found.setdefault((one.kernel, canonical_digest(one.config)), (one.config, []))[1].extend(known)
-        return {
-            key: (config, math.exp(statistics.fmean([v for v in values if v < math.inf] or values)))
-            for key, (config, values) in found.items()
-            if values
-        }
-
     def row(self, problem: str) -> Mapping[str, Measurement]:
         """Measurements on a problem, by candidate. In races, the drift that a round had in common is taken out."""
-        row = self.measurements[problem]
-        raced = tuple(m for m in row.values() if m.final)
-        known = self._level.get(problem)
-        if (
-            known is None
-            or len(known[0]) != len(raced)
-            or any(a is not b for a, b in zip(known[0], raced, strict=True))
-        ):
-            known = self._level[problem] = (raced, _without_drift(raced))
-        return {**row, **{m.candidate: m for m in known[1]}}
+        return self.measurements[problem].level
 
     def times(self) -> Costs:
-        """Medians in ns of verified candidates, by problem and candidate.
-
-        A race says more than the few samples of a screen. So what a race left out counts as slower than the race's
-        best: by more than the noise, and by so much that it cannot take the best's place.
-        """
-        bad = {c for c in self.entries if self.failed(c)}
-        found: Costs = {}
-        for problem in self.measurements:
-            row = self.row(problem)
-            times = {
-                c: m.ns
-                for c, m in row.items()
-                if m.status == "ok" and m.ns is not None and c not in bad and not is_baseline(c)
-            }
-            raced = [c for c in times if row[c].final]
-            if raced:
-                least = max(_tie_limit(times, row, raced), min(times[c] for c in raced) * _LEFT_OUT)
-                times = {c: t if row[c].final else max(t, math.nextafter(least, math.inf)) for c, t in times.items()}
-            if times:
-                found[problem] = times
-        return found
+        """See `times_of`. The times of what failed on some problem do not count."""
+        return times_of(self.measurements, {c for c in self.entries if self.failed(c)})
 
     def costs(self) -> Costs:
-        """The times. Those of a race within the noise of the best count as the best time."""
-        found: Costs = {}
-        for problem, times in self.times().items():
-            row = self.row(problem)
-            limit = _tie_limit(times, row, times)
-            best = min(times.values())
-            found[problem] = {c: best if row[c].final and t <= limit else t for c, t in times.items()}
-        return found
+        """See `costs_of`."""
+        return costs_of(self.measurements, self.times())
 
     def choice_costs(self) -> Costs:
-        """The costs that a choice uses: a vendor's variant costs least, unless it is beaten by more than the noise.
-
-        What does not beat the vendor's fastest raced variant by more than the noise costs slightly more than it.
-        """
-        found, times = self.costs(), self.times()
-        for problem, costs in found.items():
-            row, own = self.row(problem), times[problem]
-            raced = [c for c in costs if self.is_vendors(self.entries[c]) and row[c].final]
-            if not raced:
-                continue
-            first = min(raced, key=lambda c: (own[c], c))
-            noise = _tie_limit(own, row, own) / min(own.values())
-            for c in costs:
-                if own[c] * noise >= own[first] and not self.is_vendors(self.entries[c]):
-                    costs[c] = max(costs[c], costs[first] * (1 + _TRIFLE))
-        return found
-
-
-def _without_drift(raced: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """The measurements of races in their order. Of each race, the drift that rounds have in common is taken out."""
-    together: dict[tuple[str | None, int], list[int]] = {}
-    for i, m in enumerate(raced):
-        if m.status == "ok" and m.final and all(m.final):
-            together.setdefault((m.race, len(m.final)), []).append(i)
-    found = list(raced)
-    for places in together.values():
-        for i, final in zip(places, without_drift([raced[i].final or () for i in places]), strict=True):
-            found[i] = msgspec.structs.replace(raced[i], final=final) if len(places) > 1 else raced[i]
-    return tuple(found)
-
-
-def _tie_limit(times: Mapping[str, float], row: Mapping[str, Measurement], among: Iterable[str]) -> float:
-    """Time in ns up to which the best of some candidates is not beaten: the difference is noise."""
-    best = min(among, key=lambda c: (times[c], c))
-    return times[best] * (1 + tie_band(row[best]))
+        """See `choice_costs_of`."""
+        vendors = {c for c, e in self.entries.items() if self.is_vendors(e)}
+        return choice_costs_of(self.measurements, self.times(), vendors)
 
 
 @dataclass(frozen=True)
@@ -394,25 +326,65 @@ def share_among_targets(found: Sequence[Evidence]) -> None:
     this, a replay could decide by other times than the build did. The first target's measurement is kept, unless the
     variant failed on another target.
     """
-    places = [
-        (row, name, (row[name].device, problem, name))
+    shared = [
+        (evidence, row[name], (row[name].device, problem, name))
         for evidence in found
         for problem, row in evidence.measurements.items()
         for name in row
         if is_baseline(name) or (name in evidence.entries and evidence.entries[name].candidate.generic)
     ]
     kept: dict[tuple[str, str, str], Measurement] = {}
-    for row, name, key in places:
-        if key not in kept or (not is_baseline(name) and _fails(row[name]) and not _fails(kept[key])):
-            kept[key] = row[name]
-    for row, name, key in places:
-        row[name] = kept[key]
+    for _, own, key in shared:
+        if key not in kept or (not is_baseline(own.candidate) and fails(own) and not fails(kept[key])):
+            kept[key] = own
+    for evidence, own, key in shared:
+        if own is not kept[key]:
+            evidence.take_instead(own, kept[key])
 
 
-def _fails(measurement: Measurement) -> bool:
-    return measurement.status not in ("ok", "skipped")
+class _Conditions:
+    """Conditions on calls of an operator, such as what candidates require; many candidates share most of theirs."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._facts: dict[str, Facts] = {}
+        self._of: dict[Hashable, _Same] = {}
+        self._same: dict[tuple[str, ...], _Same] = {}
+        self._held: dict[tuple[str, str], bool] = {}
+
+    def facts(self, problem: Problem) -> Facts:
+        """The facts of a problem."""
+        if problem.id not in self._facts:
+            self._facts[problem.id] = self._operator.facts(problem)
+        return self._facts[problem.id]
+
+    def known(self, owner: Hashable, problem: Problem) -> bool | None:
+        """What `hold` said of an owner's conditions on a problem; None if it was not asked."""
+        same = self._of.get(owner)
+        return None if same is None else same.answers.get(problem.id)
+
+    def hold(self, owner: Hashable, conditions: Iterable[Expr], problem: Problem) -> bool:
+        """Whether all conditions hold on a problem; `owner` always has the same ones."""
+        same = self._of.get(owner)
+        if same is None:
+            keyed = tuple((c.key(), c) for c in conditions)
+            same = self._of[owner] = self._same.setdefault(tuple(key for key, _ in keyed), _Same(keyed))
+        answer = same.answers.get(problem.id)
+        if answer is None:
+            answer = all(self._holds(key, condition, problem) for key, condition in same.conditions)
+            same.answers[problem.id] = answer
+        return answer
+
+    def _holds(self, key: str, condition: Expr, problem: Problem) -> bool:
+        known = self._held.get((key, problem.id))
+        if known is None:
+            known = self._held[key, problem.id] = bool(condition.evaluate(self.facts(problem)))
+        return known
 
 
-def tie_band(best: Measurement) -> float:
-    """Relative gain below which a difference is noise: 1 %, or twice the standard error of the best's median."""
-    return max(0.01, 2 * median_error(best.final or best.screen))
+@dataclass(frozen=True)
+class _Same:
+    """Conditions that owners have in common, by their texts; and whether all hold, by problem id."""
+
+    conditions: tuple[tuple[str, Expr], ...]
+    answers: dict[str, bool] = field(default_factory=dict)

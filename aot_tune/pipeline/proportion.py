@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from aot_tune.pipeline.known_times import processors_of
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.surveyed_times import processors_of
 from aot_tune.spec import Operator, Problem, Target
 
 __all__ = ["left_to_others", "out_of_proportion"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -44,8 +45,9 @@ from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
 from aot_tune.render import Candidate, Renderer, candidates_for, generic_candidates, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
-from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
@@ -274,7 +276,7 @@ class Session:
         All configs are reported again, because the best time falls as better ones are found.
         """
         kernels = {k.name: k for k in self.kernels_for(evidence.operator, evidence.target)}
-        for (name, _), (config, cost) in evidence.config_costs().items():
+        for (name, _), (config, cost) in _config_costs(evidence).items():
             if name in kernels:
                 self._strategy(evidence.operator, kernels[name], evidence.target).tell(config, cost)
 
@@ -401,6 +403,29 @@ class Session:
                 why=reason,
                 fix=f"mend {operator.kernel(entry.candidate.kernel).source}; calls would have no answer",
             )
+
+
+def _config_costs(evidence: Evidence) -> dict[tuple[str, str], tuple[Config, float]]:
+    """By kernel and digest: a config and its cost, the geometric mean of its times over each problem's best time.
+
+    The mean is over all measured candidates of a config, such as one for each choice of dtypes. It is infinite if
+    none was measured and one failed. Configs of which nothing is known are left out.
+    """
+    logs: dict[str, list[float]] = {}
+    for row in evidence.costs().values():
+        best = min(row.values())
+        for candidate, time in row.items():
+            logs.setdefault(candidate, []).append(math.log(time / best))
+    found: dict[tuple[str, str], tuple[Config, list[float]]] = {}
+    for name, entry in evidence.entries.items():
+        one = entry.candidate
+        known = logs.get(name) or ([math.inf] if evidence.failed(name) else [])
+        found.setdefault((one.kernel, canonical_digest(one.config)), (one.config, []))[1].extend(known)
+    return {
+        key: (config, math.exp(statistics.fmean([v for v in values if v < math.inf] or values)))
+        for key, (config, values) in found.items()
+        if values
+    }
 
 
 def _environment(plan: Plan, paths: Paths) -> dict[str, str]:

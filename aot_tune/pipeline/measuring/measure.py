@@ -46,7 +46,7 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Variant]:
 
     A race is due if one of them was screened since the last race. A recorded race stands until then.
     """
-    row = evidence.measurements.get(problem.id, {})
+    row = evidence.on(problem)
     times = {c: m.ns for c, m in row.items() if c in evidence.entries and m.ns is not None}
     best: list[str] = []
     algorithms = 0
@@ -66,7 +66,7 @@ def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
     If another process disturbed some of the screens, a race may be between the wrong candidates. If one of the found
     candidates would first have to be compiled, there are none.
     """
-    row = {c: m for c, m in evidence.measurements.get(problem.id, {}).items() if c in evidence.entries}
+    row = {c: m for c, m in evidence.on(problem).items() if c in evidence.entries}
     raced = [m.ns for m in row.values() if m.final and m.ns is not None]
     others = {c: m.ns for c, m in row.items() if not m.final and m.ns is not None}
     found = {c for c, ns in others.items() if raced and ns * _WITHIN < min(raced)}
@@ -177,7 +177,7 @@ class Measurer:
         if name in failures:
             return
         one = self._one(loaded, problem)
-        row = evidence.measurements.get(problem.id, {}).values()
+        row = evidence.on(problem).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
         waiting = list(entries)
         while waiting:

@@ -104,14 +104,14 @@ class Resemblances:
 
     def _took(self, like: str, candidates: Sequence[str]) -> float | None:
         """The least time in ns of those candidates that are right on all problems."""
-        row, broken = self._evidence.measurements.get(like, {}), self._evidence.broken
+        row, broken = self._evidence.on(like), self._evidence.broken
         known = (row[c].ns for c in candidates if c in row and c not in broken)
         return min((ns for ns in known if ns is not None), default=None)
 
     def _best(self, like: str, own: bool, follows: bool, problem: Problem) -> float:
         """The least ns on the similar problem, of candidates that are tried on this one and not known to be wrong."""
         evidence, found = self._evidence, float("inf")
-        for before in evidence.measurements.get(like, {}):
+        for before in evidence.on(like):
             took = self._took(like, [before])
             if before not in evidence.entries or took is None or took >= found:
                 continue

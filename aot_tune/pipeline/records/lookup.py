@@ -75,7 +75,7 @@ class Known:
         for problem in evidence.workload:
             wanted = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
             found = [m for e in wanted if (m := self.find(e.candidate.id, problem)) is not None]
-            there = evidence.measurements.get(problem.id, {})
+            there = evidence.on(problem)
             beside = [b for b in self.baselines(problem) if found and b.candidate not in there]
             for measurement in (*found, *beside):
                 evidence.add(_of_problem(measurement, problem))
@@ -220,9 +220,9 @@ def recalled(
         if subject and (failed or problem_key(measurement.problem) in workload):
             _refuse_implausible(operator, database, measurement)
             evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
-    evidence.surveyed.on(database.device)
+    evidence.survey_on(database.device)
     for shape in database.survey if not brief or _surveyed(database, target) else ():
-        evidence.surveyed.add(shape.problem, shape.ns, evidence.entries)
+        evidence.add_survey(shape.problem, shape.ns)
     return evidence
 
 
@@ -242,7 +242,7 @@ def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
             codes = {c.id: c.code for c in database.candidates}
             same = {name for name, e in evidence.entries.items() if e.code and e.code == codes.get(name)}
             for shape in database.survey:
-                evidence.surveyed.add(shape.problem, shape.ns, same)
+                evidence.add_survey(shape.problem, shape.ns, same)
 
 
 def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured: Measurement) -> None:

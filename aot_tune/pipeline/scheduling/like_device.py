@@ -15,7 +15,8 @@ from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest, problem_key
 from aot_tune.database.tree_checks import in_space
 from aot_tune.database.winners_elsewhere import recorded_rows
-from aot_tune.pipeline.evidence import Evidence, Proposal, tie_band
+from aot_tune.pipeline.evidence import Evidence, Proposal
+from aot_tune.pipeline.known_times import tie_band
 from aot_tune.pipeline.records.lookup import toolchains_alike
 from aot_tune.pipeline.records.recorded_candidates import render_again
 from aot_tune.pipeline.scheduling.transfer import Models, like_winners, winners
@@ -123,7 +124,7 @@ def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: 
     winner = opening.first.get(problem.id)
     if winner is None:
         return "it says nothing"
-    row = evidence.measurements.get(problem.id, {})
+    row = evidence.on(problem)
     times = {c: t for c, t in every.get(problem.id, {}).items() if not evidence.entries[c].candidate.generic}
     if winner not in times:
         return _without_time(evidence, winner, row)

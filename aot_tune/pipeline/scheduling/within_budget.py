@@ -48,7 +48,7 @@ class _OpenProblem:
 
     def best(self) -> float | None:
         """The best time in ns so far. Generic variants do not count."""
-        row, entries = self.evidence.measurements.get(self.problem.id, {}), self.evidence.entries
+        row, entries = self.evidence.on(self.problem), self.evidence.entries
         times = (m.ns for c, m in row.items() if c in entries and not entries[c].candidate.generic)
         return min((t for t in times if t is not None), default=None)
 
@@ -207,7 +207,7 @@ class BudgetTuning:
         picked = finalists(place.evidence, place.problem)[0].candidate.id
         self._measurer.race(place.loaded, place.evidence, place.problem)
         place.raced += 1
-        raced = place.evidence.measurements.get(place.problem.id, {}).get(picked)
+        raced = place.evidence.on(place.problem).get(picked)
         if raced is not None and raced.final is not None and raced.ns is not None:
             self._gains.raced(raced.ns, min(place.best() or raced.ns, raced.ns))
         self._costs.pop(place.task.operator, None)

@@ -22,11 +22,11 @@ from aot_tune.link import (
 )
 from aot_tune.pipeline.evidence import Chosen, Evidence, serves
 from aot_tune.pipeline.failures import crash_hint
+from aot_tune.pipeline.known_times import processors_of
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import with_filling_in
 from aot_tune.pipeline.shipping.resource_rows import Rooflines
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
-from aot_tune.pipeline.surveyed_times import processors_of
 from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, MemoryPeak, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of

@@ -40,7 +40,7 @@ class Rooflines:
     def on(self, problem: str, candidate: str) -> tuple[float, Roofline] | None:
         """A candidate's share of the roofline on a problem; None if one of them is unknown."""
         ns = self._times.get(problem, {}).get(candidate)
-        measured = self._evidence.measurements.get(problem, {}).get(candidate)
+        measured = self._evidence.on(problem).get(candidate)
         if not ns or measured is None or problem not in self._problems:
             return None
         key = problem, measured.device

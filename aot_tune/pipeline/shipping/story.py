@@ -11,7 +11,8 @@ from functools import partial
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.compile import Variant
-from aot_tune.pipeline.evidence import Chosen, Evidence, serves, tie_band
+from aot_tune.pipeline.evidence import Chosen, Evidence, serves
+from aot_tune.pipeline.known_times import tie_band
 from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.pipeline.shipping.dispatch_maps import curves_of, kind_text, maps_of, points_of
 from aot_tune.pipeline.shipping.resource_rows import Rooflines, candidate_rows, resources_of

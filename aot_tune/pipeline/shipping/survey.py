@@ -54,7 +54,7 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
         for one in found:
             devices = session.devices_for(one.target)
             if devices and session.plan.may_measure and not (one.left_out or one.brief):
-                one.surveyed.on(devices[0])
+                one.survey_on(devices[0])
                 recall_survey(session, devices[0], one)
                 by_device.setdefault(devices[0].digest, (devices, []))[1].extend(parts_of(one, count))
     for devices, parts in by_device.values():
@@ -130,7 +130,7 @@ def _survey_one(session: Session, bench: LazyBench, part: Part, problem: Problem
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
             evidence.add(measurement)  # it is out, even where it won
     times = {m.candidate: rounded(m.ns) for m in map(as_recorded, found) if m.ns is not None}
-    evidence.surveyed.add(problem, times, evidence.entries)
+    evidence.add_survey(problem, times)
 
 
 def _timed(

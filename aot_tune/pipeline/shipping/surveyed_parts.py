@@ -97,7 +97,7 @@ class Part:
         tiles = _tiles(self.evidence, self.units)
         alike = {c: tiles[name] for c, name in able.items() if name in tiles}
         self.chosen = preselect({p: r for p, r in rows.items() if r}, alike, most, weights)
-        self.evidence.surveyed.keep(own, {e.candidate.id for e in (*self.generics, *self.entries())})
+        self.evidence.keep_surveyed(own, {e.candidate.id for e in (*self.generics, *self.entries())})
 
 
 def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
