@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.cli.look_commands import json_text
 from aot_tune.compile import Toolchain, families_of, native_targets, parallel_compiles, toolchain_for, toolchains
@@ -25,7 +24,7 @@ from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.errors import AotTuneError, CacheError
 from aot_tune.support.kernel_features import features
-from aot_tune.support.memory_limits import memory_text
+from aot_tune.support.limits import memory_text, usable_cores
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
 __all__ = ["Examination", "cache_lines", "examination_lines", "examine", "examine_cache"]

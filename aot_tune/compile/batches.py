@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +19,8 @@ from aot_tune.compile.object_cache import ObjectCache
 from aot_tune.compile.object_records import Object
 from aot_tune.compile.toolchain import MEMORY_PER_COMPILE, target_by_name
 from aot_tune.render import Rendered
-from aot_tune.support.control_groups import control_groups, core_limits
 from aot_tune.support.errors import OptionError, ToolchainError
-from aot_tune.support.memory_limits import free_memory
+from aot_tune.support.limits import free_memory, usable_cores
 from aot_tune.support.run_program import kill_running
 
 __all__ = [
@@ -264,7 +262,7 @@ def parallel_compiles(environ: Mapping[str, str], *, root: Path = Path("/"), mem
             if not text.isdecimal() or int(text) < 1:
                 raise OptionError(f"{name}={text!r} is not a positive integer", fix=f"set {name} to 1 or more")
             return Jobs(count=int(text), reason=f"{text} compilers at a time ({name})", memory=memory)
-    cores = min([len(os.sched_getaffinity(0)), *core_limits(control_groups(root))])
+    cores = usable_cores(root)
     known = free_memory(root)
     free = cores * memory if known is None else known
     count = max(1, min(cores, free // memory))

@@ -44,9 +44,8 @@ from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain
 from aot_tune.compile.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
 from aot_tune.compile.visible_gpus import visible_devices
 from aot_tune.spec import CompileOptions, Target
-from aot_tune.support.cuda_places import SYSTEM_CUDA
+from aot_tune.support.cuda_tools import SYSTEM_CUDA, kernel_resources
 from aot_tune.support.errors import ToolchainError
-from aot_tune.support.ptxas_report import kernel_resources
 from aot_tune.support.run_program import Finished, key_environment, run
 
 __all__ = ["TOOLCHAIN", "NvccToolchain"]

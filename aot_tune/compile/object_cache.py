@@ -36,8 +36,8 @@ from aot_tune.compile.toolchain import CompilersElsewhere, Toolchain
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.cache_tiers import CacheTier
+from aot_tune.support.digests import shared_fields
 from aot_tune.support.errors import CacheError
-from aot_tune.support.shared_fields import shared_fields
 from aot_tune.support.storage import (
     DISK_ERRORS,
     TEMPORARIES,

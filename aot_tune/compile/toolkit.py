@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from aot_tune.compile.programs import ask, named_command, program_state
-from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
+from aot_tune.support.cuda_tools import NVCC_WHEELS, SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment
 

@@ -37,8 +37,8 @@ from aot_tune.database.record_lines import (
 from aot_tune.database.survey_lines import SurveyLine, TimesLine, form_id, shapes_of, survey_lines
 from aot_tune.render import Candidate
 from aot_tune.spec import Problem
+from aot_tune.support.digests import shared_fields
 from aot_tune.support.errors import DatabaseError
-from aot_tune.support.shared_fields import shared_fields
 
 __all__ = ["decode", "encode"]
 

@@ -15,7 +15,7 @@ import msgspec
 from aot_tune.database.reference_source import names_used
 from aot_tune.spec import Expr
 from aot_tune.support.digests import canonical
-from aot_tune.support.own_modules import is_installed
+from aot_tune.support.installed_paths import is_installed
 
 __all__ = ["UnlistedError", "plain_value"]
 

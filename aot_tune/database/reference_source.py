@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from aot_tune.spec import Expr
-from aot_tune.support.own_modules import is_installed
+from aot_tune.support.installed_paths import is_installed
 
 __all__ = ["names_used", "own_sources", "used_elsewhere"]
 

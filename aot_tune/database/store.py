@@ -26,9 +26,8 @@ from aot_tune.database.identity import problem_key
 from aot_tune.database.record_lines import MeasurementLine
 from aot_tune.spec import Problem
 from aot_tune.support.cache_tiers import CacheTier
-from aot_tune.support.digests import canonical_digest
+from aot_tune.support.digests import canonical_digest, shared_fields
 from aot_tune.support.errors import CacheError
-from aot_tune.support.shared_fields import shared_fields
 from aot_tune.support.storage import (
     DISK_ERRORS,
     TEMPORARIES,

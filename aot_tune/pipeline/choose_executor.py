@@ -10,8 +10,7 @@ from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Paths, Plan, input_files
 from aot_tune.support.errors import BuildError
-from aot_tune.support.installed_paths import PACKAGE
-from aot_tune.support.own_modules import project_files
+from aot_tune.support.installed_paths import PACKAGE, project_files
 
 __all__ = ["agree", "executor_of", "reach_cluster"]
 

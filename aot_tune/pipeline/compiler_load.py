@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot_tune.bench.devices.cpu import usable_cores
+from aot_tune.support.limits import usable_cores
 
 __all__ = ["CompilerLoad", "children_seconds", "idle_seconds"]
 

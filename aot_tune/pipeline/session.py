@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Policy
@@ -49,6 +48,7 @@ from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import BuildError
+from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.choose_executor import executor_of
@@ -24,6 +23,7 @@ from aot_tune.plan.wanted_targets import is_run_by
 from aot_tune.search import Budget
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError, BuildError
+from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 
 __all__ = ["TuneOrder", "TunedRecords", "tune_records"]

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import family
 from aot_tune.compile import families_of, generic_targets, toolchain_for
 from aot_tune.database import OperatorDatabase, deciding, load_databases
@@ -43,8 +42,8 @@ from aot_tune.spec.load_operators import bundled_templates, load_operators, oper
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import BuildError, Mistakes, SpecError
-from aot_tune.support.installed_paths import PACKAGE
-from aot_tune.support.own_modules import project_files
+from aot_tune.support.installed_paths import PACKAGE, project_files
+from aot_tune.support.limits import usable_cores
 from aot_tune.support.storage import cache_location, check_folder, write_changed
 from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
+from aot_tune.support.cuda_tools import NVCC_WHEELS, SYSTEM_CUDA
 
 __all__ = ["build_requirements", "chosen", "define_text", "table_of", "uses_cutlass", "visible_gpus"]
 

@@ -12,7 +12,7 @@ import msgspec
 from aot_tune.bench.devices.nvml import REASONS
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 from aot_tune.report.report_records import NOT_TRIED, MemoryPeak, OperatorReport, ProblemRow, Report, VariantRow
-from aot_tune.support.memory_limits import size_text
+from aot_tune.support.limits import size_text
 
 __all__ = [
     "columns",

@@ -1,14 +1,15 @@
-"""Digests of plain data and of files."""
+"""Plain data: digests that do not depend on an order, and fields that two kinds of record share."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-__all__ = ["canonical", "canonical_digest", "digest_of_files"]
+__all__ = ["canonical", "canonical_digest", "digest_of_files", "shared_fields"]
 
 
 def canonical(value: object) -> bytes:
@@ -29,3 +30,8 @@ def digest_of_files(named: Iterable[tuple[str, Path | None]]) -> str:
     """
     lines = [f"{n}\0{'' if p is None else hashlib.sha256(p.read_bytes()).hexdigest()}" for n, p in named]
     return hashlib.sha256("\n".join(sorted(lines)).encode(errors="surrogateescape")).hexdigest()
+
+
+def shared_fields(record: object, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The values of a record's fields that another kind of record has too, by name."""
+    return {name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)}

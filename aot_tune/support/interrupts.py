@@ -1,4 +1,4 @@
-"""Ends a command together with its build, because a killed build tool does not end its children."""
+"""Ends things: a command together with its build, because a killed build tool does not end its children; threads."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, wait
 from types import FrameType
+from typing import Any
 
 from aot_tune.support.processes import stat_of
 
-__all__ = ["end_with_the_build"]
+__all__ = ["AGAIN", "end_all", "end_with_the_build"]
 
 _GRACE = 1.0
 """Seconds between asking for an end and forcing it."""
 
 _SHELLS = frozenset(("ash", "bash", "dash", "fish", "ksh", "sh", "zsh"))
+
+AGAIN = 0.1
+"""Seconds between two attempts to end them."""
 
 
 @contextlib.contextmanager
@@ -84,3 +89,12 @@ def _ancestors() -> list[int]:
         except (OSError, AttributeError):
             break
     return found
+
+
+def end_all(waiting: Collection[Future[Any]], interrupt: Callable[[], object]) -> None:
+    """Wait until all threads have ended, and interrupt their work until then.
+
+    One interrupt is not enough: workers that are only starting must be killed again later.
+    """
+    while wait(waiting, timeout=AGAIN).not_done:
+        interrupt()

@@ -1,4 +1,4 @@
-"""Durable files for stages that keep data: atomic writes, sealed records, ownership, and the cache's place."""
+"""Durable files for stages that keep data: atomic writes, sealed records, ownership, folders, and the cache's place."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 
+from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import CacheError, OptionError, WorkerError, did_you_mean
 from aot_tune.support.processes import stat_of
 
@@ -31,10 +32,12 @@ __all__ = [
     "check_loadable",
     "check_trust",
     "discard",
+    "folder_digest",
     "new_temporary",
     "open_quietly",
     "opened_own",
     "private_folder",
+    "put_folder",
     "read_own",
     "replace_file",
     "scratch_folder",
@@ -52,6 +55,16 @@ TEMPORARIES = "tmp"
 
 _STALE_SECONDS = 24 * 3600.0
 T = TypeVar("T")
+
+
+DISK_ERRORS = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+        *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),  # no locks
+        *(errno.ENOENT, errno.ESTALE, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),  # changed by others
+    }
+)
+"""Errors of a disk that is full, read-only, without locks, or changed by others: go on without a cache."""
 
 
 class CorruptError(Exception):
@@ -379,11 +392,48 @@ def unseal(data: bytes, kind: type[T], schema: int) -> T:
         raise CorruptError(f"it is not a whole record ({error})" if data else "it is empty") from error
 
 
-DISK_ERRORS = frozenset(
-    {
-        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
-        *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),  # no locks
-        *(errno.ENOENT, errno.ESTALE, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),  # changed by others
-    }
-)
-"""Errors of a disk that is full, read-only, without locks, or changed by others: go on without a cache."""
+def folder_digest(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
+    """Digest of the names and contents of all files below a folder, as they are now. Links are followed.
+
+    If suffixes are given, only these files count. Files that Python compiled do not count. Empty if there is no folder.
+
+
+    Raises:
+        OSError: when a file cannot be read.
+    """
+    named = [(n, p) for n, p in _files_below(folder) if p is None or not suffixes or p.suffix in suffixes]
+    return digest_of_files(named) if named else ""
+
+
+def _files_below(folder: Path) -> Iterator[tuple[str, Path | None]]:
+    """Names and paths of the files below a folder.
+
+    If links lead to the same folder twice, it is entered once. The second time, it counts as a name that says which it
+    is.
+    """
+    seen: dict[str, str] = {}
+    for here, folders, names in os.walk(folder, followlinks=True):
+        real, below = os.path.realpath(here), os.path.relpath(here, folder)
+        if real in seen:
+            folders.clear()
+            yield f"{below} -> {seen[real]}", None
+            continue
+        seen[real] = below
+        folders[:] = sorted(f for f in folders if f != "__pycache__")
+        for name in names:
+            path = Path(here, name)
+            if path.is_file():
+                yield os.path.relpath(path, folder), path
+
+
+def put_folder(fresh: Path, folder: Path, temporaries: Path) -> None:
+    """Replace a folder by another in one step. If two builds do this at once, one of them wins completely."""
+    for last in (False, False, True):
+        with contextlib.suppress(FileNotFoundError):
+            discard(folder, temporaries)
+        try:
+            fresh.rename(folder)
+            return
+        except OSError:
+            if last:
+                raise

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from aot_tune.support.errors import ToolchainError
-from aot_tune.support.memory_limits import note_peak
+from aot_tune.support.limits import note_peak
 from aot_tune.support.processes import peak_bytes, resident_bytes, stat_of
 from aot_tune.support.run_program import adopt, disown, group_seconds
 from aot_tune.support.storage import scratch_folder

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from aot_tune.render.triton.recipe import Recipe
+from aot_tune.support.cuda_tools import kernel_resources
 from aot_tune.support.errors import AotTuneError
-from aot_tune.support.ptxas_report import kernel_resources
 from aot_tune.triton.absent_devices import DeviceFacts, device_of, stand_in, target_of
 from aot_tune.triton.installed import find_triton, load
 from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady, DescriptorMap, Fault, Image

@@ -22,7 +22,7 @@ from aot_tune.expr.trace import trace
 from aot_tune.render.triton.recipe import of_data
 from aot_tune.spec import AMD_OPTIONS, DTYPES, OPTIONS, Declarations, Expr, Facts, parameter, present
 from aot_tune.support.errors import AotTuneError, SpecError
-from aot_tune.support.own_modules import project_files
+from aot_tune.support.installed_paths import project_files
 from aot_tune.triton import triton_private
 from aot_tune.triton.absent_devices import TorchDtype, device_of, stand_in
 from aot_tune.triton.installed import load

@@ -13,8 +13,8 @@ from aot_tune.report.report_text import columns, counted, percent_text
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.calls import check_call
 from aot_tune.spec.workload import normal_problem
+from aot_tune.support.digests import shared_fields
 from aot_tune.support.errors import AotTuneError, Mistakes, SpecError, did_you_mean
-from aot_tune.support.shared_fields import shared_fields
 
 __all__ = [
     "CountedProblem",

@@ -19,8 +19,7 @@ from project import Project
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import Activate, AddTensor, Attribute, Epilogue, Kernel, Operator, Tensor, dims, problem
-from aot_tune.support.control_groups import control_groups
-from aot_tune.support.memory_limits import allowed_memory, free_memory, kept_memory, memory_text
+from aot_tune.support.limits import allowed_memory, control_groups, free_memory, kept_memory, memory_text
 from aot_tune.support.processes import resident_bytes
 
 GIB = 1 << 30

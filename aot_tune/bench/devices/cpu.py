@@ -11,9 +11,9 @@ from pathlib import Path
 
 from aot_tune.bench.devices.family import Family, make_device
 from aot_tune.bench.protocol.measurement_records import Device, Role
-from aot_tune.support.control_groups import control_groups, core_limits
+from aot_tune.support.limits import usable_cores
 
-__all__ = ["FAMILY", "Cpu", "cpu_identity", "last_cache_bytes", "usable_cores"]
+__all__ = ["FAMILY", "Cpu", "cpu_identity", "last_cache_bytes"]
 
 _FLAGS = re.compile(
     r"(sse|ssse|avx|fma|f16c|bmi|popcnt|movbe|abm|lzcnt|aes|vaes|sha|gfni|vpclmul|pclmul|adx|amx|cx16|lahf|xsave\b|fsrm|erms)"
@@ -80,15 +80,6 @@ class Cpu(Family):
 
 
 FAMILY = Cpu()
-
-
-def usable_cores(root: Path = Path("/")) -> int:
-    """Cores that this process may run on, at most as many as its control groups' quotas pay for.
-
-    Args:
-        root: where /proc and /sys are read.
-    """
-    return min([len(os.sched_getaffinity(0)), *core_limits(control_groups(root))])
 
 
 def cpu_identity() -> dict[str, str | int]:

@@ -20,7 +20,7 @@ from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.generators import OF_VALUES
 from aot_tune.support.errors import AotTuneError, TooLargeError, WorkerError
-from aot_tune.support.memory_limits import allowed_memory, kept_memory, size_text
+from aot_tune.support.limits import allowed_memory, kept_memory, size_text
 
 __all__ = ["Preparation", "check_need", "has_room"]
 

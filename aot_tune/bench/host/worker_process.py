@@ -25,7 +25,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, St
 from aot_tune.bench.protocol.messages import Setup
 from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
-from aot_tune.support.memory_limits import kills_for_memory, note_peak
+from aot_tune.support.limits import kills_for_memory, note_peak
 
 __all__ = ["DiedError", "Holdings", "Output", "Worker", "shown"]
 

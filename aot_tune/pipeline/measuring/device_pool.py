@@ -15,7 +15,7 @@ from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.measuring.pool_jobs import Job, More, PoolJobs
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
-from aot_tune.support.threads import end_all
+from aot_tune.support.interrupts import end_all
 
 __all__ = ["DevicePool"]
 

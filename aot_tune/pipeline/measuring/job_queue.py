@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.measuring.bench_files import BenchFiles
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.session import Session
 from aot_tune.support.errors import WorkerError
-from aot_tune.support.threads import end_all
+from aot_tune.support.interrupts import end_all
+from aot_tune.support.limits import usable_cores
 
 __all__ = ["JobQueue", "unavailable", "work_off"]
 

@@ -24,7 +24,7 @@ from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Operator, Problem, all_of
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
-from aot_tune.support.threads import end_all
+from aot_tune.support.interrupts import end_all
 
 __all__ = ["served_by", "verified_beside", "verify_early", "verify_shipped"]
 

@@ -20,8 +20,8 @@ from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Paths
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import ToolchainError
-from aot_tune.support.folders import folder_digest
-from aot_tune.support.own_modules import HOOKS, STANDARD, file_of
+from aot_tune.support.installed_paths import HOOKS, STANDARD, file_of
+from aot_tune.support.storage import folder_digest
 
 __all__ = [
     "build_key",

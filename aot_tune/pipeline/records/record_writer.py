@@ -31,8 +31,7 @@ from aot_tune.render import Candidate
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError, DatabaseError, RenderError, SpecError
-from aot_tune.support.folders import folder_digest, put_folder
-from aot_tune.support.storage import TEMPORARIES, new_temporary
+from aot_tune.support.storage import TEMPORARIES, folder_digest, new_temporary, put_folder
 
 __all__ = ["compile_kept", "of_this_tree", "other_code", "records_folder", "save_records"]
 

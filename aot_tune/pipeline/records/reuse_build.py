@@ -42,7 +42,6 @@ from aot_tune.plan.library_plan import Paths
 from aot_tune.report import Report
 from aot_tune.spec.kernel import may_serve
 from aot_tune.support.errors import CacheError
-from aot_tune.support.folders import put_folder
 from aot_tune.support.storage import (
     TEMPORARIES,
     CorruptError,
@@ -50,6 +49,7 @@ from aot_tune.support.storage import (
     discard,
     new_temporary,
     private_folder,
+    put_folder,
     seal,
     unseal,
     write_changed,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from aot_tune.search import Budget
-from aot_tune.support.threads import AGAIN
+from aot_tune.support.interrupts import AGAIN
 
 __all__ = ["ended_with"]
 

@@ -34,7 +34,7 @@ from aot_tune.spec import Expr, Operator, Problem, all_of
 from aot_tune.spec.kernel import worthwhile_of
 from aot_tune.spec.workload import Kind, facts_of, kind_of
 from aot_tune.support.errors import NoSurvivorError
-from aot_tune.support.memory_limits import group_peak, peaks
+from aot_tune.support.limits import group_peak, peaks
 
 __all__ = ["choose", "disturbed", "finish", "least_assuming", "seen_calls", "without_epilogue"]
 

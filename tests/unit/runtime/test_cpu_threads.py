@@ -13,9 +13,8 @@ import linked
 import pytest
 from places import SHARED
 
-from aot_tune.bench.devices.cpu import usable_cores
-from aot_tune.support.control_groups import control_groups, core_limits
 from aot_tune.support.installed_paths import RUNTIME
+from aot_tune.support.limits import control_groups, core_limits, usable_cores
 
 SHIM = """
 #include <cstdio>

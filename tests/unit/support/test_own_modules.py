@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.support.own_modules import is_installed, project_files
+from aot_tune.support.installed_paths import is_installed, project_files
 
 
 @pytest.fixture

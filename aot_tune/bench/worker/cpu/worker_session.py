@@ -40,7 +40,7 @@ from aot_tune.bench.worker.session_of_family import (
 from aot_tune.bench.worker.verification import Bits, Trial
 from aot_tune.spec import DType, Operator
 from aot_tune.support.kernel_features import allow_tiles
-from aot_tune.support.memory_limits import allowed_memory, kept_memory
+from aot_tune.support.limits import allowed_memory, kept_memory
 from aot_tune.support.processes import resident_bytes
 
 __all__ = ["CpuSession", "make_session", "prepare_baseline"]

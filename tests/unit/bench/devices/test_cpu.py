@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from aot_tune.bench.devices.cpu import FAMILY, cpu_identity, last_cache_bytes, usable_cores
+from aot_tune.bench.devices.cpu import FAMILY, cpu_identity, last_cache_bytes
 from aot_tune.bench.devices.family import devices
 from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.support.limits import usable_cores
 
 
 def test_the_identity_of_this_cpu() -> None:

@@ -1,26 +1,31 @@
-"""Memory in bytes: what this process and its children may use, and the most that one of them has held."""
+"""What this process and its children may use: memory in bytes and cores, by the machine and by control groups.
+
+Control groups are read in both versions. `runtime/cpu_threads.cpp` reads the same quotas. Of memory, the module also
+knows the most that one process has held.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 from collections.abc import Sequence
 from pathlib import Path
 
-from aot_tune.support.control_groups import control_groups, number_in
-
 __all__ = [
     "allowed_memory",
+    "control_groups",
+    "core_limits",
     "free_memory",
     "group_peak",
     "kept_memory",
     "kills_for_memory",
-    "machine_memory",
     "memory_text",
     "note_peak",
     "peaks",
     "size_text",
+    "usable_cores",
 ]
 
 _ROOT = Path("/")
@@ -36,7 +41,61 @@ _BUILD, _OTHERS = "the build itself", "a compiler or another program"
 _peaks: dict[str, int] = {}
 
 
-def machine_memory(root: Path = _ROOT) -> int:
+def control_groups(root: Path) -> list[Path]:
+    """Folders of the control groups of this process, from its own to the top, in both versions."""
+    try:
+        rows = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for row in rows:
+        _, colon, rest = row.partition(":")
+        controllers, second, path = rest.partition(":")
+        if not colon or not second:
+            continue
+        mounts = dict.fromkeys([controllers, *controllers.split(",")])  # names of version 1; version 2 has none
+        tops = [root / "sys/fs/cgroup" / name for name in mounts]
+        for top in tops:
+            own = top / path.lstrip("/")
+            found += [own, *(p for p in own.parents if p == top or top in p.parents)]
+    return list(dict.fromkeys(found))
+
+
+def _number_in(path: Path) -> int | None:
+    """The number at the beginning of a file; None if there is none."""
+    try:
+        text = path.read_text().split()[0]
+    except (OSError, IndexError):
+        return None
+    return int(text) if text.lstrip("-").isdecimal() else None
+
+
+def core_limits(groups: Sequence[Path]) -> list[int]:
+    """For each quota among the groups, how many whole cores it pays for, at least one."""
+    limits = []
+    for group in groups:
+        try:
+            quota, period = (int(n) for n in (group / "cpu.max").read_text().split())
+        except (OSError, ValueError):
+            quota, period = (
+                _number_in(group / "cpu.cfs_quota_us") or -1,
+                _number_in(group / "cpu.cfs_period_us") or 100_000,
+            )
+        if quota > 0 and period > 0:
+            limits.append(max(1, math.floor(quota / period)))
+    return limits
+
+
+def usable_cores(root: Path = _ROOT) -> int:
+    """Cores that this process may run on, at most as many as its control groups' quotas pay for.
+
+    Args:
+        root: where /proc and /sys are read.
+    """
+    return min([len(os.sched_getaffinity(0)), *core_limits(control_groups(root))])
+
+
+def _machine_memory(root: Path = _ROOT) -> int:
     """The memory of the machine. `root` is where /proc and /sys are read, here and below."""
     total = _meminfo(root, "MemTotal")
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if total is None else total
@@ -44,13 +103,13 @@ def machine_memory(root: Path = _ROOT) -> int:
 
 def allowed_memory(root: Path = _ROOT) -> int:
     """The memory of the machine, or what the control groups of this process allow if that is less."""
-    return min([machine_memory(root), *(most for _, _, most in _limits(control_groups(root)))])
+    return min([_machine_memory(root), *(most for _, _, most in _limits(control_groups(root)))])
 
 
 def free_memory(root: Path = _ROOT) -> int | None:
     """What can still be taken of the machine's memory and of the control groups'; None if the system does not tell."""
     left = [
-        max(0, most - max(0, (number_in(group / used) or 0) - _file_cache(group)))
+        max(0, most - max(0, (_number_in(group / used) or 0) - _file_cache(group)))
         for group, used, most in _limits(control_groups(root))
     ]
     available = _meminfo(root, "MemAvailable")
@@ -74,7 +133,7 @@ def group_peak(root: Path = _ROOT) -> int | None:
     """The most that the innermost limited control group of this process has ever held; None without a limit."""
     for group, _, _ in _limits(control_groups(root)):
         for name in ("memory.peak", "memory.max_usage_in_bytes"):
-            if (peak := number_in(group / name)) is not None:
+            if (peak := _number_in(group / name)) is not None:
                 return peak
     return None
 
@@ -104,7 +163,7 @@ def size_text(size: int) -> str:
 
 def memory_text(root: Path = _ROOT) -> str:
     """How much memory is allowed here, by whom, and how much of it is free."""
-    allowed, machine, free = allowed_memory(root), machine_memory(root), free_memory(root)
+    allowed, machine, free = allowed_memory(root), _machine_memory(root), free_memory(root)
     whose = f" by a control group; the machine has {size_text(machine)}" if allowed < machine else ""
     return f"{size_text(allowed)} allowed{whose}" + ("" if free is None else f", {size_text(free)} free")
 
@@ -114,7 +173,7 @@ def _limits(groups: Sequence[Path]) -> list[tuple[Path, str, int]]:
     found = []
     for group in groups:
         for limit, used in _LIMITS:
-            most = number_in(group / limit)
+            most = _number_in(group / limit)
             if most is not None and 0 < most < _NO_LIMIT:
                 found.append((group, used, most))
     return found

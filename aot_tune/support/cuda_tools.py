@@ -1,10 +1,20 @@
-"""What NVIDIA's assembler reports about kernels in its verbose mode."""
+"""NVIDIA's compiler: where it comes from, and what its assembler reports.
+
+Only the standard library, because the build backend uses it.
+"""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-__all__ = ["kernel_resources"]
+__all__ = ["NVCC_WHEELS", "SYSTEM_CUDA", "kernel_resources"]
+
+SYSTEM_CUDA = Path("/usr/local/cuda")
+"""The machine's toolkit, unless a variable names another."""
+
+NVCC_WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
+"""What `pip install` needs for a complete compiler. The first package also installs nvidia-cuda-crt and nvidia-nvvm."""
 
 _USED = re.compile(r"\bUsed (\d+) registers")
 _SHARED = re.compile(r"\b(\d+)(?:\+\d+)? bytes smem")
