@@ -53,7 +53,8 @@ Facts = Mapping[str, int]
 """What is known of a call, a config or a target: name of a fact to its value. Booleans are 0 and 1."""
 
 ExprLike = Union["Expr", int, bool]
-Function = Callable[[Mapping[str, Any]], Any]
+Function = Callable[[Any], Any]
+"""Of facts, or of columns of facts, by name."""
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **OPERATORS,
@@ -302,14 +303,13 @@ def compiled(expr: Expr, functions: Mapping[str, Callable[..., Any]] = FUNCTIONS
         name = str(expr.value)
         return lambda facts: facts[name]
     parts = [compiled(a, functions) for a in expr.args]
-    if expr.op == "where":
+    if expr.op == "where" and "where" not in functions:
         condition, yes, no = parts
         return lambda facts: yes(facts) if condition(facts) else no(facts)
     join = functions[expr.op]
-    if len(parts) == 1:
-        (only,) = parts
-        return lambda facts: join(only(facts))
-    return _of_two(join, expr.args, parts)
+    if len(parts) == 2:
+        return _of_two(join, expr.args, parts)
+    return lambda facts: join(*[part(facts) for part in parts])
 
 
 def _of_two(join: Callable[..., Any], args: tuple[Expr, ...], parts: list[Function]) -> Function:

@@ -23,11 +23,11 @@ from aot_tune.pipeline.known_times import (
     processors_of,
     times_of,
 )
-from aot_tune.select import Costs, Selection
-from aot_tune.spec import Expr, Facts, Operator, Problem, Target, all_of
+from aot_tune.select import Costs, Guards, Selection
+from aot_tune.spec import Expr, Facts, Operator, Problem, Target
 from aot_tune.spec.kernel import worthwhile_of
 
-__all__ = ["Chosen", "Evidence", "Proposal", "serves", "share_among_targets"]
+__all__ = ["Chosen", "Evidence", "Proposal", "guards_of", "share_among_targets", "worth_of"]
 
 
 @dataclass(frozen=True)
@@ -314,9 +314,19 @@ class Chosen:
     costs: Costs
 
 
-def serves(evidence: Evidence, candidate: str, facts: Facts) -> bool:
-    """Whether the guards of a candidate hold for the facts of a call."""
-    return all_of(evidence.entries[candidate].requires, facts)
+def guards_of(evidence: Evidence) -> Guards:
+    """The conditions that hold where a candidate is right, by its id."""
+    return lambda candidate: evidence.entries[candidate].requires
+
+
+def worth_of(evidence: Evidence) -> Guards:
+    """The conditions that hold where the kernel of a candidate is meant for a call, by the candidate's id."""
+
+    def worth(candidate: str) -> tuple[Expr, ...]:
+        made = evidence.entries[candidate].candidate
+        return worthwhile_of(evidence.operator.kernel(made.kernel), made.config)
+
+    return worth
 
 
 def share_among_targets(found: Sequence[Evidence]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.select.choose_variants import PRESELECTED, Costs, preselect, scouts
-from aot_tune.select.decide import Expectation, Judged, Survey
+from aot_tune.select.decide import Expectation, Guards, Judged, Survey
 from aot_tune.select.selection import (
     REGRET_LIMIT,
     SURVEYED,
@@ -26,6 +26,7 @@ __all__ = [
     "ChoiceLimits",
     "Costs",
     "Expectation",
+    "Guards",
     "Judged",
     "Node",
     "Selection",

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from aot_tune.expr.columns import Calls
 from aot_tune.select.choose_variants import Costs
 from aot_tune.select.terms import Terms, columns_of
 from aot_tune.select.time_model import HEAVIEST, TimeModel, Times, learn_times, log_of
-from aot_tune.spec import Facts
+from aot_tune.spec import Expr, Facts
 from aot_tune.spec.workload import Kind
 
-__all__ = ["Expectation", "Judged", "Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
+__all__ = ["Expectation", "Guards", "Judged", "Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
 
 _HELD_OUT = 5
 """One of this many surveyed shapes is held out: nothing is learned from it."""
@@ -33,7 +34,7 @@ class Survey:
         costs: ns by problem id and candidate id.
         facts: of each problem.
         terms: of each candidate whose time can be expected.
-        worth: whether a candidate's kernel is meant for calls with these facts. If not, no time is expected of it.
+        worth: conditions that hold where a candidate's kernel is meant for a call. Elsewhere no time is expected of it.
         vendor: candidates that choose by a vendor's own heuristic. They are kept in any case.
         given: others that are kept in any case, such as generic ones.
     """
@@ -41,9 +42,13 @@ class Survey:
     costs: Costs
     facts: Mapping[str, Facts]
     terms: Mapping[str, Terms]
-    worth: Callable[[str, Facts], bool]
+    worth: Guards
     vendor: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
+
+
+Guards = Callable[[str], tuple[Expr, ...]]
+"""By candidate id, conditions on a call that all hold where it serves."""
 
 
 @dataclass(frozen=True)
@@ -108,37 +113,45 @@ def expect(
     own = {p: row for p, row in survey.costs.items() if all(survey.facts[p][f] == v for f, v in kind)}
     learned = rows | {p: row for p, row in own.items() if not is_held_out(p)}
     aside = {p: row for p, row in own.items() if is_held_out(p)}
-    times = {c: times_of(c, learned, known, survey.terms[c]) for c in kept if c in survey.terms}
+    calls = Calls([known[p] for p in sorted(learned)])
+    times = {c: times_of(c, learned, calls, survey.terms[c]) for c in kept if c in survey.terms}
     models = learn_times(times)
     return _with_errors([Expectation(c, kind, survey.terms[c], models[c]) for c in times if c in models], aside, survey)
 
 
-def times_of(candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Terms) -> Times:
-    """A candidate's measured times. Those near the best count most."""
+def times_of(candidate: str, rows: Costs, calls: Calls, terms: Terms) -> Times:
+    """A candidate's measured times, of the calls that are the rows in the order of their names.
+
+    Those near the best count most.
+    """
+    places = [i for i, p in enumerate(sorted(rows)) if candidate in rows[p]]
     timed = [p for p in sorted(rows) if candidate in rows[p]]
     logs = log_of([rows[p][candidate] for p in timed])
     behind = logs - log_of([min(rows[p].values()) for p in timed])
     share = HEAVIEST * (2 * _HALVED - behind % _HALVED) // (2 * _HALVED)
     weights = np.maximum(share >> np.minimum(behind // _HALVED, 32), 2)
-    columns = columns_of(terms, [facts[p] for p in timed])
+    columns = columns_of(terms, calls)[places]
     columns[:, list(terms.needless)] = 0
     return Times(timed, columns, logs, weights, terms.form)
 
 
 def likeliest(
-    expected: Iterable[Expectation], calls: Mapping[str, Facts], serves: Callable[[str, Facts], bool]
+    expected: Iterable[Expectation], facts: Mapping[str, Facts], guards: Guards
 ) -> dict[str, tuple[str, ...]]:
     """By call name, the candidates that serve the call, the one with the least expected time first."""
-    found: dict[str, dict[str, int]] = {name: {} for name in calls}
+    found: dict[str, dict[str, int]] = {name: {} for name in facts}
+    calls, names = Calls(list(facts.values())), np.array(list(facts), dtype=object)
     for one in expected:
-        own = [n for n, f in calls.items() if all(f[k] == v for k, v in one.kind) and serves(one.candidate, f)]
-        times = one.model.expected(columns_of(one.terms, [calls[n] for n in own])).tolist()
-        for name, time in zip(own, times, strict=True):
+        served = calls.hold(guards(one.candidate))
+        for fact, value in one.kind:
+            served = served & (calls[fact] == value)
+        times = one.model.expected(columns_of(one.terms, calls)[served]).tolist()
+        for name, time in zip(names[served].tolist(), times, strict=True):
             found[name][one.candidate] = time + one.caution
     return {name: tuple(sorted(times, key=lambda c: times[c])) for name, times in found.items()}
 
 
-def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str, Facts], bool]) -> Judged | None:
+def judge(expected: Sequence[Expectation], survey: Survey, guards: Guards) -> Judged | None:
     """The regret on the surveyed shapes that were held out; None if there are none.
 
     If the picked candidate was not timed on a shape, for example because it failed there, the slowest time counts.
@@ -147,11 +160,8 @@ def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str
     if not aside or not expected:
         return None
     found = {}
-
-    def may(candidate: str, facts: Facts) -> bool:
-        return serves(candidate, facts) and survey.worth(candidate, facts)
-
-    tried = likeliest(expected, {p: survey.facts[p] for p in aside}, may)
+    facts = {p: survey.facts[p] for p in aside}
+    tried = likeliest(expected, facts, lambda c: (*guards(c), *survey.worth(c)))
     for problem, row in aside.items():
         picked = next(iter(tried[problem]), None)
         slowest = max(row.values())
@@ -162,10 +172,12 @@ def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str
 def _with_errors(found: Sequence[Expectation], aside: Costs, survey: Survey) -> list[Expectation]:
     """The expectations with their errors on held-out shapes, and with their caution before the vendor's choice."""
     deviations: dict[str, dict[str, int]] = {}
+    calls = Calls([survey.facts[p] for p in sorted(aside)])
     for one in found:
+        places = [i for i, p in enumerate(sorted(aside)) if one.candidate in aside[p]]
         timed = [p for p in sorted(aside) if one.candidate in aside[p]]
         if timed:
-            expected = one.model.expected(columns_of(one.terms, [survey.facts[p] for p in timed]))
+            expected = one.model.expected(columns_of(one.terms, calls)[places])
             off = expected - log_of([aside[p][one.candidate] for p in timed])
             deviations[one.candidate] = dict(zip(timed, off.tolist(), strict=True))
     return [_judged(one, deviations.get(one.candidate, {}), _vendors(one, deviations, survey)) for one in found]

@@ -5,13 +5,13 @@ numpy and C++ for x86-64 round sums, products and quotients of doubles alike, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aot_tune.expr.columns import Calls
 from aot_tune.spec import Expr
 
 __all__ = ["Quantity", "Values", "constant", "fact", "greater", "lesser", "quantity_of", "rounded_up"]
@@ -45,13 +45,13 @@ class Quantity:
     def __sub__(self, other: Quantity | float) -> Quantity:
         return Quantity("-", (self, _wrapped(other)))
 
-    def values(self, facts: Mapping[str, NDArray[np.int64]], count: int) -> Values:
-        """The value for each of `count` calls, whose facts are given by name."""
+    def values(self, calls: Calls) -> Values:
+        """The value for each call."""
         if self.kind == "constant":
-            return np.full(count, self.value)
+            return np.full(len(calls), self.value)
         if self.of is not None:
-            return _integers(self.of, facts, count)
-        parts = [a.values(facts, count) for a in self.args]
+            return calls.values(self.of).astype(np.float64)
+        parts = [a.values(calls) for a in self.args]
         if self.kind == "up":
             return np.ceil(parts[0])
         if self.kind in _PLAIN:
@@ -111,12 +111,3 @@ def quantity_of(expression: Expr) -> Quantity:
 
 def _wrapped(value: Quantity | float) -> Quantity:
     return value if isinstance(value, Quantity) else constant(value)
-
-
-def _integers(expression: Expr, facts: Mapping[str, NDArray[np.int64]], count: int) -> Values:
-    if expression.op == "fact":
-        return facts[str(expression.value)].astype(np.float64)
-    names = sorted(expression.facts())
-    columns: list[list[Any]] = [facts[n].tolist() for n in names]
-    rows = zip(*columns, strict=True) if names else iter([()] * count)
-    return np.array([float(expression.evaluate(dict(zip(names, row, strict=True)))) for row in rows])

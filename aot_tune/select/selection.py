@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from aot_tune.select.choose_variants import Costs, choose_variants, regret_by_number, served_by_number
-from aot_tune.select.decide import Expectation, Judged, Survey, expect, judge, likeliest
+from aot_tune.select.decide import Expectation, Guards, Judged, Survey, expect, judge, likeliest
 from aot_tune.select.tree import Node, learn, rank
-from aot_tune.spec import Facts
+from aot_tune.spec import Facts, all_of
 from aot_tune.spec.workload import Kind
 
 __all__ = [
@@ -88,7 +88,7 @@ class Selection:
 def select(
     costs: Costs,
     facts: Mapping[str, Facts],
-    serves: Callable[[str, Facts], bool],
+    guards: Guards,
     *,
     limits: ChoiceLimits | None = None,
     times: Costs | None = None,
@@ -105,7 +105,7 @@ def select(
     Args:
         costs: times in ns by problem id and candidate id, of verified candidates only.
         facts: facts of each problem.
-        serves: whether a candidate's guards hold for facts.
+        guards: conditions that hold where a candidate serves.
         limits: by default `SURVEYED` with a survey, else only a small mean regret.
         times, sizes, weights: see `choose_variants`.
         plainer: candidate to one that is right where its guards do not hold. The second is kept too, for calls unlike
@@ -162,18 +162,18 @@ def select(
             held_out={},
             exact=exact,
             expected=tuple(expected),
-            judged=judge(expected, survey, serves),
+            judged=judge(expected, survey, guards),
             curves=curves,
             order=order,
             served=served,
         )
-    likely = _Likely(alike or {}, facts, serves)
+    likely = _Likely(alike or {}, facts, guards)
     nodes = learn(likely.beside({**rows, **taught}), facts, kept)
     return Selection(
         kept=_with(beside, kept),
         nodes=tuple(msgspec.structs.replace(n, ranked=_with(beside, n.ranked)) for n in nodes),
         regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
-        held_out=_held_out({**rows, **taught}, facts, kept, serves, likely),
+        held_out=_held_out({**rows, **taught}, facts, kept, guards, likely),
         exact=exact,
         curves=curves,
         order=order,
@@ -181,42 +181,46 @@ def select(
     )
 
 
-def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> tuple[str, ...]:
+def ranked(selection: Selection, problem: str, facts: Facts, guards: Guards) -> tuple[str, ...]:
     """The candidates that dispatch tries on a call, best first. Those that do not serve it are left out.
 
     `problem` is the id of the measured problem that the call is like, if there is one.
     """
-    return tuple(dict.fromkeys(_tried(selection, problem, facts, serves)))
+    return tuple(dict.fromkeys(_tried(selection, problem, facts, guards)))
 
 
-def picked(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> str | None:
+def picked(selection: Selection, problem: str, facts: Facts, guards: Guards) -> str | None:
     """The first of the candidates that `ranked` returns; None if there is none."""
-    return next(_tried(selection, problem, facts, serves), None)
+    return next(_tried(selection, problem, facts, guards), None)
 
 
 def all_picked(
     selection: Selection,
     calls: Mapping[str, Facts],
-    serves: Callable[[str, Facts], bool],
-    worth: Callable[[str, Facts], bool],
+    guards: Guards,
+    worth: Guards,
 ) -> dict[str, str | None]:
     """What `picked` returns for many calls, by problem id. Only candidates that are `worth` it have expected times."""
-    likely = likeliest(selection.expected, calls, lambda c, f: serves(c, f) and worth(c, f))
+    likely = likeliest(selection.expected, calls, lambda c: (*guards(c), *worth(c)))
     found: dict[str, str | None] = {}
     for name, facts in calls.items():
         tried = itertools.chain(
-            (c for c in selection.exact.get(name, ()) if serves(c, facts)),
+            (c for c in selection.exact.get(name, ()) if _serves(guards, c, facts)),
             likely[name],
-            (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if serves(c, facts)),
+            (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if _serves(guards, c, facts)),
         )
         found[name] = next(tried, None)
     return found
 
 
-def _tried(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> Iterator[str]:
-    yield from (c for c in selection.exact.get(problem, ()) if serves(c, facts))
-    yield from likeliest(selection.expected, {problem: facts}, serves)[problem]
-    yield from (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if serves(c, facts))
+def _tried(selection: Selection, problem: str, facts: Facts, guards: Guards) -> Iterator[str]:
+    yield from (c for c in selection.exact.get(problem, ()) if _serves(guards, c, facts))
+    yield from likeliest(selection.expected, {problem: facts}, guards)[problem]
+    yield from (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if _serves(guards, c, facts))
+
+
+def _serves(guards: Guards, candidate: str, facts: Facts) -> bool:
+    return all_of(guards(candidate), facts)
 
 
 def of_enough_shapes(survey: Survey | None, kind_of: Callable[[Facts], Kind]) -> Survey | None:
@@ -298,14 +302,14 @@ class _Likely:
 
     alike: Mapping[str, str]
     facts: Mapping[str, Facts]
-    serves: Callable[[str, Facts], bool]
+    guards: Guards
 
     def beside(self, rows: Costs) -> Costs:
         """The rows, and rows for problems that are like one of them."""
         found = dict(rows)
         for problem, measured in self.alike.items():
             facts = self.facts[problem]
-            row = {c: t for c, t in rows.get(measured, {}).items() if self.serves(c, facts)}
+            row = {c: t for c, t in rows.get(measured, {}).items() if _serves(self.guards, c, facts)}
             if row and problem not in rows:
                 found[problem] = row
         return found
@@ -316,10 +320,10 @@ def _with(beside: Mapping[str, str], ranked: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*ranked, *(beside[c] for c in ranked if c in beside)]))
 
 
-def _regret(nodes: list[Node], row: Mapping[str, float], facts: Facts, serves: Callable[[str, Facts], bool]) -> float:
+def _regret(nodes: list[Node], row: Mapping[str, float], facts: Facts, guards: Guards) -> float:
     """Time of what dispatch picks over the best time, less 1. If it was not timed, the slowest time counts."""
     for candidate in rank(nodes, facts):
-        if serves(candidate, facts):
+        if _serves(guards, candidate, facts):
             return row.get(candidate, max(row.values())) / min(row.values()) - 1
     return max(row.values()) / min(row.values()) - 1
 
@@ -328,7 +332,7 @@ def _held_out(
     rows: Costs,
     facts: Mapping[str, Facts],
     kept: list[str],
-    serves: Callable[[str, Facts], bool],
+    guards: Guards,
     likely: _Likely,
 ) -> dict[str, float]:
     """Regret of each problem under a tree that was learned without the problem's fold.
@@ -344,7 +348,7 @@ def _held_out(
             continue
         nodes = learn(likely.beside(rest), facts, kept)
         for p in left_out:
-            picked = next((c for c in rank(nodes, facts[p]) if serves(c, facts[p])), None)
+            picked = next((c for c in rank(nodes, facts[p]) if _serves(guards, c, facts[p])), None)
             if picked is None or picked in rows[p]:
-                found[p] = _regret(nodes, rows[p], facts[p], serves)
+                found[p] = _regret(nodes, rows[p], facts[p], guards)
     return {p: found[p] for p in names if p in found}

@@ -7,11 +7,13 @@ learned from terms, and what is expected from them, is the same everywhere, to t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations_with_replacement
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aot_tune.expr.columns import Calls
 from aot_tune.select.quantity import Quantity, constant, fact, greater, lesser, quantity_of, rounded_up
 from aot_tune.spec import Expr, Operator, Tiling
 from aot_tune.spec.dtypes import dtype
@@ -49,14 +51,12 @@ class Term:
     def __init__(self, kind: str, quantity: Quantity | None = None, pair: tuple[int, int] = (0, 0)) -> None:
         self.kind, self.quantity, self.pair = kind, quantity, pair
 
-    def values(
-        self, facts: Mapping[str, NDArray[np.int64]], count: int, before: Sequence[NDArray[np.int64]]
-    ) -> NDArray[np.int64]:
-        """The values for each of `count` calls. `before` are the terms in front of it."""
+    def values(self, calls: Calls, before: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """The value for each call. `before` are the terms in front of it."""
         if self.quantity is None:
             product: NDArray[np.int64] = before[self.pair[0]] * before[self.pair[1]] >> 11
             return product
-        quantity = self.quantity.values(facts, count)
+        quantity = self.quantity.values(calls)
         if self.kind == "log":
             return _log(quantity)
         found: NDArray[np.int64] = (quantity * UNIT + 0.5).astype(np.int64)
@@ -84,29 +84,29 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return found
 
 
-def terms_of(operator: Operator, tiling: Tiling | None, processors: int) -> Terms:
-    """The terms of a variant, with its tile if known, on a device of so many multiprocessors (or cores)."""
-    terms = _shared(operator)
-    common, plain = _common_tile(operator), len(terms)
+def terms_of(operator: Operator, tilings: Mapping[str, Tiling | None], processors: int) -> dict[str, Terms]:
+    """The terms of variants, with their tiles if known, on a device of so many multiprocessors (or cores)."""
+    shared = _shared(operator)
+    common, plain = _common_tile(operator), len(shared)
     if common is not None:
-        terms += _of_tiles(operator, common, processors)
-    count = len(terms)
+        shared += _of_tiles(operator, common, processors)
+    return {name: _with_tile(operator, shared, plain, tiling, processors) for name, tiling in tilings.items()}
+
+
+def _with_tile(operator: Operator, shared: Sequence[Term], plain: int, tiling: Tiling | None, processors: int) -> Terms:
     if tiling is None:
-        return Terms(terms, count)
-    terms += _of_tiles(operator, tiling, processors)
+        return Terms(shared, len(shared))
     form = [f"{d} in one" if e == 1 else d for d, e in tiling.extents.items()]
-    return Terms(terms, count, form, range(plain, count))
+    terms = [*shared, *_of_tiles(operator, tiling, processors)]
+    return Terms(terms, len(shared), form, range(plain, len(shared)))
 
 
-def columns_of(terms: Terms, facts: Sequence[Mapping[str, int]]) -> NDArray[np.int64]:
+def columns_of(terms: Terms, calls: Calls) -> NDArray[np.int64]:
     """The terms of calls [call, term]."""
-    if not facts:
-        return np.zeros((0, len(terms.terms)), dtype=np.int64)
-    columns: dict[str, NDArray[np.int64]] = {n: np.array([f[n] for f in facts], dtype=np.int64) for n in facts[0]}
     found: list[NDArray[np.int64]] = []
     for term in terms.terms:
-        found.append(term.values(columns, len(facts), found))
-    columns_by_term: NDArray[np.int64] = np.array(found, dtype=np.int64).reshape(len(terms.terms), len(facts))
+        found.append(calls.once(term, partial(term.values, calls, found)))
+    columns_by_term: NDArray[np.int64] = np.array(found, dtype=np.int64).reshape(len(terms.terms), len(calls))
     transposed: NDArray[np.int64] = columns_by_term.transpose()
     return transposed
 

@@ -39,6 +39,9 @@ __all__ = ["Baseline", "Call", "OperatorFields"]
 
 T = TypeVar("T", bound="OperatorFields")
 
+_MOST_FACTS = 4096
+"""Of so many problems, the facts are remembered: each candidate is asked about the same ones."""
+
 Call = SimpleNamespace
 """The arguments of one call by name: arrays (None when absent), scalars as floats, attributes as strings."""
 
@@ -96,6 +99,7 @@ class OperatorFields:
     _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
     _workloads: dict[str, tuple[Problem, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _concrete: dict[tuple[str, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _facts: dict[str, dict[str, int]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "operator")
@@ -180,6 +184,7 @@ class OperatorFields:
         object.__setattr__(one, "tensors", given)
         object.__setattr__(one, "_by_name", {t.name: t for t in given})
         object.__setattr__(one, "_concrete", {})
+        object.__setattr__(one, "_facts", {})
         return one
 
     def dtype(self, problem: Problem, tensor: Tensor) -> DType:
@@ -236,6 +241,14 @@ class OperatorFields:
 
     def facts(self, problem: Problem) -> dict[str, int]:
         """Everything that predicates may ask of a call, as dispatch sees it. An absent tensor counts as row-major."""
+        known = self._facts.get(problem.id)
+        if known is None:
+            if len(self._facts) >= _MOST_FACTS:
+                self._facts.clear()
+            known = self._facts[problem.id] = self._facts_anew(problem)
+        return known.copy()
+
+    def _facts_anew(self, problem: Problem) -> dict[str, int]:
         facts = dict(problem.dims)
         for tensor in self.tensors:
             present, alignment, axes = _facts_of(tensor.name, tensor.rank)

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from aot_tune.pipeline.evidence import Chosen, Evidence, serves
+from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of, worth_of
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.report import DispatchMap, RegretCurve, SurveyPoint
 from aot_tune.select import all_picked
 from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Facts, Operator, Problem, all_of
 from aot_tune.spec.calls import extents_exist
-from aot_tune.spec.kernel import worthwhile_of
 from aot_tune.spec.workload import Kind, kind_of, range_of
 
 __all__ = ["curves_of", "kind_text", "maps_of", "points_of"]
@@ -158,13 +157,7 @@ def _extents(between: tuple[int, int]) -> tuple[int, ...]:
 
 
 def _picked(one: Chosen, calls: Mapping[str, Facts]) -> dict[str, str | None]:
-    evidence = one.evidence
-
-    def worth(candidate: str, facts: Facts) -> bool:
-        made = evidence.entries[candidate].candidate
-        return all_of(worthwhile_of(evidence.operator.kernel(made.kernel), made.config), facts)
-
-    return all_picked(one.selection, calls, lambda c, f: serves(evidence, c, f), worth)
+    return all_picked(one.selection, calls, guards_of(one.evidence), worth_of(one.evidence))
 
 
 def _name(evidence: Evidence, candidate: str | None) -> str:

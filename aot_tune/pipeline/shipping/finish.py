@@ -20,7 +20,7 @@ from aot_tune.link import (
     TargetTable,
     generate,
 )
-from aot_tune.pipeline.evidence import Chosen, Evidence, serves
+from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of, worth_of
 from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.known_times import processors_of
 from aot_tune.pipeline.session import Session
@@ -30,8 +30,7 @@ from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, MemoryPeak, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
-from aot_tune.spec import Expr, Operator, Problem, all_of
-from aot_tune.spec.kernel import worthwhile_of
+from aot_tune.spec import Operator, Problem
 from aot_tune.spec.workload import Kind, facts_of, kind_of
 from aot_tune.support.errors import NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
@@ -71,7 +70,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     selection = select(
         costs,
         facts,
-        lambda c, f: serves(evidence, c, f),
+        guards_of(evidence),
         times=times,
         sizes=sizes,
         plainer=least_assuming(evidence),
@@ -112,21 +111,15 @@ def _survey_of(evidence: Evidence) -> Survey | None:
     return Survey(
         costs=costs,
         facts={name: operator.facts(evidence.surveyed.problems[name]) for name in costs},
-        terms={
-            e.candidate.id: terms_of(
-                operator, operator.kernel(e.candidate.kernel).tiling(e.candidate.config), processors
-            )
-            for e in entries
-        },
-        worth=lambda candidate, facts: all_of(_worthwhile(evidence, candidate), facts),
+        terms=terms_of(
+            operator,
+            {e.candidate.id: operator.kernel(e.candidate.kernel).tiling(e.candidate.config) for e in entries},
+            processors,
+        ),
+        worth=worth_of(evidence),
         given=frozenset(e.candidate.id for e in evidence.entries.values() if e.candidate.generic),
         vendor=frozenset(e.candidate.id for e in entries if evidence.leaves_choice(e)),
     )
-
-
-def _worthwhile(evidence: Evidence, candidate: str) -> tuple[Expr, ...]:
-    made = evidence.entries[candidate].candidate
-    return worthwhile_of(evidence.operator.kernel(made.kernel), made.config)
 
 
 def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
@@ -312,7 +305,7 @@ def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -
                 model=e.model,
                 caution=e.caution,
                 facts=e.kind,
-                within=_worthwhile(evidence, e.candidate),
+                within=worth_of(evidence)(e.candidate),
             )
             for e in selection.expected
         ),

@@ -6,12 +6,11 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.compile import Variant
-from aot_tune.pipeline.evidence import Chosen, Evidence, serves
+from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of
 from aot_tune.pipeline.known_times import tie_band
 from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.pipeline.shipping.dispatch_maps import curves_of, kind_text, maps_of, points_of
@@ -110,7 +109,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
     facts = evidence.operator.facts(problem)
     measured = evidence.row(problem_id)
     best = min(times, key=lambda c: (times[c], c))
-    first = picked(one.selection, problem_id, facts, partial(serves, evidence))
+    first = picked(one.selection, problem_id, facts, guards_of(evidence))
     name = variant_name(evidence.entries[first]) if first else "generic"
     held_out = one.selection.held_out.get(problem_id)
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")

@@ -25,7 +25,7 @@ from aot_tune.bench.host.odd_problems import oddest_checks
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, digest_of
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import operator_digest
-from aot_tune.pipeline.evidence import Chosen, serves
+from aot_tune.pipeline.evidence import Chosen, guards_of
 from aot_tune.pipeline.measuring.job_queue import JobQueue, unavailable, work_off
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import served_by
@@ -120,7 +120,7 @@ def _picked(one: Chosen, problem: Problem) -> str | None:
     if problem.id not in one.costs or not one.selection.nodes:
         return None
     facts = one.evidence.operator.facts(problem)
-    return picked(one.selection, problem.id, facts, partial(serves, one.evidence))
+    return picked(one.selection, problem.id, facts, guards_of(one.evidence))
 
 
 def verify_linked_library(directory: Path, library: Path) -> None:

@@ -8,6 +8,7 @@ import linked
 import pytest
 from odd_operators import some_problems
 
+from aot_tune.expr.columns import Calls
 from aot_tune.link import OperatorTable
 from aot_tune.select.terms import columns_of
 
@@ -22,7 +23,7 @@ def test_the_choice_is_the_same_as_the_models_on_many_calls(odd_ops: ModuleType,
     problems = some_problems(2000, 2)
     facts = [gemm.operator.facts(p) for p in problems]
     times = {  # with its caution
-        one.variant: (one.model.expected(columns_of(one.terms, facts)) + one.caution).tolist()
+        one.variant: (one.model.expected(columns_of(one.terms, Calls(facts))) + one.caution).tolist()
         for one in gemm.tables[0].expected
     }
     picked = set()

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from aot_tune.select import ChoiceLimits, Costs, rank, select
 from aot_tune.select.choose_variants import choose_variants
+from aot_tune.spec import Expr
 
 
-def always(candidate: str, facts: object) -> bool:
-    return True
+def always(_candidate: str) -> tuple[Expr, ...]:
+    return ()
 
 
 def by_size(sizes: list[int], cross: int) -> tuple[Costs, dict[str, dict[str, int]]]:

@@ -30,6 +30,7 @@ import linked_cuda
 import msgspec
 import numpy as np
 
+from aot_tune.expr.columns import Calls
 from aot_tune.link import DecisionNode, ExpectedTime, LibrarySpec, OperatorTable, TargetTable
 from aot_tune.select.terms import columns_of, terms_of
 from aot_tune.select.time_model import TimeModel, Times, learn_times
@@ -312,7 +313,7 @@ def _product(folder: Path, name: str, table: TargetTable, guards: dict[int, tupl
 def filling_in(folder: Path) -> list[OperatorTable]:
     """small takes up to 100 columns, packed a K of whole fours and a b at whole 16 bytes."""
     guards = {FILLS: (N <= 100,), MEASURED: (K % 4 == 0, alignment("b") >= 16)}
-    terms = terms_of(linked.gemm_operator(), None, 4)
+    (terms,) = terms_of(linked.gemm_operator(), {"": None}, 4).values()
 
     def constant(variant: int, log2: int) -> ExpectedTime:
         model = TimeModel(terms=(0,), weights=(0,), base=4096 * log2 << 16, trees=())
@@ -344,14 +345,14 @@ def some_problems(count: int, seed: int) -> list[Problem]:
 def _learned(op: Operator, variant: int, caution: int) -> ExpectedTime:
     """From times that have something of blocks and something of chance."""
     problems = some_problems(200, 1)
-    terms = terms_of(op, TILES[variant], 4)
+    (terms,) = terms_of(op, {variant: TILES[variant]}, 4).values()
     draw = random.Random(variant)
     logs = []
     for p in problems:
         m, n, k = (p.dims[d] for d in "MNK")
         work = -(-m // 64) * -(-n // 32) * k * 2048 if variant == MEASURED else 1.3 * m * n * k
         logs.append(round(4096 * np.log2(100 + work / 50 * draw.uniform(0.9, 1.1))))
-    columns = columns_of(terms, [op.facts(p) for p in problems])
+    columns = columns_of(terms, Calls([op.facts(p) for p in problems]))
     times = Times([p.id for p in problems], columns, np.array(logs), np.full(len(logs), 32), terms.form)
     return ExpectedTime(variant=variant, terms=terms, model=learn_times({"it": times})["it"], caution=caution)
 
