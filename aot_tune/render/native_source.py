@@ -8,17 +8,7 @@ from typing import Any
 from aot_tune.expr.integers import Ratio, Root
 from aot_tune.render.candidate import Candidate
 from aot_tune.render.environment import Hooks, mark_lines
-from aot_tune.render.narrow_floats import NARROW
-from aot_tune.render.native_glue import (
-    CUDA_INCLUDES,
-    CUDA_LAUNCH,
-    FP8_INCLUDE,
-    INCLUDES,
-    NAMESPACE,
-    PASSING,
-    UNSIGNED,
-)
-from aot_tune.render.template_functions import CxxFunctions
+from aot_tune.render.template_functions import NARROW, TENSOR, CxxFunctions, cpp_text
 from aot_tune.spec import Expr, Operator, Target
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.kernel import Kernel
@@ -28,6 +18,12 @@ from aot_tune.support.errors import RenderError
 
 __all__ = ["native_source"]
 
+_NAMESPACE = "aot_tune_glue"
+_INCLUDES = "".join(
+    f"#include <{name}>\n" for name in ("cmath", "cstddef", "cstdint", "cstring", "tuple", "type_traits", "utility")
+)
+_CUDA_INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("cuda_bf16", "cuda_fp16", "cuda_runtime")) + "\n"
+_PASSING = cpp_text("native_call.h").replace('#include "dlpack_tensor.h"\n', TENSOR)
 _ALIGNED = 256
 """Bytes that each buffer of a workspace is aligned to."""
 
@@ -68,14 +64,15 @@ class _Source:
 
     def text(self) -> str:
         files = {f.place: f.text for f in self._kernel.functions}
-        head = [FP8_INCLUDE if any(t.dtype.saturates for t in self._op.tensors) else "", CUDA_INCLUDES]
-        unsigned = UNSIGNED if any(s.dtype_name == "u64" for s in self._op.scalars) else ""
-        parts = [*(head if self._cuda else []), INCLUDES, PASSING, unsigned, CUDA_LAUNCH if self._cuda else ""]
+        fp8 = self._cuda and any(t.dtype.saturates for t in self._op.tensors)
+        parts = ["#include <cuda_fp8.h>\n" if fp8 else "", _CUDA_INCLUDES if self._cuda else "", _INCLUDES, _PASSING]
+        parts += [cpp_text("native_unsigned.h")] if any(s.dtype_name == "u64" for s in self._op.scalars) else []
+        parts += [cpp_text("native_launch.cuh")] if self._cuda else []
         parts += [f"#define {name} {value}\n" for name, value in self._macros().items()]
         parts += [mark_lines(text, place) + "\n" for place, text in files.items()]
-        parts += [mark_lines("\n", self._candidate.kernel), f"namespace {NAMESPACE} {{\n\n"]
+        parts += [mark_lines("\n", self._candidate.kernel), f"namespace {_NAMESPACE} {{\n\n"]
         parts += [self._workspace(), self._preload() if self._cuda else "", self._launch()]
-        return self._hooks.finalize("".join([*parts, f"\n}}  // namespace {NAMESPACE}\n"]))
+        return self._hooks.finalize("".join([*parts, f"\n}}  // namespace {_NAMESPACE}\n"]))
 
     # -- what is known when it is compiled -----------------------------------------------------------------------
 

@@ -5,46 +5,35 @@ In CUDA C++ everything is read from one struct that the kernel is passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from types import SimpleNamespace
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar
 
 from aot_tune.render.environment import Hooks
 from aot_tune.render.formula_functions import FormulaFunctions
 from aot_tune.render.formula_statements import Dialect
-from aot_tune.render.narrow_floats import NARROW, declarations
 from aot_tune.spec import Activate, AddTensor, Compute, Expr, Operator, Tensor
 from aot_tune.spec.calls import BoundDim, bound_dims
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.fragments import Epilogue, EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
 
-__all__ = ["SYMBOL", "TENSOR", "CudaFunctions", "CxxFunctions", "scalar_type"]
+__all__ = ["NARROW", "SYMBOL", "TENSOR", "CudaFunctions", "CxxFunctions", "cpp_text", "scalar_type"]
+
+
+def cpp_text(file: str) -> str:
+    """C++ that is part of sources: a file of the folder `cpp`."""
+    return (Path(__file__).parent / "cpp" / file).read_text(encoding="utf-8")
+
 
 SYMBOL = "AOT_TUNE_SYMBOL"
 """Stands for the candidate's symbol until the digest of the source is known."""
-TENSOR = """\
-struct DLDevice {
-  int32_t device_type;
-  int32_t device_id;
-};
-struct DLDataType {
-  uint8_t code;
-  uint8_t bits;
-  uint16_t lanes;
-};
-struct DLTensor {
-  void* data;
-  DLDevice device;
-  int32_t ndim;
-  DLDataType dtype;
-  int64_t* shape;
-  int64_t* strides;
-  uint64_t byte_offset;
-};
-"""
-"""DLPack's tensor, in both languages."""
+TENSOR = cpp_text("dlpack_tensor.h")
+"""DLPack's tensor as sources declare it: a library's own, whatever headers they include."""
+NARROW = MappingProxyType({name: cpp_text(f"{name}.h") for name in ("bf16", "f16", "f8e4m3", "f8e5m2")})
+"""The types of floats of 16 and 8 bits in C++, by the dtype's name. Compilers name theirs differently, or have none."""
 _PRELUDE = f"""\
 #include <cmath>
 #include <cstddef>
@@ -63,25 +52,7 @@ _CUDA_HEAD = f"""\
 {TENSOR}
 """
 _CUDA_FP8 = "#include <cuda_fp8.h>\n#include <cuda_runtime.h>"
-_CUDA_CONVERSIONS = """\
-__host__ __device__ inline float to_float(float x) { return x; }
-__host__ __device__ inline float to_float(__half x) { return __half2float(x); }
-__host__ __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <typename T>
-__host__ __device__ inline T from_float(float x);
-template <>
-__host__ __device__ inline float from_float<float>(float x) {
-  return x;
-}
-template <>
-__host__ __device__ inline __half from_float<__half>(float x) {
-  return __float2half_rn(x);
-}
-template <>
-__host__ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
-}
-"""
+_CUDA_CONVERSIONS = cpp_text("cuda_conversions.cuh")
 # Of NVIDIA's types, whose constructors round to the nearest and saturate: in instructions from sm_89 on, else in code.
 _CUDA_CONVERSIONS_OF_EIGHT_BITS = """\
 __host__ __device__ inline float to_float({type} x) {{ return static_cast<float>(x); }}
@@ -123,7 +94,7 @@ class CxxFunctions(FormulaFunctions):
 
     def prelude(self) -> str:
         """Declarations that every candidate needs, and the types of elements that its text names."""
-        return self._hooks.open_once("prelude", lambda: _PRELUDE + declarations(self._named))
+        return self._hooks.open_once("prelude", lambda: _PRELUDE + _narrow_types(self._named))
 
     def kernel_signature(self, function: str) -> str:
         """The head of `launch`, `workspace`, `preload` or `note`, to be followed by its body in braces."""
@@ -601,3 +572,9 @@ def _wrong_indices(tensor: str, rank: int, indices: Sequence[str], wanted: str) 
 def scalar_type(name: str) -> str:
     """The C type that a scalar of that dtype is passed as."""
     return DTYPES[name].c
+
+
+def _narrow_types(dtypes: Collection[str]) -> str:
+    """The types of those dtypes that need one, with internal linkage. Empty if none does."""
+    types = [text for name, text in NARROW.items() if name in dtypes]
+    return "namespace {\n\n" + "\n".join([cpp_text("bits_as.h"), *types]) + "\n}  // namespace\n" if types else ""

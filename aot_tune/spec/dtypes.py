@@ -13,7 +13,7 @@ __all__ = ["DTYPES", "DType", "dtype"]
 class DType:
     """One element type. `code` and `bits` are DLPack's. `c` and `cuda` are its names in the two languages.
 
-    Floats of 8 and 16 bits have our own names in C++, see `render.narrow_floats`. `numpy` is empty if numpy has no such
+    Floats of 8 and 16 bits have our own names in C++, see `render/cpp`. `numpy` is empty if numpy has no such
     type. Then arrays hold its bits as unsigned integers, see `bits_as`.
     """
 
