@@ -1,24 +1,26 @@
 """What a variant's time is expected from: small integers that describe a call, and a variant's tiles on it.
 
-Analytical models of GPU kernels consist of blocks, waves, how full waves are, and steps. All is in integers. So what is
+Analytical models of GPU kernels consist of blocks, waves, how full waves are, and steps. Terms are integers, made of
+quantities, which are doubles. numpy and C++ for x86-64 round sums, products and quotients of doubles alike. So what is
 learned from terms, and what is expected from them, is the same everywhere, to the bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations_with_replacement
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.expr.columns import Calls
-from aot_tune.select.quantity import Quantity, constant, fact, greater, lesser, quantity_of, rounded_up
-from aot_tune.spec import Expr, Operator, Tiling
+from aot_tune.expr.nodes import OPERATORS, ExprNode, printed
+from aot_tune.spec import Expr, Operator, Tiling, attribute, dim, present, stride
 from aot_tune.spec.dtypes import dtype
 
-__all__ = ["UNIT", "Term", "Terms", "columns_of", "terms_of"]
+__all__ = ["UNIT", "Quantity", "Term", "Terms", "columns_of", "terms_of"]
 
 UNIT = 256
 """The 1 of a term: logarithms are in 1/256 of a factor of two."""
@@ -39,6 +41,58 @@ _COMMON_STEP = 64
 _MOST_CHOICES = 8
 _MOST_PRODUCTS = 4
 
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **OPERATORS,
+    "max": lambda left, right: np.where(left > right, left, right),
+    "min": lambda left, right: np.where(left < right, left, right),
+    "up": np.ceil,
+}
+_CPP = {"max": "({0} > {1} ? {0} : {1})", "min": "({0} < {1} ? {0} : {1})", "up": "up({})"}
+
+
+class Quantity(ExprNode):
+    """A double of a call: a number, an `integer` (an expression of facts), or an operation.
+
+    Operations are + - * / and `max`, `min`, `up` (rounded up to an integer).
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def wrapped(cls, value: Any) -> Quantity:
+        """A number or an expression. Its sums and products are doubles, which cannot overflow; the rest is integers."""
+        if isinstance(value, Quantity):
+            return value
+        if not isinstance(value, Expr):
+            return cls("const", value=float(value))
+        if value.op == "const":
+            return cls("const", value=float(value.value))
+        return cls.made(value.op, *value.args) if value.op in ("+", "*", "-") else cls("integer", value=value)
+
+    def values(self, calls: Calls) -> NDArray[np.float64]:
+        """The value for each call."""
+        if self.op == "const":
+            return np.full(len(calls), self.value)
+        if self.op == "integer":
+            return calls.values(self.value).astype(np.float64)
+        result: NDArray[np.float64] = _FUNCTIONS[self.op](*(a.values(calls) for a in self.args))
+        return result
+
+    def cpp(self, fact: Callable[[str], str]) -> str:
+        """The quantity as C++. `fact` prints a fact, and `up` must be declared."""
+        return printed(self, lambda leaf: leaf._leaf(fact), _CPP)
+
+    def _leaf(self, fact: Callable[[str], str]) -> str:
+        return f"{self.value!r}" if self.op == "const" else f"static_cast<double>({self.value.cpp(fact)})"
+
+
+def _rounded_up(value: Quantity) -> Quantity:
+    return Quantity.made("up", value)
+
+
+def _lesser(left: Quantity, right: float) -> Quantity:
+    return Quantity.made("min", left, right)
+
 
 class Term:
     """An integer of a call: the `log` of a quantity of at least 1, a `ratio`, a `number`, or a `product` of two terms.
@@ -48,8 +102,9 @@ class Term:
 
     __slots__ = ("kind", "pair", "quantity")
 
-    def __init__(self, kind: str, quantity: Quantity | None = None, pair: tuple[int, int] = (0, 0)) -> None:
-        self.kind, self.quantity, self.pair = kind, quantity, pair
+    def __init__(self, kind: str, quantity: Quantity | Expr | None = None, pair: tuple[int, int] = (0, 0)) -> None:
+        self.kind, self.pair = kind, pair
+        self.quantity = None if quantity is None else Quantity.wrapped(quantity)
 
     def values(self, calls: Calls, before: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         """The value for each call. `before` are the terms in front of it."""
@@ -113,21 +168,20 @@ def columns_of(terms: Terms, calls: Calls) -> NDArray[np.int64]:
 
 def _shared(operator: Operator) -> list[Term]:
     """The terms of a call that do not depend on the variant."""
-    logs = [Term("log", fact(d)) for d in operator.dims]
+    logs = [Term("log", dim(d)) for d in operator.dims]
     moved = _bytes(operator)
     terms = [*logs, Term("log", moved)]
     terms += [Term("log", moved + 2.0**latency) for latency in _LATENCIES]
     if operator.flops is not None:
-        done = quantity_of(operator.flops)
+        done = Quantity.wrapped(operator.flops)
         terms += [Term("log", done), Term("log", moved + done / _RIDGE + 2.0 ** _LATENCIES[1])]
     terms += [Term("number", _twos(d)) for d in operator.dims]
-    flags = [Expr("fact", value=f"present.{t.name}") for t in operator.tensors if t.optional]
-    for attribute in operator.attributes:
-        chosen = Expr("fact", value=f"attribute.{attribute.name}")
-        flags += [chosen == i for i in range(1, min(len(attribute.choices), _MOST_CHOICES))]
+    flags = [present(t.name) for t in operator.tensors if t.optional]
+    for one in operator.attributes:
+        flags += [attribute(one.name) == i for i in range(1, min(len(one.choices), _MOST_CHOICES))]
     for tensor in operator.tensors:
-        flags += [Expr("fact", value=f"stride.{tensor.name}.{axis}") == 1 for axis in range(tensor.rank - 1)]
-    terms += [Term("number", quantity_of(flag)) for flag in flags]
+        flags += [stride(tensor.name, axis) == 1 for axis in range(tensor.rank - 1)]
+    terms += [Term("number", flag) for flag in flags]
     if len(logs) <= _MOST_PRODUCTS:
         terms += [Term("product", pair=p) for p in combinations_with_replacement(range(len(logs)), 2)]
     return terms
@@ -137,8 +191,8 @@ def _common_tile(operator: Operator) -> Tiling | None:
     """A tile of a product; None if the operator sums along no dim, or its result does not have two dims for a tile."""
     made = {f for t in operator.outputs for s in t.shape for f in s.facts()}
     needed = [{f for s in t.shape for f in s.facts()} for t in operator.tensors if not t.optional]
-    apart = {d for d in made if all(d in dims for dims in needed)}  # such as a batch dim
-    across = [d for d in operator.dims if d in made - apart]
+    apart = [d for d in operator.dims if d in made and all(d in dims for dims in needed)]  # such as a batch dim
+    across = [d for d in operator.dims if d in made and d not in apart]
     along = [d for d in operator.dims if d not in made]
     if len(across) != 2 or not along:
         return None
@@ -150,47 +204,46 @@ def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]
     """The terms that follow from a variant's tile."""
     made = {f for t in operator.outputs for s in t.shape for f in s.facts()}
     across = {d: e for d, e in tiling.extents.items() if d in made}
-    tiles = {d: rounded_up(fact(d) / e) for d, e in across.items()}
-    blocks, volume, steps = constant(tiling.split), 1.0, constant(1)
+    tiles = {d: _rounded_up(Quantity.wrapped(dim(d)) / e) for d, e in across.items()}
+    blocks, volume, steps = Quantity.wrapped(tiling.split), 1.0, Quantity.wrapped(1)
     for name, count in tiles.items():
         cluster = tiling.cluster.get(name, 1)
-        blocks = blocks * (rounded_up(count / cluster) * cluster if cluster > 1 else count)
+        blocks = blocks * (_rounded_up(count / cluster) * cluster if cluster > 1 else count)
     for name, extent in tiling.extents.items():
         volume *= extent
         if name not in made:
-            steps = steps * rounded_up(fact(name) / (extent * tiling.split))
+            steps = steps * _rounded_up(Quantity.wrapped(dim(name)) / (extent * tiling.split))
     processors *= tiling.occupancy
-    waves = rounded_up(blocks / processors)
+    waves = _rounded_up(blocks / processors)
     work = waves * (steps + _PROLOGUE) * volume
     moved = _bytes(operator)
     terms = [Term("log", blocks), Term("log", waves), Term("ratio", blocks / (waves * processors))]
     terms += [Term("log", steps), Term("log", work)]
-    terms += [Term("ratio", fact(d) / (tiles[d] * e)) for d, e in across.items() if e > 1]
-    terms += [Term("number", lesser(tiles[d], _FEW)) for d, e in across.items() if e > 1]
-    terms += [Term("log", lesser(blocks, processors)), Term("ratio", constant(1) / waves)]
+    terms += [Term("ratio", Quantity.wrapped(dim(d)) / (tiles[d] * e)) for d, e in across.items() if e > 1]
+    terms += [Term("number", _lesser(tiles[d], _FEW)) for d, e in across.items() if e > 1]
+    terms += [Term("log", _lesser(blocks, processors)), Term("ratio", 1 / waves)]
     terms += [Term("log", work * knee + moved + 2.0 ** _LATENCIES[1]) for knee in _KNEES]
-    terms += [Term("log", greater(work, moved)), Term("log", waves * steps)]
+    terms += [Term("log", Quantity.made("max", work, moved)), Term("log", waves * steps)]
     return terms
 
 
 def _bytes(operator: Operator) -> Quantity:
     """Bytes of a call's tensors. A varying dtype counts as its first choice: each variant has its own dtypes."""
-    total = constant(0)
+    total = Quantity.wrapped(0)
     for tensor in operator.tensors:
         name = operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))[0]
-        size = constant(dtype(name).bits / 8)
+        size = Quantity.wrapped(dtype(name).bits / 8)
         for extent in tensor.shape:
-            size = size * quantity_of(extent)
+            size = size * extent
         if tensor.optional:
-            size = size * fact(f"present.{tensor.name}")
+            size = size * present(tensor.name)
         total = total + size
     return total
 
 
 def _twos(name: str) -> Quantity:
     """How often 2 divides a dim, up to six times."""
-    dim = Expr("fact", value=name)
-    total = constant(0)
+    total = Quantity.wrapped(0)
     for power in range(1, 7):
-        total = total + Quantity("integer", of=dim % 2**power == 0)
+        total = total + (dim(name) % 2**power == 0)
     return total
