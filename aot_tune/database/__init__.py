@@ -7,9 +7,7 @@ from aot_tune.database.database_records import (
     CandidateRecord,
     OperatorDatabase,
     SurveyedShape,
-    as_recorded,
     make_database,
-    rounded,
 )
 from aot_tune.database.files import database_path, load_database, load_databases, save_database
 from aot_tune.database.format import decode, encode
@@ -36,7 +34,6 @@ __all__ = [
     "OperatorStore",
     "Refused",
     "SurveyedShape",
-    "as_recorded",
     "begin",
     "database_path",
     "deciding",
@@ -54,7 +51,6 @@ __all__ = [
     "nearest_databases",
     "operator_digest",
     "problem_key",
-    "rounded",
     "save_database",
     "told_ties",
     "update",

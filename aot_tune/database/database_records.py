@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline, rounded
 from aot_tune.compile.object_records import CompileStatus, Object, measured_code
 from aot_tune.database.identity import problem_key
 from aot_tune.render import Candidate, Rendered
@@ -21,13 +21,10 @@ __all__ = [
     "CandidateRecord",
     "OperatorDatabase",
     "SurveyedShape",
-    "as_recorded",
     "half_width",
     "make_database",
-    "rounded",
 ]
 
-_DIGITS = 5
 V = TypeVar("V")
 
 
@@ -118,7 +115,7 @@ def make_database(
     survey: Iterable[SurveyedShape] = (),
     opening: str = "",
 ) -> OperatorDatabase:
-    """Put what a build knows of one operator into a database: sorted, times rounded, without wall-clock phases.
+    """Put what a build knows of one operator into a database: sorted, without what only the store keeps.
 
     Raises:
         DatabaseError: when measurements contradict each other or the device and policy, or a time is not finite.
@@ -152,10 +149,8 @@ def make_database(
     )
 
 
-def canonical_database(database: OperatorDatabase, *, as_written: bool = False) -> OperatorDatabase:
-    """The same data in the order of the text, with times in the digits of the text. Checks that it is consistent.
-
-    If the data is `as_written` in a text, its times have these digits already.
+def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
+    """The same data in the order of the text, without what only the store keeps. Checks that it is consistent.
 
     Raises:
         DatabaseError: naming the operator and the measurement that does not fit.
@@ -178,13 +173,13 @@ def canonical_database(database: OperatorDatabase, *, as_written: bool = False) 
             raise DatabaseError(f"{where} was measured on another device or under another policy")
         _check_subject(measurement, codes, where)
         _check_times(measurement, where)
-        found[at] = measurement if as_written else _tidy(measurement, problem)
+        found[at] = _for_record(measurement, problem)
     return msgspec.structs.replace(
         database,
         candidates=tuple(sorted(database.candidates, key=lambda c: c.id)),
         problems=tuple(sorted(problems.values(), key=lambda p: p.id)),
         measurements=tuple(m for _, m in sorted(found.items(), key=lambda item: item[0])),
-        survey=_tidy_survey(database, known, as_written=as_written),
+        survey=_tidy_survey(database, known),
         toolchains=_sorted({k: _sorted(v) for k, v in database.toolchains.items()}),
         baselines=_sorted(database.baselines),
     )
@@ -197,21 +192,6 @@ def half_width(samples: Iterable[float]) -> float:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return rounded((high - low) / 2)
-
-
-def rounded(value: float) -> float:
-    """The value to five significant digits. That is a hundredth of the smallest difference that matters."""
-    return float(f"{value:.{_DIGITS}g}")
-
-
-def as_recorded(m: Measurement) -> Measurement:
-    """A measurement with times in a record's digits, so that they decide the same in a replay."""
-    return msgspec.structs.replace(
-        m,
-        screen=tuple(rounded(t) for t in m.screen),
-        final=None if m.final is None else tuple(rounded(t) for t in m.final),
-        overhead=rounded(m.overhead),
-    )
 
 
 def _check_subject(measurement: Measurement, codes: Mapping[str, str], where: str) -> None:
@@ -242,14 +222,16 @@ def _check_times(m: Measurement, where: str) -> None:
         raise DatabaseError(f"{where}: no call takes 0 ns", fix="restore the file, or measure again")
 
 
-def _tidy(m: Measurement, problem: Problem) -> Measurement:
-    error = rounded(m.error) if m.error is not None and math.isfinite(m.error) else None
-    return msgspec.structs.replace(as_recorded(m), problem=problem, error=error, phases={})
+def _for_record(m: Measurement, problem: Problem) -> Measurement:
+    """A measurement with this spelling of its problem. What was seen of the device stays with races, but its UUID."""
+    error = m.error if m.error is not None and math.isfinite(m.error) else None
+    seen = None if m.seen is None or m.final is None else msgspec.structs.replace(m.seen, unit="")
+    if (m.problem.id, m.error, m.phases, m.seen) == (problem.id, error, {}, seen):
+        return m
+    return msgspec.structs.replace(m, problem=problem, error=error, phases={}, seen=seen)
 
 
-def _tidy_survey(
-    database: OperatorDatabase, known: Mapping[str, CandidateRecord], *, as_written: bool
-) -> tuple[SurveyedShape, ...]:
+def _tidy_survey(database: OperatorDatabase, known: Mapping[str, CandidateRecord]) -> tuple[SurveyedShape, ...]:
     found: dict[str, SurveyedShape] = {}
     for shape in database.survey:
         where = f"database of {database.operator!r}: the survey of '{shape.problem.id}'"
@@ -260,8 +242,7 @@ def _tidy_survey(
                 raise DatabaseError(f"{where}: there is no candidate {candidate}", fix="list every one that was timed")
             if not (math.isfinite(ns) and ns > 0):
                 raise DatabaseError(f"{where}: {ns} is not a time", fix="restore the file, or measure again")
-        times = {c: ns if as_written else rounded(ns) for c, ns in sorted(shape.ns.items())}
-        found[shape.problem.id] = msgspec.structs.replace(shape, ns=times)
+        found[shape.problem.id] = msgspec.structs.replace(shape, ns=_sorted(shape.ns))
     return tuple(found[name] for name in sorted(found) if found[name].ns)
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline, rounded
 from aot_tune.database.database_records import (
     CandidateRecord,
     OperatorDatabase,
     SurveyedShape,
     canonical_database,
     half_width,
-    rounded,
 )
 from aot_tune.database.record_digests import RecordDigests
 from aot_tune.database.record_lines import (
+    COUNTED,
     FORMAT,
     READ,
     RESTORE,
@@ -43,8 +43,6 @@ from aot_tune.support.errors import DatabaseError
 __all__ = ["decode", "encode"]
 
 _TAKEN = sorted({*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem"})
-_COUNTED = 4
-"""The last schema without digests of lines. Its end counts lines instead."""
 
 
 def encode(database: OperatorDatabase) -> bytes:
@@ -73,10 +71,10 @@ def decode(text: bytes, name: str = "database", *, oldest: int = READ, digests: 
         raise DatabaseError(f"{name}:{len(rows)}: the last line is cut off", fix=RESTORE)
     lines = [decode_line(row, f"{name}:{number}") for number, row in enumerate(rows[:-1], 1)]
     content = _read(lines, name)
-    if schema <= _COUNTED:
+    if schema <= COUNTED:
         _check_counts(content, name)
-    altered = _altered_line(content, name) if digests and schema > _COUNTED else None
-    found = _assemble(content, name, as_written=digests and schema > _COUNTED and altered is None)
+    altered = _altered_line(content, name) if digests and schema > COUNTED else None
+    found = _assemble(content, name, as_written=digests and schema > COUNTED and altered is None)
     if altered is not None:  # if nothing else tells better what is wrong
         raise altered
     return found
@@ -283,8 +281,7 @@ def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorData
                 measurements=tuple(measurements),
                 survey=tuple(survey),
                 opening=header.opening,
-            ),
-            as_written=as_written,
+            )
         )
     except DatabaseError as error:
         raise DatabaseError(f"{name}: {error.what}", why=error.why, fix=error.fix) from error

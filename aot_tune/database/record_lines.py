@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Status
+from aot_tune.bench.protocol.measurement_records import Device, Seen, Status
 from aot_tune.compile.object_records import CompileStatus
 from aot_tune.database.survey_lines import SurveyLine, TimesLine
 from aot_tune.spec import ConfigValue
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
+    "COUNTED",
     "FORMAT",
     "OLDEST_KNOWN",
     "READ",
@@ -28,9 +29,11 @@ __all__ = [
     "schema_of",
 ]
 
-SCHEMA = 5
+SCHEMA = 6
 READ = 4
 """The first schema that builds read."""
+COUNTED = 4
+"""The last schema without digests of lines. Its end counts lines instead."""
 OLDEST_KNOWN = 3
 """The first schema that `aot-tune records upgrade` reads. Before it, sources had other digests."""
 FORMAT = "aot_tune database"
@@ -87,7 +90,7 @@ class ProblemLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MeasurementLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A measurement. `ns` and `spread` follow from its times, and are for people."""
+    """A measurement. `ns` and `spread` follow from its times, and are for people. Schema 5 has no `seen`."""
 
     problem: str
     candidate: str
@@ -102,6 +105,7 @@ class MeasurementLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     race: str | None = None
     final: tuple[float, ...] | None = None
     screen: tuple[float, ...] = ()
+    seen: Seen | None = None
 
 
 class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

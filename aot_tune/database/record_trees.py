@@ -7,7 +7,7 @@ from pathlib import Path
 from aot_tune.database.database_records import OperatorDatabase
 from aot_tune.database.files import load_database, save_text
 from aot_tune.database.format import encode
-from aot_tune.database.record_lines import OLDEST_KNOWN, READ, SCHEMA, schema_of
+from aot_tune.database.record_lines import COUNTED, OLDEST_KNOWN, READ, schema_of
 from aot_tune.support.errors import DatabaseError, Mistakes
 
 __all__ = ["RecordTree", "load_tree", "save_tree", "without_digests"]
@@ -44,11 +44,11 @@ def load_tree(path: Path, *, older: bool = False) -> RecordTree:
 
 
 def without_digests(tree: RecordTree) -> list[Path]:
-    """The files of a tree whose schema is older than the one this version writes. They have no digests."""
+    """The files of a tree whose schema has no digests."""
     found = []
     for path in tree:
         with path.open("rb") as file:
-            if schema_of(file.readline(), str(path), OLDEST_KNOWN) < SCHEMA:
+            if schema_of(file.readline(), str(path), OLDEST_KNOWN) <= COUNTED:
                 found.append(path)
     return found
 

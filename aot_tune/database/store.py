@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from aot_tune.bench.protocol.measurement_records import BASELINE, DeviceState, Measurement, is_baseline
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
 from aot_tune.database.begun import Begun
 from aot_tune.database.identity import problem_key
 from aot_tune.database.record_lines import MeasurementLine
@@ -44,7 +44,7 @@ from aot_tune.support.storage import (
 
 __all__ = ["SCHEMA", "MeasurementStore", "OperatorStore"]
 
-SCHEMA = 3
+SCHEMA = 4
 _FORMAT = "aot_tune store"
 _ROOM, _ENDING = "measurements", ".jsonl"
 _SHORT, _LONG = 16, 24
@@ -62,8 +62,6 @@ class _StoredMeasurement(MeasurementLine, frozen=True, kw_only=True, forbid_unkn
     problem: str = ""
     code: str = ""
     phases: dict[str, float] = msgspec.field(default_factory=dict)
-    conditions: tuple[DeviceState, ...] = ()
-    clocks: tuple[int, ...] = ()
 
     @property
     def subject(self) -> str:
@@ -318,7 +316,7 @@ class MeasurementStore:
                 _log.warning("measurements are not kept: %s", error)
                 self._root = None
         for tier in self._tiers:
-            tier.check_schema(_ROOM, 0, _ENDING, SCHEMA)
+            tier.check_schema(_ROOM, 0, _ENDING, SCHEMA) or tier.check_schema(_ROOM, 1, ".json", SCHEMA)  # up to 2
         asked = [t.path for t in self._tiers if t.usable]
         asked += [self._root] if self._root is not None and mode != "fresh" else []
         self.knew_any = any(next((path / _ROOM).glob(f"*{_ENDING}"), None) for path in asked)

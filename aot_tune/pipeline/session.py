@@ -209,8 +209,25 @@ class Session:
 
     def devices_for(self, target: Target) -> list[Device]:
         """The devices here that run a target and are of one model."""
-        found = [d for d in self.devices if is_run_by(d, target, self._native, self.baselines)]
-        return [d for d in found if d.digest == found[0].digest]
+        models = self._models_for(target)
+        return next(iter(models.values()), [])
+
+    def _models_for(self, target: Target) -> dict[str, list[Device]]:
+        """The devices here that run a target, by model."""
+        models: dict[str, list[Device]] = {}
+        for device in self.devices:
+            if is_run_by(device, target, self._native, self.baselines):
+                models.setdefault(device.digest, []).append(device)
+        return models
+
+    def left_out(self) -> list[str]:
+        """A line for each target that other models of devices here run too, beside the one that it is measured on."""
+        lines = []
+        for target in self.targets if self.plan.may_measure else ():
+            first, *others = [own[0].name for own in self._models_for(target).values()] or [""]
+            if others:
+                lines.append(f"NOTE {target.name} is measured on {first} only, not on {', '.join(others)}")
+        return lines
 
     def is_recorded(self, device: Device) -> bool:
         """Whether there is a committed record of this very device and policy. Then `auto` uses its measurements."""

@@ -43,6 +43,8 @@ def opened_session(
     try:
         if executor is not None:
             agree(session, executor, paths)
+        for line in session.left_out():
+            progress.line(line)
         reasons = dict.fromkeys(session.compilers_of(backend).reason for backend in plan.toolchains)
         progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
         yield session

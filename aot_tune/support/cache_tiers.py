@@ -48,8 +48,10 @@ class CacheTier:
         """Whether the folder exists and can be read."""
         return self._usable
 
-    def check_schema(self, room: str, depth: int, record: str, schema: int) -> None:
+    def check_schema(self, room: str, depth: int, record: str, schema: int) -> bool:
         """Report a room that was written under another schema, because nothing would be found in it.
+
+        Returns whether there is any such file.
 
         Args:
             room: folder below the tier.
@@ -60,13 +62,14 @@ class CacheTier:
         try:
             found = next(_files(self.path / room, depth, record), None) if self._usable else None
             if found is None:
-                return
+                return False
             first = json.loads(_quiet_bytes(found).partition(b"\n")[0])
             other = first.get("header", first).get("schema", schema)
         except (OSError, ValueError, AttributeError):  # reported when it is read
-            return
+            return False
         if other != schema:
             self._tell(room, f"its {room} are of another version: schema {other}, and this one reads {schema}")
+        return True
 
     def pass_over(self, place: Path, error: Exception) -> None:
         """Note that something there cannot be used. The first time, report what."""

@@ -31,11 +31,15 @@ def test_a_good_candidate_is_ok_and_its_samples_carry_the_state_of_the_device(be
     measured = bed.screen("none")
     assert measured.status == "ok", measured.reason
     assert (bool(measured.screen), measured.bitwise) == (True, True)
-    assert measured.conditions
-    for state in measured.conditions:
-        assert state.sm_mhz > 100
-        assert 10 < state.celsius < 110
-        assert state.watts > 10
+    seen = measured.seen
+    assert seen is not None
+    assert seen.unit.startswith(("GPU-", "MIG-"))
+    assert seen.driver.count(".") >= 1
+    assert seen.clock_mhz is not None
+    assert seen.clock_mhz[0] > 100
+    assert seen.memory_mhz is not None
+    assert seen.celsius is not None
+    assert 10 < seen.celsius[0] <= seen.celsius[1] < 110
 
 
 def test_an_endless_kernel_is_killed_and_the_next_candidate_runs(make_bed: Make) -> None:

@@ -198,8 +198,7 @@ class Cuda(Family):
                 sm_count=d.sm_count,
                 l2_bytes=d.l2_bytes,
                 memory_bytes=d.memory_bytes,
-                # Later releases of a branch only mend faults. Its compiler, and what it supports, stay the same.
-                driver=(query.driver_text or str(query.driver)).partition(".")[0],
+                driver=query.driver_text or str(query.driver),
             )
             for d in query.devices
         ]
@@ -282,13 +281,16 @@ def peak_rates(unit: str) -> tuple[float, float]:
 def device_of(
     *, name: str, uuid: str, capability: int, sm_count: int, l2_bytes: int, memory_bytes: int, driver: str
 ) -> Device:
-    """The record of a GPU. Equal GPUs with the same driver differ only in the unit."""
+    """The record of a GPU. Equal GPUs with the same branch of the driver differ only in the unit.
+
+    Later releases of a branch only mend faults. Its compiler, and what it supports, stay the same.
+    """
     identity: dict[str, str | int] = {
         "name": name,
         "capability": capability,
         "sm_count": sm_count,
         "l2_bytes": l2_bytes,
         "memory_gib": round(memory_bytes / (1 << 30)),
-        "driver": driver,
+        "driver": driver.partition(".")[0],
     }
-    return make_device("cuda", name, f"{sm_count}sm", identity, uuid)
+    return msgspec.structs.replace(make_device("cuda", name, f"{sm_count}sm", identity, uuid), driver=driver)

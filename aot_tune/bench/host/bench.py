@@ -20,7 +20,7 @@ from aot_tune.bench.host.preparation import Preparation, check_need
 from aot_tune.bench.host.race import Race
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
+from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared, Seen
 from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.compile import Variant
 from aot_tune.spec import Expr, Operator, Problem
@@ -304,7 +304,7 @@ class Bench(BenchContext):
             with run.phases("bench"):
                 timing = self._ask(run, worker, bench, limits.bench)
             after = self.conditions()
-            facts["conditions"] = tuple(s for s in (before, after) if s is not None)
+            facts["seen"] = Seen.of(self.device, [s for s in (before, after) if s is not None])
             why = self.monitor.spoiled(after) if tries < most else ""
             if not why:
                 break

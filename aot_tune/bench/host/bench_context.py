@@ -118,7 +118,7 @@ class BenchContext:
         self._conditions: tuple[float, DeviceState | None] = (-math.inf, None)
 
     def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
-        """A measurement of this device and policy."""
+        """A measurement of this device and policy, in the digits of a record."""
         return Measurement(
             candidate=candidate,
             code=code,
@@ -126,7 +126,7 @@ class BenchContext:
             device=self.device.digest,
             policy=self.policy.digest,
             **fields,  # type: ignore[arg-type]
-        )
+        ).in_digits()
 
     def floor_ns(self, prepared: Prepared) -> float:
         """A time in ns per call. A measurement below it cannot be true."""

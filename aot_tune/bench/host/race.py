@@ -10,8 +10,6 @@ import statistics
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from aot_tune.bench.host.bench_context import BenchContext, told_apart
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
@@ -21,6 +19,7 @@ from aot_tune.bench.protocol.measurement_records import (
     DeviceState,
     Measurement,
     Prepared,
+    Seen,
     Status,
     group_size,
 )
@@ -447,13 +446,5 @@ class Race:
             race=self._race if final else None,
             error=runner.error,
             overhead=runner.overhead,
-            conditions=self._conditions(),
-            clocks=tuple(round(c) for c in self._clocks) if final and self._probes else (),
+            seen=Seen.of(self._context.device, self._states, self._clocks),
         )
-
-    def _conditions(self) -> tuple[DeviceState, ...]:
-        """The device before and after the race, and the most other processes that were on it in between."""
-        if not self._states:
-            return ()
-        others = max(s.others for s in self._states)
-        return self._states[0], msgspec.structs.replace(self._states[-1], others=others)

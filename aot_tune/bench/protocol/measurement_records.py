@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -23,9 +23,11 @@ __all__ = [
     "Measurement",
     "Policy",
     "Prepared",
+    "Seen",
     "Status",
     "digest_of",
     "is_baseline",
+    "rounded",
 ]
 
 Status = Literal[
@@ -72,6 +74,11 @@ def digest_of(value: object) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
 
 
+def rounded(value: float) -> float:
+    """The value to five significant digits. That is a hundredth of the smallest difference that matters."""
+    return float(f"{value:.5g}")
+
+
 def is_baseline(candidate: str) -> bool:
     """Whether a measurement's candidate is a baseline."""
     return candidate.startswith(BASELINE)
@@ -81,7 +88,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device. `identity` is all that two devices must have in common to share measurements. `slug` names folders.
 
     `unit` tells equal devices of one machine apart. It is what the driver calls the device (a GPU's UUID or a MIG
-    name). The digest does not cover it.
+    name). `driver` is the driver's whole version. The digest covers neither.
     """
 
     family: str
@@ -89,6 +96,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     slug: str
     identity: dict[str, str | int]
     unit: str = ""
+    driver: str = ""
 
     @property
     def digest(self) -> str:
@@ -113,6 +121,51 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     watts: float = 0.0
     reasons: int = 0
     others: int = 0
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a device was like while times were taken. What nothing tells is left out.
+
+    Args:
+        driver: its whole version.
+        unit: as in `Device`.
+        clock_mhz, memory_mhz: the least and the most of the multiprocessors' or cores' clocks, and of the memory's.
+        celsius: the least and the most of the temperatures.
+        reasons: bits of all clock event (throttle) reasons.
+        others: the most processes on the device that were not the bench's.
+    """
+
+    driver: str = ""
+    unit: str = ""
+    clock_mhz: tuple[int, int] | None = None
+    memory_mhz: tuple[int, int] | None = None
+    celsius: tuple[int, int] | None = None
+    reasons: int = 0
+    others: int = 0
+
+    @classmethod
+    def of(cls, device: Device, states: Sequence[DeviceState], clocks: Sequence[float] = ()) -> Seen | None:
+        """A summary of a device's states, and of clocks in MHz that were probed. None if there are no states."""
+        if not states:
+            return None
+        reasons = 0
+        for state in states:
+            reasons |= state.reasons
+        return cls(
+            driver=device.driver,
+            unit=device.unit,
+            clock_mhz=_extremes([*(s.sm_mhz for s in states), *map(round, clocks)]),
+            memory_mhz=_extremes([s.memory_mhz for s in states]),
+            celsius=_extremes([s.celsius for s in states]),
+            reasons=reasons,
+            others=max(s.others for s in states),
+        )
+
+
+def _extremes(values: Sequence[int]) -> tuple[int, int] | None:
+    """The least and the most of the values that are known. 0 is for one that is not."""
+    known = [v for v in values if v]
+    return (min(known), max(known)) if known else None
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,8 +356,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             empty kernel in a graph.
         leak: bytes per call by which the process grew.
         phases: seconds per phase of the bench.
-        conditions: of the device before and after the samples.
-        clocks: MHz of the multiprocessors in each round of `final`, if there is a probe. 0 if it could not tell.
+        seen: what the device was like.
     """
 
     candidate: str
@@ -322,13 +374,22 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     overhead: float = 0.0
     leak: int = 0
     phases: Mapping[str, float] = {}
-    conditions: tuple[DeviceState, ...] = ()
-    clocks: tuple[int, ...] = ()
+    seen: Seen | None = None
 
     @property
     def others(self) -> int:
         """The most other processes that were seen on the device while the times were taken."""
-        return max((s.others for s in self.conditions), default=0)
+        return 0 if self.seen is None else self.seen.others
+
+    def in_digits(self) -> Measurement:
+        """This with its times and its error in the digits of `rounded`, so that they decide the same in a replay."""
+        return msgspec.structs.replace(
+            self,
+            screen=tuple(map(rounded, self.screen)),
+            final=None if self.final is None else tuple(map(rounded, self.final)),
+            error=None if self.error is None else rounded(self.error),
+            overhead=rounded(self.overhead),
+        )
 
     @property
     def lasting(self) -> bool:

@@ -113,11 +113,6 @@ class RayExecutor:
             files=tuple(str(f) for f in files),
         )
         self._check(nodes, question)
-        for target in plan.targets:
-            models = {d.digest: d.name for d, names in self._facts if target in names}
-            if len(models) > 1:
-                first, *others = models.values()
-                self._log(f"NOTE {target} is measured on {first} only, not on {', '.join(others)}")
 
     def _check(self, nodes: Sequence[ClusterNode], question: NodeQuestion) -> None:
         here, mistakes = node_facts(question), Mistakes()

@@ -11,7 +11,7 @@ from typing import TypeVar
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
 from aot_tune.compile import Variant
-from aot_tune.database import OperatorStore, as_recorded, operator_digest
+from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
@@ -198,7 +198,7 @@ class Measurer:
                 continue
             if measurement is None or (self.over and not _counts(measurement)):
                 return
-            evidence.add_screen(as_recorded(measurement))
+            evidence.add_screen(measurement)
             if measurement.ns is not None and (best is None or measurement.ns < best):
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
@@ -236,7 +236,7 @@ class Measurer:
         """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
         known = self._known(self._one(loaded, problem), entry)
         if known is not None:
-            evidence.add_screen(as_recorded(known))
+            evidence.add_screen(known)
         return known is not None
 
     def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
@@ -271,10 +271,10 @@ class Measurer:
         if self.over and any(m.status != "ok" for m in raced):
             for measurement in raced:
                 if measurement.status != "ok" and _counts(measurement):
-                    evidence.add(as_recorded(measurement))
+                    evidence.add(measurement)
             return
         for measurement in raced:
-            evidence.add(as_recorded(measurement))
+            evidence.add(measurement)
         evidence.race_done(problem.id)
         took = watched()
         # if all screens were known, the race computes the reference

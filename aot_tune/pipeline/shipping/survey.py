@@ -9,9 +9,9 @@ from functools import partial
 import msgspec
 
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, rounded
 from aot_tune.compile import Variant
-from aot_tune.database import OperatorStore, as_recorded, operator_digest, rounded
+from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
@@ -126,10 +126,10 @@ def _survey_one(session: Session, bench: LazyBench, part: Part, problem: Problem
         if found and all(m.lasting for m in found):
             policy = f"survey, {session.policy_of(bench.device.family).digest}"
             store.put_race([msgspec.structs.replace(m, policy=policy) for m in found])
-    for measurement in map(as_recorded, found):
+    for measurement in found:
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
             evidence.add(measurement)  # it is out, even where it won
-    times = {m.candidate: rounded(m.ns) for m in map(as_recorded, found) if m.ns is not None}
+    times = {m.candidate: rounded(m.ns) for m in found if m.ns is not None}
     evidence.add_survey(problem, times)
 
 

@@ -175,6 +175,14 @@ def test_upgrade_writes_the_current_schema(tmp_path: Path, capsys: pytest.Captur
         assert main(["records", "upgrade", str(tmp_path)]) == 0
         assert capsys.readouterr().out == f"{path}\n"
         assert path.read_bytes() == new
+    path.write_bytes(new.replace(b'"schema":6', b'"schema":5'))
+    other = save_database(
+        tmp_path, msgspec.structs.replace(a_database(), operator="softmax", candidates=(), measurements=())
+    )
+    assert main(["records", "upgrade", str(tmp_path)]) == 0  # half of the folder is converted already
+    assert capsys.readouterr().out == f"{path}\n"
+    assert path.read_bytes() == new
+    other.unlink()
     assert main(["records", "upgrade", str(path)]) == 0
     assert capsys.readouterr().err == "all records are in the format of this version already\n"
     path.write_bytes(older_text(a_database(), 2))

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from databases import DEVICE, a_database, databases, older_text
+from databases import DEVICE, SEEN, a_database, databases, older_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
+from aot_tune.bench.protocol.measurement_records import DeviceState, Seen, rounded
 from aot_tune.database import (
     OperatorDatabase,
     database_path,
@@ -28,7 +29,7 @@ from aot_tune.database import (
     load_databases,
     save_database,
 )
-from aot_tune.database.database_records import canonical_database, rounded
+from aot_tune.database.database_records import canonical_database
 from aot_tune.database.record_lines import SCHEMA
 from aot_tune.support.errors import DatabaseError
 
@@ -95,6 +96,50 @@ def test_the_text_can_be_reviewed(small: OperatorDatabase) -> None:
     assert best["final"] == [1234.0, 1240.5, 1260.2]
     assert best["screen"] == [1234.6, 1300.0]
     assert max(len(line) for line in lines[5:]) < 500
+
+
+def test_a_measurement_is_rounded_when_it_is_made_and_its_text_holds_all_of_it(small: OperatorDatabase) -> None:
+    """What was seen of the device stays with a race, but for the device's UUID."""
+    exact = msgspec.structs.replace(
+        small.measurements[0], screen=(1234.56789,), final=(0.00123456789, 2.0), overhead=98765.4321, error=1 / 3
+    )
+    made = exact.in_digits()
+    assert (made.screen, made.final, made.overhead, made.error) == ((1234.6,), (0.0012346, 2.0), 98765.0, 0.33333)
+    seen = [msgspec.structs.replace(m, seen=SEEN) for m in small.measurements]
+    for read in decode(encode(msgspec.structs.replace(small, measurements=tuple(seen)))).measurements:
+        assert read.seen == (msgspec.structs.replace(SEEN, unit="") if read.final else None)
+    driven = msgspec.structs.replace(DEVICE, driver="580.65.06")
+    assert decode(encode(msgspec.structs.replace(small, device=driven))).device == driven
+    assert driven.digest == DEVICE.digest
+
+
+def test_what_is_seen_is_the_least_and_the_most() -> None:
+    states = [
+        DeviceState(sm_mhz=1900, memory_mhz=2619, celsius=40, reasons=1),
+        DeviceState(sm_mhz=1700, memory_mhz=0, celsius=45, reasons=4, others=2),
+        DeviceState(sm_mhz=1800, memory_mhz=2619, others=1),
+    ]
+    device = msgspec.structs.replace(DEVICE, unit="GPU-1", driver="580.65.06")
+    assert Seen.of(device, states, [0.0, 1950.4]) == Seen(
+        driver="580.65.06",
+        unit="GPU-1",
+        clock_mhz=(1700, 1950),
+        memory_mhz=(2619, 2619),
+        celsius=(40, 45),
+        reasons=5,
+        others=2,
+    )
+    assert Seen.of(device, []) is None
+
+
+def test_records_before_and_after_a_conversion_hold_the_same(small: OperatorDatabase) -> None:
+    """Schema 5 is schema 6 without what was seen: its digests hold, and one line changes when it is rewritten."""
+    now = encode(small)
+    before = now.replace(b'"schema":6', b'"schema":5')
+    read = decode(before)
+    assert read == decode(now) == canonical_database(small)
+    assert encode(read) == now
+    assert [a == b for a, b in zip(now.splitlines(), before.splitlines(), strict=True)].count(False) == 1
 
 
 def test_cut_at_every_byte(small: OperatorDatabase) -> None:

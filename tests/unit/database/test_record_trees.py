@@ -38,7 +38,7 @@ def conflict(path: Path) -> None:
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "another schema": (
-        lambda path: path.write_bytes(path.read_bytes().replace(b'"schema":5', b'"schema":2')),
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"schema":6', b'"schema":2')),
         r"gemm\.jsonl:1: it is of format 'aot_tune database', schema 2",
     ),
     "half a record": (

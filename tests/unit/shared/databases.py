@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 from hypothesis import strategies as st
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, Status
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, Seen, Status
 from aot_tune.database import CandidateRecord, OperatorDatabase, SurveyedShape, encode
 from aot_tune.database.database_records import canonical_database
 from aot_tune.render import Candidate
@@ -19,6 +19,7 @@ DEVICE = Device(
     family="cpu", name="Test CPU", slug="test-cpu", identity={"model": "Test CPU", "cores": 2, "flags": "avx"}
 )
 POLICY = Policy()
+SEEN = Seen(driver="580.65.06", unit="GPU-1", clock_mhz=(1755, 1980), memory_mhz=(2619, 2619), reasons=4, others=1)
 texts = st.text(max_size=30)
 digests = st.text("0123456789abcdef", min_size=8, max_size=8)
 times = st.floats(1e-3, 1e12, allow_nan=False)
@@ -83,6 +84,7 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
                         overhead=draw(times),
                         leak=draw(st.integers(0, 1 << 40)),
                         phases={"load": 0.1},
+                        seen=draw(st.none() | st.just(SEEN)),
                     )
                 )
     surveyed = draw(st.lists(problems, max_size=4, unique_by=lambda p: p.id)) if records else []
@@ -184,7 +186,7 @@ def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str =
             race="race-1",
             error=0.25,
             bitwise=True,
-        )
+        ).in_digits()
         for p in workload
         for n, r in enumerate(records)
     ]

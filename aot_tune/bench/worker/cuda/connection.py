@@ -40,13 +40,17 @@ def connected(connect: Callable[[], Engine], device: Device, share: float) -> En
 
 
 def check_device(engine: Engine, device: Device) -> None:
-    """Raise FaultError if the worker is on another device than the one to measure."""
+    """Raise FaultError if the worker is on another device than the one to measure: of another kind or UUID."""
     seen = torch.cuda.get_device_properties(engine.device)
     pairs = (seen.name, seen.multi_processor_count), (device.identity.get("name"), device.identity.get("sm_count"))
     found, wanted = (f"{name} with {count} multiprocessors" for name, count in pairs)
     if found != wanted:
         why = f"this is another device: {found} instead of {wanted}; GPUs changed meanwhile: build again"
         raise FaultError(0, f"{WORKER_FAULT}{why}")
+    uuid = str(getattr(seen, "uuid", ""))  # a torch of before 2.5 does not tell
+    if uuid not in device.unit:
+        why = f"this is GPU {uuid} instead of {device.unit}: GPUs changed"
+        raise FaultError(0, f"{WORKER_FAULT}{why} meanwhile; compare `nvidia-smi -L`, and build again")
 
 
 def last_word(fault: FaultError) -> messages.Failure:

@@ -28,6 +28,17 @@ def test_equal_gpus_share_measurements_and_differ_in_their_unit() -> None:
     assert b"unit" not in msgspec.json.encode(newer)
 
 
+def test_the_whole_version_of_the_driver_is_known_but_its_branch_alone_counts() -> None:
+    named = {"name": "NVIDIA H200", "uuid": "", "capability": 90, "sm_count": 132}
+    one, two = (
+        device_of(**named, l2_bytes=60 << 20, memory_bytes=1 << 37, driver=driver)
+        for driver in ("580.65.06", "580.82.07")
+    )
+    assert (one.driver, two.driver) == ("580.65.06", "580.82.07")
+    assert one.identity["driver"] == "580"
+    assert one.digest == two.digest
+
+
 def test_the_floor_is_below_what_an_h200_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "peak_rates", lambda _unit: (1.98e9, 1.25 * 4917.0))
     product = 2 * 4096**3
