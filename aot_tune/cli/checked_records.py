@@ -9,8 +9,7 @@ from pathlib import Path
 
 from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.database import OperatorDatabase, operator_digest, without
-from aot_tune.database.record_trees import RecordTree, without_digests
-from aot_tune.database.tree_checks import (
+from aot_tune.database.checks import (
     Finding,
     Render,
     check_coverage,
@@ -20,6 +19,7 @@ from aot_tune.database.tree_checks import (
     other_sources,
     without_problems,
 )
+from aot_tune.database.files import RecordTree, without_digests
 from aot_tune.plan.compile_settings import CompileSettings
 from aot_tune.plan.workload_files import read_workload
 from aot_tune.render import Candidate, Renderer

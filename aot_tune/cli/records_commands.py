@@ -10,12 +10,11 @@ from typing import Any
 
 from aot_tune.cli.author_commands import add_source_options, add_template_roots, source_options
 from aot_tune.database import OperatorDatabase
-from aot_tune.database.compare_records import changes
-from aot_tune.database.files import database_path, load_database, save_text
+from aot_tune.database.compare import changes
+from aot_tune.database.files import RecordTree, database_path, load_database, load_tree, save_text, save_tree
 from aot_tune.database.format import encode
-from aot_tune.database.join_records import join, join_from, other_toolchains
-from aot_tune.database.record_lines import OLDEST_KNOWN
-from aot_tune.database.record_trees import RecordTree, load_tree, save_tree
+from aot_tune.database.lines import OLDEST_KNOWN
+from aot_tune.database.merge import join, join_from, other_toolchains
 from aot_tune.report.format_records import format_change, format_record, format_tree
 from aot_tune.report.report_text import counted
 from aot_tune.support.errors import AotTuneError, DatabaseError, Mistakes, OptionError

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from aot_tune.database.begun import Begun, begin, forget
-from aot_tune.database.database_records import (
-    CandidateRecord,
-    OperatorDatabase,
-    SurveyedShape,
-    make_database,
-)
 from aot_tune.database.files import database_path, load_database, load_databases, save_database
 from aot_tune.database.format import decode, encode
 from aot_tune.database.identity import operator_digest, problem_key
-from aot_tune.database.match_records import (
+from aot_tune.database.match import (
     Match,
     Refused,
     deciding,
@@ -22,8 +15,14 @@ from aot_tune.database.match_records import (
     nearest_databases,
     told_ties,
 )
-from aot_tune.database.merge_records import measured_before, merge, update, without
-from aot_tune.database.store import MeasurementStore, OperatorStore
+from aot_tune.database.merge import measured_before, merge, update, without
+from aot_tune.database.records import (
+    CandidateRecord,
+    OperatorDatabase,
+    SurveyedShape,
+    make_database,
+)
+from aot_tune.database.store import Begun, MeasurementStore, OperatorStore, begin, forget
 
 __all__ = [
     "Begun",

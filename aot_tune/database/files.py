@@ -1,16 +1,26 @@
-"""Databases as files: one per operator and device below a folder. Each is written in one step."""
+"""Records as files, one per operator and device below a folder: read strictly, and each written in one step."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from aot_tune.database.database_records import OperatorDatabase
 from aot_tune.database.format import decode, encode
-from aot_tune.database.record_lines import READ
-from aot_tune.support.errors import DatabaseError
+from aot_tune.database.lines import COUNTED, OLDEST_KNOWN, READ, schema_of
+from aot_tune.database.records import OperatorDatabase
+from aot_tune.support.errors import DatabaseError, Mistakes
 from aot_tune.support.storage import replace_file, sweep_temporaries
 
-__all__ = ["database_path", "load_database", "load_databases", "save_database", "save_text"]
+__all__ = [
+    "RecordTree",
+    "database_path",
+    "load_database",
+    "load_databases",
+    "load_tree",
+    "save_database",
+    "save_text",
+    "save_tree",
+    "without_digests",
+]
 
 
 _TEMPORARY = ".aot_tune~"  # git ignores it
@@ -80,3 +90,99 @@ def load_databases(folder: Path) -> list[OperatorDatabase]:
         found[at] = path
         databases.append(database)
     return databases
+
+
+RecordTree = dict[Path, OperatorDatabase]
+"""Records by the path that they were read from."""
+
+
+def load_tree(path: Path, *, older: bool = False) -> RecordTree:
+    """The records below a folder, or of one file. With `older`, also those of schemas that builds no longer read.
+
+    Raises:
+        DatabaseError: if there are none, one cannot be read or has a wrong name, two are of one operator and device, or
+            two devices share a folder. Everything is reported at once.
+    """
+    if path.is_dir():
+        files = sorted((p for p in path.rglob("*.jsonl") if p.is_file()), key=lambda p: p.as_posix())
+        if not files:
+            raise DatabaseError(
+                f"{path} holds no records", fix="name a folder that `aot-tune record` wrote, such as tuning"
+            )
+    elif path.exists():
+        files = [path]
+    else:
+        raise DatabaseError(f"there is no {path}", fix="name a folder of records, or one of its files")
+    mistakes, found = Mistakes(), RecordTree()
+    for file in files:
+        with mistakes.gather():
+            found[file] = load_database(file, oldest=OLDEST_KNOWN if older else READ)
+    mistakes.tell()
+    if path.is_dir():
+        _check_places(found)
+    return found
+
+
+def without_digests(tree: RecordTree) -> list[Path]:
+    """The files of a tree whose schema has no digests."""
+    found = []
+    for path in tree:
+        with path.open("rb") as file:
+            if schema_of(file.readline(), str(path), OLDEST_KNOWN) <= COUNTED:
+                found.append(path)
+    return found
+
+
+def save_tree(tree: RecordTree) -> list[Path]:
+    """Write records to their paths, each in one step, after all have their text. Returns those that changed.
+
+    Raises:
+        DatabaseError: when one contradicts itself or cannot be written.
+    """
+    texts = {path: encode(database) for path, database in tree.items()}
+    changed = [path for path, text in texts.items() if not path.is_file() or path.read_bytes() != text]
+    for path in changed:
+        save_text(path, texts[path])
+    return changed
+
+
+def _check_places(tree: RecordTree) -> None:
+    mistakes = Mistakes()
+    devices: dict[Path, tuple[Path, str]] = {}
+    known: dict[tuple[str, str], Path] = {}
+    for path, database in tree.items():
+        with mistakes.gather():
+            _check_name(path, database)
+        with mistakes.gather():
+            _check_one_device(path, database, devices)
+        with mistakes.gather():
+            _check_alone(path, database, known)
+    mistakes.tell()
+
+
+def _check_name(path: Path, database: OperatorDatabase) -> None:
+    if path.stem != database.operator:
+        raise DatabaseError(
+            f"{path}:1: it is a record of operator {database.operator!r}",
+            why="a record has the name of its operator",
+            fix=f"rename it to {database.operator}.jsonl, or restore the file",
+        )
+
+
+def _check_one_device(path: Path, database: OperatorDatabase, devices: dict[Path, tuple[Path, str]]) -> None:
+    first, digest = devices.setdefault(path.parent, (path, database.device.digest))
+    if digest != database.device.digest:
+        raise DatabaseError(
+            f"{path}:2: it is of {database.device.name} ({database.device.slug}), but {first.name} is not",
+            why="a folder holds the records of one device",
+            fix=f"move it to a folder {database.device.slug}",
+        )
+
+
+def _check_alone(path: Path, database: OperatorDatabase, known: dict[tuple[str, str], Path]) -> None:
+    other = known.setdefault((database.operator, database.device.digest), path)
+    if other != path:
+        raise DatabaseError(
+            f"{path} and {other} hold the same operator and device",
+            fix="merge them with `aot-tune records merge`, or remove one",
+        )

@@ -9,15 +9,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline, rounded
-from aot_tune.database.database_records import (
-    CandidateRecord,
-    OperatorDatabase,
-    SurveyedShape,
-    canonical_database,
-    half_width,
-)
-from aot_tune.database.record_digests import RecordDigests
-from aot_tune.database.record_lines import (
+from aot_tune.database.lines import (
     COUNTED,
     FORMAT,
     READ,
@@ -29,12 +21,24 @@ from aot_tune.database.record_lines import (
     MeasurementLine,
     PolicyLine,
     ProblemLine,
+    RecordDigests,
     RecordLine,
+    SurveyLine,
+    TimesLine,
     decode_line,
     encode_line,
+    form_id,
     schema_of,
+    shapes_of,
+    survey_lines,
 )
-from aot_tune.database.survey_lines import SurveyLine, TimesLine, form_id, shapes_of, survey_lines
+from aot_tune.database.records import (
+    CandidateRecord,
+    OperatorDatabase,
+    SurveyedShape,
+    canonical_database,
+    half_width,
+)
 from aot_tune.render import Candidate
 from aot_tune.spec import Problem
 from aot_tune.support.digests import shared_fields

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.database.reference_source import names_used
+from aot_tune.database.identity import names_used
 from aot_tune.spec import Expr
 from aot_tune.support.digests import canonical
 from aot_tune.support.installed_paths import is_installed

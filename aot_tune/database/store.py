@@ -1,7 +1,8 @@
 """The measurement store: what this user's builds measured, in lines like those of a record, beside the object cache.
 
 There is one text for each operator, device and policy. A line is one screen, or one race with all of its entrants. It
-has its own digest, so damage costs the lines that it touches. Any number of builds append to a text.
+has its own digest, so damage costs the lines that it touches. Any number of builds append to a text. If a build that
+measures all again does not end, the next one continues with what it has measured.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from filelock import FileLock, Timeout
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
-from aot_tune.database.begun import Begun
 from aot_tune.database.identity import problem_key
-from aot_tune.database.record_lines import MeasurementLine
+from aot_tune.database.lines import MeasurementLine
 from aot_tune.spec import Problem
 from aot_tune.support.cache_tiers import CacheTier
 from aot_tune.support.digests import canonical_digest, shared_fields
@@ -40,9 +41,10 @@ from aot_tune.support.storage import (
     private_folder,
     replace_file,
     sweep_temporaries,
+    write_file,
 )
 
-__all__ = ["SCHEMA", "MeasurementStore", "OperatorStore"]
+__all__ = ["SCHEMA", "Begun", "MeasurementStore", "OperatorStore", "begin", "forget"]
 
 SCHEMA = 4
 _FORMAT = "aot_tune store"
@@ -53,6 +55,12 @@ _LOCK_SECONDS = 60.0
 _APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _SPARE_LINES = 256
 """A text is written anew when more than half of its lines are superseded, and these are more than this."""
+_BEGUN = "begun"
+_LONGEST_SECONDS = 24 * 3600.0
+"""Measurements older than this do not count as new when everything is to be measured again."""
+_COPIED_SECONDS = 60.0
+"""A file holds its own time. If that differs by more, it is a copy, so the times of measurements are not to be
+trusted."""
 _log = logging.getLogger("aot_tune.database")
 
 
@@ -538,3 +546,74 @@ class OperatorStore:
             "policy": header.policy,
         }
         return Measurement(**shared_fields(stored, Measurement) | own)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A build whose measurements count from `since` on, in ns since the epoch.
+
+    `resumed`: an earlier build began it and did not end. Until `leave`, there is no other build of this kind.
+    """
+
+    path: Path
+    since: int
+    resumed: bool
+    lock: FileLock
+
+    def end(self) -> None:
+        """Everything is measured. The next build begins again."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("%s stays, so the next build that measures again takes this one's times: %s", self.path, error)
+
+    def leave(self) -> None:
+        """This build is over, whether it finished or not."""
+        self.lock.release()
+
+
+def begin(location: CacheLocation, key: str) -> Begun | None:
+    """Begin a build that measures again, or continue the unfinished one of that key from the last 24 hours.
+
+    None if the cache is not read and written, or while another such build is at work.
+    """
+    if location.root is None or location.mode != "rw":
+        return None
+    path = location.root / _BEGUN / key
+    lock = FileLock(path.with_suffix(".lock"), mode=0o600)
+    try:
+        private_folder(path.parent)
+        if not location.trusted:
+            check_trust(path.parent.lstat(), path.parent)
+        lock.acquire(timeout=0)
+        resumed = _resumable(path)
+        if not resumed:
+            path.unlink(missing_ok=True)
+            write_file(path, str(time.time_ns()).encode())
+        return Begun(path, int(path.read_bytes()), resumed, lock)
+    except Timeout:
+        return None
+    except (OSError, CacheError) as error:
+        lock.release()
+        if isinstance(error, OSError) and error.errno not in DISK_ERRORS:
+            raise
+        _log.warning("if this build is interrupted, the next one measures everything again: %s", error)
+        return None
+
+
+def forget(location: CacheLocation, key: str) -> None:
+    """Drop what was begun: a build of another kind has ended since, or everything is to be measured again."""
+    if location.root is None or location.mode not in ("rw", "fresh"):
+        return
+    try:
+        (location.root / _BEGUN / key).unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("the next build that measures again takes what an interrupted build has measured: %s", error)
+
+
+def _resumable(path: Path) -> bool:
+    try:
+        began, changed = int(path.read_bytes()) / 1e9, path.stat().st_mtime
+    except (FileNotFoundError, ValueError):
+        return False
+    return abs(began - changed) < _COPIED_SECONDS and 0 <= time.time() - changed < _LONGEST_SECONDS

@@ -30,7 +30,7 @@ from aot_tune.compile import (
 )
 from aot_tune.compile.batches import Jobs, Task
 from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, deciding, load_databases
-from aot_tune.database.winners_elsewhere import winners_elsewhere
+from aot_tune.database.match import winners_elsewhere
 from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds, idle_seconds
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import Executor

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from aot_tune.database import OperatorDatabase
-from aot_tune.database.compare_records import Fastest, RecordChange, fastest
+from aot_tune.database.compare import Fastest, RecordChange, fastest
 from aot_tune.report.report_text import format_time
 
 __all__ = ["format_change", "format_record", "format_tree"]

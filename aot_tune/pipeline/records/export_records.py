@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aot_tune.database import OperatorDatabase, load_databases, save_database, update, without
-from aot_tune.database.tree_checks import in_space
+from aot_tune.database.checks import in_space
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import DatabaseError

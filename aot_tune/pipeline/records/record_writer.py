@@ -21,7 +21,7 @@ from aot_tune.database import (
     update,
     without,
 )
-from aot_tune.database.tree_checks import in_space
+from aot_tune.database.checks import in_space
 from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Chosen, Evidence
 from aot_tune.pipeline.records.export_records import NOTES, ROOTS, roots_of

@@ -6,7 +6,7 @@ import msgspec
 
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import CandidateRecord, OperatorDatabase
-from aot_tune.database.tree_checks import in_space
+from aot_tune.database.checks import in_space
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Target

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest, problem_key
-from aot_tune.database.tree_checks import in_space
-from aot_tune.database.winners_elsewhere import recorded_rows
+from aot_tune.database.checks import in_space
+from aot_tune.database.match import recorded_rows
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.known_times import tie_band
 from aot_tune.pipeline.records.lookup import toolchains_alike

@@ -16,7 +16,7 @@ from places import ROOT
 
 from aot_tune.cli.main import main
 from aot_tune.database import OperatorDatabase, encode, load_database, save_database
-from aot_tune.database.database_records import canonical_database
+from aot_tune.database.records import canonical_database
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import OperatorDatabase, decode, encode, without
-from aot_tune.database.database_records import canonical_database
-from aot_tune.database.join_records import join, join_from
+from aot_tune.database.merge import join, join_from
+from aot_tune.database.records import canonical_database
 from aot_tune.spec import problem
 from aot_tune.support.errors import DatabaseError
 

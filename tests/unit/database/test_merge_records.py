@@ -18,8 +18,8 @@ from aot_tune.database import (
     told_ties,
     update,
 )
-from aot_tune.database.database_records import canonical_database
 from aot_tune.database.format import decode, encode
+from aot_tune.database.records import canonical_database
 from aot_tune.spec import problem
 
 

@@ -10,7 +10,7 @@ import pytest
 from databases import DEVICE, a_database
 
 from aot_tune.database import OperatorDatabase, save_database
-from aot_tune.database.record_trees import load_tree
+from aot_tune.database.files import load_tree
 from aot_tune.support.errors import DatabaseError
 
 

@@ -10,13 +10,13 @@ import pytest
 from places import ROOT
 
 from aot_tune.database import CandidateRecord, OperatorDatabase, load_database
-from aot_tune.database.reference_source import used_elsewhere
-from aot_tune.database.tree_checks import (
+from aot_tune.database.checks import (
     check_coverage,
     check_record,
     check_settled,
     gone,
 )
+from aot_tune.database.identity import used_elsewhere
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
 

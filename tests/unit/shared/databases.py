@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, Seen, Status
 from aot_tune.database import CandidateRecord, OperatorDatabase, SurveyedShape, encode
-from aot_tune.database.database_records import canonical_database
+from aot_tune.database.records import canonical_database
 from aot_tune.render import Candidate
 from aot_tune.spec import problem
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
-from aot_tune.database.database_records import OperatorDatabase
+from aot_tune.database.records import OperatorDatabase
 
 __all__ = ["Fastest", "RecordChange", "changes", "fastest"]
 

@@ -11,9 +11,9 @@ import msgspec
 from aot_tune.bench.devices.family import family, policy_for
 from aot_tune.bench.protocol.measurement_records import Policy, is_baseline
 from aot_tune.compile import families_of, target_by_name, toolchain_for
-from aot_tune.database.database_records import OperatorDatabase
 from aot_tune.database.identity import operator_digest, problem_key
-from aot_tune.database.match_records import missing_problems
+from aot_tune.database.match import missing_problems
+from aot_tune.database.records import OperatorDatabase
 from aot_tune.render import Candidate, resolved
 from aot_tune.spec import Kernel, Operator, Problem, Target
 from aot_tune.spec.kernel import may_serve

@@ -1,13 +1,17 @@
-"""The lines of a record's text, and how to read one: strictly or not at all."""
+"""The lines of a record's text: what each holds, how to read one, and the digests that are in them."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Seen, Status
+from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Seen, Status
 from aot_tune.compile.object_records import CompileStatus
-from aot_tune.database.survey_lines import SurveyLine, TimesLine
-from aot_tune.spec import ConfigValue
+from aot_tune.database.records import SurveyedShape
+from aot_tune.spec import ConfigValue, Problem
+from aot_tune.support.digests import canonical, canonical_digest
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
@@ -23,10 +27,15 @@ __all__ = [
     "MeasurementLine",
     "PolicyLine",
     "ProblemLine",
+    "RecordDigests",
     "RecordLine",
+    "SurveyLine",
+    "TimesLine",
     "decode_line",
     "encode_line",
     "schema_of",
+    "shapes_of",
+    "survey_lines",
 ]
 
 SCHEMA = 6
@@ -38,6 +47,10 @@ OLDEST_KNOWN = 3
 """The first schema that `aot-tune records upgrade` reads. Before it, sources had other digests."""
 FORMAT = "aot_tune database"
 RESTORE = "restore the file"
+_DIGITS = 16
+_FORM = ("order", "strides", "present", "attributes", "alignment", "dtypes")
+
+Columns = Mapping[str, Sequence[float | None]]
 
 
 class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -116,6 +129,32 @@ class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     problems: int | None = None
     measurements: int | None = None
     surveyed: int = 0
+
+
+class SurveyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Shapes that only differ in their dims. The extents are by dim, one for each shape in a row.
+
+    In schema 4, the same line has the times by candidate, and there is no id.
+    """
+
+    id: str = ""
+    order: dict[str, tuple[int, ...]] = {}
+    strides: dict[str, tuple[int, ...]] = {}
+    present: tuple[str, ...] = ()
+    attributes: dict[str, str] = {}
+    alignment: dict[str, int] = {}
+    dtypes: dict[str, str] = {}
+    dims: dict[str, tuple[int, ...]]
+    ns: dict[str, tuple[float | None, ...]] = {}
+
+
+class TimesLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """ns of a candidate on each shape of a survey line, or null if it was not timed."""
+
+    survey: str
+    candidate: str
+    digest: str = ""
+    ns: tuple[float | None, ...]
 
 
 class RecordLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -203,3 +242,102 @@ def _unreadable(row: bytes, where: str, why: str) -> DatabaseError:
     return DatabaseError(
         f"{where}: {why}", fix="restore the file, or remove it and record again with `aot-tune record`"
     )
+
+
+def survey_lines(shapes: Iterable[SurveyedShape]) -> Iterator[tuple[SurveyLine, list[TimesLine]]]:
+    """The lines of a survey. Their order does not depend on that of the shapes."""
+    alike: dict[bytes, list[SurveyedShape]] = {}
+    for shape in sorted(shapes, key=lambda s: s.problem.id):
+        form = {name: getattr(shape.problem, name) for name in _FORM}
+        alike.setdefault(canonical(form), []).append(shape)
+    for _, own in sorted(alike.items()):
+        yield _lines(own)
+
+
+def form_id(line: SurveyLine) -> str:
+    """8 hex digits for what the shapes of a line have in common."""
+    return canonical_digest({name: getattr(line, name) for name in _FORM})[:8]
+
+
+def _lines(shapes: Sequence[SurveyedShape]) -> tuple[SurveyLine, list[TimesLine]]:
+    first = shapes[0].problem
+    line = SurveyLine(
+        **{name: getattr(first, name) for name in _FORM},
+        dims={d: tuple(s.problem.dims[d] for s in shapes) for d in first.dims},
+    )
+    name = form_id(line)
+    times = [
+        TimesLine(survey=name, candidate=c, ns=tuple(s.ns.get(c) for s in shapes))
+        for c in sorted({c for s in shapes for c in s.ns})
+    ]
+    return msgspec.structs.replace(line, id=name), times
+
+
+def shapes_of(line: SurveyLine, columns: Columns) -> Iterator[SurveyedShape]:
+    """The shapes of a line with the times of some candidates.
+
+    Raises:
+        ValueError: when its columns have different lengths.
+    """
+    lengths = {len(column) for column in (*line.dims.values(), *columns.values())}
+    if len(lengths) != 1:
+        raise ValueError("its columns have different lengths")
+    form = {name: getattr(line, name) for name in _FORM}
+    for number in range(lengths.pop()):
+        ns = {c: time for c, column in columns.items() if (time := column[number]) is not None}
+        yield SurveyedShape(problem=Problem(**form, dims={d: c[number] for d, c in line.dims.items()}), ns=ns)
+
+
+class RecordDigests:
+    """Digests of the lines of one record. `candidates` are its candidates' lines by id.
+
+    They find a line that was changed by hand, lost, or merged by git as text. They are no seal: there is no key, so
+    whoever changes a line on purpose can also change its digest. Each is of all lines that belong together. So it
+    exposes a line from another record, even if every line is well formed.
+
+    A measurement's digest covers the operator's contract, device and policy, the problem, the measurements with their
+    candidates' lines, and the versions of the baselines that took part. It does not cover toolchains, because code has
+    its own digest.
+    """
+
+    def __init__(
+        self,
+        header: HeaderLine,
+        device: Device,
+        policy: PolicyLine,
+        baselines: Mapping[str, str],
+        candidates: Mapping[str, CandidateLine],
+    ) -> None:
+        self._context = canonical([header.operator, header.contract, device.digest, policy.digest])
+        opening = [header.opening] if header.opening else []
+        self._head = canonical([header.operator, header.contract, device, policy, baselines, *opening])
+        self._baselines = baselines
+        self._candidates = {name: canonical(line) for name, line in candidates.items()}
+        self._used: set[str] = set()
+
+    def of_problem(self, problem: ProblemLine, measurements: Iterable[MeasurementLine]) -> str:
+        """The digest of a problem and its measurements."""
+        parts = [self._context, canonical(msgspec.structs.replace(problem, digest=""))]
+        for m in sorted(measurements, key=lambda m: m.candidate):
+            parts += [self._subject(m.candidate), canonical(m)]
+        return _digest(parts)
+
+    def of_times(self, survey: SurveyLine, times: TimesLine) -> str:
+        """The digest of a candidate's times on the shapes of a survey line."""
+        parts = [self._context, canonical(survey), self._subject(times.candidate)]
+        return _digest([*parts, canonical(msgspec.structs.replace(times, digest=""))])
+
+    def of_rest(self, toolchains: Mapping[str, Mapping[str, str]]) -> str:
+        """The digest of the head, and of the candidates that are in no digest that was asked for before."""
+        rest = [line for name, line in sorted(self._candidates.items()) if name not in self._used]
+        return _digest([self._head, canonical(toolchains), *rest])
+
+    def _subject(self, candidate: str) -> bytes:
+        self._used.add(candidate)
+        if candidate.startswith(BASELINE):
+            return self._baselines.get(candidate.removeprefix(BASELINE), "").encode()
+        return self._candidates.get(candidate, b"")
+
+
+def _digest(parts: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()[:_DIGITS]
