@@ -62,7 +62,6 @@ def large_checks(operator: Operator, requires: Sequence[Expr], most_bytes: int) 
 
 def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) -> dict[str, Check]:
     """The derived checks of any size."""
-    tensors = {t.name: t for t in operator.tensors}
     requires = (*extents_exist(operator), *operator.legal, *requires)
     found: dict[str, Check] = {}
     dtypes = _pinned_dtypes(operator, requires)
@@ -82,7 +81,7 @@ def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) ->
     if special and (put := operator.special(last)) is not None:
         wanted.append(Check(problem=last, special=put.name))
     for check in wanted:
-        fitted = _fitted(operator, check.problem, requires, tensors)
+        fitted = _fitted(operator, check.problem, requires)
         if fitted is not None:
             fitting = msgspec.structs.replace(check, problem=fitted)
             found.setdefault(f"{fitted.id} {check.special} {check.integers}", fitting)
@@ -155,7 +154,7 @@ def _integer_check(
 
     If that is allowed, sums run along padded rows, so that a number also follows their last term.
     """
-    requires, tensors = (*requires, *exact.requires), {t.name: t for t in operator.tensors}
+    requires = (*requires, *exact.requires)
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
     plain = _problem(operator, _PLAIN)
     summed = [n for n in operator.dims if n in exact.terms.facts()]
@@ -168,7 +167,7 @@ def _integer_check(
     orders = {t.name: sorted(range(t.rank), key=lambda a: t.shape[a].facts() <= set(summed)) for t in operator.tensors}
     strides = {t.name: _padded(operator, padded, t, 3, 1, orders[t.name]) for t in operator.tensors}
     for wanted in (msgspec.structs.replace(padded, strides=strides), dense):
-        fitted = _fitted(operator, wanted, requires, tensors)
+        fitted = _fitted(operator, wanted, requires)
         if fitted is not None and (wanted is dense or fitted.strides):
             return Check(problem=fitted, integers=True)
     return None
@@ -222,9 +221,7 @@ def _options(operator: Operator) -> Iterator[Problem]:
             yield msgspec.structs.replace(base, attributes={attribute.name: choice})
 
 
-def _fitted(
-    operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
-) -> Problem | None:
+def _fitted(operator: Operator, problem: Problem, requires: tuple[Expr, ...]) -> Problem | None:
     """The problem if it is allowed, else an allowed one near it: pinned facts set, dims rounded up where they must be.
 
     If this fails in the given order of requirements, those about dims alone come first in a second attempt.
@@ -233,21 +230,19 @@ def _fitted(
         return problem
     names = set(operator.dims)
     dims_first = tuple(sorted(requires, key=lambda r: not r.facts() <= names))
-    return _nearest(operator, problem, requires, tensors) or _nearest(operator, problem, dims_first, tensors)
+    return _nearest(operator, problem, requires) or _nearest(operator, problem, dims_first)
 
 
-def _nearest(
-    operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
-) -> Problem | None:
+def _nearest(operator: Operator, problem: Problem, requires: tuple[Expr, ...]) -> Problem | None:
     """The problem with one requirement after the other met, or None if they are not all met in the end."""
     pinned = dict(p for r in requires for p in r.pinned())
-    near = _with_pins(operator, problem, pinned, tensors)
+    near = _with_pins(operator, problem, pinned)
     facts = operator.facts(near)
     of_dims = [r for r in requires if r.facts() <= set(operator.dims)]
     for require in requires:
         if not require.evaluate(facts):
             nearer = _rounded(operator, near, facts, require, pinned, of_dims)
-            nearer = nearer or _pitched(operator, near, require, tensors)
+            nearer = nearer or _pitched(operator, near, require)
             if nearer is not None:
                 near, facts = nearer, operator.facts(nearer)
     return near if all_of(requires, facts) else None
@@ -308,14 +303,14 @@ def _extents(now: Mapping[str, int], constants: Sequence[int]) -> tuple[list[dic
     return close, beyond
 
 
-def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mapping[str, Tensor]) -> Problem | None:
+def _pitched(operator: Operator, problem: Problem, require: Expr) -> Problem | None:
     """The problem with a pitch that has many divisors, for the rows of tensors whose strides a requirement is about."""
     strides = dict(problem.strides)
     for name in sorted({fact.split(".")[1] for fact in require.facts() if fact.startswith("stride.")}):
-        shape, now = operator.shape(problem, tensors[name]), operator.strides(problem, tensors[name])
+        shape, now = operator.shape(problem, operator.tensor(name)), operator.strides(problem, operator.tensor(name))
         *slow, fast = sorted(range(len(shape)), key=lambda axis: (-abs(now[axis]), axis))
         pad = -shape[fast] % _PITCH
-        strides[name] = _padded(operator, problem, tensors[name], pad, 1, (*slow, fast))
+        strides[name] = _padded(operator, problem, operator.tensor(name), pad, 1, (*slow, fast))
     near = msgspec.structs.replace(problem, strides=strides)
     return near if require.evaluate(operator.facts(near)) else None
 
@@ -326,9 +321,7 @@ def _constants(expr: Expr) -> list[int]:
     return [*own, *(c for a in expr.args for c in _constants(a))]
 
 
-def _with_pins(
-    operator: Operator, problem: Problem, pinned: Mapping[str, int], tensors: Mapping[str, Tensor]
-) -> Problem:
+def _with_pins(operator: Operator, problem: Problem, pinned: Mapping[str, int]) -> Problem:
     """The problem with the dims, presence, attributes and fastest axes that the pinned facts say."""
     dims, order, dtypes = dict(problem.dims), dict(problem.order), dict(problem.dtypes)
     present, attributes = set(problem.present), dict(problem.attributes)
@@ -337,7 +330,7 @@ def _with_pins(
         kind, _, rest = fact.partition(".")
         if fact in dims:
             dims[fact] = value
-        elif kind == "present" and tensors[rest].optional:
+        elif kind == "present" and operator.tensor(rest).optional:
             (present.add if value else present.discard)(rest)
         elif kind == "dtype":
             dtypes[rest] = operator.dtypes[rest][value]
@@ -348,10 +341,10 @@ def _with_pins(
         elif kind == "stride" and value == 1:
             name, _, axis = rest.rpartition(".")
             now = msgspec.structs.replace(problem, order=order, strides=strides)
-            if operator.canonical_strides(now, tensors[name])[int(axis)] != 1:
-                wanted = (*(a for a in range(tensors[name].rank) if a != int(axis)), int(axis))
+            if operator.canonical_strides(now, operator.tensor(name))[int(axis)] != 1:
+                wanted = (*(a for a in range(operator.tensor(name).rank) if a != int(axis)), int(axis))
                 if name in strides:
-                    strides[name] = _padded(operator, problem, tensors[name], 3, 1, wanted)
+                    strides[name] = _padded(operator, problem, operator.tensor(name), 3, 1, wanted)
                 else:
                     order[name] = wanted
     return msgspec.structs.replace(

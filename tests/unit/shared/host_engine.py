@@ -52,10 +52,6 @@ class HostEngine:
         """One by one."""
         return one_by_one(calls)
 
-    def plain(self, calls: Sequence[Call]) -> Recorded:
-        """One by one."""
-        return one_by_one(calls)
-
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         """On the monotonic clock."""
         if before is not None:

@@ -31,13 +31,11 @@ __all__ = [
     "Sampler",
     "beside_empty",
     "measure_empty",
-    "preemptions",
     "screen",
-    "undisturbed",
     "warm_sample",
 ]
 
-Clock = Callable[[], int]
+_clock = time.perf_counter_ns
 _LONG_NS = 4_000_000
 _TRIES = 4
 
@@ -55,10 +53,9 @@ class Sampler:
         self,
         function: Callable[..., Any],
         rotation: Sequence[tuple[Any, ...]],
-        clock: Clock,
         restores: Sequence[Callable[[], None]] = (),
     ) -> None:
-        self._function, self._clock = function, clock
+        self._function = function
         self._next: Iterator[tuple[Any, ...]] = itertools.cycle(rotation)
         self._restores = itertools.cycle(restores) if restores else None
 
@@ -69,17 +66,17 @@ class Sampler:
             return self._one_by_one(batch, self._restores) / calls
         function = self._function
         codes = [0] * calls
-        begin = self._clock()
+        begin = _clock()
         for number, arguments in enumerate(batch):
             codes[number] = function(*arguments)
-        end = self._clock()
+        end = _clock()
         for code in codes:
             if code:
                 raise LaunchError(str(code))
         return (end - begin) / calls
 
     def _one_by_one(self, batch: Sequence[tuple[Any, ...]], restores: Iterator[Callable[[], None]]) -> int:
-        function, clock, spent = self._function, self._clock, 0
+        function, clock, spent = self._function, _clock, 0
         for arguments in batch:
             begin = clock()
             code = function(*arguments)
@@ -96,27 +93,24 @@ class Repeater:
     `restores` undo the calls, one for each function, as those of a `Sampler` do.
     """
 
-    def __init__(
-        self, functions: Sequence[Callable[[], object]], clock: Clock, restores: Sequence[Callable[[], None]] = ()
-    ) -> None:
-        self._clock = clock
+    def __init__(self, functions: Sequence[Callable[[], object]], restores: Sequence[Callable[[], None]] = ()) -> None:
         self._next = itertools.cycle(functions)
         self._restores = itertools.cycle(restores) if restores else None
         # ns that reading the clock takes, which are then in each call's time
-        self._reading = min(-clock() + clock() for _ in range(32)) if restores else 0
+        self._reading = min(-_clock() + _clock() for _ in range(32)) if restores else 0
 
     def sample(self, calls: int) -> float:
         """Mean ns of `calls` calls. They are made back to back, unless they are undone."""
         batch = list(itertools.islice(self._next, calls))
         if self._restores is not None:
             return max(self._one_by_one(batch, self._restores) / calls - self._reading, 0.0)
-        begin = self._clock()
+        begin = _clock()
         for function in batch:
             function()
-        return (self._clock() - begin) / calls
+        return (_clock() - begin) / calls
 
     def _one_by_one(self, batch: Sequence[Callable[[], object]], restores: Iterator[Callable[[], None]]) -> int:
-        clock, spent = self._clock, 0
+        clock, spent = _clock, 0
         for function in batch:
             begin = clock()
             function()
@@ -160,24 +154,6 @@ def _warm_up(sample: Callable[[int], float], policy: Policy) -> tuple[int, list[
     return group_size(least, policy.sample_ns), []
 
 
-def preemptions() -> int:
-    """How often another process took a core from a thread of this one."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def undisturbed(sample: Callable[[int], float], calls: int, count: Callable[[], int] = preemptions) -> float:
-    """A sample during which no other process took a core, if there is one among three. Otherwise it is the last one.
-
-    Long samples are always disturbed a little. They are taken as they are.
-    """
-    for _ in range(2):
-        before = count()
-        found = sample(calls)
-        if count() == before or found * calls > _LONG_NS:
-            return found
-    return sample(calls)
-
-
 def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...], *, undone: bool = False) -> float:
     """ns of calling a function that does nothing with such arguments: the least of some samples.
 
@@ -186,7 +162,7 @@ def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...], *, u
     Disturbances make an empty call slower. Its time is taken off every time of a candidate, so it must not be too long.
     """
     restores = [lambda: None] if undone else []
-    sampler = Sampler(function, [arguments], time.perf_counter_ns, restores)
+    sampler = Sampler(function, [arguments], restores)
     return min(sampler.sample(32) for _ in range(8))
 
 
@@ -207,10 +183,23 @@ def beside_empty(take: Callable[[float], list[float]], empty: Callable[[], float
 
 
 def warm_sample(sample: Callable[[int], float], calls: int, warm: int) -> float:
-    """A sample of a race, see `undisturbed`, after `warm` calls that are not timed."""
+    """A sample of a race, after `warm` calls that are not timed.
+
+    It is one during which no other process took a core from a thread of this one, if there is one among three.
+    Otherwise it is the last one. Long samples are always disturbed a little. They are taken as they are.
+    """
     if warm:
         sample(warm)
-    return undisturbed(sample, calls)
+    for _ in range(2):
+        before = _preemptions()
+        found = sample(calls)
+        if _preemptions() == before or found * calls > _LONG_NS:
+            return found
+    return sample(calls)
+
+
+def _preemptions() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 PLACEMENTS: tuple[Placement, ...] = ("inside", "end", "start")

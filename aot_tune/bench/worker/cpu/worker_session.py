@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -73,7 +72,7 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
         worst, note = max(worst, error), note or fault
     if changes:
         first.poison()
-    repeater = Repeater(functions, time.perf_counter_ns, [restoring(c) for c in changes])
+    repeater = Repeater(functions, [restoring(c) for c in changes])
     return PreparedBaseline(lambda calls, warm: warm_sample(repeater.sample, calls, warm), worst, note)
 
 
@@ -113,7 +112,7 @@ class _Ready:
             self.close()
             raise
         restores = [restoring(c) for c in self.changes]
-        self.sampler = Sampler(loaded.launch, self.arguments, time.perf_counter_ns, restores)
+        self.sampler = Sampler(loaded.launch, self.arguments, restores)
         self.made = 0
         self._after_first, self._resident = 0, 0
 

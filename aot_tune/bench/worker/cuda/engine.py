@@ -238,11 +238,8 @@ class Engine(Protocol):
         """Record calls to play together. Those of a `framework` may allocate.
 
         Raises:
-            CaptureError: when they cannot be captured. `plain` takes such calls.
+            CaptureError: when they cannot be captured. `one_by_one` takes such calls.
         """
-
-    def plain(self, calls: Sequence[Call]) -> Recorded:
-        """The same without a graph."""
 
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         """ns of each of `count` plays in a row. With `warm`, one play before them is not timed.
@@ -391,10 +388,6 @@ class GpuEngine:
             raise CaptureError(str(error).partition("\n")[0]) from error
         return Recorded(graph.replay, None, graph.reset)
 
-    def plain(self, calls: Sequence[Call]) -> Recorded:
-        """On the stream, one by one."""
-        return one_by_one(calls)
-
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         """Timed with events. The first play keeps the GPU busy while the rest is queued, so that no gap is timed."""
         if before is not None:
@@ -468,7 +461,7 @@ class GpuEngine:
         try:
             recorded = self._record_framework([call])
         except CaptureError:
-            recorded = self.plain([call])
+            recorded = one_by_one([call])
         try:
             return size / max(min(self.time(recorded.play, 3)), 1.0)
         finally:

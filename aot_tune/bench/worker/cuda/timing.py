@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
-from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, FaultError, Play, Recorded
+from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, FaultError, Play, Recorded, one_by_one
 
 __all__ = [
     "Clock",
@@ -27,7 +27,6 @@ __all__ = [
     "graph_size",
     "measure_empty",
     "put_back",
-    "undoing",
 ]
 
 Undo = Callable[[], None]
@@ -77,17 +76,6 @@ def put_back(storage: Any, source: Any) -> Undo:
     return undo
 
 
-def undoing(undo: Sequence[Undo], calls: int) -> Undo:
-    """What to do before a graph of so many calls."""
-    used = list(undo[:calls])
-
-    def before() -> None:
-        for one in used:
-            one()
-
-    return before
-
-
 _LEAST_READ = 64 << 20
 """The least bytes to read to find out how fast the memory is, if the L2 is small."""
 _LARGEST = 64 << 20
@@ -98,7 +86,8 @@ class Probes:
     """What a GPU reveals during measurements: the clock it runs at, and whether cold tensors are cold.
 
     A probe that fails costs no measurement. It says so once, and is not tried again. `said` is why a probe does not
-    work, to be logged, and empty while all do."""
+    work, to be logged, and empty while all do.
+    """
 
     def __init__(self, engine: Engine, policy: Policy) -> None:
         self._engine, self._policy = engine, policy
@@ -219,25 +208,20 @@ class Sampler:
     def _record(self) -> Recorded:
         batch = [self._calls[i % len(self._calls)] for i in range(self._size)]
         if self._rules.launch == "stream":
-            return self._engine.plain(batch)
+            return one_by_one(batch)
         try:
             recorded = self._engine.record(batch, self._framework)
         except CaptureError as error:
             self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
-            return self._engine.plain(batch)
+            return one_by_one(batch)
         if recorded.nodes == 0:
             self.note = "launches nothing on the stream that it is given"
         return recorded
 
     def _once(self) -> float:
         """Roughly the ns of a single call."""
-        engine, calls = self._engine, self._calls
-
-        def play() -> None:
-            engine.plain(calls[:1]).play()
-
         self.made += 1
-        return self._play(play, 1, warm=False)[0]
+        return self._play(one_by_one(self._calls[:1]).play, 1, warm=False)[0]
 
     def _size_for(self, call_ns: float) -> int:
         """How many calls a graph holds if each takes so many ns."""
@@ -249,7 +233,12 @@ class Sampler:
     def _play(self, play: Play, count: int, warm: bool) -> list[float]:
         if not self._undo:
             return self._engine.time(play, count, warm)
-        return self._engine.time(play, count, warm, undoing(self._undo, self._size))
+        return self._engine.time(play, count, warm, self._undo_calls)
+
+    def _undo_calls(self) -> None:
+        """What to do before a graph of so many calls."""
+        for undo in self._undo[: self._size]:
+            undo()
 
     def _time(self, count: int, warm: bool) -> list[float]:
         play, plays = self._recorded.play, self._plays

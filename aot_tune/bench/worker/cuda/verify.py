@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from aot_tune.bench.protocol.measurement_records import Policy
-from aot_tune.bench.worker.cuda.engine import Arena, Call, CaptureError, Engine, Recorded, Want
+from aot_tune.bench.worker.cuda.engine import Arena, Call, CaptureError, Engine, Recorded, Want, one_by_one
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.cuda.timing import Undo, put_back
 from aot_tune.bench.worker.honesty import exchangeable
@@ -72,7 +72,7 @@ class FreshCalls:
         try:
             return self._engine.record(batch)
         except CaptureError:
-            return self._engine.plain(batch)
+            return one_by_one(batch)
 
     def _changes(self, fresh: bool) -> list[tuple[Any, tuple[Any, Any]]]:
         """For one element of each input: its bytes, and what to write there in turn (another element, then its own)."""
