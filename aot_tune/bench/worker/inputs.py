@@ -18,7 +18,6 @@ from aot_tune.bench.worker.stored_elements import limits_of, stored_as, values_o
 from aot_tune.spec import (
     Call,
     Drawn,
-    DType,
     FromFile,
     Generator,
     Integers,
@@ -32,108 +31,15 @@ from aot_tune.spec import (
 from aot_tune.spec.generators import OF_VALUES, ROWWISE, largest_integer
 
 __all__ = [
-    "DrawCall",
     "Strided",
     "attribute_indices",
     "call_of",
     "draw",
     "fill",
-    "function_values",
     "layout",
     "scalar_values",
     "storage_extent",
 ]
-
-
-class DrawCall:
-    """The call that such a function sees. Numbers and names are known at once, and an input when it is asked for.
-
-    Args:
-        known: dims, scalars, attributes, and the tensor's shape.
-        inputs: functions that draw the inputs before the tensor, by name.
-        later: the tensors that are not drawn yet.
-    """
-
-    def __init__(
-        self,
-        known: Mapping[str, Any],
-        inputs: Mapping[str, Callable[[], NDArray[Any] | None]],
-        later: frozenset[str],
-    ) -> None:
-        self._known, self._inputs, self._later = dict(known), inputs, later
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._inputs and name not in self._known:
-            array = self._inputs[name]()
-            if array is not None:
-                array.setflags(write=False)
-            self._known[name] = array
-        if name in self._known:
-            return self._known[name]
-        if name in self._later:
-            raise AttributeError(f"{name!r} is not drawn yet: declare that tensor before this one")
-        raise AttributeError(f"the call has no {name!r}; it has {', '.join(sorted({*self._known, *self._inputs}))}")
-
-
-def function_values(
-    tensor: Tensor,
-    kind: Drawn,
-    dtype: DType,
-    shape: tuple[int, ...],
-    random: Callable[[], np.random.Generator],
-    call: Callable[[], DrawCall],
-) -> NDArray[Any]:
-    """What a tensor's function returns, in the tensor's shape. `random` makes its generator, always in the same state.
-
-    Raises:
-        ValueError: if the function raises, or if the tensor cannot hold its result. It names the function and its line.
-    """
-    first, again = (_called(tensor, kind, random(), call()) for _ in range(2))
-    if first.shape != shape:
-        _refuse(tensor, kind, f"returns an array of shape {first.shape}, wanted {shape}")
-    if not np.array_equal(first, again, equal_nan=first.dtype.kind == "f"):
-        _refuse(tensor, kind, "returns other values when it is called again; take all random numbers from `rng`")
-    _check_range(tensor, kind, dtype, first)
-    return first
-
-
-def _called(tensor: Tensor, kind: Drawn, rng: np.random.Generator, call: DrawCall) -> NDArray[Any]:
-    try:
-        found = np.asarray(kind.function(rng, call))
-    except Exception as error:
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == kind.file]
-        at = f" in line {lines[-1]}" if lines else ""
-        raise ValueError(f"{_place(tensor, kind)} raised {type(error).__name__}{at}: {error}") from error
-    if found.dtype.kind not in "biuf":
-        _refuse(tensor, kind, f"returns {found.dtype} where numbers are wanted")
-    return found
-
-
-def _check_range(tensor: Tensor, kind: Drawn, dtype: DType, found: NDArray[Any]) -> None:
-    """Refuse values that the tensor's dtype cannot hold. Infinities and NaN are allowed in floats."""
-    if dtype.code in (0, 1, 6):
-        most = largest_integer(dtype)
-        least = -most - 1 if dtype.code == 0 else 0
-        wrong = (found < least) | (found > most)
-        if found.dtype.kind == "f":
-            wrong |= ~np.isfinite(found) | (found != np.floor(found))
-        holds = f"holds whole numbers from {least} to {most}"
-    else:
-        limit = limits_of(dtype).max
-        wrong = np.isfinite(found) & (np.abs(found.astype(np.float64)) > limit)
-        holds = f"holds nothing beyond {limit:g}"
-    if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        value = found[place].item()
-        _refuse(tensor, kind, f"returns {value} at {list(place)}, and {dtype.name} {holds}")
-
-
-def _refuse(tensor: Tensor, kind: Drawn, what: str) -> NoReturn:
-    raise ValueError(f"{_place(tensor, kind)} {what}")
-
-
-def _place(tensor: Tensor, kind: Drawn) -> str:
-    return f"{OF_VALUES} {tensor.name!r}: {kind.place}"
 
 
 _PERIOD = 1_000_003
@@ -158,153 +64,221 @@ def draw(
     Raises:
         ValueError: when the problem does not allow what the tensor's values promise, or their file cannot be used.
     """
-    text = f"{seed}\n{operator.name}\n{check.problem.id}\n{tensor.name}"
-    words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint64)
-    states = [int(w) for w in words]
-    if isinstance(tensor.values, Drawn):
-        return _by_function(operator, check, tensor, tensor.values, seed, period, states, count)
-    generator = np.random.Generator(np.random.PCG64(states))
-    dtype = np.dtype(operator.dtype(check.problem, tensor).numpy or "float32")
-    if check.integers and isinstance(tensor.values, Generator):
-        return _summands(operator, check, tensor, generator.integers, count).astype(dtype)
-    if isinstance(tensor.values, FromFile):
-        storage = np.zeros(count, dtype)
-        view = _strided(operator, check, tensor, storage)
-        view[...] = np.resize(_read(operator, tensor.values, dtype), view.shape)
+    return _Draw(operator, check, tensor, count, seed, period).values()
+
+
+class _Draw:
+    """Draws the values of one tensor. Its generator's state follows from the problem, the tensor and the seed."""
+
+    def __init__(self, operator: Operator, check: Check, tensor: Tensor, count: int, seed: int, period: int) -> None:
+        self._operator, self._check, self._tensor = operator, check, tensor
+        self._count, self._seed, self._period = count, seed, period
+        self._element = operator.dtype(check.problem, tensor)
+        self._dtype = np.dtype(self._element.numpy or "float32")
+        self._place = layout(operator, check, tensor)
+        text = f"{seed}\n{operator.name}\n{check.problem.id}\n{tensor.name}"
+        words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint64)
+        self._states = [int(w) for w in words]
+        self._generator = self._new_generator()
+
+    def _new_generator(self) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64(self._states))
+
+    def values(self) -> NDArray[Any]:
+        """See `draw`."""
+        kind = self._tensor.values
+        if isinstance(kind, Drawn):
+            return self._by_function(kind)
+        if self._check.integers and isinstance(kind, Generator):
+            return self._summands().astype(self._dtype)
+        if isinstance(kind, FromFile):
+            storage, view = self._storage()
+            view[...] = np.resize(_read(self._operator, kind, self._dtype), view.shape)
+            return storage
+        if isinstance(kind, ROWWISE):
+            return self._rows()
+        return self._elements(kind, min(self._count, self._period))
+
+    def _refused(self, what: str) -> ValueError:
+        return ValueError(f"{self._tensor.name!r}: {what}")
+
+    def _storage(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """A storage of zeros, and the tensor in it."""
+        storage = np.zeros(self._count, self._dtype)
+        return storage, self._strided(storage)
+
+    def _strided(self, storage: NDArray[Any]) -> NDArray[Any]:
+        """The tensor in its storage. An axis of stride 0 has one place, since all its elements are the same."""
+        place, name = self._place, self._tensor.name
+        if place.extent() != storage.size:
+            raise ValueError(f"{name!r} of shape {place.shape} spans {place.extent()} elements, not {storage.size}")
+        extents = tuple(n if s else min(n, 1) for n, s in zip(*place, strict=True))
+        return Strided(extents, place.strides).array(storage.dtype, storage)
+
+    def _elements(self, kind: Values, drawn: int) -> NDArray[Any]:
+        """Values that do not depend on each other."""
+        generator, dtype = self._generator, self._dtype
+        if isinstance(kind, Sparse):
+            kept = generator.random(drawn) < kind.density
+            return kept if dtype.kind == "b" else np.where(kept, self._elements(kind.values, drawn), np.zeros(1, dtype))
+        if isinstance(kind, Generator) and dtype.kind == "f":
+            if kind.kind == "normal":
+                return (generator.standard_normal(drawn) * kind.high).astype(dtype)
+            return generator.uniform(kind.low, kind.high, drawn).astype(dtype)
+        if isinstance(kind, Generator):
+            normal = kind.kind == "normal"
+            low, high = (0 if dtype.kind == "u" else -8, 9) if normal else (int(kind.low), int(kind.high))
+            return self._integers(*((0, 2) if dtype.kind == "b" else (low, high)), drawn)
+        assert isinstance(kind, Integers), f"{self._tensor.name!r}: {type(kind).__name__} is not drawn one by one"
+        low, high = (bound.evaluate(self._check.problem.dims) for bound in (kind.low, kind.high))
+        most = largest_integer(self._element)
+        if not low < high or high - 1 > most:
+            ends = f"beyond {most}, where {self._element.name} ends"
+            raise self._refused(f"[{low}, {high}) is empty, or {ends}; {_RULE_OUT}")
+        return self._integers(low, high, drawn)
+
+    def _integers(self, low: int, high: int, count: int) -> NDArray[Any]:
+        """Integers from [low, high). They are drawn as int64 unless they need an unsigned dtype."""
+        wide = np.int64 if high <= 2**63 else np.uint64
+        return self._generator.integers(low, high, count, dtype=wide).astype(self._dtype)
+
+    def _rows(self) -> NDArray[Any]:
+        """A storage with its own row for each place along the other axes, and 0 between the rows."""
+        generator, kind = self._generator, self._tensor.values
+        storage, view = self._storage()
+        rows, length = view.reshape(-1, view.shape[-1]).shape if view.size else (0, 0)
+        if length < self._place.shape[-1] and view.size:
+            raise self._refused(f"stride 0 makes a row one element, so it cannot be a {type(kind).__name__}")
+        most = length - 1
+        if isinstance(kind, Permutation):
+            drawn = generator.permuted(np.broadcast_to(np.arange(length), (rows, length)), axis=1)
+        elif isinstance(kind, SortedOffsets):
+            most = kind.total.evaluate(self._check.problem.dims)
+            if most < 0:
+                raise self._refused(f"offsets begin with 0, so they cannot end with {most}; {_RULE_OUT}")
+            drawn = np.sort(generator.integers(0, most, (rows, length), endpoint=True), axis=1)
+            drawn[:, -1:], drawn[:, :1] = most, 0
+        else:
+            shares = generator.standard_exponential((rows, length))
+            drawn, most = shares / shares.sum(axis=1, keepdims=True), 0
+        if most > largest_integer(self._element):
+            raise self._refused(f"{most} is beyond what its dtype holds; declare a wider one")
+        view[...] = drawn.reshape(view.shape)
         return storage
-    if isinstance(tensor.values, ROWWISE):
-        return _rows(operator, check, tensor, generator, count, dtype)
-    return _elements(operator, check, tensor, tensor.values, generator, min(count, period), dtype)
 
+    def _summands(self) -> NDArray[Any]:
+        """Integers other than 0, and zeros in the input that is thinned out. See `IntegerSums`.
 
-def _by_function(
-    operator: Operator, check: Check, tensor: Tensor, kind: Drawn, seed: int, period: int, states: list[int], count: int
-) -> NDArray[Any]:
-    """A storage with the values that the author's function draws, and 0 between the rows."""
-    place, element = layout(operator, check, tensor), operator.dtype(check.problem, tensor)
-    if any(n > 1 and s == 0 for n, s in zip(*place, strict=True)):
-        raise ValueError(f"{tensor.name!r}: a function draws its values, so no axis may have stride 0; {_RULE_OUT}")
-    before = operator.inputs[: [t.name for t in operator.inputs].index(tensor.name)]
+        Half of the range of the outputs' dtypes is left for what is added to the products.
+        """
+        exact, problem, integers = self._operator.exact, self._check.problem, self._generator.integers
+        if exact is None:
+            raise ValueError(f"operator {self._operator.name!r} does not say that it is exact on integers")
+        limit = min(largest_integer(self._operator.dtype(problem, t)) for t in self._operator.outputs) // 2
+        terms = max(1, exact.terms.evaluate(problem.dims))
+        step = -(-terms // max(1, limit))
+        most = max(1, min(_LARGEST, math.isqrt(limit // -(-terms // step))))
+        storage: NDArray[Any] = integers(1, most + 1, self._count)
+        if self._element.code not in (1, 6):
+            storage *= 1 - 2 * integers(0, 2, self._count)
+        if self._tensor.name == exact.thinned and step > 1:
+            view = self._strided(storage)
+            view[sum(np.ix_(*(np.arange(n - 1, -1, -1) for n in view.shape))) % step != 0] = 0
+        return storage
 
-    def one(other: Tensor) -> NDArray[Any] | None:
-        if not operator.is_present(check.problem, other):
-            return None
-        lies, stored = layout(operator, check, other), operator.dtype(check.problem, other)
-        values = stored_as(stored, draw(operator, check, other, lies.extent(), seed, period))
-        whole = values_of(stored, np.resize(values, lies.extent()))
-        return lies.array(whole.dtype, whole)
+    def _by_function(self, kind: Drawn) -> NDArray[Any]:
+        """A storage with the values that the author's function draws, and 0 between the rows."""
+        if any(n > 1 and s == 0 for n, s in zip(*self._place, strict=True)):
+            raise self._refused(f"a function draws its values, so no axis may have stride 0; {_RULE_OUT}")
+        first, again = (self._called(kind) for _ in range(2))
+        if first.shape != self._place.shape:
+            self._refuse(kind, f"returns an array of shape {first.shape}, wanted {self._place.shape}")
+        if not np.array_equal(first, again, equal_nan=first.dtype.kind == "f"):
+            self._refuse(kind, "returns other values when it is called again; take all random numbers from `rng`")
+        self._check_range(kind, first)
+        storage, view = self._storage()
+        view[...] = first.astype(storage.dtype)
+        return storage
 
-    def call() -> DrawCall:
-        indices = attribute_indices(operator, check)
-        known: dict[str, Any] = {**check.problem.dims, **scalar_values(operator, check), "shape": place.shape}
-        known |= {a.name: a.choices[indices[a.name]] for a in operator.attributes}
+    def _called(self, kind: Drawn) -> NDArray[Any]:
+        """What the function returns. It always gets a generator in the same state."""
+        try:
+            found = np.asarray(kind.function(self._new_generator(), self._call()))
+        except Exception as error:
+            lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == kind.file]
+            at = f" in line {lines[-1]}" if lines else ""
+            said = f"raised {type(error).__name__}{at}: {error}"
+            raise ValueError(f"{OF_VALUES} {self._tensor.name!r}: {kind.place} {said}") from error
+        if found.dtype.kind not in "biuf":
+            self._refuse(kind, f"returns {found.dtype} where numbers are wanted")
+        return found
+
+    def _call(self) -> _DrawCall:
+        operator, check = self._operator, self._check
+        before = operator.inputs[: [t.name for t in operator.inputs].index(self._tensor.name)]
+        known: dict[str, Any] = {**check.problem.dims, **scalar_values(operator, check), "shape": self._place.shape}
+        known |= attribute_values(operator, check)
         later = frozenset(t.name for t in operator.tensors if t not in before)
-        return DrawCall(known, {t.name: partial(one, t) for t in before}, later)
+        return _DrawCall(known, {t.name: partial(self._other, t) for t in before}, later)
 
-    found = function_values(
-        tensor, kind, element, place.shape, lambda: np.random.Generator(np.random.PCG64(states)), call
-    )
-    storage = np.zeros(count, np.dtype(element.numpy or "float32"))
-    _strided(operator, check, tensor, storage)[...] = found.astype(storage.dtype)
-    return storage
+    def _other(self, tensor: Tensor) -> NDArray[Any] | None:
+        """An input before this one, as the function sees it."""
+        if not self._operator.is_present(self._check.problem, tensor):
+            return None
+        place = layout(self._operator, self._check, tensor)
+        stored = self._operator.dtype(self._check.problem, tensor)
+        values = draw(self._operator, self._check, tensor, place.extent(), self._seed, self._period)
+        whole = values_of(stored, np.resize(stored_as(stored, values), place.extent()))
+        return place.array(whole.dtype, whole)
 
+    def _check_range(self, kind: Drawn, found: NDArray[Any]) -> None:
+        """Refuse values that the tensor's dtype cannot hold. Infinities and NaN are allowed in floats."""
+        dtype = self._element
+        if dtype.code in (0, 1, 6):
+            most = largest_integer(dtype)
+            least = -most - 1 if dtype.code == 0 else 0
+            wrong = (found < least) | (found > most)
+            if found.dtype.kind == "f":
+                wrong |= ~np.isfinite(found) | (found != np.floor(found))
+            holds = f"holds whole numbers from {least} to {most}"
+        else:
+            limit = limits_of(dtype).max
+            wrong = np.isfinite(found) & (np.abs(found.astype(np.float64)) > limit)
+            holds = f"holds nothing beyond {limit:g}"
+        if wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            self._refuse(kind, f"returns {found[place].item()} at {list(place)}, and {dtype.name} {holds}")
 
-def _elements(
-    operator: Operator,
-    check: Check,
-    tensor: Tensor,
-    kind: Values,
-    generator: np.random.Generator,
-    drawn: int,
-    dtype: np.dtype[Any],
-) -> NDArray[Any]:
-    """Values that do not depend on each other."""
-    if isinstance(kind, Sparse):
-        kept = generator.random(drawn) < kind.density
-        if dtype.kind == "b":
-            return kept
-        values = _elements(operator, check, tensor, kind.values, generator, drawn, dtype)
-        return np.where(kept, values, np.zeros(1, dtype))
-    if isinstance(kind, Generator) and dtype.kind == "f":
-        if kind.kind == "normal":
-            return (generator.standard_normal(drawn) * kind.high).astype(dtype)
-        return generator.uniform(kind.low, kind.high, drawn).astype(dtype)
-    if isinstance(kind, Generator):
-        low, high = (0 if dtype.kind == "u" else -8, 9) if kind.kind == "normal" else (int(kind.low), int(kind.high))
-        return _integers(generator, *((0, 2) if dtype.kind == "b" else (low, high)), drawn).astype(dtype)
-    assert isinstance(kind, Integers), f"{tensor.name!r}: {type(kind).__name__} is not drawn one by one"
-    low, high = (bound.evaluate(check.problem.dims) for bound in (kind.low, kind.high))
-    most = largest_integer(operator.dtype(check.problem, tensor))
-    if not low < high or high - 1 > most:
-        name = operator.dtype(check.problem, tensor).name
-        raise ValueError(f"{tensor.name!r}: [{low}, {high}) is empty, or beyond {most}, where {name} ends; {_RULE_OUT}")
-    return _integers(generator, low, high, drawn).astype(dtype)
+    def _refuse(self, kind: Drawn, what: str) -> NoReturn:
+        """Raise an error that names the function and its line."""
+        raise ValueError(f"{OF_VALUES} {self._tensor.name!r}: {kind.place} {what}")
 
 
-def _integers(generator: np.random.Generator, low: int, high: int, count: int) -> NDArray[Any]:
-    """Integers from [low, high). They are int64 unless they need an unsigned dtype."""
-    return generator.integers(low, high, count, dtype=np.int64 if high <= 2**63 else np.uint64)
+class _DrawCall:
+    """The call that an author's function sees. Numbers and names are known at once, and an input when it is asked for.
 
-
-def _rows(
-    operator: Operator, check: Check, tensor: Tensor, generator: np.random.Generator, count: int, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    """A storage with its own row for each place along the other axes, and 0 between the rows."""
-    storage = np.zeros(count, dtype)
-    view = _strided(operator, check, tensor, storage)
-    rows, length = view.reshape(-1, view.shape[-1]).shape if view.size else (0, 0)
-    if length < operator.shape(check.problem, tensor)[-1] and view.size:
-        raise ValueError(
-            f"{tensor.name!r}: stride 0 makes a row one element, so it cannot be a {type(tensor.values).__name__}"
-        )
-    most = length - 1
-    if isinstance(tensor.values, Permutation):
-        drawn = generator.permuted(np.broadcast_to(np.arange(length), (rows, length)), axis=1)
-    elif isinstance(tensor.values, SortedOffsets):
-        most = tensor.values.total.evaluate(check.problem.dims)
-        if most < 0:
-            raise ValueError(f"{tensor.name!r}: offsets begin with 0, so they cannot end with {most}; {_RULE_OUT}")
-        drawn = np.sort(generator.integers(0, most, (rows, length), endpoint=True), axis=1)
-        drawn[:, -1:], drawn[:, :1] = most, 0
-    else:
-        shares = generator.standard_exponential((rows, length))
-        drawn, most = shares / shares.sum(axis=1, keepdims=True), 0
-    if most > largest_integer(operator.dtype(check.problem, tensor)):
-        raise ValueError(f"{tensor.name!r}: {most} is beyond what its dtype holds; declare a wider one")
-    view[...] = drawn.reshape(view.shape)
-    return storage
-
-
-def _summands(
-    operator: Operator, check: Check, tensor: Tensor, integers: Callable[..., NDArray[Any]], count: int
-) -> NDArray[Any]:
-    """Integers other than 0, and zeros in the input that is thinned out. See `IntegerSums`.
-
-    Half of the range of the outputs' dtypes is left for what is added to the products.
+    Args:
+        known: dims, scalars, attributes, and the tensor's shape.
+        inputs: functions that draw the inputs before the tensor, by name.
+        later: the tensors that are not drawn yet.
     """
-    exact, problem = operator.exact, check.problem
-    if exact is None:
-        raise ValueError(f"operator {operator.name!r} does not say that it is exact on integers")
-    limit = min(largest_integer(operator.dtype(problem, t)) for t in operator.outputs) // 2
-    terms = max(1, exact.terms.evaluate(problem.dims))
-    step = -(-terms // max(1, limit))
-    most = max(1, min(_LARGEST, math.isqrt(limit // -(-terms // step))))
-    storage = integers(1, most + 1, count)
-    if operator.dtype(problem, tensor).code not in (1, 6):
-        storage *= 1 - 2 * integers(0, 2, count)
-    if tensor.name == exact.thinned and step > 1:
-        view = _strided(operator, check, tensor, storage)
-        view[sum(np.ix_(*(np.arange(n - 1, -1, -1) for n in view.shape))) % step != 0] = 0
-    return storage
 
+    def __init__(
+        self, known: Mapping[str, Any], inputs: Mapping[str, Callable[[], NDArray[Any] | None]], later: frozenset[str]
+    ) -> None:
+        self._known, self._inputs, self._later = dict(known), inputs, later
 
-def _strided(operator: Operator, check: Check, tensor: Tensor, storage: NDArray[Any]) -> NDArray[Any]:
-    """A tensor in its storage. An axis of stride 0 has one place, since all its elements are the same."""
-    place = layout(operator, check, tensor)
-    if place.extent() != storage.size:
-        raise ValueError(f"{tensor.name!r} of shape {place.shape} spans {place.extent()} elements, not {storage.size}")
-    extents = tuple(n if s else min(n, 1) for n, s in zip(*place, strict=True))
-    return Strided(extents, place.strides).array(storage.dtype, storage)
+    def __getattr__(self, name: str) -> Any:
+        if name in self._inputs and name not in self._known:
+            array = self._inputs[name]()
+            if array is not None:
+                array.setflags(write=False)
+            self._known[name] = array
+        if name in self._known:
+            return self._known[name]
+        if name in self._later:
+            raise AttributeError(f"{name!r} is not drawn yet: declare that tensor before this one")
+        raise AttributeError(f"the call has no {name!r}; it has {', '.join(sorted({*self._known, *self._inputs}))}")
 
 
 def _read(operator: Operator, kind: FromFile, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -392,11 +366,13 @@ def attribute_indices(operator: Operator, check: Check) -> dict[str, int]:
     return {a.name: facts[f"attribute.{a.name}"] for a in operator.attributes}
 
 
-def call_of(
-    operator: Operator, check: Check, arrays: Mapping[str, Any], convert: Callable[[Any], Any] = lambda a: a
-) -> Call:
-    """The arguments as references and baselines take them; absent tensors are None."""
+def attribute_values(operator: Operator, check: Check) -> dict[str, str]:
+    """Each attribute's value."""
     indices = attribute_indices(operator, check)
-    attributes = {a.name: a.choices[indices[a.name]] for a in operator.attributes}
-    tensors = {t.name: convert(arrays[t.name]) if t.name in arrays else None for t in operator.tensors}
-    return Call(**tensors, **scalar_values(operator, check), **attributes)
+    return {a.name: a.choices[indices[a.name]] for a in operator.attributes}
+
+
+def call_of(operator: Operator, check: Check, arrays: Mapping[str, Any]) -> Call:
+    """The arguments as references and baselines take them; absent tensors are None."""
+    tensors = {t.name: arrays.get(t.name) for t in operator.tensors}
+    return Call(**tensors, **scalar_values(operator, check), **attribute_values(operator, check))
