@@ -16,6 +16,7 @@ from aot_tune.support.errors import BuildError, OptionError
 __all__ = [
     "add_compile",
     "add_init",
+    "add_repeated",
     "add_source_options",
     "add_template_roots",
     "add_try",
@@ -49,21 +50,21 @@ _TAKEN = frozenset(("all", "aot_tune", "clean", "help", "install", "numpy", "pac
 """Names of CMake's own targets, and of modules that the project imports."""
 
 
+def add_repeated(parser: Any, flag: str, metavar: str, text: str) -> None:
+    """Add an option that may be given several times. Its value is a list."""
+    parser.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+
+
 def add_source_options(parser: argparse.ArgumentParser) -> None:
     """Add the options, each of which may be repeated."""
     for name, (shown, text) in _SOURCE_OPTIONS.items():
-        parser.add_argument(f"--{name}", action="append", default=[], metavar=shown, help=f"{text}; may be repeated")
+        add_repeated(parser, f"--{name}", shown, f"{text}; may be repeated")
 
 
 def add_template_roots(parser: Any) -> None:
     """Add the option for the folders of operators, which may be repeated."""
-    parser.add_argument(
-        "--templates",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="template root, as TEMPLATES of aot_tune_add_library; may be repeated; default: the bundled operators",
-    )
+    text = "template root, as TEMPLATES of aot_tune_add_library; may be repeated; default: the bundled operators"
+    add_repeated(parser, "--templates", "DIR", text)
 
 
 def source_options(given: argparse.Namespace) -> CompileSettings:
@@ -161,13 +162,8 @@ def add_compile(commands: Any) -> None:
     )
     every.add_argument("operators", nargs="*", metavar="OPERATOR", help="default: all below the template roots")
     add_template_roots(every)
-    every.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="TARGET",
-        help="what to compile for, such as cuda-sm_90a; may be repeated; default: the best of this machine",
-    )
+    text = "what to compile for, such as cuda-sm_90a; may be repeated; default: the best of this machine"
+    add_repeated(every, "--target", "TARGET", text)
     every.add_argument("--filter", default="", metavar="PATTERN", help="as AOT_TUNE_FILTER, such as 'gemm/*'")
     every.add_argument("--jobs", default="", metavar="COUNT", help="as AOT_TUNE_JOBS")
     every.add_argument("--cache", default="", choices=("rw", "ro", "fresh", "off"), help="as AOT_TUNE_CACHE")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aot_tune.cli.author_commands import add_repeated
 from aot_tune.database import OperatorDatabase
 from aot_tune.plan.configure_project import configure_project, source_folder
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
@@ -49,13 +50,9 @@ def add_tune(commands: Any) -> None:
         ("operators", "NAME", "only these operators"),
         ("targets", "TARGET", "as AOT_TUNE_TARGETS; each must have a device here"),
     ):
-        tune.add_argument(
-            f"--{name}", action="append", default=[], metavar=f"{shown}[;{shown}]", help=f"{text}; may be repeated"
-        )
-    tune.add_argument(
-        "--workload", action="append", default=[], metavar="FILE",
-        help="as AOT_TUNE_WORKLOAD: in place of the declared problems, with `+` in front beside them; may be repeated",
-    )  # fmt: skip
+        add_repeated(tune, f"--{name}", f"{shown}[;{shown}]", f"{text}; may be repeated")
+    text = "as AOT_TUNE_WORKLOAD: in place of the declared problems, with `+` in front beside them; may be repeated"
+    add_repeated(tune, "--workload", "FILE", text)
     tune.add_argument("--budget", default="", metavar="SECONDS", help="for all libraries; default: no limit")
     tune.add_argument("--effort", default="", metavar="EFFORT", help="as AOT_TUNE_EFFORT, such as quick or thorough")
     tune.add_argument("--filter", default="", metavar="PATTERN", help="as AOT_TUNE_FILTER, such as 'gemm/*'")

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aot_tune.cli.author_commands import add_repeated
 from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator
 from aot_tune.spec.calls import is_empty
+from aot_tune.spec.load_operators import load_operators, template_paths
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 from aot_tune.workloads.mapped_calls import MappedCalls
@@ -183,15 +185,11 @@ def _add_output(parser: Any) -> None:
 
 
 def _add_templates(parser: Any) -> None:
-    parser.add_argument(
-        "--templates",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="template root with the operators that the files name, as TEMPLATES of aot_tune_add_library; may be "
-        "repeated; default: the bundled operators",
+    text = (
+        "template root with the operators that the files name, as TEMPLATES of aot_tune_add_library; may be repeated; "
+        "default: the bundled operators"
     )
+    add_repeated(parser, "--templates", "DIR", text)
 
 
 def _positive(text: str) -> int:
@@ -208,10 +206,8 @@ def _positive_list(text: str) -> list[int]:
     return [_positive(part.strip()) for part in text.split(",")]
 
 
-def _operators(templates: Sequence[Path] = ()) -> dict[str, Operator]:
-    from aot_tune.spec.load_operators import bundled_templates, load_operators
-
-    roots = [bundled_templates() if str(root) == "bundled" else root for root in templates] or [bundled_templates()]
+def _operators(templates: Sequence[str] = ()) -> dict[str, Operator]:
+    roots = template_paths(templates or ("bundled",))
     return {name: operator for name, (_, operator) in load_operators(roots).items()}
 
 

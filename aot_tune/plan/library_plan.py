@@ -38,7 +38,7 @@ from aot_tune.plan.wanted_targets import apart, check_instructions, eight_bit_ba
 from aot_tune.plan.workload_files import WorkloadPlan, read_workload
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, generic_candidates, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
-from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
+from aot_tune.spec.load_operators import load_operators, operator_folders, template_paths
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import BuildError, Mistakes, SpecError
@@ -162,7 +162,7 @@ def make_plan(
     options = resolve(request.options, {**request.defaults, **stated})
     _check_environment(options, environment)
     check_backends(options.exclude_backends)
-    roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
+    roots = template_paths(request.templates)
     mistakes = Mistakes()
     loaded = load_operators(roots, request.operators, options.exclude_backends, mistakes)
     operators = {name: operator for name, (_, operator) in loaded.items()}

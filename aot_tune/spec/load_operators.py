@@ -30,6 +30,7 @@ __all__ = [
     "load_operators",
     "operator_folders",
     "roots_with_bundled",
+    "template_paths",
     "without_backends",
 ]
 
@@ -70,6 +71,11 @@ def roots_with_bundled(templates: Sequence[str]) -> tuple[str, ...]:
     bundled = {folder.name for folder in operator_folders([bundled_templates()])}
     own = {folder.name for folder in operator_folders([Path(t) for t in templates if t != "bundled"])}
     return tuple(templates) if "bundled" in templates or own & bundled else (*templates, "bundled")
+
+
+def template_paths(templates: Sequence[str]) -> list[Path]:
+    """The folders of template roots. The name `bundled` stands for that of the bundled templates."""
+    return [bundled_templates() if name == "bundled" else Path(name) for name in templates]
 
 
 def load_operator(folder: Path) -> Operator:
