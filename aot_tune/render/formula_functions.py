@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from aot_tune.expr.cpp_statements import ArgumentTexts, Dialect, Elements, statements
 from aot_tune.expr.formulas import Program
 from aot_tune.render.environment import Hooks
-from aot_tune.render.formula_statements import ArgumentTexts, Dialect, Elements, statements
 from aot_tune.spec import Compute, Operator
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.fragment_programs import program_of, step_program

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar
 
+from aot_tune.expr.cpp_statements import Dialect
 from aot_tune.render.environment import Hooks
 from aot_tune.render.formula_functions import FormulaFunctions
-from aot_tune.render.formula_statements import Dialect
 from aot_tune.spec import Activate, AddTensor, Compute, Expr, Operator, Tensor
 from aot_tune.spec.calls import BoundDim, bound_dims
 from aot_tune.spec.dtypes import DTYPES, dtype

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from aot_tune.expr.array_values import evaluate
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Builder, Formula, Instruction, Program, pruned, shown
@@ -22,6 +22,9 @@ from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
 __all__ = ["ProgramScope", "bind_fragments", "check_fragments", "program_of", "step_program", "typed"]
 
+_Named = TypeVar("_Named")
+
+_ARITHMETIC = ("+", "-", "*", "/", "min", "max", "neg", "abs")
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _FUNCTIONS = (
     "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu", "floor",
@@ -61,6 +64,16 @@ class ProgramScope:
         fix = f"axes of the output are 0 to {len(numbers) - 1}" if numbers else did_you_mean(name, self.indices)
         raise SpecError(f"{self.where}: there is no index {name!r}", fix=fix)
 
+    def named(self, name: str, known: Mapping[str, _Named], what: str) -> _Named:
+        """What is called so, checked."""
+        if name not in known:
+            raise SpecError(f"{self.where}: there is no {what} {name!r}", fix=did_you_mean(name, known))
+        return known[name]
+
+    def choices(self, attribute: str) -> tuple[str, ...]:
+        """The choices of an attribute, checked."""
+        return self.named(attribute, {a.name: a.choices for a in self.operator.attributes}, "attribute")
+
     def type_of(self, dtypes: Collection[str], what: str) -> str:
         """The type that elements or scalars of these dtypes have in a formula."""
         codes = {DTYPES[d].code for d in dtypes}
@@ -82,19 +95,22 @@ def typed(formula: Formula, scope: ProgramScope) -> Program:
     """
     reading = _Reading(formula.steps(), scope)
     for at in range(len(reading.steps)):
-        reading.read(at)
+        reading.numbers.append(reading.read(at))
     if "value" not in {s.op for s in reading.steps}:
         raise SpecError(
             f"{scope.where}: {reading.shown(-1)} does not depend on value()",
             why="a formula is applied to the computed value",
             fix="write value() where it is used",
         )
-    last = reading.as_float(reading.numbers[-1], len(reading.steps) - 1)
+    last = reading.as_float(-1)
     return pruned(reading.builder, last, tuple(scope.indices))
 
 
 class _Reading:
-    """The steps of a formula. The first of them have their types already."""
+    """The steps of a formula. The first of them have their types already: `numbers` are their instructions.
+
+    Methods take steps by their places `at`.
+    """
 
     def __init__(self, steps: list[Instruction], scope: ProgramScope) -> None:
         self.steps, self.scope, self.builder = steps, scope, Builder()
@@ -104,31 +120,47 @@ class _Reading:
         """A step, as it was written."""
         return shown(self.steps, at % len(self.steps))[:160]
 
-    def read(self, at: int) -> None:
-        """Give the next step its type."""
+    def kind(self, at: int) -> str:
+        """The type of a step."""
+        return self.builder.kind(self.numbers[at])
+
+    def read(self, at: int) -> int:
+        """The instruction of the next step, which gets its type."""
         step = self.steps[at]
-        args = [self.numbers[a] for a in step.args]
-        readers: dict[str, Callable[[int, Instruction, list[int]], int]] = {
-            "element": self._element,
-            "where": self._where,
-            "cast": self._cast,
-            "not": self._condition,
-            "and": self._condition,
-            "or": self._condition,
-            "neg": self._number,
-            "abs": self._number,
-        }
-        readers |= dict.fromkeys(("+", "-", "*", "/", "min", "max"), self._number)
-        readers |= dict.fromkeys(("//", "%"), self._whole)
-        readers |= dict.fromkeys(_COMPARISONS, self._comparison)
-        readers |= dict.fromkeys(_FUNCTIONS, self._function)
-        self.numbers.append(readers.get(step.op, self._leaf)(at, step, args))
+        if step.op in ("element", "where", "cast"):
+            return {"element": self._element, "where": self._where, "cast": self._cast}[step.op](at, step)
+        if not step.args:
+            return self._leaf(at, step)
+        if step.op in _FUNCTIONS:
+            return self.builder.of(step.op, self.as_float(step.args[0]))
+        for kind, ops in ((INTEGER, ("//", "%")), (BOOLEAN, ("not", "and", "or"))):
+            if step.op in ops:
+                for arg in step.args:
+                    self._check(kind, arg, at)
+                return self.builder.of(step.op, *(self.numbers[a] for a in step.args), kind=kind)
+        if step.op not in (*_ARITHMETIC, *_COMPARISONS):
+            raise self._unknown(at)
+        args = self._alike(at, step.args)
+        kind = self.builder.kind(args[0])
+        if kind == BOOLEAN:
+            self._check(FLOAT, step.args[0], at)
+        if step.op == "/" and kind == INTEGER:
+            raise SpecError(
+                f"{self._what(at)}: both are integers",
+                fix="write // for a whole quotient, cast(..., 'f32') for a float",
+            )
+        return self.builder.of(step.op, *args, kind=BOOLEAN if step.op in _COMPARISONS else kind)
+
+    def _what(self, at: int) -> str:
+        return f"{self.scope.where}: {self.shown(at)}"
+
+    def _unknown(self, at: int) -> SpecError:
+        return SpecError(f"{self._what(at)} is not a formula")
 
     # -- leaves --------------------------------------------------------------------------------------------------
 
-    def _leaf(self, at: int, step: Instruction, _args: list[int]) -> int:
-        value, scope = step.value, self.scope
-        op, kind = step.op, INTEGER
+    def _leaf(self, at: int, step: Instruction) -> int:
+        op, value, kind, scope = step.op, step.value, INTEGER, self.scope
         if op == "value":
             kind = FLOAT
         elif op == "const":
@@ -138,141 +170,98 @@ class _Reading:
         elif op in ("index", "axis"):
             op, value = "index", scope.index(str(value))
         elif op == "scalar":
-            kind = self._scalar(str(value))
+            scalar = scope.named(str(value), {s.name: s for s in scope.operator.scalars}, "scalar")
+            kind = scope.type_of((scalar.dtype_name,), f"scalar {value!r}")
         elif op == "dim":
-            self._known(str(value), scope.operator.dims, "dim")
+            scope.named(str(value), dict.fromkeys(scope.operator.dims), "dim")
         elif op == "present":
             kind = BOOLEAN
             if not scope.tensor(str(value)).optional:
                 op, value = "const", True
         elif op == "attribute":
-            self._attribute(str(value))
+            scope.choices(str(value))
         elif op == "choice":
-            return self._choice(str(value))
+            name, _, choice = str(value).partition("=")
+            choices = scope.choices(name)
+            scope.named(choice, dict.fromkeys(choices), f"choice of attribute {name!r}")
+            index = self.builder.add(Instruction("attribute", name, (), INTEGER))
+            wanted = self.builder.add(Instruction("const", choices.index(choice), (), INTEGER))
+            return self.builder.of("==", index, wanted, kind=BOOLEAN)
         else:
-            raise SpecError(f"{scope.where}: {self.shown(at)} is not a formula")
+            raise self._unknown(at)
         return self.builder.add(Instruction(op, value, (), kind))
 
-    def _known(self, name: str, names: Collection[str], what: str) -> None:
-        if name not in names:
-            raise SpecError(f"{self.scope.where}: there is no {what} {name!r}", fix=did_you_mean(name, names))
-
-    def _scalar(self, name: str) -> str:
-        scalars = {s.name: s for s in self.scope.operator.scalars}
-        self._known(name, scalars, "scalar")
-        return self.scope.type_of((scalars[name].dtype_name,), f"scalar {name!r}")
-
-    def _attribute(self, name: str) -> tuple[str, ...]:
-        attributes = {a.name: a.choices for a in self.scope.operator.attributes}
-        self._known(name, attributes, "attribute")
-        return attributes[name]
-
-    def _choice(self, value: str) -> int:
-        name, _, choice = value.partition("=")
-        choices = self._attribute(name)
-        self._known(choice, choices, f"choice of attribute {name!r}")
-        index = self.builder.add(Instruction("attribute", name, (), INTEGER))
-        wanted = self.builder.add(Instruction("const", choices.index(choice), (), INTEGER))
-        return self.builder.of("==", index, wanted, kind=BOOLEAN)
-
-    def _element(self, at: int, step: Instruction, args: list[int]) -> int:
+    def _element(self, at: int, step: Instruction) -> int:
         tensor, scope = self.scope.tensor(str(step.value)), self.scope
-        what = f"{scope.where}: {self.shown(at)}"
-        if len(args) != tensor.rank:
-            raise SpecError(f"{what}: {tensor.name!r} has {tensor.rank} axes", fix="give a place for each axis")
+        if len(step.args) != tensor.rank:
+            raise SpecError(
+                f"{self._what(at)}: {tensor.name!r} has {tensor.rank} axes", fix="give a place for each axis"
+            )
         trusted = []
-        for place, number, extent in zip(step.args, args, tensor.shape, strict=True):
-            self._wanted(INTEGER, number, place, what)
-            one = self.builder.instructions[number]
-            known = scope.indices[str(one.value)] if one.op == "index" else None
+        for place, extent in zip(step.args, tensor.shape, strict=True):
+            self._check(INTEGER, place, at)
+            index = self.builder.instructions[self.numbers[place]]
+            known = scope.indices[str(index.value)] if index.op == "index" else None
             trusted.append(known is not None and known.key() == extent.key())
             if self.steps[place].op == "axis" and known is not None and not trusted[-1]:
                 raise SpecError(
-                    f"{what}: {tensor.name!r} has the extent {extent.key()} where the index {one.value} has "
-                    f"{known.key()}",
-                    fix=f"take another axis, or give the element by a formula, such as index({one.value!r}) // 2",
+                    f"{self._what(at)}: {tensor.name!r} has the extent {extent.key()} where the index {index.value} "
+                    f"has {known.key()}",
+                    fix=f"take another axis, or give the element by a formula, such as index({index.value!r}) // 2",
                 )
         dtypes = scope.operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))
         kind = scope.type_of(dtypes, f"tensor {tensor.name!r}")
-        return self.builder.add(Instruction("element", tensor.name, tuple(args), kind, tuple(trusted)))
+        args = tuple(self.numbers[a] for a in step.args)
+        return self.builder.add(Instruction("element", tensor.name, args, kind, tuple(trusted)))
 
     # -- operations ----------------------------------------------------------------------------------------------
 
-    def _wanted(self, kind: str, number: int, at: int, what: str) -> None:
-        found = self.builder.kind(number)
-        if found != kind:
-            raise SpecError(f"{what}: {self.shown(at)} is {_a(found)}, wanted is {_a(kind)}", fix=_CONVERT)
+    def _check(self, kind: str, at: int, of: int | None = None) -> None:
+        """Raise if a step has another type. `of` is the step that it is an operand of."""
+        if self.kind(at) != kind:
+            what = self.scope.where if of is None else self._what(of)
+            raise SpecError(f"{what}: {self.shown(at)} is {_a(self.kind(at))}, wanted is {_a(kind)}", fix=_CONVERT)
 
-    def as_float(self, number: int, at: int) -> int:
-        """A number as a float."""
-        one = self.builder.instructions[number]
-        if one.kind == BOOLEAN:
-            self._wanted(FLOAT, number, at, self.scope.where)
-        if one.kind == INTEGER:
-            return self.builder.number(int(one.value or 0)) if one.op == "const" else self._to("to_float", number)
-        return number
+    def as_float(self, at: int) -> int:
+        """The instruction that gives a number as a float."""
+        number = self.builder.instructions[self.numbers[at]]
+        if number.kind == BOOLEAN:
+            self._check(FLOAT, at)
+        if number.kind == FLOAT:
+            return self.numbers[at]
+        if number.op == "const":
+            return self.builder.number(int(number.value or 0))
+        return self.builder.of("to_float", self.numbers[at])
 
-    def _to(self, op: str, number: int) -> int:
-        return self.builder.of(op, number, kind=FLOAT if op == "to_float" else INTEGER)
-
-    def _alike(self, at: int, args: list[int]) -> list[int]:
-        """Operands of one type: floats, if one of them is a float."""
-        types = {self.builder.kind(a) for a in args}
+    def _alike(self, at: int, operands: Sequence[int]) -> list[int]:
+        """Instructions of one type: floats, if one of the operands is a float."""
+        types = {self.kind(a) for a in operands}
         if FLOAT in types:
-            return [self.as_float(a, place) for a, place in zip(args, self.steps[at].args[-len(args) :], strict=True)]
+            return [self.as_float(a) for a in operands]
         if len(types) > 1:
-            told = f"{self.scope.where}: {self.shown(at)}: its operands are {_a(INTEGER)} and {_a(BOOLEAN)}"
-            raise SpecError(told, fix=_CONVERT)
-        return args
+            raise SpecError(f"{self._what(at)}: its operands are {_a(INTEGER)} and {_a(BOOLEAN)}", fix=_CONVERT)
+        return [self.numbers[a] for a in operands]
 
-    def _number(self, at: int, step: Instruction, args: list[int]) -> int:
-        args = self._alike(at, args)
-        kind, what = self.builder.kind(args[0]), f"{self.scope.where}: {self.shown(at)}"
-        if kind == BOOLEAN:
-            self._wanted(FLOAT, args[0], step.args[0], what)
-        if step.op == "/" and kind == INTEGER:
-            raise SpecError(
-                f"{what}: both are integers", fix="write // for a whole quotient, cast(..., 'f32') for a float"
-            )
-        return self.builder.of(step.op, *args, kind=kind)
+    def _where(self, at: int, step: Instruction) -> int:
+        condition, *values = step.args
+        self._check(BOOLEAN, condition, at)
+        yes, no = self._alike(at, values)
+        return self.builder.of("where", self.numbers[condition], yes, no, kind=self.builder.kind(yes))
 
-    def _whole(self, at: int, step: Instruction, args: list[int]) -> int:
-        for number, place in zip(args, step.args, strict=True):
-            self._wanted(INTEGER, number, place, f"{self.scope.where}: {self.shown(at)}")
-        return self.builder.of(step.op, *args, kind=INTEGER)
-
-    def _condition(self, at: int, step: Instruction, args: list[int]) -> int:
-        for number, place in zip(args, step.args, strict=True):
-            self._wanted(BOOLEAN, number, place, f"{self.scope.where}: {self.shown(at)}")
-        return self.builder.of(step.op, *args, kind=BOOLEAN)
-
-    def _comparison(self, at: int, step: Instruction, args: list[int]) -> int:
-        args = self._alike(at, args)
-        if self.builder.kind(args[0]) == BOOLEAN:
-            self._wanted(FLOAT, args[0], step.args[0], f"{self.scope.where}: {self.shown(at)}")
-        return self.builder.of(step.op, *args, kind=BOOLEAN)
-
-    def _function(self, _at: int, step: Instruction, args: list[int]) -> int:
-        return self.builder.of(step.op, self.as_float(args[0], step.args[0]))
-
-    def _where(self, at: int, step: Instruction, args: list[int]) -> int:
-        self._wanted(BOOLEAN, args[0], step.args[0], f"{self.scope.where}: {self.shown(at)}")
-        yes, no = self._alike(at, args[1:])
-        return self.builder.of("where", args[0], yes, no, kind=self.builder.kind(yes))
-
-    def _cast(self, at: int, step: Instruction, args: list[int]) -> int:
-        name, kind = str(step.value), self.builder.kind(args[0])
+    def _cast(self, at: int, step: Instruction) -> int:
+        name, (number,) = str(step.value), step.args
         if name not in _CASTS:
             raise SpecError(
-                f"{self.scope.where}: {self.shown(at)}: numbers of a formula are not cast to {name!r}",
-                fix=did_you_mean(name, _CASTS),
+                f"{self._what(at)}: numbers of a formula are not cast to {name!r}", fix=did_you_mean(name, _CASTS)
             )
-        if name == "i32":
-            if kind == BOOLEAN:
-                self._wanted(FLOAT, args[0], step.args[0], f"{self.scope.where}: {self.shown(at)}")
-            return args[0] if kind == INTEGER else self._to("to_integer", args[0])
-        number = self.as_float(args[0], step.args[0])
-        return number if name == "f32" else self.builder.add(Instruction("round", name, (number,), FLOAT))
+        if name == "f32":
+            return self.as_float(number)
+        if name != "i32":
+            return self.builder.add(Instruction("round", name, (self.as_float(number),), FLOAT))
+        if self.kind(number) == BOOLEAN:
+            self._check(FLOAT, number, at)
+        whole = self.kind(number) == INTEGER
+        return self.numbers[number] if whole else self.builder.of("to_integer", self.numbers[number], kind=INTEGER)
 
 
 def _a(kind: str) -> str:

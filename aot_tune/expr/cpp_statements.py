@@ -10,11 +10,32 @@ from typing import Protocol
 
 from aot_tune.expr.array_values import LARGEST_INTEGER
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program, expanded
-from aot_tune.expr.nodes import OPERATORS
 
 __all__ = ["ArgumentTexts", "Dialect", "Elements", "number_text", "statements"]
 
-_INFIX = {**{op: op for op in OPERATORS}, "and": "&&", "or": "||"}
+_TEXTS = {
+    "and": "{a} && {b}",
+    "or": "{a} || {b}",
+    "not": "!{a}",
+    "neg": "-{a}",
+    "abs": "{a} < 0 ? -{a} : {a}",
+    "min": "({a} < {b}{nan}) ? {a} : {b}",
+    "max": "({a} > {b}{nan}) ? {a} : {b}",
+    "where": "{a} ? {b} : {c}",
+    "//": "{b} == 0 ? 0 : {a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))",
+    "%": "{b} == 0 ? 0 : {a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)",
+    "to_float": "static_cast<{real}>({a})",
+    "to_integer": "{a} != {a} ? 0 : static_cast<int64_t>({a} < {low} ? {low} : {a} > {high} ? {high} : {a})",
+}
+"""Operations of one element. Others stand between their operands."""
+_LANES = {
+    "and": "{a} & {b}",
+    "or": "{a} | {b}",
+    "not": "~{a}",
+    "min": "(({a} < {b}) | ({a} != {a})) ? {a} : {b}",
+    "max": "(({a} > {b}) | ({a} != {a})) ? {a} : {b}",
+}
+"""Operations of vectors, where they differ. Conditions are masks."""
 
 
 class ArgumentTexts(Protocol):
@@ -182,7 +203,7 @@ class _Statements:
             args = [self._vector(a) for a in one.args]
             if one.op == "where" and not self.varies[one.args[0]]:
                 args[0] = self.atoms[one.args[0]]
-            return self._named(number, one, self._lanes(one, args))
+            return self._named(number, one, self._operation(one, args, lanes=True))
         return self._named(number, one, self._operation(one, [self.atoms[a] for a in one.args]))
 
     def _named(self, number: int, one: Instruction, text: str) -> str:
@@ -249,38 +270,15 @@ class _Statements:
             f"{name}[{index}] = static_cast<float>(({start})[{index} * {step}]); }}"
         )
 
-    def _lanes(self, one: Instruction, args: list[str]) -> str:
-        """An operation on vectors; conditions are masks."""
-        op = one.op
-        if op in ("and", "or"):
-            return f"{args[0]} {'&' if op == 'and' else '|'} {args[1]}"
-        if op == "not":
-            return f"~{args[0]}"
-        if op in ("min", "max"):
-            a, b = args
-            return f"(({a} {'<' if op == 'min' else '>'} {b}) | ({a} != {a})) ? {a} : {b}"
-        return self._operation(one, args)
-
-    def _operation(self, one: Instruction, args: list[str]) -> str:
-        op, real = one.op, self.dialect.real
-        if op in _INFIX and op not in ("//", "%"):
-            return f"{args[0]} {_INFIX[op]} {args[1]}"
-        functions = {**self.dialect.functions, **self.dialect.lanes}
-        if op in functions and one.kind == FLOAT:
-            return f"{functions[op]}({args[0]})"
-        a, b, c = (*args, "", "")[:3]
-        nan = f" || {a} != {a}" if one.kind == FLOAT else ""
+    def _operation(self, one: Instruction, args: list[str], *, lanes: bool = False) -> str:
+        functions, real = {**self.dialect.functions, **self.dialect.lanes}, self.dialect.real
+        if one.op in functions and one.kind == FLOAT:
+            return f"{functions[one.op]}({args[0]})"
+        if one.op == "round":
+            return self.dialect.rounded(str(one.value), args[0])
+        texts = {**_TEXTS, **_LANES} if lanes else _TEXTS
+        operands = dict(zip("abc", args, strict=False))
+        nan = " || {a} != {a}".format(**operands) if one.kind == FLOAT else ""
         low, high = number_text(-(2.0**31), real), number_text(LARGEST_INTEGER, real)
-        texts = {
-            "neg": f"-{a}",
-            "not": f"!{a}",
-            "abs": f"{a} < 0 ? -{a} : {a}",
-            "min": f"({a} < {b}{nan}) ? {a} : {b}",
-            "max": f"({a} > {b}{nan}) ? {a} : {b}",
-            "where": f"{a} ? {b} : {c}",
-            "to_float": f"static_cast<{real}>({a})",
-            "to_integer": f"{a} != {a} ? 0 : static_cast<int64_t>({a} < {low} ? {low} : {a} > {high} ? {high} : {a})",
-            "//": f"{b} == 0 ? 0 : {a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))",
-            "%": f"{b} == 0 ? 0 : {a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)",
-        }
-        return self.dialect.rounded(str(one.value), a) if op == "round" else texts[op]
+        text = texts.get(one.op, f"{{a}} {one.op} {{b}}")
+        return text.format(**operands, nan=nan, real=real, low=low, high=high)
