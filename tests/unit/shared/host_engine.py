@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.bench.worker.cuda.engine import Call, Play, Recorded, one_by_one
 from aot_tune.bench.worker.loaded_objects import HOST
 
@@ -41,6 +42,9 @@ class HostEngine:
 
     def forget(self) -> None:
         """Nothing is left behind."""
+
+    def claim(self, device: Device, share: float) -> None:
+        """It is the host's, whatever it is called."""
 
     def free(self) -> None:
         """Nothing is kept."""

@@ -17,8 +17,7 @@ import torch
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
-from aot_tune.bench.worker.cuda.connection import connected, last_word
-from aot_tune.bench.worker.cuda.engine import Call, Engine, FaultError, GpuEngine
+from aot_tune.bench.worker.cuda.engine import Call, Engine, FaultError, GpuEngine, connected, last_word
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState, undo_of
 from aot_tune.bench.worker.cuda.timing import Clock, Probes, Sampler, measure_empty
 from aot_tune.bench.worker.cuda.truth import write_limits

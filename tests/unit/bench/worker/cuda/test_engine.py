@@ -11,8 +11,7 @@ from gpus import H200
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.worker.cuda.connection import check_device  # noqa: E402
-from aot_tune.bench.worker.cuda.engine import FaultError  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import FaultError, check_device  # noqa: E402
 
 OWN = "4c5b3c1e-8d3e-4ab1-9d0a-7f6a1d2b3c4d"
 
@@ -33,9 +32,9 @@ def test_another_device_is_refused(
     seen = SimpleNamespace(**{"name": "NVIDIA H200", "multi_processor_count": 132, **facts})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
     device: Any = msgspec.structs.replace(H200, unit=f"{kind}-{OWN}")
-    engine: Any = SimpleNamespace(device="cuda:0")
+    index = torch.device("cuda", 0)
     if not said:
-        check_device(engine, device)
+        check_device(index, device)
         return
     with pytest.raises(FaultError, match=said.replace("GPU-", f"{kind}-")):
-        check_device(engine, device)
+        check_device(index, device)
