@@ -10,8 +10,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot_tune.report import Report, read_report
+from aot_tune.report import read_report
 from aot_tune.report.html_page import html_page
+from aot_tune.report.report_records import Report
 
 __all__ = ["PICTURES", "Picture", "main"]
 

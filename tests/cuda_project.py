@@ -24,7 +24,7 @@ from aot_tune.compile.toolchain import Toolchain
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.link.elf import SharedLibrary
 from aot_tune.render import Candidate, Rendered, Renderer, candidate_for, requirements
-from aot_tune.report import Report
+from aot_tune.report.report_records import Report
 from aot_tune.spec import ConfigValue, Operator, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 

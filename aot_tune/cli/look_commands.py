@@ -16,7 +16,7 @@ import msgspec
 
 from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.plan.options import OPTIONS
-from aot_tune.report import format_resources
+from aot_tune.report.report_text import format_resources
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 

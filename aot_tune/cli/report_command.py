@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 from aot_tune.cli.look_commands import OWN_LIBRARY, json_text
-from aot_tune.report import Report, format_report, in_reading_order, read_report
+from aot_tune.report import read_report
+from aot_tune.report.report_records import Report
+from aot_tune.report.report_text import format_report, in_reading_order
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
 

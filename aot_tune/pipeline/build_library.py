@@ -28,8 +28,9 @@ from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
 from aot_tune.plan.library_plan import Plan, read_plan
 from aot_tune.plan.options import TOLERANT
-from aot_tune.report import Report, format_report, in_reading_order
-from aot_tune.search import Budget
+from aot_tune.report.report_records import Report
+from aot_tune.report.report_text import format_report, in_reading_order
+from aot_tune.search.budget import Budget
 from aot_tune.support.errors import BuildError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
 from aot_tune.support.progress import Progress

@@ -15,7 +15,7 @@ from aot_tune.compile.toolchain import CompilersElsewhere
 from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuestion
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.preflight import Machines
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.spec import Operator, Problem
 
 __all__ = ["Executor", "MeasuringBench"]

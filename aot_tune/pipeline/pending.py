@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from aot_tune.bench.devices.family import family
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.search import ON_CPU, ON_GPU, Budget, Durations, Task
+from aot_tune.search.budget import ON_CPU, ON_GPU, Budget, Durations, Task
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.progress import Progress
 

@@ -43,7 +43,8 @@ from aot_tune.plan.options import effort_limit
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
 from aot_tune.render import Candidate, Renderer, candidates_for, generic_candidates, resolved
-from aot_tune.search import Budget, Strategy, make_strategy
+from aot_tune.search.budget import Budget
+from aot_tune.search.strategy import Strategy, make_strategy
 from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.digests import canonical_digest

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from aot_tune.report import SpentOf, TimeSpent
+from aot_tune.report.report_records import SpentOf, TimeSpent
 
 __all__ = ["SpentTime"]
 

@@ -19,7 +19,7 @@ from aot_tune.pipeline.shipping.kept_texts import keep_texts
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import candidates_for
-from aot_tune.report import format_resources, format_time
+from aot_tune.report.report_text import format_resources, format_time
 from aot_tune.spec import Operator, Problem, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates, operator_folders, roots_with_bundled
 from aot_tune.spec.workload import problem_named

@@ -14,7 +14,7 @@ from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.plan.library_plan import Paths, Plan
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.progress import Progress
 

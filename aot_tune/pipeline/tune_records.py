@@ -20,7 +20,7 @@ from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_p
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
 from aot_tune.plan.preflight import Machines, ThisMachine
 from aot_tune.plan.wanted_targets import is_run_by
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError, BuildError
 from aot_tune.support.limits import usable_cores

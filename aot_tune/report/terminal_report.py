@@ -11,10 +11,12 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from aot_tune.report import OperatorReport, ProblemRow, Report, format_resources, format_time
+from aot_tune.report.report_records import OperatorReport, ProblemRow, Report
 from aot_tune.report.report_text import (
     counted,
     curve_lines,
+    format_resources,
+    format_time,
     held_out_of,
     on_others_text,
     percent_text,

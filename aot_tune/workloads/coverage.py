@@ -11,7 +11,8 @@ import msgspec
 
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.link.measured_problems import TunedFacts, tuned_facts
-from aot_tune.report import ProblemRow, read_report
+from aot_tune.report import read_report
+from aot_tune.report.report_records import ProblemRow
 from aot_tune.report.report_text import columns, counted, format_time, percent_text
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.workload import problem_named

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from environments import Venv
 
-from aot_tune.report import OperatorReport, Report
+from aot_tune.report.report_records import OperatorReport, Report
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.load_operators import load_operators
 

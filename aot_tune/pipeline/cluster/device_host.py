@@ -34,7 +34,7 @@ from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
 from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.measuring.vendor_process import VendorQuestion, ask_vendor
 from aot_tune.plan.preflight import check_measuring, device_families
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.support.errors import AotTuneError, WorkerError
 from aot_tune.support.storage import check_loadable, scratch_folder
 

@@ -34,7 +34,7 @@ from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuest
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import best_here, in_order
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError, WorkerError
 

@@ -15,7 +15,7 @@ from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.wanted_targets import generic_dtypes
 from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
-from aot_tune.report import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
+from aot_tune.report.compiled_kernels import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import AotTuneError, BuildError

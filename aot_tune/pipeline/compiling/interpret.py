@@ -15,7 +15,7 @@ from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.compile import Variant
 from aot_tune.pipeline.session import Session
-from aot_tune.report import Interpreted
+from aot_tune.report.compiled_kernels import Interpreted
 from aot_tune.spec import Kernel, Operator, Target, all_of
 from aot_tune.support.run_program import run
 from aot_tune.support.storage import scratch_folder

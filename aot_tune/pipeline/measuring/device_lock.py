@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.support.errors import BuildError, WorkerError
 
 __all__ = ["device_lock"]

@@ -18,7 +18,7 @@ from aot_tune.pipeline.executor import MeasuringBench
 from aot_tune.pipeline.measuring.bench_files import BenchFiles
 from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.session import Session
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.support.errors import ToolchainError, WorkerError
 
 __all__ = ["LazyBench"]

@@ -18,7 +18,7 @@ from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
 from aot_tune.pipeline.pending import task_of
 from aot_tune.pipeline.session import LoadedOperator
-from aot_tune.report import format_time
+from aot_tune.report.report_text import format_time
 from aot_tune.spec import Problem
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 

@@ -39,7 +39,7 @@ from aot_tune.pipeline.records.build_inputs import (
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Paths
-from aot_tune.report import Report
+from aot_tune.report.report_records import Report
 from aot_tune.spec.kernel import may_serve
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import (

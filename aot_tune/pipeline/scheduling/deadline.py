@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.support.interrupts import AGAIN
 
 __all__ = ["ended_with"]

@@ -19,7 +19,7 @@ from aot_tune.pipeline.prune.after_leader import awaited, may_come, to_compile
 from aot_tune.pipeline.scheduling.background_compiler import BackgroundCompiler, may_compile
 from aot_tune.pipeline.scheduling.screen_queue import Priority, QueuedProblem, ScreenQueue, queued_problems
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.search import Task
+from aot_tune.search.budget import Task
 
 __all__ = ["Timings", "measure_overlapped"]
 

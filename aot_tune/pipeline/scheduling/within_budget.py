@@ -16,7 +16,7 @@ from aot_tune.pipeline.pending import expected_seconds, task_of
 from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.search import Gains, Task, most_promising
+from aot_tune.search.budget import Gains, Task, most_promising
 from aot_tune.spec import Problem
 from aot_tune.support.run_program import kill_running
 

@@ -10,7 +10,7 @@ import msgspec
 
 from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of, worth_of
 from aot_tune.pipeline.naming import variant_name
-from aot_tune.report import DispatchMap, RegretCurve, SurveyPoint
+from aot_tune.report.report_records import DispatchMap, RegretCurve, SurveyPoint
 from aot_tune.select import all_picked
 from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Facts, Operator, Problem, all_of

@@ -28,7 +28,8 @@ from aot_tune.pipeline.shipping.filling_in import with_filling_in
 from aot_tune.pipeline.shipping.resource_rows import Rooflines
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
-from aot_tune.report import DroppedCandidate, MemoryPeak, OperatorReport, Report, policy_lines
+from aot_tune.report.report_records import DroppedCandidate, MemoryPeak, OperatorReport, Report
+from aot_tune.report.report_text import policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.workload import Kind, facts_of, kind_of

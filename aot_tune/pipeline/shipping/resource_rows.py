@@ -10,7 +10,7 @@ from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.naming import variant_name
-from aot_tune.report import CandidateRow
+from aot_tune.report.report_records import CandidateRow
 
 __all__ = ["BestShare", "Rooflines", "candidate_rows", "resources_of"]
 

@@ -15,7 +15,15 @@ from aot_tune.pipeline.known_times import tie_band
 from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.pipeline.shipping.dispatch_maps import curves_of, kind_text, maps_of, points_of
 from aot_tune.pipeline.shipping.resource_rows import Rooflines, candidate_rows, resources_of
-from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, RaceRunner, SurveyRow, VariantRow
+from aot_tune.report.report_records import (
+    NOT_TRIED,
+    DroppedCandidate,
+    OperatorReport,
+    ProblemRow,
+    RaceRunner,
+    SurveyRow,
+    VariantRow,
+)
 from aot_tune.select import picked
 from aot_tune.spec.workload import kind_of
 

@@ -16,7 +16,7 @@ from aot_tune.cli import doctor
 from aot_tune.cli.doctor import Examination, cache_lines, examination_lines
 from aot_tune.cli.look_commands import Explanation
 from aot_tune.cli.main import main
-from aot_tune.report import OperatorReport, Report
+from aot_tune.report.report_records import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation
 
 

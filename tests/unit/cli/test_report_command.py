@@ -18,8 +18,8 @@ from places import ROOT
 from whole_report import PRODUCT, REPORT
 
 from aot_tune.cli.main import main
-from aot_tune.report import format_report
 from aot_tune.report.html_page import html_page
+from aot_tune.report.report_text import format_report
 
 ESCAPE = "\x1b["
 

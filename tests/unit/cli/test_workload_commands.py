@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aot_tune.cli.main import main
-from aot_tune.report import Report
+from aot_tune.report.report_records import Report
 from aot_tune.workloads.workload_records import decode_workload
 
 TRACE = b"""{"trace": {"format": 1, "library": "ops", "prefix": "aot_tune", "build": "", "pid": 7, "begun": 1.5}}

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from whole_report import HOSTILE, PRODUCT, REPORT, UNTUNED, Page, point, row
 
-from aot_tune.report import OperatorReport
 from aot_tune.report.html_page import OperatorCharts, html_page
+from aot_tune.report.report_records import OperatorReport
 
 PAGE = Page.of(html_page(REPORT))
 HERE = "product-cuda-sm_90a"

@@ -16,14 +16,9 @@ from whole_report import REPORT, row
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy
 from aot_tune.pipeline.shipping.story import paired_ratio
-from aot_tune.report import (
-    RegretCurve,
-    SurveyRow,
-    format_report,
-    policy_lines,
-    read_report,
-)
-from aot_tune.report.report_text import slower_line
+from aot_tune.report import read_report
+from aot_tune.report.report_records import RegretCurve, SurveyRow
+from aot_tune.report.report_text import format_report, policy_lines, slower_line
 from aot_tune.spec import problem
 from aot_tune.support.errors import BuildError
 

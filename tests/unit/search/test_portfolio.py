@@ -10,7 +10,7 @@ import statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.search import Strategy, make_strategy
+from aot_tune.search.strategy import Strategy, make_strategy
 
 Configs = list[dict[str, object]]
 

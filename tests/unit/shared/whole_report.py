@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
-from aot_tune.report import (
+from aot_tune.report.report_records import (
     CandidateRow,
     DispatchMap,
     DroppedCandidate,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from bundled import OPERATORS
 
-from aot_tune.report import OperatorReport, ProblemRow, Report
+from aot_tune.report.report_records import OperatorReport, ProblemRow, Report
 from aot_tune.spec import problem
 from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import AotTuneError, BuildError, ManifestError, SpecError

@@ -21,7 +21,7 @@ from aot_tune.pipeline.records.build_inputs import build_key, recorded_digest
 from aot_tune.pipeline.records.reuse_build import Repeats
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.search import Budget
+from aot_tune.search.budget import Budget
 from aot_tune.support.progress import Progress
 
 pytestmark = pytest.mark.slow
