@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from aot_tune.link.library_records import DecisionNode, ExpectedTime, OperatorTable, TargetTable, family_of
+from aot_tune.link.library_records import DecisionNode, ExpectedTime, OperatorTable, TargetTable
 from aot_tune.link.measured_problems import render_measured
 from aot_tune.link.signature import c_string
 from aot_tune.select import Term, Tree
 from aot_tune.spec import Expr, Operator, dtype_index
 
-__all__ = ["fact_printer", "render_choice", "render_expected"]
+__all__ = ["fact_printer", "render_decisions", "render_generic_of", "render_refusals"]
 
 Fact = Callable[[str], str]
 
@@ -44,18 +44,16 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
     return print_fact
 
 
-def render_choice(table: OperatorTable) -> str:
-    """The functions of an operator that choose a variant: guards, one function per target's table, the choice."""
-    parts = [*_refusals(table), _first_of(table), _COMPETES if any(t.filling_in for t in table.tables) else ""]
-    parts.append(render_measured(table))
+def render_decisions(table: OperatorTable) -> list[str]:
+    """What decides for the targets of an operator: the rows that were measured, and one function for each table."""
+    parts = [render_measured(table)]
     for i, target in enumerate(table.tables):
-        parts += [render_expected(i, target, fact_printer(table.operator))] if target.expected else []
+        parts += [_expected(i, target, fact_printer(table.operator))] if target.expected else []
         parts.append(_tree(table, i, target))
-    parts += [_generic_of(table), _select_table(table), _choose(table)]
-    return "\n\n".join(filter(None, parts))
+    return list(filter(None, parts))
 
 
-def _refusals(table: OperatorTable) -> list[str]:
+def render_refusals(table: OperatorTable) -> str:
     """A function for each list of guards that some variants have, and one that knows each variant's list."""
     every = _all_guards(table)
     variants: dict[tuple[str, ...], list[int]] = {}
@@ -71,29 +69,7 @@ def _refusals(table: OperatorTable) -> list[str]:
         lines += [f"    case {i}:" for i in (first, *others)]
         lines.append(f"      return refusal_{first}(c);")
     lines += ["    default:", "      return nullptr;", "  }", "}"]
-    accepts = """\
-template <typename Trace>
-bool accepts(const Call& c, int variant, Trace& trace) {
-  const char* refused = refusal(c, variant);
-  return refused == nullptr || trace.guard(false, kInfo[variant], refused);
-}"""
-    return [*(_refusal(table, first, every[first]) for first, *_ in variants.values()), "\n".join(lines), accepts]
-
-
-_COMPETES = """\
-// Whether a variant beside the generic ones may serve a call, whatever is expected of it.
-bool competes(const Call& c, int variant) {
-  NoTrace none;
-  return !kGeneric[variant] && refusal(c, variant) == nullptr && allowed(kOperator, kInfo[variant], none);
-}
-
-// Whether a variant that is ranked is the first, or stands before one that may serve the call, too.
-[[maybe_unused]] bool is_preferred(const Call& c, const int16_t* ranked, int count, int variant) {
-  if (ranked[0] == variant) return true;
-  for (int i = 0; i < count; ++i)
-    if (competes(c, ranked[i])) return true;
-  return false;
-}"""
+    return "\n\n".join([*(_refusal(table, first, every[first]) for first, *_ in variants.values()), "\n".join(lines)])
 
 
 def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
@@ -101,24 +77,6 @@ def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
     lines = [f"const char* refusal_{index}(const Call& c) {{", "  (void)c;"]
     lines += [f"  if ({guard.cpp(read)} == 0) return {c_string(guard.key())};" for guard in guards]
     return "\n".join([*lines, "  return nullptr;", "}"])
-
-
-def _first_of(table: OperatorTable) -> str:
-    """The walk along a leaf's variants. They are data, because as code they would take most of the compile time."""
-    generic = ", ".join(str(v.candidate.generic).lower() for v in table.variants)
-    return f"""\
-constexpr bool kGeneric[] = {{{generic}}};
-
-// The first of a leaf's variants that answers the call, or -1.
-template <typename Trace>
-int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {{
-  for (int i = 0; i < count; ++i) {{
-    const int variant = leaf[i];
-    if (!kGeneric[variant] && !allowed(kOperator, kInfo[variant], trace)) continue;
-    if (accepts(c, variant, trace) && trace.fits(c, variant)) return variant;
-  }}
-  return -1;
-}}"""
 
 
 def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
@@ -223,7 +181,8 @@ def _is_of_dtypes(guard: Expr) -> bool:
     return all(fact.startswith("dtype.") for fact in guard.facts())
 
 
-def _generic_of(table: OperatorTable) -> str:
+def render_generic_of(table: OperatorTable) -> str:
+    """`generic_of`, the variant that answers a call if no other does."""
     lines = ["// The generic variant for the call's device and dtypes, or -1.", "int generic_of(const Call& c) {"]
     families, read = table.families, fact_printer(table.operator)
     single = len(families) == 1 and len(table.generics(families[0])) == 1
@@ -239,50 +198,7 @@ def _generic_of(table: OperatorTable) -> str:
     return "\n".join([*lines, "  return -1;", "}"])
 
 
-def _select_table(table: OperatorTable) -> str:
-    lines = [
-        "// The table of the most specific target that a device runs, or -1.",
-        "int table_for(const Backend* backend, int32_t level) {",
-        "  (void)backend;",
-        "  (void)level;",
-    ]
-    ranked = sorted(enumerate(table.tables), key=lambda pair: pair[1].specificity, reverse=True)
-    for index, target in ranked:
-        last = f" && level <= {target.last}" if target.last else ""
-        family = family_of(target.target)
-        lines.append(f"  if (backend == &backend_{family} && level >= {target.level}{last}) return {index};")
-    return "\n".join([*lines, "  return -1;", "}"])
-
-
-def _choose(table: OperatorTable) -> str:
-    count = len(table.variants)
-    lines = [
-        "// The variant that AOT_TUNE_OVERRIDE has for a call, if that answers it, or -1.",
-        "template <typename Trace>",
-        "__attribute__((noinline, cold)) int overridden(const Call& c, Trace& trace) {",
-        f"  int16_t named[{count}];",
-        "  int64_t facts[kFacts.count()];",
-        "  const Rule* rule;",
-        "  read_facts(c, facts);",
-        "  const int count = find_rule(kFacts, facts, *c.backend, c.level, &rule, named);",
-        "  if (count == 0) return -1;",
-        "  trace.meets(*rule);",
-        "  return first_of(c, named, count, trace);",
-        "}",
-        "",
-        "template <typename Trace>",
-        "int choose(const Call& c, Trace& trace) {",
-        "  int choice = is_overridden() && !c.hollow ? overridden(c, trace) : -1;",
-        "  if (choice >= 0) return choice;",
-        "  switch (c.hollow ? -1 : table_for(c.backend, c.level)) {",
-    ]
-    for index in range(len(table.tables)):
-        lines += [f"    case {index}:", f"      choice = choose_{index}(c, trace);", "      break;"]
-    lines += ["    default:", "      (void)trace;", "      break;", "  }"]
-    return "\n".join([*lines, "  return choice >= 0 ? choice : c.generic;", "}"])
-
-
-def render_expected(index: int, target: TargetTable, fact: Fact) -> str:
+def _expected(index: int, target: TargetTable, fact: Fact) -> str:
     """`likely_<index>`: the variant of a target's table that is expected to be the fastest for a call, or -1.
 
     `fact` prints a fact of the call `c`.

@@ -1,43 +1,39 @@
-"""Generated dispatch code: each operator's tables, facts and checks of its calls, its decisions, its C functions."""
+"""Generated dispatch code: each operator's tables, facts and checks of its calls, its decisions, its C functions.
+
+What is the same for all operators is C++ in `cpp/`. Here are the parts that depend on an operator's tables.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from aot_tune.compile import Variant
 from aot_tune.expr.integers import EXTENT, checked, is_plain
-from aot_tune.link.c_functions import render_explain, render_functions, render_known, render_preload, render_serve
-from aot_tune.link.decision import fact_printer, render_choice
+from aot_tune.link.decision import fact_printer, render_decisions, render_generic_of, render_refusals
 from aot_tune.link.library_records import LibrarySpec, OperatorTable, SeenCalls, TargetTable, family_facts
-from aot_tune.link.measured_problems import render_is_tuned, render_nearest
+from aot_tune.link.measured_problems import number_of, same_choices
 from aot_tune.link.signature import (
     arguments,
     c_string,
     dtype_text,
-    first_tensor,
     in_place_flags,
     parameters,
+    prepared,
     scalar_type,
     shape_text,
 )
-from aot_tune.spec import Expr, Operator
+from aot_tune.spec import Expr, Operator, Tensor
 from aot_tune.spec.calls import BoundDim, bound_dims, dims_beside_inputs
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ManifestError
 
-__all__ = [
-    "own_facts",
-    "render_dispatch",
-    "render_facts",
-    "render_legal",
-    "render_library_info",
-    "render_trace",
-    "render_traced_library",
-    "render_unseen",
-]
+__all__ = ["render_dispatch"]
 
 _LOCALS = frozenset(
     (
@@ -46,61 +42,147 @@ _LOCALS = frozenset(
     )
 )
 _CHUNK = 96
+_ENTER = """\
+  Entered entered_;
+  status_ = entered_.enter(*call_.backend, call_.device().device_id);
+  if (status_ != AOT_TUNE_OK) return status_;
+"""
+_TEMPLATES = Environment(  # noqa: S701 - they are C++
+    loader=FileSystemLoader(Path(__file__).parent / "cpp"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     """The text of dispatch.cpp. The library embeds `manifest`."""
     families = sorted({f for table in spec.operators for f in table.families})
-    backends = "\n".join(f"extern const Backend backend_{f};" for f in families)
-    symbols = "\n".join(_prototypes(spec))
     chunks = [manifest[i : i + _CHUNK] for i in range(0, len(manifest), _CHUNK)]
-    text = "\n".join(f"    {c_string(chunk)}" for chunk in chunks) or '    ""'
-    operators = "\n".join(_operator(spec, table) for table in spec.operators)
+    digest = hashlib.sha256(manifest.encode()).hexdigest()
+    traced = json.dumps({"library": spec.name, "prefix": spec.prefix, "build": digest})
     host = [v for table in spec.operators for v in table.variants if v.target.family == "cpu"]
-    tiles = "\nextern const bool uses_tiles = true;" if any(v.target.level >= TILES_LEVEL for v in host) else ""
-    return f"""\
-// Dispatch of lib{spec.library}.so. Written by aot_tune.
-#include "{spec.header}"
-#include "choice.h"
-#include "cpu_threads.h"
-#include "expected.h"
-#include "known.h"
-#include "plain.h"
-#include "runtime.h"
-#include "trace.h"
-#include "warn.h"
+    return _TEMPLATES.get_template("dispatch.cpp.j2").render(
+        spec=spec,
+        braced=_braced,
+        families=families,
+        uses_tiles=any(v.target.level >= TILES_LEVEL for v in host),
+        prototypes=_prototypes(spec),
+        manifest="\n".join(f"    {c_string(chunk)}" for chunk in chunks) or '    ""',
+        traced=c_string(traced[1:-1]),
+        operators=[_operator(spec, table) for table in spec.operators],
+        backends=[f"&backend_{f}" for f in families],
+        loading=[f"operator_{t.operator.name}::preload" for t in spec.operators if _loads(t)],
+        facts=[f"&operator_{t.operator.name}::kFacts" for t in spec.operators],
+    )
 
-#define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
-namespace aot_tune {{
-{backends}{tiles}
-}}  // namespace aot_tune
+def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
+    op, bound, beside = table.operator, bound_dims(table.operator), dims_beside_inputs(table.operator)
+    for name in arguments(op):
+        if name in _LOCALS:
+            raise ManifestError(f"operator {op.name!r}: the argument {name!r} has a reserved name", fix="rename it")
+    options = [s.name for s in op.scalars] + [a.name for a in op.attributes]
+    again = [_or_null(t, f"&known_->tensors[{i}].tensor") for i, t in enumerate(op.tensors)]
+    families = [family_facts(f) for f in table.families]
+    return _TEMPLATES.get_template("operator.cpp.j2").render(
+        op=op,
+        table=table,
+        braced=_braced,
+        or_null=_or_null,
+        prepared=lambda call: prepared(op, call),
+        no_place=lambda question, where: (
+            f'return fail(AOT_TUNE_ERROR_NULL, "{op.name}: {question} has nowhere to write to: {where} is NULL");'
+        ),
+        scope=f"operator_{op.name}",
+        head=f'extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_{op.name}',
+        declared=", ".join(parameters(op)),
+        passed=", ".join(arguments(op)),
+        tensors=[t.name for t in op.tensors],
+        call_tensors=[f"c.t_{t.name}" for t in op.tensors],
+        call_dims=[f"c.d_{d}" for d in op.dims],
+        dim_names=[f'"{d}"' for d in op.dims],
+        options=options,
+        option_bits=[f"aot_tune::bits_of({name})" for name in options],
+        again=", ".join([*again, *options]),
+        count=len(table.variants),
+        tables=_tables(table),
+        members=_members(op),
+        first_tensor=next(t.name for t in op.tensors if not t.optional),
+        legal=_legal(op),
+        read=_read(table),
+        facts=_facts(table),
+        refusals=render_refusals(table),
+        generic=[str(v.candidate.generic).lower() for v in table.variants],
+        fills_in=any(t.filling_in for t in table.tables),
+        decisions=render_decisions(table),
+        generic_of=render_generic_of(table),
+        by_specificity=sorted(enumerate(table.tables), key=lambda pair: pair[1].specificity, reverse=True),
+        tuned=[i for i, target in enumerate(table.tables) if target.tuned],
+        same_choices=" && ".join(same_choices(op)) or "true",
+        notes=any(v.symbol in table.noting for v in table.variants),
+        loads=_loads(table),
+        wanted_generics=[line for f in table.families if family_facts(f).preloads for line in _wanted(table, f)],
+        wanted_tables=[(i, t.used) for i, t in enumerate(table.tables) if family_facts(t.target).preloads and t.used],
+        settled=[str(v.symbol in table.settled).lower() for v in table.variants],
+        unnumbered=_unnumbered(op, bound),
+        bound_tensors=[(name, op.tensor(name).rank) for name in _bound_tensors(bound)],
+        number=number_of(
+            [
+                *(b.scalar or f"{b.tensor}->shape[{b.axis}]" for b in bound.values()),
+                *(f"aot_tune::place_of(*{name})" for name in _bound_tensors(bound)),
+                *(a.name for a in op.attributes),
+                *(f"({t.name} != nullptr)" for t in op.tensors if t.optional),
+            ]
+        ),
+        seen=_seen(table),
+        bounded=any(map(table.bounded, table.families)),
+        table_targets=[c_string(t.target) for t in table.tables],
+        processors=[t.processors for t in table.tables] if any(t.processors for t in table.tables) else [],
+        or_zero=f", or a dim is 0 ({', '.join(beside)})" if beside else "",
+        enter="" if all(f.on_host for f in families) else _ENTER,
+        threads="  const aot_tune::CallThreads threads_;\n" if any(f.on_host for f in families) else "",
+    )
 
-extern "C" {{
-{symbols}
-}}
 
-namespace {{
+def _braced(items: Sequence[object], empty: str = "") -> str:
+    return f"{{{', '.join(map(str, items)) or empty}}}"
 
-using namespace aot_tune;
 
-constexpr char kManifest[] =
-{text};
+def _or_null(tensor: Tensor, view: str) -> str:
+    """A tensor of a call, or null if it was left out."""
+    return f"{tensor.name} ? {view} : nullptr" if tensor.optional else view
 
-{render_traced_library(spec, manifest)}
 
-}}  // namespace
+def _loads(table: OperatorTable) -> bool:
+    return any(family_facts(v.candidate.target).preloads for v in table.variants)
 
-extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_last_error(void) {{ return last_error(); }}
 
-extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_manifest(void) {{ return kManifest; }}
+def _members(op: Operator) -> list[str]:
+    members = [f"const DLTensor* t_{t.name}" for t in op.tensors]
+    members += [f"int64_t d_{d}" for d in op.dims] + [f"int32_t y_{v}" for v in op.dtypes]
+    return (
+        members + [f"{scalar_type(s)} v_{s.name}" for s in op.scalars] + [f"int32_t v_{a.name}" for a in op.attributes]
+    )
 
-extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_set_num_threads(int32_t threads) {{ return set_num_threads(threads); }}
 
-extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_get_num_threads(void) {{ return get_num_threads(); }}
-{operators}
-{render_preload(spec, families)}
-{render_library_info(spec)}"""
+def _bound_tensors(bound: Mapping[str, BoundDim]) -> list[str]:
+    """Tensors that dims are learned from."""
+    return list(dict.fromkeys(b.tensor for b in bound.values() if b.tensor))
+
+
+def _unnumbered(op: Operator, bound: Mapping[str, BoundDim]) -> list[str]:
+    """Arguments that are no part of a call's number."""
+    named = {*_bound_tensors(bound), *(t.name for t in op.tensors if t.optional), *(a.name for a in op.attributes)}
+    return [name for name in arguments(op) if name not in named | {b.scalar for b in bound.values()}]
+
+
+def _seen(table: OperatorTable) -> str:
+    """The calls whose times are known, for `warn`."""
+    lines = [_spans(table.operator, index, target) for index, target in enumerate(table.tables) if target.seen]
+    rows = [_row(index, target) for index, target in enumerate(table.tables)]
+    return "\n".join([*lines, f"constexpr Seen kSeen[] = {_braced(rows)};"] if rows else lines)
 
 
 def _prototypes(spec: LibrarySpec) -> list[str]:
@@ -118,46 +200,6 @@ def _prototypes(spec: LibrarySpec) -> list[str]:
             if variant.symbol in table.noting:
                 lines[symbol] += f"\nint32_t {symbol}_note({declared}, char* buffer, size_t buffer_size);"
     return [lines[s] for s in sorted(lines)]
-
-
-def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
-    op = table.operator
-    for name in arguments(op):
-        if name in _LOCALS:
-            raise ManifestError(f"operator {op.name!r}: the argument {name!r} has a reserved name", fix="rename it")
-    return f"""
-// ---- {op.name} ----
-
-namespace {{
-namespace operator_{op.name} {{
-
-{_tables(table)}
-
-{_call(op)}
-
-{render_legal(op)}{_read(table)}
-
-{render_facts(table)}
-
-{render_choice(table)}
-
-{render_is_tuned(table)}
-
-{render_nearest(table)}
-
-{render_serve(table)}
-
-{render_known(table, bound_dims(table.operator))}
-
-{render_trace(op)}
-
-{render_unseen(table)}
-
-{render_explain(table)}
-
-}}  // namespace operator_{op.name}
-}}  // namespace
-{render_functions(spec, table)}"""
 
 
 def _tables(table: OperatorTable) -> str:
@@ -225,33 +267,6 @@ def _variants(table: OperatorTable) -> list[str]:
 def _info(v: Variant) -> str:
     info = ", ".join(c_string(text) for text in (v.name, v.candidate.target, v.candidate.kernel, v.made.digest))
     return f"{{{info}, &backend_{v.target.family}, {v.target.level}, {v.target.last}}}"
-
-
-def _call(op: Operator) -> str:
-    return f"""\
-struct Call {{
-  View view[{len(op.tensors)}];
-  const Backend* backend;
-  int32_t level;
-  int generic;  // the variant that answers when no other does
-  bool empty;   // no output has an element
-  bool hollow;  // some output has elements, but not every input
-  bool plain;   // nothing is unusual about tensors and memory
-{_members(op)}
-  const DLDevice& device() const {{ return t_{op.tensors[first_tensor(op)].name}->device; }}
-  static const VariantInfo& info(int variant) {{ return kInfo[variant]; }}
-  // What a variant says of the call, for people.
-  void note(int variant, char* buffer, size_t size) const;
-}};"""
-
-
-def _members(op: Operator) -> str:
-    lines = [f"  const DLTensor* t_{t.name};" for t in op.tensors]
-    lines += [f"  int64_t d_{d};" for d in op.dims]
-    lines += [f"  int32_t y_{v};" for v in op.dtypes]
-    lines += [f"  {scalar_type(s)} v_{s.name};" for s in op.scalars]
-    lines += [f"  int32_t v_{a.name};" for a in op.attributes]
-    return "\n".join(lines)
 
 
 def _read(table: OperatorTable) -> str:
@@ -413,7 +428,7 @@ def _check_scalars(op: Operator, bound: Mapping[str, BoundDim]) -> list[str]:
     return lines
 
 
-def own_facts(op: Operator) -> tuple[str, ...]:
+def _own_facts(op: Operator) -> tuple[str, ...]:
     """The facts of an operator's calls, without those of tensors, in the runtime's order.
 
     The names are those of decisions.
@@ -422,7 +437,7 @@ def own_facts(op: Operator) -> tuple[str, ...]:
     return (*op.dims, *dtypes, *(f"attribute.{name}" for name in sorted(a.name for a in op.attributes)))
 
 
-def render_facts(table: OperatorTable) -> str:
+def _facts(table: OperatorTable) -> str:
     """`kFacts`, the names of an operator's facts, and `read_facts`, which reads the facts of a call."""
     op = table.operator
     dtypes, attributes = sorted(op.dtypes), sorted(a.name for a in op.attributes)
@@ -451,20 +466,6 @@ def render_facts(table: OperatorTable) -> str:
     )
 
 
-def render_library_info(spec: LibrarySpec) -> str:
-    """What the runtime knows of a library."""
-    rows = ", ".join(f"&operator_{table.operator.name}::kFacts" for table in spec.operators)
-    return f"""\
-namespace {{
-const FactsInfo* const kOperators[] = {{{rows}}};
-}}  // namespace
-
-namespace aot_tune {{
-const LibraryInfo library_info = {{"{spec.name}", kLibrary, kOperators, {len(spec.operators)}}};
-}}  // namespace aot_tune
-"""
-
-
 def _array(kind: str, name: str, items: Sequence[str]) -> str:
     if not items:
         return ""
@@ -472,7 +473,7 @@ def _array(kind: str, name: str, items: Sequence[str]) -> str:
     return f"{pointer} {name}[] = {{{', '.join(items)}}};"
 
 
-def render_legal(op: Operator) -> str:
+def _legal(op: Operator) -> str:
     """The function that checks what every call must meet. Empty if there are no such conditions."""
     if not op.legal:
         return ""
@@ -488,7 +489,7 @@ def render_legal(op: Operator) -> str:
         found = ", ".join(_found(op, name) for name in sorted(condition.facts()))
         told = f"AOT_TUNE_ERROR_{_code(condition)}, {c_string(condition.key())}, {c_string(_hint(condition))}"
         lines.append(f"    return not_legal(kOperator, {told}, {{{found}}});")
-    return "\n".join([*lines, "  return AOT_TUNE_OK;", "}", "", ""])
+    return "\n".join([*lines, "  return AOT_TUNE_OK;", "}"])
 
 
 def _found(op: Operator, fact: str) -> str:
@@ -521,38 +522,13 @@ def _hint(condition: Expr) -> str:
     return "pass a copy of the tensor that is aligned so" if any(f.startswith("alignment.") for f in facts) else ""
 
 
-def render_unseen(table: OperatorTable) -> str:
-    """`warn`, which reports a call unless times of such calls are known."""
-    op = table.operator
-    lines = [_spans(op, index, target) for index, target in enumerate(table.tables) if target.seen]
-    if table.tables:
-        rows = ", ".join(_row(index, target) for index, target in enumerate(table.tables))
-        lines.append(f"constexpr Seen kSeen[] = {{{rows}}};")
-    found = "table >= 0 ? &kSeen[table] : nullptr" if table.tables else "nullptr"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "// Tells of a call for AOT_TUNE_WARN.",
-            "__attribute__((noinline, cold)) void warn(const Call& c) {",
-            "  static std::atomic<bool> told{false};",
-            "  if (c.hollow) return;",
-            "  int64_t facts[kFacts.count()];",
-            "  read_facts(c, facts);",
-            *(["  const int table = table_for(c.backend, c.level);"] if table.tables else []),
-            f"  warn_of_unseen(kFacts, facts, *c.backend, {found}, &told);",
-            "}",
-        ]
-    ).lstrip("\n")
-
-
 def _row(index: int, target: TargetTable) -> str:
     spans = f"kSpans_{index}" if target.seen else "nullptr"
     return f'{{"{target.target}", {spans}, {len(target.seen)}, {str(bool(target.expected)).lower()}}}'
 
 
 def _spans(op: Operator, index: int, target: TargetTable) -> str:
-    rows = (f"    {', '.join(_span(op, fact, seen) for fact in own_facts(op))}," for seen in target.seen)
+    rows = (f"    {', '.join(_span(op, fact, seen) for fact in _own_facts(op))}," for seen in target.seen)
     return "\n".join([f"constexpr Span kSpans_{index}[] = {{", *rows, "};"])
 
 
@@ -569,21 +545,20 @@ def _span(op: Operator, fact: str, seen: SeenCalls) -> str:
     return f"{{{low}, {high}}}"
 
 
-def render_traced_library(spec: LibrarySpec, manifest: str) -> str:
-    """What the header of a trace says of the library: its digest is that of the manifest's text."""
-    digest = hashlib.sha256(manifest.encode()).hexdigest()
-    fields = json.dumps({"library": spec.name, "prefix": spec.prefix, "build": digest})
-    return f"constexpr char kLibrary[] =\n    {c_string(fields[1:-1])};"
-
-
-def render_trace(op: Operator) -> str:
-    """`trace_call`, which counts an operator's call."""
-    given = ", ".join(f"c.t_{t.name}" for t in op.tensors)
-    return f"""\
-// Counts a call for AOT_TUNE_TRACE.
-__attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {{
-  const DLTensor* const given[] = {{{given}}};
-  int64_t words[trace_words(kFacts.own(), kTensors)];
-  read_facts(c, words);
-  count_call(kFacts, given, c.view, c.empty, captured, words);
-}}"""
+def _wanted(table: OperatorTable, family: str) -> list[str]:
+    """Marks the generic variants that a device of a family runs, or fails if there are none."""
+    generics = table.generics(family)
+    targets = c_string(", ".join(table.targets(family)))
+    fail = f"      return too_old(kOperator, device, level, kInfo[{generics[0]}], {targets});"
+    if table.bounded(family) or len({table.variants[i].target.level for i in generics}) > 1:
+        marks = [f"    wanted[{i}] = runs_on(kInfo[{i}], level);" for i in generics]
+        body = [*marks, f"    if ({' && '.join(f'!wanted[{i}]' for i in generics)})", fail]
+    else:
+        marks = [f"   {''.join(f' wanted[{i}] =' for i in generics)} true;"]
+        body = [f"    if (level < kInfo[{generics[0]}].level)", fail, *marks]
+    return [
+        f"  if (&backend == &backend_{family}) {{",
+        "    const DLDevice device = {static_cast<DLDeviceType>(backend.device_type), device_id};",
+        *body,
+        "  }",
+    ]

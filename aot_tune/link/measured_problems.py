@@ -12,15 +12,7 @@ from aot_tune.link.library_records import OperatorTable, TargetTable
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.tensors import canonical_strides
 
-__all__ = [
-    "TunedFacts",
-    "canonical_strides",
-    "render_is_tuned",
-    "render_measured",
-    "render_nearest",
-    "stride_class",
-    "tuned_facts",
-]
+__all__ = ["TunedFacts", "number_of", "place_of", "render_measured", "same_choices", "stride_class", "tuned_facts"]
 
 TunedFacts = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dims, classes of strides (-1 for an absent tensor), choices of attributes and of dtypes."""
@@ -33,62 +25,6 @@ def render_measured(table: OperatorTable) -> str:
     op = table.operator
     rows = [_rows(op, i, target) for i, target in enumerate(table.tables) if target.tuned]
     return "\n\n".join([_row_type(op), _place(op), _same(op), *rows]) if rows else ""
-
-
-def render_is_tuned(table: OperatorTable) -> str:
-    """`is_tuned` of an operator."""
-    if not any(target.tuned for target in table.tables):
-        return "int is_tuned(const Call&) { return 0; }"
-    lines = ["int is_tuned(const Call& c) {", "  if (c.empty || c.hollow) return 0;"]
-    lines += ["  switch (table_for(c.backend, c.level)) {"]
-    for index, target in enumerate(table.tables):
-        if target.tuned:
-            lines += [f"    case {index}:", f"      return measured_{index}(c) != nullptr;"]
-    return "\n".join([*lines, "    default:", "      return 0;", "  }", "}"])
-
-
-def render_nearest(table: OperatorTable) -> str:
-    """`tell_nearest` of an operator: the measured problem of the same dtypes and attributes with the nearest dims."""
-    op = table.operator
-    if not any(target.tuned for target in table.tables):
-        return "void tell_nearest(const Call&, Text&) {}"
-    same = [f"row.attributes[{i}] == c.v_{a.name}" for i, a in enumerate(op.attributes)]
-    same += [f"row.dtypes[{i}] == c.y_{v}" for i, v in enumerate(op.dtypes)]
-    cases = [
-        f"    case {i}:\n      rows = kTuned_{i};\n      count = sizeof kTuned_{i} / sizeof *kTuned_{i};\n      break;"
-        for i, target in enumerate(table.tables)
-        if target.tuned
-    ]
-    dims = ", ".join(f"c.d_{d}" for d in op.dims) or "1"
-    names = ", ".join(f'"{d}"' for d in op.dims) or '""'
-    return "\n".join(
-        [
-            "// The measured problem that is nearest, by the largest factor between its dims and the call's.",
-            "void tell_nearest(const Call& c, Text& text) {",
-            "  const Tuned* rows = nullptr;",
-            "  size_t count = 0;",
-            "  switch (table_for(c.backend, c.level)) {",
-            *cases,
-            "    default:",
-            "      return;",
-            "  }",
-            f"  const int64_t dims[] = {{{dims}}};",
-            f"  static const char* const names[] = {{{names}}};",
-            "  const Tuned* nearest = nullptr;",
-            "  double least = 0;",
-            "  for (size_t i = 0; i < count; ++i) {",
-            "    const Tuned& row = rows[i];",
-            f"    if (!({' && '.join(same) or 'true'})) continue;",
-            "    const double far = farthest(row.dims, dims);",
-            "    if (nearest == nullptr || far < least) {",
-            "      nearest = &row;",
-            "      least = far;",
-            "    }",
-            "  }",
-            "  if (nearest != nullptr) explain_nearest(text, names, nearest->dims, least);",
-            "}",
-        ]
-    )
 
 
 def _row_type(op: Operator) -> str:
@@ -108,12 +44,11 @@ def _row_type(op: Operator) -> str:
 def _place(op: Operator) -> str:
     """Where to look first for a call's row."""
     read = [f"c.d_{d}" for d in op.dims] + [f"c.v_{a.name}" for a in op.attributes] + [f"c.y_{v}" for v in op.dtypes]
-    terms = [f"static_cast<uint64_t>({value}) * UINT64_C({_odd(i):#x})" for i, value in enumerate(read)]
     return "\n".join(
         [
             "uint64_t place_of_row(const Call& c) {",
             "  (void)c;",
-            f"  const uint64_t sum = {' + '.join(terms) or '0'};",
+            f"  const uint64_t sum = {number_of(read)};",
             "  return sum ^ (sum >> 32);",
             "}",
         ]
@@ -123,12 +58,22 @@ def _place(op: Operator) -> str:
 def _same(op: Operator) -> str:
     """Whether a call is like a row's problem. Strides come last, because they take longest to compare."""
     tests = [f"row.dims[{i}] == c.d_{d}" for i, d in enumerate(op.dims)]
-    tests += [f"row.attributes[{i}] == c.v_{a.name}" for i, a in enumerate(op.attributes)]
-    tests += [f"row.dtypes[{i}] == c.y_{v}" for i, v in enumerate(op.dtypes)]
+    tests += same_choices(op)
     for i, t in enumerate(op.tensors):
         here = f"stride_class(*c.t_{t.name})"
         tests.append(f"row.classes[{i}] == {f'(c.t_{t.name} != nullptr ? {here} : -1)' if t.optional else here}")
     return "\n".join(["bool is_same(const Tuned& row, const Call& c) {", f"  return {' && '.join(tests)};", "}"])
+
+
+def same_choices(op: Operator) -> list[str]:
+    """Tests that a call has the attributes and dtypes of a row's problem."""
+    tests = [f"row.attributes[{i}] == c.v_{a.name}" for i, a in enumerate(op.attributes)]
+    return tests + [f"row.dtypes[{i}] == c.y_{v}" for i, v in enumerate(op.dtypes)]
+
+
+def number_of(values: Sequence[str]) -> str:
+    """An expression of C++: a sum of multiples of values, which is hardly ever equal for two small lists of them."""
+    return " + ".join(f"static_cast<uint64_t>({v}) * UINT64_C({_odd(i):#x})" for i, v in enumerate(values)) or "0"
 
 
 def _rows(op: Operator, index: int, target: TargetTable) -> str:

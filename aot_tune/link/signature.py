@@ -13,7 +13,6 @@ __all__ = [
     "c_string",
     "choices_text",
     "dtype_text",
-    "first_tensor",
     "handler_names",
     "in_place_flags",
     "parameters",
@@ -58,11 +57,6 @@ def dtype_text(operator: Operator, tensor: Tensor) -> str:
 def choices_text(choices: Sequence[str]) -> str:
     """Names for people: `f32, bf16 or f16`."""
     return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
-
-
-def first_tensor(operator: Operator) -> int:
-    """The index of the first tensor that every call passes."""
-    return next(i for i, t in enumerate(operator.tensors) if not t.optional)
 
 
 def in_place_flags(operator: Operator, tensor: Tensor) -> str:
