@@ -552,8 +552,8 @@ def check_device(index: torch.device, device: Device) -> None:
     if found != wanted:
         why = f"this is another device: {found} instead of {wanted}; GPUs changed meanwhile: build again"
         raise FaultError(0, f"{WORKER_FAULT}{why}")
-    uuid = str(getattr(seen, "uuid", ""))  # a torch of before 2.5 does not tell
-    if uuid not in device.unit:
+    uuid = str(getattr(seen, "uuid", ""))  # a torch of before 2.5 does not tell, and of a slice it may tell the GPU's
+    if device.unit.startswith("GPU-") and uuid not in device.unit:
         why = f"this is GPU {uuid} instead of {device.unit}: GPUs changed"
         raise FaultError(0, f"{WORKER_FAULT}{why} meanwhile; compare `nvidia-smi -L`, and build again")
 

@@ -33,8 +33,8 @@ def test_another_device_is_refused(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
     device: Any = msgspec.structs.replace(H200, unit=f"{kind}-{OWN}")
     index = torch.device("cuda", 0)
-    if not said:
+    if not said or (kind == "MIG" and "uuid" in facts):
         check_device(index, device)
         return
-    with pytest.raises(FaultError, match=said.replace("GPU-", f"{kind}-")):
+    with pytest.raises(FaultError, match=said):
         check_device(index, device)
