@@ -444,7 +444,7 @@ def _renderer(
     operators: Mapping[str, Operator], roots: Sequence[Path], tree: RecordTree, settings: CompileSettings
 ) -> tuple[dict[str, Operator], Render, str]:
     """The operators with the declarations of their Triton functions, a renderer, and why functions are missing."""
-    from aot_tune.pipeline.records.recorded_candidates import as_declared  # slow to import
+    from aot_tune.pipeline.records.lookup import as_declared  # slow to import
 
     targets = _recorded_targets(tree)
     baselines = generic_targets(targets)

@@ -14,10 +14,9 @@ from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
-from aot_tune.pipeline.records.lookup import recorded_evidence
+from aot_tune.pipeline.records.lookup import evidence_of_what_holds, recorded_evidence
 from aot_tune.pipeline.records.record_writer import compile_kept, save_records
 from aot_tune.pipeline.records.reuse_build import Repeats
-from aot_tune.pipeline.records.tolerant_replay import evidence_of_what_holds
 from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import without_wrong

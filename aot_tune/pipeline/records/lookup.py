@@ -1,4 +1,7 @@
-"""What databases know: measurements that hold here as they are, and variants that a replay builds again."""
+"""What records know: measurements that hold here as they are, and variants that a replay builds again.
+
+In the mode `replay-or-generic`, what records lack or what has changed since is reported, and not refused.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import msgspec
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.devices.roofline import floor_of
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
-from aot_tune.compile import Object, Variant, toolchain_for
+from aot_tune.compile import Object, Variant, target_by_name, toolchain_for
 from aot_tune.database import (
+    CandidateRecord,
     OperatorDatabase,
     database_path,
     deciding,
@@ -21,29 +25,36 @@ from aot_tune.database import (
     nearest_databases,
     operator_digest,
     problem_key,
+    without,
 )
+from aot_tune.database.checks import in_space
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.proportion import left_to_others
 from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resemblances, rank_of
-from aot_tune.pipeline.records.recorded_candidates import rendered_again
 from aot_tune.pipeline.session import Session
+from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Problem, Target
 from aot_tune.spec.kernel import may_serve
-from aot_tune.support.errors import DatabaseError
+from aot_tune.support.errors import AotTuneError, DatabaseError, RenderError, SpecError
 
 __all__ = [
     "Known",
-    "generic_evidence",
+    "as_declared",
+    "evidence_of_what_holds",
     "known_here",
     "miss",
-    "most_fitting",
-    "others_fix",
     "recall_survey",
     "recalled",
     "recorded_evidence",
+    "render_again",
     "toolchains_alike",
     "with_a_choice",
 ]
+
+_MOST = 20
+"""How many problems a line names."""
+_Outdated = dict[str, AotTuneError]
+"""Ids of recorded candidates that no longer are what was measured, and why."""
 
 
 class Known:
@@ -117,7 +128,7 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
     for database in session.databases:
         if database.operator != operator.name or database.device.digest != device.digest:
             continue
-        note_recorded_objects(session, database, evidence)
+        _note_recorded_objects(session, database, evidence)
         match = match_measurements(
             database,
             device=device.digest,
@@ -132,7 +143,7 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
     return Known()
 
 
-def note_recorded_objects(session: Session, database: OperatorDatabase, evidence: Evidence) -> None:
+def _note_recorded_objects(session: Session, database: OperatorDatabase, evidence: Evidence) -> None:
     """Set `recorded` of each candidate that the database's toolchain compiled from the same source.
 
     For code that a GPU runs, the host compiler does not matter.
@@ -181,17 +192,17 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
     """
     decided = session.answers(operator, target) and session.tunes(operator, target)
-    database = most_fitting(session, operator, target) if decided else None
+    database = _most_fitting(session, operator, target) if decided else None
     brief = target == session.older  # such records may be incomplete
     missing = [] if brief else missing_problems(database, with_a_choice(session, operator, target), target.name)
     if missing:
         raise miss(session, operator, target, missing, database)
     if database is None:
-        return generic_evidence(session, operator, target), None
-    return recalled(session, operator, target, database, rendered_again(session, operator, target, database)), database
+        return _generic_evidence(session, operator, target), None
+    return recalled(session, operator, target, database, _rendered_again(session, operator, target, database)), database
 
 
-def generic_evidence(session: Session, operator: Operator, target: Target) -> Evidence:
+def _generic_evidence(session: Session, operator: Operator, target: Target) -> Evidence:
     """Evidence of the generic variant only."""
     generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
     evidence = Evidence(operator, target, generic, brief=target == session.older)
@@ -272,7 +283,7 @@ def miss(
     listed = "\n       ".join(p.id for p in missing[:20])
     fix = (
         f"tune on the device, run `aot-tune record --library {session.plan.name} tuning`, commit the result; "
-        f"{others_fix(session, operator, target)}"
+        f"{_others_fix(session, operator, target)}"
     )
     if not stale:
         return DatabaseError(
@@ -288,7 +299,7 @@ def miss(
     )
 
 
-def others_fix(session: Session, operator: Operator, target: Target) -> str:
+def _others_fix(session: Session, operator: Operator, target: Target) -> str:
     """A hint which records AOT_TUNE_DEVICE leaves out that know an operator on a target; it ends with a semicolon."""
     kept = deciding(session.databases, session.options.device)
     others = {d.device.name for d in session.databases if d.operator == operator.name and target.name in d.targets}
@@ -310,7 +321,7 @@ def with_a_choice(session: Session, operator: Operator, target: Target) -> list[
     return found
 
 
-def most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
+def _most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
     """The record that decides for an operator on a target: of a device that is here, or most like it, else the first.
 
     A record that lacks problems of the workload decides only if no other record has all of them.
@@ -331,3 +342,169 @@ def _of_target(session: Session, operator: Operator, target: Target) -> list[Ope
     """The records that may decide for a target. They may be of any version of the operator."""
     named = (d for d in deciding(session.databases, session.options.device) if d.operator == operator.name)
     return [d for d in named if target.name in d.targets]
+
+
+def as_declared(operator: Operator, candidate: Candidate) -> Candidate:
+    """The candidate with its config in the order of declaration. Records sort it; people want the declared order."""
+    names = [p.name for p in operator.kernel(candidate.kernel).parameters]
+    config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
+    return msgspec.structs.replace(candidate, config=config)
+
+
+def render_again(session: Session, operator: Operator, candidate: Candidate) -> Rendered:
+    """The source of a recorded candidate, rendered here.
+
+    Raises:
+        RenderError: for any fault in the template, with its file and line.
+        SpecError: when a Triton function was not read for the candidate's target.
+    """
+    declared = as_declared(operator, candidate)
+    return session.renderer.render(operator, declared, target_by_name(candidate.target))
+
+
+def _no_kernel(session: Session, operator: Operator, candidate: Candidate, database: OperatorDatabase) -> DatabaseError:
+    """The error for a record of a kernel that this build lacks: its backend is missing, or the kernel is gone."""
+    what = f"operator {operator.name!r}: no kernel {candidate.kernel!r} for {candidate.target}"
+    if candidate.backend not in session.plan.toolchains:
+        return DatabaseError(
+            what,
+            why=f"the record of {database.device.slug} needs {candidate.backend}, which this build does not have",
+            fix=f"install what it needs (the build's notes say what), or set "
+            f"AOT_TUNE_EXCLUDE_BACKENDS={candidate.backend}",
+        )
+    return DatabaseError(
+        what,
+        why=f"the record of {database.device.slug} is of templates that have one",
+        fix="tune again and record, or use the templates that the database was recorded with",
+    )
+
+
+def _rendered_again(
+    session: Session, operator: Operator, target: Target, database: OperatorDatabase, outdated: _Outdated | None = None
+) -> dict[str, Variant]:
+    """Entries of the recorded candidates of a target, and of the generic one.
+
+    Args:
+        outdated: gets the candidates whose source is no longer the recorded one, or whose kernel is gone. They get no
+            entry.
+
+    Raises:
+        AotTuneError: for the first such candidate if `outdated` is None, because its times belong to another kernel.
+    """
+    found: dict[str, Variant] = {}
+    gone = 0
+    measured = {m.candidate for m in database.measurements if m.status == "ok"}
+    for record in database.candidates:
+        candidate = record.candidate
+        if candidate.backend in session.options.exclude_backends or candidate.kernel in operator.left_out:
+            continue
+        if record.id not in measured or not (candidate.generic or candidate.target == target.name):
+            continue
+        try:
+            rendered = _as_recorded(session, operator, record, database)
+        except (DatabaseError, RenderError, SpecError) as error:
+            if outdated is None:
+                raise
+            outdated[record.id] = error
+            continue
+        if rendered is None:
+            gone += 1
+            continue
+        found[record.id] = Variant(rendered=rendered, recorded=record.code)
+    if gone:
+        session.progress.line(
+            f"{operator.name}: {gone} recorded candidates for {target.name} have configs that their kernels no longer "
+            "have: they are not linked"
+        )
+    for generic in session.generic_entries(operator, target):
+        found.setdefault(generic.candidate.id, generic)
+    return found
+
+
+def _as_recorded(
+    session: Session, operator: Operator, record: CandidateRecord, database: OperatorDatabase
+) -> Rendered | None:
+    """A recorded candidate, rendered and equal to the record; None if its kernel no longer has the config.
+
+    Raises:
+        DatabaseError: when its source is not the recorded one, or there is no such kernel.
+        RenderError, SpecError: as `render_again`.
+    """
+    if all(k.name != record.candidate.kernel for k in operator.kernels):
+        raise _no_kernel(session, operator, record.candidate, database)
+    if not in_space(operator, record.candidate):
+        return None
+    rendered = render_again(session, operator, record.candidate)
+    if rendered.digest != record.source:
+        raise DatabaseError(
+            f"operator {operator.name!r}: the source of {rendered.candidate.label} is not the recorded one",
+            why=f"the record of {database.device.slug} is of source {record.source[:12]}, the template gives "
+            f"{rendered.digest[:12]}",
+            fix="tune again and record, or use the templates that the database was recorded with",
+        )
+    return rendered
+
+
+def evidence_of_what_holds(
+    session: Session, operator: Operator, target: Target
+) -> tuple[Evidence, OperatorDatabase | None]:
+    """The evidence for a target from the part of the most fitting database that still holds. Its note tells the rest.
+
+    Candidates with another source than the recorded one do not count. If no problem of the workload has a valid time,
+    the generic variant serves the operator. Else it serves the calls that no recorded variant can serve.
+
+    Raises:
+        DatabaseError: when a record is damaged: it has a time that is impossible on its device.
+    """
+    wanted = with_a_choice(session, operator, target)
+    if not (session.answers(operator, target) and session.tunes(operator, target) and wanted):
+        return _generic_evidence(session, operator, target), None
+    outdated: _Outdated = {}
+    found = _most_fitting(session, operator, target)
+    entries = {} if found is None else _rendered_again(session, operator, target, found, outdated)
+    database = found if found is None else without(found, outdated)
+    missing = missing_problems(database, wanted, target.name)
+    reasons = [*_outdated(found, outdated), *_missing(session, operator, target, missing, found)]
+    if database is None or len(missing) == len(wanted):
+        evidence = _generic_evidence(session, operator, target)
+        if outdated or not evidence.brief:  # records for older CPUs may be incomplete
+            evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {'; '.join(reasons)}")
+        return evidence, None
+    evidence = recalled(session, operator, target, database, entries)
+    if outdated or (missing and not evidence.brief):
+        served = "; calls of them get a variant that was measured on others, else the generic one" * bool(missing)
+        evidence.remark(f"PARTLY TUNED for {target.name}: {'; '.join(reasons)}{served}")
+    return evidence, database
+
+
+def _outdated(database: OperatorDatabase | None, outdated: _Outdated) -> list[str]:
+    """Why recorded candidates do not count, by kernel."""
+    if database is None:
+        return []
+    kernels: dict[str, list[str]] = {}
+    for record in database.candidates:
+        if record.id in outdated:
+            kernels.setdefault(record.candidate.kernel, []).append(record.id)
+    told = []
+    for kernel, ids in kernels.items():
+        error = outdated[ids[0]]
+        what = error.what.removeprefix(f"operator {database.operator!r}: ").splitlines()[0]
+        told.append(f"{len(ids)} recorded candidate{'s' * (len(ids) != 1)} of {kernel} do not count: {what}")
+    return told
+
+
+def _missing(
+    session: Session,
+    operator: Operator,
+    target: Target,
+    missing: Sequence[Problem],
+    found: OperatorDatabase | None,
+) -> list[str]:
+    """Which problems have no valid time; and why, if the record is of another version of the operator."""
+    if not missing:
+        return []
+    names = ", ".join(p.id for p in missing[:_MOST]) + ", ..." * (len(missing) > _MOST)
+    if found is not None:
+        return [f"no time that counts of {len(missing)} problem{'s' * (len(missing) != 1)}: {names}"]
+    what = miss(session, operator, target, missing, None).what.removeprefix(f"operator {operator.name!r} on ")
+    return [f"{what.removeprefix(f'{target.name}: ')}: {names}"]

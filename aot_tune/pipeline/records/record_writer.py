@@ -25,7 +25,7 @@ from aot_tune.database.checks import in_space
 from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Chosen, Evidence
 from aot_tune.pipeline.records.export_records import NOTES, ROOTS, roots_of
-from aot_tune.pipeline.records.recorded_candidates import render_again
+from aot_tune.pipeline.records.lookup import render_again
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate
 from aot_tune.spec import Operator
@@ -33,7 +33,7 @@ from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError, DatabaseError, RenderError, SpecError
 from aot_tune.support.storage import TEMPORARIES, folder_digest, new_temporary, put_folder
 
-__all__ = ["compile_kept", "of_this_tree", "other_code", "records_folder", "save_records"]
+__all__ = ["compile_kept", "records_folder", "save_records"]
 
 
 def compile_kept(
@@ -60,7 +60,7 @@ def compile_kept(
                 error = entry.object.error if entry.object else ""
                 raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
             if entry.rebuilt and session.options.strict:
-                raise other_code(session, entry)
+                raise _other_code(session, entry)
     rebuilt = sum(e.rebuilt for e in shipped)
     if rebuilt:
         session.progress.line(
@@ -70,7 +70,7 @@ def compile_kept(
     return built
 
 
-def other_code(session: Session, entry: Variant) -> DatabaseError:
+def _other_code(session: Session, entry: Variant) -> DatabaseError:
     """The error for a strict build's variant whose code is not the recorded one."""
     what = "device code" if entry.object is not None and entry.object.device else "object"
     return DatabaseError(
@@ -174,7 +174,7 @@ def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
                 if same:  # the session's operator lacks kernels of backends that are not installed
                     rest = _untried_sources(session, loaded.operator, sources, same[0])
-                    older = of_this_tree(load_operator(loaded.folder), sources | rest, same[0])
+                    older = _of_this_tree(load_operator(loaded.folder), sources | rest, same[0])
                     again = session.options.mode == "tune"
                     database = update(measured_before(older, database) if again else older, database)
                 yield database
@@ -208,7 +208,7 @@ def _untried_sources(
     return found
 
 
-def of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
+def _of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
     """A committed record without the candidates that the operator's kernels can no longer give.
 
     Candidates with another source than here are dropped too; `sources` has the digests of what is rendered here.

@@ -17,8 +17,7 @@ from aot_tune.database.checks import in_space
 from aot_tune.database.match import recorded_rows
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.known_times import tie_band
-from aot_tune.pipeline.records.lookup import toolchains_alike
-from aot_tune.pipeline.records.recorded_candidates import render_again
+from aot_tune.pipeline.records.lookup import render_again, toolchains_alike
 from aot_tune.pipeline.scheduling.transfer import Models, like_winners, winners
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, candidate_for

@@ -13,12 +13,11 @@ import msgspec
 import pytest
 from project import Project
 
-import aot_tune.pipeline.records.build_inputs as inputs_module
+import aot_tune.pipeline.records.reuse_build as inputs_module
 import aot_tune.pipeline.records.reuse_build as reuse_build
 import aot_tune.pipeline.session as session_module
 from aot_tune.bench.protocol.measurement_records import Policy
-from aot_tune.pipeline.records.build_inputs import build_key, recorded_digest
-from aot_tune.pipeline.records.reuse_build import Repeats
+from aot_tune.pipeline.records.reuse_build import Repeats, build_key, recorded_digest
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.search.budget import Budget
