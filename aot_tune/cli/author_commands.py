@@ -175,7 +175,7 @@ def add_compile(commands: Any) -> None:
 
 
 def _compile(given: argparse.Namespace) -> int:
-    from aot_tune.pipeline.compiling.command import compile_operators
+    from aot_tune.pipeline.every_candidate import compile_operators
     from aot_tune.support.interrupts import end_with_the_build
 
     options = {

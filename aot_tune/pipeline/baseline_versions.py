@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 
-from aot_tune.pipeline.session import LoadedOperator
+from aot_tune.pipeline.loaded_operators import LoadedOperator
 
 __all__ = ["baseline_versions"]
 

@@ -47,7 +47,7 @@ class Evidence:
     on; one that it lacks is tried on all. `named` are candidates that a record of a like device names. `due` ones are
     compiled next, and nothing interrupts that. `standing_in` are kept untimed, because there was no time to measure.
     `fresh` has, by problem id, the candidates that were screened since the last race on it. `passed_over` has pairs of
-    candidate and problem that are not tried, see `prune/by_similar_problem`. `broken` has candidates that failed.
+    candidate and problem that are not tried, see `pruning`. `broken` has candidates that failed.
     `began` has, by problem id, what its tuning began with, and `opening` the slugs of the records among that.
     `left_out`: the operator is not tuned. Only its generic variants are verified, and nothing is measured. `brief`: the
     target is not the one that was asked for and got only a short time. `too_long` are ids of problems that nothing is

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 
@@ -31,18 +35,17 @@ from aot_tune.compile import (
 from aot_tune.compile.batches import Jobs, Task
 from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, deciding, load_databases
 from aot_tune.database.match import winners_elsewhere
-from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds, idle_seconds
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
-from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
+from aot_tune.pipeline.loaded_operators import stated_operators
 from aot_tune.pipeline.pending import PendingWork
-from aot_tune.pipeline.spent_time import SpentTime
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.options import effort_limit
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
 from aot_tune.render import Candidate, Renderer, candidates_for, generic_candidates, resolved
+from aot_tune.report.report_records import SpentOf, TimeSpent
 from aot_tune.search.budget import Budget
 from aot_tune.search.strategy import Strategy, make_strategy
 from aot_tune.spec import Config, Kernel, Operator, Target
@@ -53,17 +56,112 @@ from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
 
-__all__ = ["LoadedOperator", "Session"]
+__all__ = ["Session"]
 
+_TELLING = 0.25
+"""A batch of compiles counts only from this many CPU seconds on."""
+
+_FADES = 0.5
+"""The weight that earlier compiles keep each time new ones are added."""
 
 _AT_ONCE = 1 << 20
 """Configs that are asked for at once, if the strategy gives so many.
 
 Nothing is compiled while a CPU candidate is timed, so large steps lose least time."""
+
 _STEP = 16
 """Configs of a kernel that are asked for at once if a search learns from earlier ones, or if only a budget ends it.
 
 In small steps, the most promising ones are measured before the budget ends."""
+
+
+class _SpentTime:
+    """Adds up the seconds of a build: wall time by stage, compilers by backend, devices by phase."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[SpentOf, str, str], float] = {}
+
+    def add(self, of: SpentOf, what: str, seconds: float, target: str = "") -> None:
+        """Add seconds to an activity."""
+        key = of, what, target
+        self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+
+    @contextmanager
+    def stage(self, what: str) -> Iterator[None]:
+        """Count the time of the block as one stage of the build."""
+        began = monotonic()
+        try:
+            yield
+        finally:
+            self.add("clock", what, monotonic() - began)
+
+    def rows(self) -> tuple[TimeSpent, ...]:
+        """The sums, if devices took part. A build that measures nothing reports no times.
+
+        So its output is the same each time.
+        """
+        if not any(of == "device" for of, _, _ in self._seconds):
+            return ()
+        return tuple(
+            TimeSpent(of=of, what=what, target=target, seconds=round(seconds, 2))
+            for (of, what, target), seconds in self._seconds.items()
+            if seconds >= 0.01
+        )
+
+
+@dataclass
+class _CompilerLoad:
+    """The share of the cores that C++ compilers get beside other programs, from the last ones that ran.
+
+    `jobs` run at a time. `granted` is the share of their wall time in which they computed, except for the time in which
+    they waited although cores were idle, such as for files from a disk. `each` is the CPU seconds of one of the first
+    compiles, None before any.
+    """
+
+    jobs: int
+    granted: float = 1.0
+    each: float | None = None
+    _cpu: float = 0.0
+    _wall: float = 0.0
+
+    def add(self, cpu: float, walls: Sequence[float], idle: float = 0.0) -> None:
+        """Add compiles: their CPU seconds together, and the wall seconds of each. Those from a cache do not count.
+
+        `idle` is how many seconds the cores were idle meanwhile, added up. The last compiles count most. A batch of few
+        short ones is ignored, because it says little about a link.
+        """
+        if walls and cpu >= _TELLING:
+            self._cpu = _FADES * self._cpu + cpu
+            self._wall = _FADES * self._wall + cpu + max(sum(walls) - cpu - idle, 0.0)
+            self.granted = min(max(self._cpu / self._wall, 0.05), 1.0)
+            self.each = self.each or cpu / len(walls)
+
+
+def _children_seconds() -> float:
+    """CPU seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _idle_seconds(root: Path = Path("/")) -> float:
+    """Seconds that the cores of this process have been idle since the machine started, added up.
+
+    It is 0 where a control group's quota limits this process, since idle cores may not be its to use, and where the
+    system does not tell.
+
+    Args:
+        root: where /proc and /sys are read.
+    """
+    cores = os.sched_getaffinity(0)
+    if usable_cores(root) < len(cores):
+        return 0.0
+    try:
+        lines = (root / "proc/stat").read_text().splitlines()
+    except OSError:
+        return 0.0
+    wanted = {f"cpu{core}" for core in cores}
+    ticks = [line.split()[4:6] for line in lines if line.split(" ", 1)[0] in wanted]
+    return sum(int(tick) for pair in ticks for tick in pair) / os.sysconf("SC_CLK_TCK")
 
 
 class Session:
@@ -103,7 +201,7 @@ class Session:
         self.budget = budget or Budget(plan.options.budget)
         self.turn = self.budget
         self.pending = PendingWork(progress, self.budget)
-        self.spent = SpentTime()
+        self.spent = _SpentTime()
         self._kept = 0.0
         self.checks = Checks()
         self.failures = Failures(progress.line)
@@ -118,7 +216,7 @@ class Session:
         self._database = paths.database
         self._caches: dict[str, ObjectCache] = {}
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
-        self.load = CompilerLoad(self.jobs_of("cxx").count)
+        self.load = _CompilerLoad(self.jobs_of("cxx").count)
         self._generic: dict[str, Variant] = {}
         self._native = {t.name for t in (native_targets() if executor is None else executor.native())}
 
@@ -362,7 +460,7 @@ class Session:
         by_candidate, made = {e.id: e for e in waiting}, dict[str, Object]()
         start = self.progress.now()
         self.pending.compiling()
-        spent, idle, walls = children_seconds(), idle_seconds(), list[float]()
+        spent, idle, walls = _children_seconds(), _idle_seconds(), list[float]()
 
         def show(p: CompileProgress) -> None:
             entry = by_candidate[p.candidate]
@@ -400,7 +498,7 @@ class Session:
             after,
         )
         if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory or run elsewhere
-            self.load.add(children_seconds() - spent, walls, idle_seconds() - idle)
+            self.load.add(_children_seconds() - spent, walls, _idle_seconds() - idle)
         return [msgspec.structs.replace(e, object=made.get(e.id)) if e.object is None else e for e in given]
 
     def _longest_first(self, entry: Variant) -> float:

@@ -11,10 +11,11 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
-from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.kept_texts import keep_texts
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan

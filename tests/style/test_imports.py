@@ -21,13 +21,11 @@ ROOMS = {
     "bench.devices": {"bench.protocol"},
     "bench.worker": {"bench.protocol", "bench.devices"},
     "bench.host": {"bench.protocol", "bench.devices"},
-    "pipeline.prune": set(),
-    "pipeline.compiling": set(),
-    "pipeline.records": {"pipeline.prune"},
-    "pipeline.measuring": {"pipeline.prune", "pipeline.records"},
+    "pipeline.records": set(),
+    "pipeline.measuring": {"pipeline.records"},
     "pipeline.cluster": {"pipeline.measuring"},
-    "pipeline.scheduling": {"pipeline.prune", "pipeline.records", "pipeline.measuring"},
-    "pipeline.shipping": {"pipeline.prune", "pipeline.records", "pipeline.measuring", "pipeline.scheduling"},
+    "pipeline.scheduling": {"pipeline.records", "pipeline.measuring"},
+    "pipeline.shipping": {"pipeline.records", "pipeline.measuring", "pipeline.scheduling"},
 }
 """The rooms of a folder, and which others of it each may import beside the modules of the folder itself."""
 

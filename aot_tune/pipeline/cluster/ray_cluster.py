@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.pipeline.cluster.device_host import DeviceHost
-from aot_tune.pipeline.cluster.node_tasks import compile_here, tell_node
+from aot_tune.pipeline.cluster.node import DeviceHost, compile_here, tell_node
 from aot_tune.support.errors import BuildError, WorkerError
 
 __all__ = ["ClusterNode", "CompilesEndedError", "RayCluster", "RayDevice"]

@@ -1,4 +1,4 @@
-"""A build on a Ray cluster: which nodes are fit for it, their compilers and their devices."""
+"""A build on a Ray cluster: which nodes are fit for it, their compilers, and benches on their devices."""
 
 from __future__ import annotations
 
@@ -8,44 +8,264 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 from aot_tune.bench.host.findings import Findings
-from aot_tune.bench.protocol.measurement_records import Device, Policy
-from aot_tune.compile import CompileOutcome, Jobs, Toolchain, native_targets, target_by_name
+from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
+from aot_tune.bench.protocol.messages import Checked
+from aot_tune.compile import CompileOutcome, Jobs, Toolchain, Variant, native_targets, target_by_name
 from aot_tune.compile.cache_entries import file_digest
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
     BenchAnswer,
+    BenchCall,
     CompileOrder,
     GpuFacts,
     MadeObject,
     NodeFacts,
     NodeQuestion,
+    PrepareCall,
+    RaceCall,
+    ScreenCall,
+    SurveyCall,
     decode,
     encode,
     sent_options,
+    sent_variant,
 )
-from aot_tune.pipeline.cluster.fit_nodes import check_node
-from aot_tune.pipeline.cluster.node_tasks import choosing, node_facts
+from aot_tune.pipeline.cluster.node import choosing, node_facts
 from aot_tune.pipeline.cluster.ray_cluster import ClusterNode, CompilesEndedError, RayCluster, RayDevice
-from aot_tune.pipeline.cluster.remote_bench import RemoteBench
 from aot_tune.pipeline.measuring.vendor_process import VendorAnswer, VendorQuestion
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import best_here, in_order
 from aot_tune.search.budget import Budget
-from aot_tune.spec import CompileOptions, Target
+from aot_tune.spec import CompileOptions, Operator, Problem, Target
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError, WorkerError
 
-__all__ = ["RayExecutor", "ray_executor"]
+__all__ = ["check_node", "ray_executor"]
+
+_SHOWN = 3
+"""How many of the files that differ are named."""
 
 _STORED = 256
 """How many linked objects the cluster's store has at a time. Large kernels have megabytes."""
 
 
+class _HeldDevice(Protocol):
+    """The process of a device on a node, see `DeviceHost`."""
+
+    def ask(self, method: str, *arguments: Any, log: Callable[[str], None]) -> bytes:
+        """Call a method and return its answer.
+
+        Raises:
+            WorkerError: when the process is gone.
+        """
+
+    def tell(self, method: str) -> None:
+        """Call a method and wait for no answer, whether or not the process lives."""
+
+
+class _RemoteBench:
+    """See `Bench`. `put` sends each linked object to the node once, as bytes.
+
+    The node loads the operators from its own copy of the project's files. One device checks an object on odd problems,
+    and its verdict holds for the others. References are computed on each device.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        begin: Begin,
+        host: _HeldDevice,
+        put: Callable[[Path], Any],
+        log: Callable[[str], None],
+        findings: Findings,
+    ) -> None:
+        self._verdicts = findings.verdicts
+        self.device, self.policy = device, begin.policy
+        self._begin, self._host, self._put, self._log = begin, host, put, log
+        self._alone = self._lost = False
+        self.referring = 0.0
+
+    def __enter__(self) -> _RemoteBench:
+        self._ask("begin", encode(self._begin))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._lost:
+            self._host.tell("end")
+
+    def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
+        """See `Bench`."""
+        return Measurement(
+            candidate=candidate,
+            code=code,
+            problem=prepared.problem,
+            device=self.device.digest,
+            policy=self.policy.digest,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def prepare(self, operator_folder: Path, operator: Operator, on: Problem | Check) -> Prepared:  # noqa: ARG002
+        """See `Bench`."""
+        check = Check(problem=on) if isinstance(on, Problem) else on
+        prepared = self._call(PrepareCall(operator=operator.name, on=check, alone=self._alone)).prepared
+        if prepared is None:
+            raise WorkerError("a node did not say where a reference is")
+        return prepared
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """See `Bench`."""
+        self._alone = True
+        try:
+            yield
+        finally:
+            self._alone = False
+
+    def screen(
+        self, prepared: Prepared, variant: Variant, best_ns: float | None = None, tune_checks: bool = True
+    ) -> Measurement:
+        """See `Bench`."""
+        return self._screen(prepared, variant, best_ns, tune_checks, timed=True)
+
+    def verify(self, prepared: Prepared, variant: Variant, tune_checks: bool = True) -> Measurement:
+        """See `Bench`."""
+        return self._screen(prepared, variant, None, tune_checks, timed=False)
+
+    def _screen(
+        self, prepared: Prepared, variant: Variant, best_ns: float | None, tune_checks: bool, *, timed: bool
+    ) -> Measurement:
+        suite = Findings.suite(prepared.operator_folder, variant.code, variant.requires)
+        known = None if self._alone else self._verdicts.made(suite)
+        call = ScreenCall(
+            prepared=prepared,
+            variant=sent_variant(variant),
+            best_ns=best_ns,
+            tune_checks=tune_checks,
+            timed=timed,
+            verdict=known if isinstance(known, Checked) else None,
+            alone=self._alone,
+        )
+        answer = self._call(call, [variant])
+        if answer.verdict is not None and not self._alone:
+            self._verdicts.put(suite, answer.verdict)
+        return answer.measurements[0]
+
+    def race(self, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
+        """See `Bench`."""
+        sent = [sent_variant(v) for v in variants]
+        return self._call(RaceCall(prepared=prepared, variants=sent, alone=self._alone), variants).measurements
+
+    def survey(
+        self,
+        operator_folder: Path,  # noqa: ARG002
+        operator: Operator,
+        problem: Problem,
+        variants: Sequence[Variant],
+    ) -> list[Measurement]:
+        """See `Bench`."""
+        sent = [sent_variant(v) for v in variants]
+        call = SurveyCall(operator=operator.name, problem=problem, variants=sent, alone=self._alone)
+        return self._call(call, variants).measurements
+
+    def interrupt(self) -> None:
+        """See `Bench`."""
+        self._host.tell("interrupt")
+
+    def _call(self, call: BenchCall, variants: Sequence[Variant] = ()) -> BenchAnswer:
+        return self._ask("call", encode(call), *(self._put(Path(v.shared)) for v in variants))
+
+    def _ask(self, method: str, *arguments: Any) -> BenchAnswer:
+        try:
+            answer = decode(self._host.ask(method, *arguments, log=self._log), BenchAnswer)
+        except WorkerError:
+            self._lost = True
+            raise
+        self.referring = max(self.referring, answer.referring)
+        if answer.error is not None:
+            raise answer.error.error()
+        return answer
+
+
+def check_node(node: ClusterNode, there: NodeFacts | str, here: NodeFacts) -> None:
+    """Compare a node's answer with this machine's answer to the same question.
+
+    Raises:
+        BuildError: for the first difference that would change objects or measurements. It names the node.
+    """
+    if isinstance(there, str):
+        raise BuildError(
+            f"{node.shown} cannot take part in the build",
+            why=there,
+            fix="pip install 'aot_tune[ray]' in the Python that Ray runs in there, or take the node out of the cluster",
+        )
+    _check_package(node, there, here)
+    if node.cpus:  # without CPUs nothing is compiled there
+        _check_compilers(node, there, here)
+    _check_files(node, there.files, here.files)
+
+
+def _check_package(node: ClusterNode, there: NodeFacts, here: NodeFacts) -> None:
+    if (there.version, there.code) == (here.version, here.code):
+        return
+    other = f"{there.version}, not {here.version}" if there.version != here.version else f"another {there.version}"
+    raise BuildError(
+        f"{node.shown} has another aot_tune: {other}",
+        why="another version may compile, verify and time otherwise",
+        fix="install the same aot_tune on all nodes, then restart Ray there",
+    )
+
+
+def _check_compilers(node: ClusterNode, there: NodeFacts, here: NodeFacts) -> None:
+    for backend, reason in there.missing.items():
+        if backend in here.makers:
+            raise BuildError(
+                f"{node.shown} has no compiler for {backend}",
+                why=reason,
+                fix="install it there, or start the node with `ray start --num-cpus=0`: then nothing is compiled on it",
+            )
+    for backend, maker in here.makers.items():
+        if there.makers.get(backend) != maker:
+            raise BuildError(
+                f"{node.shown} has another compiler for {backend}: {_difference(there.makers[backend], maker)}",
+                why="the keys of its objects would name the wrong compiler",
+                fix="install the same compiler on all nodes, or start the node with `ray start --num-cpus=0`, so that "
+                "nothing is compiled on it",
+            )
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any], place: str = "") -> str:
+    """The first thing that differs, in a few words."""
+    for name in dict.fromkeys((*here, *there)):
+        mine, other = here.get(name), there.get(name)
+        if mine == other:
+            continue
+        if isinstance(mine, Mapping) and isinstance(other, Mapping):
+            return _difference(other, mine, f"{name} ")
+        return f"{place}{name} {str(other)[:80]!r}, here {str(mine)[:80]!r}"
+    return "no difference"
+
+
+def _check_files(node: ClusterNode, there: Mapping[str, str], here: Mapping[str, str]) -> None:
+    wrong = [name for name, digest in here.items() if there.get(name) != digest]
+    if not wrong:
+        return
+    absent = not any(there.get(name) for name in wrong)
+    more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    raise BuildError(
+        f"{node.shown} {'lacks' if absent else 'has other contents of'} {', '.join(wrong[:_SHOWN])}{more}",
+        why="the node loads operators from the project's files, at the same path as this machine",
+        fix="put the project at the same path on all nodes: on a shared file system, or in the nodes' image",
+    )
+
+
 @contextmanager
-def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = None) -> Iterator[RayExecutor]:
+def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = None) -> Iterator[_RayExecutor]:
     """The cluster of RAY_ADDRESS, or the one that this machine belongs to, for the length of the block.
 
     Only devices that run one of `targets` are held, and others can use the rest. Without targets, all are held.
@@ -55,10 +275,10 @@ def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = N
         BuildError: when there is none, or its nodes have another version of this package.
     """
     with RayCluster(os.environ.get("RAY_ADDRESS") or "auto") as cluster:
-        yield RayExecutor(cluster, log, targets)
+        yield _RayExecutor(cluster, log, targets)
 
 
-class RayExecutor:
+class _RayExecutor:
     """See `Executor`. CPU targets are measured on the build's own machine, GPU targets on any GPU of the cluster."""
 
     def __init__(self, cluster: RayCluster, log: Callable[[str], None], targets: Collection[str] | None) -> None:
@@ -132,7 +352,7 @@ class RayExecutor:
             found[last.name] = last
         return in_order(found.values())
 
-    def parts(self, targets: Sequence[str]) -> list[tuple[RayExecutor, tuple[str, ...]]]:
+    def parts(self, targets: Sequence[str]) -> list[tuple[_RayExecutor, tuple[str, ...]]]:
         """See `Executor`."""
         models = {t: list(dict.fromkeys(d.digest for d, names in self._facts if t in names)) for t in targets}
         found = []
@@ -243,7 +463,7 @@ class RayExecutor:
         findings: Findings,
         *,
         exclusive: bool,
-    ) -> AbstractContextManager[RemoteBench]:
+    ) -> AbstractContextManager[_RemoteBench]:
         """See `Executor`."""
         if self._plan is None:
             raise BuildError("the cluster was not checked for the build")
@@ -255,7 +475,7 @@ class RayExecutor:
             exclusive=exclusive,
             patience=None if patience is None or patience.seconds is None else patience.left,
         )
-        return RemoteBench(device, begin, self._hosts[device.unit], self._put, self._log, findings)
+        return _RemoteBench(device, begin, self._hosts[device.unit], self._put, self._log, findings)
 
     def _put(self, path: Path) -> Any:
         """A linked object in the cluster's store, once for all devices. Only the objects used last stay there."""

@@ -14,10 +14,10 @@ from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
 from aot_tune.pipeline.pending import task_of
-from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.report.report_text import format_time
 from aot_tune.spec import Problem
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError

@@ -30,7 +30,7 @@ from aot_tune.database import (
 from aot_tune.database.checks import in_space
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.proportion import left_to_others
-from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resemblances, rank_of
+from aot_tune.pipeline.pruning import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Problem, Target

@@ -24,9 +24,10 @@ from aot_tune.database import (
 from aot_tune.database.checks import in_space
 from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Chosen, Evidence
+from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.records.export_records import NOTES, ROOTS, roots_of
 from aot_tune.pipeline.records.lookup import render_again
-from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator

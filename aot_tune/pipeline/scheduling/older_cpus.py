@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from aot_tune.bench.protocol.measurement_records import is_baseline
 from aot_tune.pipeline.evidence import Evidence, Proposal
+from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import left_undone
 from aot_tune.pipeline.records.lookup import known_here
+from aot_tune.pipeline.scheduling.like_device import like_winners
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
-from aot_tune.pipeline.scheduling.transfer import like_winners
 from aot_tune.pipeline.scheduling.within_budget import BudgetTuning
-from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.session import Session
 from aot_tune.spec import Target
 
 __all__ = ["older_seconds", "on_record", "transferred", "tune_older"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import queue
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -10,23 +12,138 @@ from functools import partial
 
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.measuring.bench_linker import BenchLinker
-from aot_tune.pipeline.measuring.device_pool import DevicePool
+from aot_tune.pipeline.loaded_operators import LoadedOperator
+from aot_tune.pipeline.measuring.device_pool import BenchLinker, DevicePool, Job, check_agreement
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
-from aot_tune.pipeline.measuring.pool_jobs import Job
-from aot_tune.pipeline.measuring.probe import check_agreement
-from aot_tune.pipeline.prune.after_leader import awaited, may_come, to_compile
-from aot_tune.pipeline.scheduling.background_compiler import BackgroundCompiler, may_compile
+from aot_tune.pipeline.pending import expected_seconds
+from aot_tune.pipeline.pruning import awaited, follows_another, may_come, to_compile
 from aot_tune.pipeline.scheduling.screen_queue import Priority, QueuedProblem, ScreenQueue, queued_problems
-from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.session import Session
 from aot_tune.search.budget import Task
+from aot_tune.spec import Operator
+from aot_tune.support.run_program import kill_running
 
-__all__ = ["Timings", "measure_overlapped"]
+__all__ = ["measure_overlapped"]
 
-Pairs = Sequence[tuple[LoadedOperator, Evidence]]
+_KEPT_FOR_RACES = 0.3
+"""Share of a budget that is kept for measuring: when no more than this is left, nothing is compiled any more."""
+
+_PATIENCE = 0.2
+"""Seconds between two looks at the budget while no object is ready."""
+_Pairs = Sequence[tuple[LoadedOperator, Evidence]]
 
 
-class Timings:
+def _may_compile(session: Session) -> bool:
+    """Whether the budget still allows compiling."""
+    return session.turn.allows(max(_KEPT_FOR_RACES * (session.turn.seconds or 0.0), 1e-9))
+
+
+def _when(operator: Operator, entry: Variant) -> tuple[float, bool]:
+    return -expected_seconds(operator, entry), follows_another(operator, entry.candidate)
+
+
+class _BackgroundCompiler:
+    """Compiles entries in a thread of its own until `close`: the longest first, and followers last among equals.
+
+    If `weight_of` is given, entries of more weight come first. `priority_of` tells the priority of an entry's screens.
+    `waited` are the seconds in which `take` had nothing to return.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        linker: BenchLinker,
+        entries: Sequence[Variant],
+        priority_of: Callable[[Variant], Priority],
+        weight_of: Callable[[Variant], float] = lambda _: 0.0,
+    ) -> None:
+        self._session, self._linker, self._priority_of = session, linker, priority_of
+        operators = {n: loaded.operator for n, loaded in session.operators.items()}
+        self._entries = sorted(entries, key=lambda e: (-weight_of(e), *_when(operators[e.candidate.operator], e)))
+        self._found: queue.Queue[Variant | BaseException | None] = queue.Queue()
+        self._stopping, self._ended, self._made = threading.Event(), threading.Event(), set[str]()
+        self._most = Priority.NOTHING
+        self._over = False
+        self.waited = 0.0
+        self._begun = self._end = session.progress.now()
+        self._thread = threading.Thread(target=self._compile, daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether everything was taken, or the budget allows no more compiling."""
+        return self._over or not _may_compile(self._session)
+
+    @property
+    def seconds(self) -> float:
+        """How long compilers ran. Ask when they have ended."""
+        return self._end - self._begun
+
+    def calls(self, priority: Priority) -> bool:
+        """Whether something of a higher priority is ready, or everything has been compiled."""
+        return self._most > priority or self._ended.is_set() or self.over
+
+    def take(self, *, wait: bool, until: Callable[[], object] = lambda: False) -> list[Variant]:
+        """The entries that became ready since the last call. If there are none and `wait`, wait for the first.
+
+        The wait also ends when `until` says so.
+
+        Raises:
+            BaseException: the error that ended the thread.
+        """
+        begun = self._session.progress.now()
+        batch: list[Variant | BaseException | None] = []
+        while wait and not batch and not self.over and not until():
+            with contextlib.suppress(queue.Empty):
+                batch.append(self._found.get(timeout=_PATIENCE))
+        self.waited += self._session.progress.now() - begun
+        self._most = Priority.NOTHING
+        with contextlib.suppress(queue.Empty):
+            while True:
+                batch.append(self._found.get_nowait())
+        for one in batch:
+            if isinstance(one, BaseException):
+                raise one
+        self._over = self._over or None in batch
+        return [e for e in batch if isinstance(e, Variant)]
+
+    def close(self) -> tuple[list[Variant], list[Variant]]:
+        """End the compilers that still run. Returns what is ready but was not taken, and what is not compiled."""
+        self._stopping.set()
+        while self._thread.is_alive():
+            kill_running()
+            self._thread.join(_PATIENCE)
+        batch: list[Variant | BaseException | None] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                batch.append(self._found.get_nowait())
+        return [e for e in batch if isinstance(e, Variant)], [e for e in self._entries if e.id not in self._made]
+
+    def _compile(self) -> None:
+        last: BaseException | None = None
+        try:
+            self._session.compile(
+                self._entries,
+                self._entries[0].candidate.target,
+                self._linker.evidence,
+                self._ready,
+                then=self._linker.after,
+            )
+        except BaseException as error:  # passed to the thread that measures
+            last = error
+        self._end = self._session.progress.now()
+        self._ended.set()
+        self._found.put(last)
+
+    def _ready(self, entry: Variant) -> None:
+        if self._stopping.is_set():
+            raise InterruptedError("the budget has ended, or the build")  # this ends all compiles that wait
+        self._made.add(entry.id)
+        self._found.put(entry)
+        self._most = max(self._most, self._priority_of(entry))
+
+
+class _Timings:
     """Seconds of a target's tuning: of compiling, of measuring, and of both together on the wall clock."""
 
     def __init__(self) -> None:
@@ -41,9 +158,9 @@ class Timings:
 def measure_overlapped(
     session: Session,
     pool: DevicePool,
-    pairs: Pairs,
+    pairs: _Pairs,
     entries: list[Variant],
-) -> Timings:
+) -> _Timings:
     """Compile `entries`, screen each on its problems as soon as it is ready, and race when all are screened.
 
     Other entries have their object already, or a record knows all of them. An entry that follows another waits for it:
@@ -56,7 +173,7 @@ def measure_overlapped(
     begun = session.progress.now()
     new = {e.id for e in entries}
     known = [e for _, v in pairs for e in v.entries.values() if e.id not in new]
-    tuning = OverlappedTune(session, pool, pairs, list(entries))
+    tuning = _OverlappedTune(session, pool, pairs, list(entries))
     if session.turn.seconds is not None:
         tuning.check_devices()
         tuning.vouch_for_generics()
@@ -83,22 +200,22 @@ class _Outlook:
     coming: Collection[int] = frozenset()
 
 
-class OverlappedTune:
+class _OverlappedTune:
     """What is left to compile, screen and race. `left` are entries whose compile has not started.
 
     `generics` are generic variants that were tried on one problem each. For the races in `granted`, screens have
     stopped once.
     """
 
-    def __init__(self, session: Session, pool: DevicePool, pairs: Pairs, left: list[Variant]) -> None:
+    def __init__(self, session: Session, pool: DevicePool, pairs: _Pairs, left: list[Variant]) -> None:
         self._session, self._pool, self._pairs, self._left = session, pool, pairs, left
         self._linker = BenchLinker(session, pool, pairs)
-        self._background: BackgroundCompiler | None = None
+        self._background: _BackgroundCompiler | None = None
         self._generics: list[Variant] = []
         self._verified = set[str]()
         self._granted: set[Task] = set()
         self._weighed = session.turn.seconds is not None
-        self.queue, self.timings = ScreenQueue(pairs, weighed=self._weighed), Timings()
+        self.queue, self.timings = ScreenQueue(pairs, weighed=self._weighed), _Timings()
         self._races = _EarlyRaces(pool, lambda: self.queue.screened != self._seen[0])
         self._seen, self._decided, self._outlook = (-1, -1), 0, _Outlook()
 
@@ -248,7 +365,7 @@ class OverlappedTune:
         self._left = [e for e in self._left if e.id not in now]
         self.queue.add(e for e in due if e.object is not None)  # a probe was compiled before
         due = [e for e in due if e.object is None]
-        if due and may_compile(self._session):
+        if due and _may_compile(self._session):
             seconds: dict[tuple[str, str], float] = {}
             for _, evidence in self._pairs:
                 if self._session.turn.seconds is None:  # with a budget there may be no time for it
@@ -257,7 +374,7 @@ class OverlappedTune:
                 seconds |= {(evidence.operator.name, p): s for p, s in awaiting.items()}
             self.queue.rank(seconds)
             queue = self.queue
-            self._background = BackgroundCompiler(self._session, self._linker, due, queue.priority_of, queue.weight_of)
+            self._background = _BackgroundCompiler(self._session, self._linker, due, queue.priority_of, queue.weight_of)
 
     def _end(self) -> None:
         """End the compilers and add up their seconds. What they did not finish is left again."""
@@ -297,7 +414,7 @@ class OverlappedTune:
         places = sorted(places, key=lambda p: -p.weight) if self._weighed else _longest_first(places)
         due = [(p, entrants) for p in places if (entrants := finalists(p.evidence, p.problem))]
         missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
-        if missing and may_compile(self._session):
+        if missing and _may_compile(self._session):
             self._session.compile(missing.values(), "finalists", [evidence for _, evidence in self._pairs])
             due = [(p, p.evidence.now(entrants)) for p, entrants in due]
         races = [one for one in due if all(e.object is not None for e in one[1])]

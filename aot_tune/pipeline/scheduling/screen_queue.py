@@ -11,12 +11,10 @@ from functools import partial
 
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.measuring.device_pool import DevicePool
+from aot_tune.pipeline.loaded_operators import LoadedOperator
+from aot_tune.pipeline.measuring.device_pool import DevicePool, Job, More
 from aot_tune.pipeline.measuring.measure import Measurer
-from aot_tune.pipeline.measuring.pool_jobs import Job, More
-from aot_tune.pipeline.prune.after_leader import competes
-from aot_tune.pipeline.prune.by_similar_problem import Resemblances, rank_of
-from aot_tune.pipeline.session import LoadedOperator
+from aot_tune.pipeline.pruning import Resemblances, competes, rank_of
 from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
 

@@ -13,20 +13,20 @@ from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.evidence import Evidence, Proposal
+from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, left_undone
 from aot_tune.pipeline.proportion import left_to_others
-from aot_tune.pipeline.prune.after_leader import to_compile, waiting
+from aot_tune.pipeline.pruning import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
-from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.scheduling.like_device import Openings
 from aot_tune.pipeline.scheduling.older_cpus import older_seconds, on_record, tune_older
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
 from aot_tune.pipeline.scheduling.screen_queue import QueuedProblem, queued_problems
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
-from aot_tune.pipeline.scheduling.within_budget import BudgetTuning
-from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.scheduling.within_budget import BudgetTuning, ended_with
+from aot_tune.pipeline.session import Session
 from aot_tune.spec import Target
 from aot_tune.support.errors import AotTuneError, DatabaseError
 

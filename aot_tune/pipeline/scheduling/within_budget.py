@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.pending import expected_seconds, task_of
-from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
-from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.search.budget import Gains, Task, most_promising
+from aot_tune.pipeline.session import Session
+from aot_tune.search.budget import Budget, Gains, Task, most_promising
 from aot_tune.spec import Problem
+from aot_tune.support.interrupts import AGAIN
 from aot_tune.support.run_program import kill_running
 
-__all__ = ["BudgetTuning"]
+__all__ = ["BudgetTuning", "ended_with"]
 
 _LEAST_GAIN = 1e-12
 """What promises less than this only improves the report."""
+
 _COMPILING = 0.4
 """Share of the time for compilers, as long as there is something to measure."""
+
 _PER_JOB = 2
 """How many candidates each compiler gets at a time. Nothing can be measured until the last of them is compiled."""
+
+
+@contextlib.contextmanager
+def ended_with(budget: Budget, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` repeatedly, in a thread of its own, from the end of the budget until the block ends."""
+    if budget.seconds is None:
+        yield
+        return
+    done = threading.Event()
+
+    def watch() -> None:
+        wait = budget.left
+        while not done.wait(wait):
+            if budget.left <= 0:
+                stop()
+            wait = max(budget.left, AGAIN)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 @dataclass
@@ -76,7 +105,7 @@ class BudgetTuning:
         self._arrive(e for _, evidence in self._pairs for e in evidence.entries.values() if e.code)
         self._vouch_for_generics()  # it must be done, and later it would take as long
         with ended_with(turn, self._stop):
-            queue = in_turn([e for e in entries if e.object is None], self._weight_of)
+            queue = _in_turn([e for e in entries if e.object is None], self._weight_of)
             begun, compiling = turn.spent, 0.0
             while turn.allows(1e-9):
                 task = self._most_gainful()
@@ -191,7 +220,7 @@ class BudgetTuning:
     def _screen_best(self, place: _OpenProblem) -> None:
         operator = place.task.operator
         if operator not in self._costs:
-            self._costs[operator] = mean_costs(place.evidence)
+            self._costs[operator] = _mean_costs(place.evidence)
         chosen = [c for c, e in place.waiting.items() if not e.candidate.generic] or list(place.waiting)
         self._screen(place, place.waiting[most_promising(self._costs[operator], chosen)])
 
@@ -213,7 +242,7 @@ class BudgetTuning:
         self._costs.pop(place.task.operator, None)
 
 
-def mean_costs(evidence: Evidence) -> dict[str, float]:
+def _mean_costs(evidence: Evidence) -> dict[str, float]:
     """By candidate, how far it was from the best: the mean natural logarithm over the problems where it has a time."""
     found: dict[str, list[float]] = {}
     for row in evidence.measurements.values():
@@ -223,7 +252,7 @@ def mean_costs(evidence: Evidence) -> dict[str, float]:
     return {c: statistics.fmean(values) for c, values in found.items()}
 
 
-def in_turn(entries: list[Variant], weight: Callable[[Variant], float]) -> list[Variant]:
+def _in_turn(entries: list[Variant], weight: Callable[[Variant], float]) -> list[Variant]:
     """The first entries of all kernels, then the second ones, and so on.
 
     In each turn, an operator's kernels come by the `weight` of the problems that they serve. Operators take turns.

@@ -25,8 +25,7 @@ from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.known_times import processors_of
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import with_filling_in
-from aot_tune.pipeline.shipping.resource_rows import Rooflines
-from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
+from aot_tune.pipeline.shipping.story import Rooflines, failures_of, generic_only, tell
 from aot_tune.render import assumes_less
 from aot_tune.report.report_records import DroppedCandidate, MemoryPeak, OperatorReport, Report
 from aot_tune.report.report_text import policy_lines

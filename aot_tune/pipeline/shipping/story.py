@@ -1,36 +1,275 @@
-"""The story of a build: what was tried, what won, and why the rest was dropped."""
+"""The story of a build: what was tried, what won, why the rest was dropped, and what dispatch picks."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+import msgspec
+
+from aot_tune.bench.devices.roofline import Roofline, roofline_of
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.compile import Variant
-from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of
+from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of, worth_of
 from aot_tune.pipeline.known_times import tie_band
 from aot_tune.pipeline.naming import again, variant_name
-from aot_tune.pipeline.shipping.dispatch_maps import curves_of, kind_text, maps_of, points_of
-from aot_tune.pipeline.shipping.resource_rows import Rooflines, candidate_rows, resources_of
 from aot_tune.report.report_records import (
     NOT_TRIED,
+    CandidateRow,
+    DispatchMap,
     DroppedCandidate,
     OperatorReport,
     ProblemRow,
     RaceRunner,
+    RegretCurve,
+    SurveyPoint,
     SurveyRow,
     VariantRow,
 )
-from aot_tune.select import picked
-from aot_tune.spec.workload import kind_of
+from aot_tune.select import all_picked, picked
+from aot_tune.select.decide import is_held_out
+from aot_tune.spec import Facts, Operator, Problem, all_of
+from aot_tune.spec.calls import extents_exist
+from aot_tune.spec.workload import Kind, kind_of, range_of
 
-__all__ = ["failures_of", "generic_only", "paired_ratio", "tell", "weighted_mean"]
+__all__ = ["Rooflines", "failures_of", "generic_only", "paired_ratio", "tell"]
+
+_MOST = 40
+"""How many candidates of an operator a report lists."""
+
+_DIGITS, _PERCENTS = 4, 2
+"""Digits of a share on a problem, and of the best share. A record's rounded times give the same best share."""
+
+_STEPS = 20
+"""How many extents of a dim a map has."""
+
+_DIMS = 3
+"""Maps show pairs of this many dims: those that vary most among calls."""
+
+_GENERIC = "generic"
+"""The name of what serves if nothing else does."""
+
+_WHOLE = ((256, 64), (32, 8))
+"""From the first extent on, extents are multiples of the second, as in most calls."""
 
 _MOST_RUNNERS = 6
 """How many candidates are shown, beside the baselines, for a problem without a race."""
+
+
+class _BestShare(NamedTuple):
+    """A candidate's best share of the roofline, rounded to whole percents, its problem, and the peaks."""
+
+    share: float
+    problem: str
+    of: str
+
+
+class Rooflines:
+    """The rooflines of an operator's problems on the devices that measured them. `known` has devices by digest."""
+
+    def __init__(self, evidence: Evidence, known: Mapping[str, Device]) -> None:
+        self._evidence, self._known = evidence, known
+        self._times = evidence.times()
+        self._problems = {p.id: p for p in evidence.workload}
+        self._found: dict[tuple[str, str], Roofline | None] = {}
+
+    def on(self, problem: str, candidate: str) -> tuple[float, Roofline] | None:
+        """A candidate's share of the roofline on a problem; None if one of them is unknown."""
+        ns = self._times.get(problem, {}).get(candidate)
+        measured = self._evidence.on(problem).get(candidate)
+        if not ns or measured is None or problem not in self._problems:
+            return None
+        key = problem, measured.device
+        if key not in self._found:
+            device = self._known.get(measured.device)
+            one = self._problems[problem]
+            self._found[key] = roofline_of(device, self._evidence.operator, one) if device is not None else None
+        line = self._found[key]
+        return (round(line.ns / ns, _DIGITS), line) if line is not None else None
+
+    def best_of(self, candidate: str) -> _BestShare | None:
+        """The problem on which a candidate comes nearest to the roofline."""
+        shares = [(found, p) for p in self._problems if (found := self.on(p, candidate)) is not None]
+        if not shares:
+            return None
+        (share, line), problem = max(shares, key=lambda s: (round(s[0][0], _PERCENTS), s[1]))
+        return _BestShare(round(share, _PERCENTS), problem, line.of)
+
+    @property
+    def of(self) -> str:
+        """The peaks; empty if there is no roofline. The peaks of several devices are listed together."""
+        for problem, row in self._times.items():
+            for candidate in row:
+                self.on(problem, candidate)
+        return "; ".join(sorted({line.of for line in self._found.values() if line is not None}))
+
+    def timed(self, candidate: str) -> int:
+        """On how many problems a candidate was timed."""
+        return sum(candidate in row for row in self._times.values())
+
+
+def _resources_of(entry: Variant) -> dict[str, int]:
+    """The resources of a candidate's code; empty if it was not compiled."""
+    return entry.object.code_resources if entry.object is not None else {}
+
+
+def _candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[CandidateRow, ...]:
+    """The timed candidates, those nearest to the roofline first."""
+    rows = []
+    for name, entry in evidence.entries.items():
+        count, best = rooflines.timed(name), rooflines.best_of(name)
+        if count:
+            rows.append(
+                CandidateRow(
+                    name=variant_name(entry),
+                    label=entry.candidate.label,
+                    problems=count,
+                    resources=_resources_of(entry),
+                    roofline=None if best is None else best.share,
+                    where="" if best is None else best.problem,
+                )
+            )
+    return tuple(sorted(rows, key=lambda r: (-(r.roofline or 0.0), r.name))[:_MOST])
+
+
+def _kind_text(operator: Operator, kind: Kind) -> str:
+    """A kind of calls in the form that people write: `T=bf16 math=ieee`."""
+    choices = {f"dtype.{v}": names for v, names in operator.dtypes.items()}
+    choices |= {f"attribute.{a.name}": a.choices for a in operator.attributes}
+    return " ".join(f"{fact.partition('.')[2]}={choices[fact][value]}" for fact, value in kind)
+
+
+def _curves_of(one: Chosen) -> tuple[RegretCurve, ...]:
+    """For each kind of calls, how much the variants that are kept for it are worth."""
+    evidence, selection = one.evidence, one.selection
+    return tuple(
+        RegretCurve(
+            kind=_kind_text(evidence.operator, kind),
+            variants=tuple(_name(evidence, c) for c in selection.order.get(kind, ())[: len(curve)]),
+            regret=tuple(round(regret, 5) for regret in curve),
+            served=tuple(round(share, 5) for share in selection.served.get(kind, ())),
+        )
+        for kind, curve in selection.curves.items()
+    )
+
+
+def _points_of(one: Chosen) -> tuple[SurveyPoint, ...]:
+    """The surveyed shapes. Those by which dispatch was judged have the regret of a decision that does not know them."""
+    evidence, selection = one.evidence, one.selection
+    operator, costs = evidence.operator, evidence.surveyed.costs(evidence.failed)
+    tuned = {p.id for p in evidence.workload if p.id in one.costs}  # a survey times these too
+    problems = {name: evidence.surveyed.problems[name] for name in sorted(costs) if name not in tuned}
+    facts = {name: operator.facts(problem) for name, problem in problems.items()}
+    picks = _picked(one, facts)
+    judged = selection.judged.regret if selection.judged is not None else selection.held_out
+    found = []
+    for name, problem in problems.items():
+        row, pick = costs[name], picks[name]
+        best = min(row, key=lambda c: (row[c], c))
+        regret = row[pick] / row[best] - 1 if pick in row else None
+        regret = judged.get(name, regret)
+        found.append(
+            SurveyPoint(
+                problem=name,
+                kind=_kind_text(operator, kind_of(operator, facts[name])),
+                dims=dict(problem.dims),
+                best=_name(evidence, best),
+                ns=row[best],
+                picked=_name(evidence, pick),
+                regret=None if regret is None else round(regret, 5),
+                held_out=selection.judged is not None and is_held_out(name),
+            )
+        )
+    return tuple(found)
+
+
+def _maps_of(one: Chosen) -> tuple[DispatchMap, ...]:
+    """For each kind of calls in the workload, what dispatch picks over each pair of the dims that vary most.
+
+    The other dims have their most frequent extents. All else is as in the plainest problem of the kind.
+    """
+    operator = one.evidence.operator
+    kinds: dict[Kind, list[Problem]] = {}
+    for problem in one.evidence.workload:
+        if problem.id in one.costs:
+            kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
+    varied = {kind: list(problems) for kind, problems in kinds.items()}
+    for problem in one.evidence.surveyed.problems.values():
+        varied.get(kind_of(operator, operator.facts(problem)), []).append(problem)
+    return tuple(
+        _map(one, kind, problems, pair) for kind, problems in sorted(kinds.items()) for pair in _pairs(varied[kind])
+    )
+
+
+def _pairs(problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    """The dims of maps, as x and y. If only one dim varies among problems and surveyed shapes, y is empty."""
+    spans = {d: _span([p.dims[d] for p in problems]) for d in problems[0].dims}
+    varying = sorted((d for d, span in spans.items() if span > 1), key=lambda d: -spans[d])[:_DIMS]
+    ordered = [d for d in problems[0].dims if d in varying]
+    if len(ordered) == 1:
+        return [(ordered[0], "")]
+    return [(x, y) for y, x in itertools.combinations(ordered, 2)]
+
+
+def _span(extents: Sequence[int]) -> float:
+    return max(extents) / max(min(extents), 1)
+
+
+def _map(one: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[str, str]) -> DispatchMap:
+    operator, (x, y) = one.evidence.operator, pair
+    plainest = min(problems, key=lambda p: (len(p.id.split()), p.id))
+    usual = {d: Counter(p.dims[d] for p in problems).most_common(1)[0][0] for d in plainest.dims}
+    xs = _extents(range_of(operator, x, problems))
+    ys = _extents(range_of(operator, y, problems)) if y else (0,)
+    exist = extents_exist(operator)
+    calls: dict[str, Facts] = {}
+    places: dict[tuple[int, int], str] = {}
+    for j, i in itertools.product(range(len(ys)), range(len(xs))):
+        own = {**usual, x: xs[i], **({y: ys[j]} if y else {})}
+        call = msgspec.structs.replace(plainest, dims=own, strides={})
+        facts = operator.facts(call)
+        if all_of((*exist, *operator.legal, *operator.expected), facts):
+            calls[call.id], places[j, i] = facts, call.id
+    picks = {name: _name(one.evidence, pick) for name, pick in _picked(one, calls).items()}
+    variants = tuple(dict.fromkeys(picks.values()))
+    index = {name: i for i, name in enumerate(variants)}
+    return DispatchMap(
+        kind=_kind_text(operator, kind),
+        x=x,
+        y=y,
+        at={d: n for d, n in usual.items() if d not in pair},
+        xs=xs,
+        ys=ys,
+        variants=variants,
+        picks=tuple(
+            tuple(index[picks[places[j, i]]] if (j, i) in places else -1 for i in range(len(xs)))
+            for j in range(len(ys))
+        ),
+    )
+
+
+def _extents(between: tuple[int, int]) -> tuple[int, ...]:
+    """Distinct extents between two, evenly spread on a logarithmic scale."""
+    least, most = max(between[0], 1), max(between[1], 1)
+    found = []
+    for i in range(_STEPS):
+        value = least * (most / least) ** (i / (_STEPS - 1))
+        step = next((whole for limit, whole in _WHOLE if value >= limit), 1)
+        found.append(min(max(round(value / step) * step, least), most))
+    return tuple(sorted(set(found)))
+
+
+def _picked(one: Chosen, calls: Mapping[str, Facts]) -> dict[str, str | None]:
+    return all_picked(one.selection, calls, guards_of(one.evidence), worth_of(one.evidence))
+
+
+def _name(evidence: Evidence, candidate: str | None) -> str:
+    return _GENERIC if candidate is None else variant_name(evidence.entries[candidate])
 
 
 def _bytes(entry: Variant) -> int:
@@ -63,7 +302,7 @@ def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) 
                 wins=wins[variant_name(e)],
                 rebuilt=e.rebuilt,
                 varies=any(m.bitwise is False for m in _measurements_of(evidence, e)),
-                resources=resources_of(e),
+                resources=_resources_of(e),
                 roofline=best.share if (best := rooflines.best_of(e.candidate.id)) is not None else None,
                 kernel=e.candidate.kernel,
             )
@@ -71,15 +310,15 @@ def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) 
         ),
         failures=tuple(failures_of(evidence)),
         mean_regret=statistics.fmean(regrets) if regrets else 0.0,
-        weighted_regret=weighted_mean(selection.regret, weights) if weights else None,
+        weighted_regret=_weighted_mean(selection.regret, weights) if weights else None,
         held_out_regret=statistics.fmean(held_out) if held_out else None,
         not_held_out=len(selection.regret.keys() - selection.held_out.keys()),
         note=evidence.note,
         survey=_survey(one),
-        candidates=candidate_rows(evidence, rooflines),
+        candidates=_candidate_rows(evidence, rooflines),
         roofline_of=rooflines.of,
-        curves=curves_of(one),
-        maps=maps_of(one),
+        curves=_curves_of(one),
+        maps=_maps_of(one),
         seconds=_seconds(evidence),
     )
 
@@ -106,7 +345,7 @@ def _survey(one: Chosen) -> SurveyRow | None:
         p95=judged.percentile(0.95),
         worst=worst,
         where=where,
-        points=points_of(one),
+        points=_points_of(one),
     )
 
 
@@ -143,7 +382,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
         weight=evidence.operator.weight(problem),
         roofline=share[0] if share is not None else None,
         bound=share[1].bound if share is not None else "",
-        kind=kind_text(evidence.operator, kind_of(evidence.operator, facts)),
+        kind=_kind_text(evidence.operator, kind_of(evidence.operator, facts)),
         dims=dict(problem.dims),
         runners=_runners_on(evidence, problem_id, () if first is None else (first,)),
         held_out=None if held_out is None else round(held_out, 5),
@@ -151,7 +390,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
     )
 
 
-def weighted_mean(regrets: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
+def _weighted_mean(regrets: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
     """The weighted mean of regrets, None if there are none. The weights are those of the problems."""
     most = max((weights[p] for p in regrets), default=1.0)  # dividing by it keeps the sum within a float's range
     shares = {p: weights[p] / most for p in regrets}
@@ -213,7 +452,7 @@ def generic_only(operator: str, generic: Variant) -> OperatorReport:
         bytes=_bytes(generic),
         wins=0,
         rebuilt=False,
-        resources=resources_of(generic),
+        resources=_resources_of(generic),
         kernel=generic.candidate.kernel,
     )
     return OperatorReport(

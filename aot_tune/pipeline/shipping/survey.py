@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -19,25 +22,321 @@ from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.records.lookup import recall_survey
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.shipping.survey_plan import planned
-from aot_tune.pipeline.shipping.surveyed_parts import Part, parts_of, turns
+from aot_tune.select import PRESELECTED, Costs, preselect, scouts
 from aot_tune.spec import Problem
+from aot_tune.spec.workload import Kind, kind_of, survey_shapes
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
-__all__ = ["survey_all"]
+__all__ = ["HANDFUL", "Shapes", "plan", "survey_all"]
+
+_SCOUTED, _OF_SHAPES = 40, 5
+"""This many shapes, or a fifth of all, decide which candidates are surveyed."""
+
+_IN_TURN = 64
+"""The first shapes of each kind are surveyed in turn, one of each kind. Later, kinds of more weight get more."""
+_LEAST_SHARE = 0.1
+
+_PATIENCE = 1e8
+"""The longest call of a generic variant in ns. Longer calls would take all of a survey's time."""
+
+_LEADERS = 6
+"""How many candidates are timed on each shape of a plan, at most: those that lead on the tuned problems."""
+
+HANDFUL = 4
+"""No shape takes more than its kind's share of the time over this. So each kind gets at least so many."""
+
+_ALIKE = 0.7
+"""A shape that is this near to being the farthest from what is known teaches the same. The cheapest is taken."""
+
+_ENOUGH = 8
+"""A kind of calls of which a record has so many shapes gets no more."""
+
+_TURN, _CALLS, _INPUTS = 0.016, 3.6, 1.3e-8
+"""Seconds of a candidate's turn beside its calls, calls of a turn, and seconds for a byte of inputs.
+
+Fitted to 140 shapes on two cores of a Zen 3 EPYC."""
 
 _SHAPES = {"quick": 0, "default": 200, "thorough": 800, "exhaustive": 800}
 """How many shapes of each kind of calls, by effort."""
+
 _SECONDS = {"default": 90.0}
 """The longest time of a survey on one model of devices, by effort. Other efforts have no limit."""
+
 _ON_HOST = 20.0
 """The same on a CPU, where it is planned, so that nothing is begun that does not fit."""
+
 _DISTURBED = 2.0
 """If others use the cores, a planned survey may take so many times as long. Then it ends with the shapes it has."""
+
 _SHARE, _AT_LEAST = 0.5, 30.0
 """By default, a survey takes at most this share of the time measured before, but may always take these seconds."""
+
 _OF_BUDGET = 0.15
 """The largest share of a budget that a survey may take."""
+
+
+@dataclass
+class _Part:
+    """The shapes of one kind of an operator's calls, and the units that are timed on them.
+
+    A unit is one config of a kernel: its candidates differ only in what they assume of a call. Results are compared
+    with those of a vendor's library, `first`. If it does not serve a shape, they are compared with those of `generics`,
+    unless these would take too long. All units are timed on `scouted` problems, and only `chosen` candidates on the
+    others. `share` is the weight of the kind's problems relative to the heaviest kind. `paces` are the most ns that
+    candidates take for a FLOP or byte. `tuned` are the ids of the kind's tuned problems.
+    """
+
+    evidence: Evidence
+    kind: Kind
+    problems: Sequence[Problem]
+    first: Sequence[Variant]
+    generics: Sequence[Variant]
+    units: Mapping[str, Sequence[Variant]]
+    known: frozenset[str]
+    share: float
+    paces: Mapping[str, float]
+    scouted: Sequence[Problem]
+    chosen: list[str] = field(default_factory=list)
+    tuned: frozenset[str] = frozenset()
+
+    @property
+    def left(self) -> bool:
+        """Whether there are shapes without known times."""
+        return any(self.lacks(p) for p in self.problems)
+
+    def lacks(self, problem: Problem) -> bool:
+        """Whether a shape has no known times, though something serves it of what is chosen, if it is already."""
+        return problem.id not in self.known and not (self.chosen and not self._able(problem))
+
+    def _able(self, problem: Problem) -> list[Variant]:
+        evidence = self.evidence
+        return [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
+
+    def entries(self) -> list[Variant]:
+        """The candidates to time: all, until some are chosen."""
+        first = {e.id for e in self.first}
+        others = [e for own in self.units.values() for e in own if not self.chosen or e.id in self.chosen]
+        return self.evidence.now([*self.first, *(e for e in others if e.id not in first)])
+
+    def tried(self, problem: Problem) -> list[Variant]:
+        """The candidates to time on a shape. The others are compared with the first of them."""
+        evidence, able = self.evidence, self._able(problem)
+        if able and any(able[0].id == e.id for e in self.first):
+            return able
+        most = _PATIENCE / evidence.operator.amount(problem)
+        patient = [e for e in evidence.now(self.generics) if self.paces.get(e.candidate.id, 0.0) < most]
+        return [*(e for e in patient if evidence.worth_a_try(e, problem)), *able]
+
+    def only(self, problems: Sequence[Problem]) -> None:
+        """Survey no other shapes than these, each with all that is chosen."""
+        self.problems, self.scouted = problems, ()
+
+    def settle(self, most: int = PRESELECTED) -> None:
+        """Choose the candidates to go on with, by times on tuned problems and surveyed shapes. Drop the others' times.
+
+        Surveyed shapes together weigh at least as much as the tuned problems, which may be many more.
+        """
+        if self.chosen:
+            return
+        able = {e.candidate.id: name for name, own in self.units.items() for e in own}
+        own = {p.id for p in self.problems}
+        costs = _rows(self.evidence).get(self.kind, {})
+        tuned = {p: r for p, r in costs.items() if p not in self.evidence.surveyed.times}
+        surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in own}
+        rows = {p: {c: t for c, t in row.items() if c in able} for p, row in {**tuned, **surveyed}.items()}
+        weights = dict.fromkeys(surveyed, max(len(tuned) / max(len(surveyed), 1), 1.0))
+        tiles = _tiles(self.evidence, self.units)
+        alike = {c: tiles[name] for c, name in able.items() if name in tiles}
+        self.chosen = preselect({p: r for p, r in rows.items() if r}, alike, most, weights)
+        self.evidence.keep_surveyed(own, {e.candidate.id for e in (*self.generics, *self.entries())})
+
+
+def _parts_of(evidence: Evidence, count: int) -> Iterator[_Part]:
+    """What is to be surveyed of an operator, if it has more than one variant to choose from."""
+    operator = evidence.operator
+    own: dict[Kind, list[Problem]] = {}
+    for one in evidence.workload:
+        own.setdefault(kind_of(operator, operator.facts(one)), []).append(one)
+    weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in own.items()}
+    generics = [e for e in evidence.entries.values() if e.candidate.generic and e.code]
+    paces, every = _paces(evidence), _rows(evidence)
+    for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
+        rows = every.get(kind, {})
+        problems = _mixed([p for p in own.get(kind, ()) if p.id in rows], drawn)
+        first = _vendors(evidence, problems)
+        units = _units(evidence, rows)
+        known = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
+        share = max(weights.get(kind, 0.0) / max(weights.values(), default=1.0), _LEAST_SHARE)
+        scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
+        chosen = _known(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
+        if len(units) > 1:
+            scouted = [] if chosen else scouted
+            tuned = frozenset(rows)
+            yield _Part(evidence, kind, problems, first, generics, units, known, share, paces, scouted, chosen, tuned)
+
+
+def _turns(parts: Sequence[_Part], *, scouted: bool) -> list[tuple[_Part, Problem]]:
+    """The shapes without known times, in the order of the survey: the `scouted` ones, or the others."""
+    found: list[tuple[float, int, _Part, Problem]] = []
+    for place, part in enumerate(parts):
+        first = {p.id for p in part.scouted}
+        for number, one in enumerate(part.problems):
+            later = number if number < _IN_TURN else _IN_TURN + (number - _IN_TURN) / part.share
+            if (one.id in first) == scouted and part.lacks(one):
+                found.append((later, place, part, one))
+    return [(part, one) for _, _, part, one in sorted(found, key=lambda f: f[:2])]
+
+
+def _paces(evidence: Evidence) -> dict[str, float]:
+    """By candidate, ns for a FLOP or byte on the tuned problem where it is slowest."""
+    known, found = {p.id: evidence.operator.amount(p) for p in evidence.workload}, dict[str, float]()
+    for problem, row in evidence.times().items():
+        for candidate, ns in row.items() if problem in known else ():
+            found[candidate] = max(found.get(candidate, 0.0), ns / known[problem])
+    return found
+
+
+def _rows(evidence: Evidence) -> dict[Kind, Costs]:
+    """The costs of each kind's tuned problems, without a vendor library's algorithms for single problems."""
+    operator, found = evidence.operator, dict[Kind, Costs]()
+    kinds = {p.id: kind_of(operator, operator.facts(p)) for p in evidence.workload}
+    for problem, row in evidence.choice_costs().items():
+        free = {c: t for c, t in row.items() if not evidence.is_bound(evidence.entries[c])}
+        if problem in kinds and free:
+            found.setdefault(kinds[problem], {})[problem] = free
+    return found
+
+
+def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Variant]]:
+    """The first units: those that lead on tuned problems, then the next best of each kernel in turn."""
+    names, members, kernels = {}, dict[str, list[Variant]](), {}
+    timed = {c for row in rows.values() for c in row}
+    for entry in evidence.entries.values():
+        one = entry.candidate
+        if one.id in timed and not one.generic and not evidence.failed(one.id):
+            name = canonical_digest([one.kernel, one.dtypes, one.config])
+            names[one.id], kernels[name] = name, one.kernel
+            members.setdefault(name, []).append(entry)
+    costs = {p: row for p, r in rows.items() if (row := _of_units(r, names))}
+    return {name: members[name] for name in scouts(costs, _tiles(evidence, members), kernels)}
+
+
+def _known(evidence: Evidence, units: Mapping[str, Sequence[Variant]], known: Collection[str]) -> list[str]:
+    """The candidates with known times: those that an earlier survey went on with."""
+    timed = {c for p in known for c in evidence.surveyed.times[p]}
+    return [e.candidate.id for own in units.values() for e in own if e.candidate.id in timed]
+
+
+def _of_units(row: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
+    """The least time of each unit. `names` has the unit of each candidate."""
+    found: dict[str, float] = {}
+    for candidate, time in row.items():
+        if candidate in names:
+            name = names[candidate]
+            found[name] = min(time, found.get(name, time))
+    return found
+
+
+def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Variant]]) -> dict[str, str]:
+    """The kernel and tile of each unit, which nearly equal units have in common."""
+    found = {}
+    for name, own in units.items():
+        one = own[0].candidate
+        tiling = evidence.operator.kernel(one.kernel).tiling(one.config)
+        if tiling is not None:
+            found[name] = f"{one.kernel} {sorted(tiling.extents.items())} {tiling.split}"
+    return found
+
+
+def _vendors(evidence: Evidence, problems: Sequence[Problem]) -> list[Variant]:
+    """Candidates that leave the choice to a vendor's library, for the current dtypes. Composed ones come last."""
+    able = [e for e in evidence.entries.values() if evidence.leaves_choice(e) and e.code]
+    found = [e for e in able if any(evidence.worth_a_try(e, p) for p in problems)]
+    return sorted(found, key=lambda e: not evidence.is_vendors(e))
+
+
+def _mixed(own: Sequence[Problem], drawn: Sequence[Problem]) -> list[Problem]:
+    """Drawn shapes, alternating with tuned problems as long as there are any: not all units were timed on these."""
+    pairs = itertools.zip_longest(drawn, own)
+    return [p for pair in pairs for p in pair if p is not None]
+
+
+@dataclass
+class Shapes:
+    """The shapes that a kind of calls may have surveyed.
+
+    Args:
+        points: log2 of each shape's extents.
+        seconds: what each shape takes with all its candidates.
+        known: log2 of extents for which times are known.
+    """
+
+    points: Sequence[Sequence[float]]
+    seconds: Sequence[float]
+    known: Sequence[Sequence[float]] = ()
+    chosen: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._far = [min((math.dist(p, k) for k in self.known), default=math.inf) for p in self.points]
+
+    def choose(self, most: float) -> float:
+        """Choose a shape that takes at most so many seconds, and return these; 0 if there is none.
+
+        First come the least and the largest, by the time that they take, then those farthest from what is known.
+        """
+        able = [n for n, s in enumerate(self.seconds) if s <= most and n not in self.chosen]
+        if not able:
+            return 0.0
+        if len(self.chosen) < 2:
+            place = (max if self.chosen else min)(able, key=lambda n: (self.seconds[n], n))
+        else:
+            least = _ALIKE * max(self._far[n] for n in able)
+            place = min((n for n in able if self._far[n] >= least), key=lambda n: (self.seconds[n], n))
+        self.chosen.append(place)
+        self._far = [min(d, math.dist(p, self.points[place])) for d, p in zip(self._far, self.points, strict=True)]
+        return self.seconds[place]
+
+
+def plan(kinds: Sequence[Shapes], seconds: float) -> None:
+    """Choose shapes of each kind in turn, the same number of each, as many as fit into so many seconds together."""
+    share = seconds / max(len(kinds), 1) / HANDFUL
+    going, left = list(kinds), seconds
+    while going:
+        for kind in tuple(going):
+            took = kind.choose(min(share, left))
+            left -= took
+            if not took:
+                going.remove(kind)
+
+
+def _planned(parts: Sequence[_Part], seconds: float) -> list[_Part]:
+    """The parts, each with its leading candidates and the shapes that fit into so many seconds together."""
+    parts = [p for p in parts if len(p.known) < _ENOUGH]
+    kinds, drawn = list[Shapes](), list[list[Problem]]()
+    for part in parts:
+        part.settle(_LEADERS)
+        tuned = [p for p in part.problems if p.id in part.tuned]
+        drawn.append([p for p in part.problems if p.id not in part.tuned and p.id not in part.known and part.tried(p)])
+        times = [_seconds_of(part, p) for p in drawn[-1]]
+        kinds.append(Shapes([_point(p) for p in drawn[-1]], times, [_point(p) for p in tuned]))
+    plan(kinds, seconds)
+    for part, kind, shapes in zip(parts, kinds, drawn, strict=True):
+        part.only([shapes[n] for n in kind.chosen])
+    return [p for p in parts if p.problems]
+
+
+def _seconds_of(part: _Part, problem: Problem) -> float:
+    """The seconds that a shape is expected to take with all its candidates, by their times on tuned problems."""
+    operator, tried = part.evidence.operator, part.tried(problem)
+    paces = [part.paces[e.candidate.id] for e in tried if e.candidate.id in part.paces]
+    usual = statistics.fmean(paces) if paces else 0.0  # of those without a time
+    calls = sum(part.paces.get(e.candidate.id, usual) for e in tried) * operator.amount(problem) * 1e-9
+    return _TURN * len(tried) + _CALLS * calls + _INPUTS * operator.tensor_bytes(problem)
+
+
+def _point(problem: Problem) -> list[float]:
+    return [math.log2(max(n, 1)) for _, n in sorted(problem.dims.items())]
 
 
 def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], measured: float) -> None:
@@ -49,18 +348,18 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
     count = session.options.survey if session.options.survey is not None else _SHAPES[session.options.effort]
     if count == 0:
         return
-    by_device: dict[str, tuple[list[Device], list[Part]]] = {}
+    by_device: dict[str, tuple[list[Device], list[_Part]]] = {}
     for found in evidence.values():
         for one in found:
             devices = session.devices_for(one.target)
             if devices and session.plan.may_measure and not (one.left_out or one.brief):
                 one.survey_on(devices[0])
                 recall_survey(session, devices[0], one)
-                by_device.setdefault(devices[0].digest, (devices, []))[1].extend(parts_of(one, count))
+                by_device.setdefault(devices[0].digest, (devices, []))[1].extend(_parts_of(one, count))
     for devices, parts in by_device.values():
         on_host, seconds = family(devices[0].family).on_host, _seconds(session, measured)
         bounded = on_host and seconds < math.inf
-        wanted = planned(parts, min(seconds, _ON_HOST)) if bounded else parts
+        wanted = _planned(parts, min(seconds, _ON_HOST)) if bounded else parts
         most = min(seconds, _DISTURBED * _ON_HOST) if bounded else seconds
         if any(p.left for p in wanted):
             _Surveying(session, [p for p in wanted if p.left], most).on(devices)
@@ -79,7 +378,7 @@ def _seconds(session: Session, measured: float) -> float:
 class _Surveying:
     """Times parts on all devices of a model. Each shape is timed on one of them."""
 
-    def __init__(self, session: Session, parts: Sequence[Part], seconds: float) -> None:
+    def __init__(self, session: Session, parts: Sequence[_Part], seconds: float) -> None:
         self._session, self._parts, self._seconds = session, parts, seconds
         self._total = sum(part.lacks(p) for part in parts for p in part.problems)
         self._begun, self._done, self._numbers = 0.0, list[str](), iter(range(self._total))
@@ -91,20 +390,20 @@ class _Surveying:
         session.compile([e for part in self._parts for e in part.entries() if e.object is None], "survey", into)
         self._begun = session.progress.now()
         with DevicePool(session, devices) as pool:
-            pool.each(self._jobs(turns(self._parts, scouted=True)))
+            pool.each(self._jobs(_turns(self._parts, scouted=True)))
             for part in self._parts:
                 part.settle()
-            pool.each(self._jobs(turns(self._parts, scouted=False)))
+            pool.each(self._jobs(_turns(self._parts, scouted=False)))
         done, seconds = len(self._done), session.progress.now() - self._begun
         rest = f" of {self._total} planned shapes, all that there was time for" if done < self._total else " shapes"
         where = f", on {len(devices)} devices" if len(devices) > 1 else ""
         session.progress.line(f"survey: {done}{rest}, in {seconds:.0f} s{where}")
 
-    def _jobs(self, shapes: Sequence[tuple[Part, Problem]]) -> Iterator[tuple[int, partial[None]]]:
+    def _jobs(self, shapes: Sequence[tuple[_Part, Problem]]) -> Iterator[tuple[int, partial[None]]]:
         for part, one in shapes:
             yield next(self._numbers), partial(self._survey, part, one)
 
-    def _survey(self, part: Part, problem: Problem, measurer: Measurer) -> None:
+    def _survey(self, part: _Part, problem: Problem, measurer: Measurer) -> None:
         session = self._session
         if session.progress.now() - self._begun > self._seconds:
             return
@@ -113,7 +412,7 @@ class _Surveying:
         session.progress.count("survey:", len(self._done), self._total, since=self._begun, most=self._seconds)
 
 
-def _survey_one(session: Session, bench: LazyBench, part: Part, problem: Problem) -> None:
+def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Problem) -> None:
     """Times on one shape, from the store or new."""
     evidence, operator = part.evidence, part.evidence.operator
     if operator.name in session.failures:

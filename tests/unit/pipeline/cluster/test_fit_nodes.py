@@ -9,9 +9,9 @@ import pytest
 
 from aot_tune import __version__
 from aot_tune.pipeline.cluster.cluster_messages import NodeFacts, NodeQuestion, decode, encode
-from aot_tune.pipeline.cluster.fit_nodes import check_node
-from aot_tune.pipeline.cluster.node_tasks import choosing, node_facts, tell_node
+from aot_tune.pipeline.cluster.node import choosing, node_facts, tell_node
 from aot_tune.pipeline.cluster.ray_cluster import ClusterNode
+from aot_tune.pipeline.cluster.ray_executor import check_node
 from aot_tune.support.errors import BuildError
 
 NODE = ClusterNode(id="0123456789", name="10.0.0.7", cpus=4, gpus=0, memory=1 << 30)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.pipeline.evidence import Evidence, Proposal
-from aot_tune.pipeline.scheduling.like_device import Opening, disagreement
-from aot_tune.pipeline.scheduling.transfer import winners
+from aot_tune.pipeline.scheduling.like_device import Opening, disagreement, winners
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, problem
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.pipeline.shipping.survey_plan import HANDFUL, Shapes, plan
+from aot_tune.pipeline.shipping.survey import HANDFUL, Shapes, plan
 
 shapes = st.lists(st.tuples(st.tuples(st.floats(0, 16), st.floats(0, 16)), st.floats(1e-3, 30.0)), max_size=40).map(
     lambda found: Shapes([p for p, _ in found], [s for _, s in found])

@@ -1,26 +1,35 @@
-"""One device of a node, held for one build. A cluster starts this process for it; nothing else imports the module."""
+"""What runs on a node of a cluster: compiles, and a device that is held for one build. Only the cluster starts it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
+from aot_tune import __version__
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.bench.protocol.messages import Checked
-from aot_tune.compile import Variant, native_targets
+from aot_tune.compile import Toolchain, Variant, families_of, native_targets, target_by_name, toolchain_for
+from aot_tune.compile.cache_entries import OBJECT, file_digest
+from aot_tune.compile.diagnostics import SOURCES
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
     BenchAnswer,
     BenchCall,
+    CompileOrder,
     GpuFacts,
+    MadeObject,
+    NodeFacts,
+    NodeQuestion,
     PrepareCall,
     RaceCall,
     ScreenCall,
@@ -28,6 +37,7 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     decode,
     decode_call,
     encode,
+    taken_options,
     taken_variant,
 )
 from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
@@ -35,10 +45,102 @@ from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.measuring.vendor_process import VendorQuestion, ask_vendor
 from aot_tune.plan.preflight import check_measuring, device_families
 from aot_tune.search.budget import Budget
-from aot_tune.support.errors import AotTuneError, WorkerError
+from aot_tune.support.digests import digest_of_files
+from aot_tune.support.errors import AotTuneError, ToolchainError, WorkerError
+from aot_tune.support.installed_paths import PACKAGE
+from aot_tune.support.run_program import key_environment
 from aot_tune.support.storage import check_loadable, scratch_folder
 
-__all__ = ["DeviceHost"]
+__all__ = ["DeviceHost", "choosing", "compile_here", "node_facts", "tell_node"]
+
+_CHOOSE = (
+    "CXX",
+    "NVCC",
+    "CUDACXX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDAHOSTCXX",
+    "NVCC_CCBIN",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+    "CUTLASS_PATH",
+    "AOT_TUNE_TEMPLATE_ROOTS",
+)
+
+_OWN = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_JOBS")
+"""Variables that concern the build's own machine only."""
+
+
+def choosing(environ: Mapping[str, str]) -> dict[str, str]:
+    """The build's variables that choose compilers or are part of keys. A node finds programs by its own PATH."""
+    return key_environment(environ) | {n: environ[n] for n in _CHOOSE if environ.get(n)}
+
+
+def tell_node(question: bytes) -> bytes:
+    """Answer a `NodeQuestion` with `NodeFacts`."""
+    return encode(node_facts(decode(question, NodeQuestion)))
+
+
+def node_facts(asked: NodeQuestion) -> NodeFacts:
+    """What this machine has for a build."""
+    makers, missing = {}, {}
+    for backend in asked.backends:
+        try:
+            makers[backend] = _maker_of(_chain(backend, tuple(sorted(asked.environ.items()))), asked.targets)
+        except ToolchainError as error:
+            missing[backend] = str(error)
+    return NodeFacts(
+        version=__version__,
+        code=_package_digest(),
+        python=platform.python_version(),
+        makers=makers,
+        missing=missing,
+        files={name: file_digest(name) for name in asked.files},
+    )
+
+
+def _maker_of(chain: Toolchain, targets: tuple[str, ...]) -> dict[str, object]:
+    """The identity of a toolchain for targets, as the keys of its objects have it."""
+    known = (target_by_name(t) for t in targets)
+    return {"identity": chain.identity(), **{t.name: chain.recipe(t) for t in known if t.family in families_of(chain)}}
+
+
+def compile_here(order: bytes) -> bytes:
+    """Carry out a `CompileOrder` in a folder that is removed afterwards. The answer is a `MadeObject`."""
+    node = platform.node()
+    try:
+        return encode(_compile(node, decode(order, CompileOrder)))
+    except AotTuneError as error:
+        return encode(MadeObject(node=node, error=SentError.of(error)))
+
+
+def _compile(node: str, one: CompileOrder) -> MadeObject:
+    chain = _chain(one.backend, tuple(sorted(one.environ.items())))
+    with scratch_folder() as name:
+        folder = Path(name)
+        target, options = target_by_name(one.target), taken_options(one.options)
+        outcome = chain.compile(one.source, target, folder / OBJECT, one.timeout, options)
+        kept = (OBJECT,) if outcome.status == "ok" else SOURCES
+        return MadeObject(
+            node=node,
+            outcome=outcome,
+            files={p.name: p.read_bytes() for p in folder.iterdir() if p.name in kept},
+            includes={name: file_digest(chain.locate(name)) for name in outcome.includes},
+        )
+
+
+@cache
+def _chain(backend: str, variables: tuple[tuple[str, str], ...]) -> Toolchain:
+    """The toolchain that a build's variables choose here. It is cached, because it searches for its programs."""
+    ours = {n: v for n, v in os.environ.items() if n not in {*_CHOOSE, *_OWN, *key_environment(os.environ)}}
+    return toolchain_for(backend, {**ours, **dict(variables)})
+
+
+@cache
+def _package_digest() -> str:
+    """Digest of the package's code. The operators that are installed with it do not count."""
+    code = {str(p.relative_to(PACKAGE)): p for p in PACKAGE.rglob("*.py")}
+    return digest_of_files((name, p) for name, p in code.items() if not name.startswith("ops/"))
 
 
 class DeviceHost:

@@ -1,31 +1,206 @@
-"""Renders and compiles all candidates of a library's targets, and says for each kernel what fits, spills and fails."""
+"""Compiles every candidate without a device: the mode `compile` and the command `aot-tune compile`.
+
+For each kernel of a library's targets it says what fits, spills and fails. One config of each Triton kernel runs in
+Triton's interpreter."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.compile import Variant, families_of, toolchain_for
-from aot_tune.pipeline.compiling.interpret import interpret_kernels
 from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
+from aot_tune.plan.compile_settings import PLAIN, CompileSettings
+from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.plan.wanted_targets import generic_dtypes
 from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
 from aot_tune.report.compiled_kernels import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
-from aot_tune.spec import Kernel, Operator, Target
-from aot_tune.spec.load_operators import load_operators
+from aot_tune.spec import Kernel, Operator, Target, all_of
+from aot_tune.spec.load_operators import load_operators, roots_with_bundled
 from aot_tune.support.errors import AotTuneError, BuildError
+from aot_tune.support.progress import Progress
+from aot_tune.support.run_program import run
+from aot_tune.support.storage import scratch_folder
+from aot_tune.triton.read_declarations import ADDRESS_SPACE, child_environment
 
-__all__ = ["compile_every_candidate", "tell_failures"]
+__all__ = ["compile_every_candidate", "compile_operators", "tell_failures"]
+
+_SECONDS = 120.0
+"""Seconds for one kernel, a few of which are imports."""
+
+_Function = tuple[Operator, Kernel, Target, Sequence[Variant]]
+"""A kernel, its target, and its candidates that compile."""
+
+_Interpretations = dict[tuple[str, str, str], Interpreted]
+"""By operator, kernel and target."""
 
 _AT_ONCE = 2000
 """How many candidates are rendered before they are compiled. Their sources are held in memory."""
+
 _PLACES = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 """The parts in which errors of one kind differ: numbers, and names in quotes."""
+
+
+def compile_operators(
+    operators: Sequence[str],
+    *,
+    templates: Sequence[str] = (),
+    options: Mapping[str, str],
+    compiled_with: CompileSettings = PLAIN,
+    as_json: bool = False,
+    environment: Mapping[str, str] = os.environ,
+) -> bool:
+    """Compile every candidate and print the results. Returns whether every kernel has one that compiles.
+
+    Args:
+        operators: names; all of the template roots if empty.
+        templates: template roots; the bundled ones if empty.
+        options: options of a build. They win over the environment.
+        compiled_with: how sources are compiled, as CMake would say it.
+        as_json: print the results as JSON to standard output, and all other lines to standard error.
+
+    Raises:
+        AotTuneError: for mistakes that are found before anything is compiled.
+    """
+    roots = roots_with_bundled(templates)
+    named = tuple(operators) or tuple(sorted(_own_operators(templates)))
+    request = Request(
+        name="compiled",
+        prefix="compiled",
+        header="compiled.h",
+        operators=named,
+        templates=roots,
+        options={**options, "AOT_TUNE_MODE": "compile"},
+        compile=compiled_with,
+    )
+    plan, paths, _ = make_plan(request, environment)
+    paths = msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile))
+    progress = Progress(sys.stderr if as_json else None)
+    for line in (*plan.summary(), *paths.compilers):
+        progress.line(line)
+    session = Session(plan, paths, progress)
+    try:
+        found = compile_every_candidate(session)
+    finally:
+        session.close()
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    faulty = [k for k in found if k.is_lost or (plan.options.strict and k.is_faulty)]
+    return not faulty
+
+
+def _own_operators(templates: Sequence[str]) -> set[str]:
+    """The operators of a project's own roots. The bundled root only serves templates that include its files."""
+    return {f.name for t in templates if t != "bundled" for f in Path(t).iterdir() if (f / "operator.py").is_file()}
+
+
+class _Job(NamedTuple):
+    """A candidate, and the check that it runs on."""
+
+    function: _Function
+    entry: Variant
+    check: Check
+
+
+def _interpret_kernels(session: Session, functions: Sequence[_Function]) -> _Interpretations:
+    """Run one config of each kernel. A function that several targets have runs once.
+
+    A kernel that serves none of its operator's checks counts as not runnable.
+    """
+    jobs, found = dict[tuple[str, str, str], _Job](), _Interpretations()
+    first: dict[tuple[str, str], tuple[str, str, str]] = {}
+    for function in functions:
+        operator, kernel, target, _ = function
+        key = operator.name, kernel.name, target.name
+        if (operator.name, kernel.name) in first:
+            continue
+        first[operator.name, kernel.name] = key
+        job = _job(function)
+        if job is None:
+            found[key] = Interpreted(verdict="not runnable", text="it serves none of the operator's derived checks")
+        else:
+            jobs[key] = job
+    with ThreadPoolExecutor(max(1, session.jobs_of("triton").count)) as threads:
+        for key, told in zip(jobs, threads.map(lambda job: _run(session, job), jobs.values()), strict=True):
+            found[key] = told
+            session.progress.count("compile: run in Triton's interpreter", len(found), len(first))
+    return found
+
+
+def _job(function: _Function) -> _Job | None:
+    """The candidate with the fewest requirements that serves a check.
+
+    Candidates in bf16 come last: the interpreter keeps bf16 elements as integers, and computes with these integers if a
+    kernel does not widen them.
+    """
+    operator, _, _, entries = function
+    for entry in sorted(entries, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
+        check = _smallest_check(operator, entry)
+        if check is not None:
+            return _Job(function, entry, check)
+    return None
+
+
+def _smallest_check(operator: Operator, entry: Variant) -> Check | None:
+    """The smallest of an operator's derived checks that a candidate serves, without extents of 1 if possible."""
+    served = [
+        c
+        for c in derived_checks(operator, entry.requires, special=False)
+        if not c.integers and all_of((*operator.legal, *entry.requires), operator.facts(c.problem))
+    ]
+    return min(
+        served,
+        key=lambda c: (1 in c.problem.dims.values(), operator.compulsory_bytes(c.problem), c.problem.id),
+        default=None,
+    )
+
+
+def _run(session: Session, job: _Job) -> Interpreted:
+    operator, kernel, target, _ = job.function
+    request = InterpreterRequest(
+        folder=str(Path(operator.folder).resolve()),
+        kernel=kernel.name,
+        target=target.name,
+        config=dict(job.entry.candidate.config),
+        check=job.check,
+        inspections=session.plan.inspections,
+        roots=[str(root) for root in session.renderer.roots],
+        seed=session.policy_of(target.family).seed,
+    )
+    with scratch_folder() as name:
+        answer = _ask(request, session, Path(name))
+    where = job.check.problem.id, job.entry.candidate.label
+    return Interpreted(verdict=answer.verdict, problem=where[0], candidate=where[1], text=answer.text)
+
+
+def _ask(request: InterpreterRequest, session: Session, scratch: Path) -> InterpreterAnswer:
+    asked, answered = scratch / "request.json", scratch / "answer.json"
+    asked.write_bytes(msgspec.json.encode(request))
+    argv = [sys.executable, "-m", "aot_tune.bench.worker.interpreted_call", str(asked), str(answered)]
+    environ = child_environment(session.environment, sys.path, scratch) | {"TRITON_INTERPRET": "1"}
+    done = run(argv, folder=scratch, environ=environ, timeout=_SECONDS, memory=ADDRESS_SPACE)
+    if done.timed_out:
+        return InterpreterAnswer(verdict="not runnable", text=f"it takes longer than {_SECONDS:g} s")
+    if done.code < 0:
+        text = f"its process died of signal {-done.code}, as after an access to an invalid address"
+        return InterpreterAnswer(verdict="not runnable", text=text)
+    if done.code or not answered.is_file():
+        last = " | ".join(done.output.strip().splitlines()[-2:])
+        return InterpreterAnswer(verdict="not runnable", text=f"its process ended with status {done.code}: {last}")
+    return msgspec.json.decode(answered.read_bytes(), type=InterpreterAnswer)
 
 
 @dataclass
@@ -70,7 +245,7 @@ def compile_every_candidate(session: Session) -> list[CompiledKernel]:
                 waiting = []
     _compile(session, waiting)
     functions = [(t.operator, t.kernel, t.target, t.fit) for t in tried if t.kernel.triton is not None and t.fit]
-    interpreted = interpret_kernels(session, functions)
+    interpreted = _interpret_kernels(session, functions)
     found = [_outcome(one, interpreted.get((one.operator.name, one.kernel.name, one.target.name))) for one in tried]
     found += _kernels_left_out(session)
     for line in (*itertools.chain(*map(compiled_lines, found)), *compiled_summary(found)):

@@ -1,0 +1,277 @@
+"""What need not be tried, because of the results of a leader or of a similar problem.
+
+A follower is compiled only after a leader was among the best. That is a config in a dtype that follows another dtype
+(`follows`). It is also code of a Triton function that assumes nothing, which follows the code that the JIT would make.
+
+A similar problem is the same one without its epilogue, or in the dtypes that a kernel follows, if the workload has it.
+A config that is slow at a product is also slow with a bias, and slow in f16 if it was slow in bf16. A GPU does not wait
+for these results. On a CPU everything is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from aot_tune.compile import Variant
+from aot_tune.pipeline.evidence import Evidence
+from aot_tune.render import Candidate, assumes_less
+from aot_tune.spec import Operator, Problem
+
+__all__ = [
+    "NEAR_IN_A_RECORD",
+    "Resemblances",
+    "awaited",
+    "competes",
+    "follows_another",
+    "may_come",
+    "rank_of",
+    "to_compile",
+    "waiting",
+]
+
+_Groups = dict[tuple[object, ...], list[Variant]]
+
+_AMONG_THE_BEST = 1.04
+"""A config is among the best of a dtype if its time on some problem is at most this factor of the best time."""
+
+_NEAR = 1.15
+"""A candidate is tried if its time is at most this factor of the best time among what is tried too.
+
+Of the 4750 times of an H200 for products in f16 or with an epilogue, this leaves 2972. Of 123 for rows in f16, it
+leaves
+65. The best of each problem is among them. With 1.1, a row kernel would be 2 % slower on one problem."""
+
+NEAR_IN_A_RECORD = 1.05
+"""The factor for candidates that a record does not have. The record has what was tried.
+
+The tuning decided by screens. A record has times of races, which heat a device: they are up to 8 % above screens."""
+
+
+def to_compile(evidence: Evidence, entries: Iterable[Variant], unsettled: Collection[str] = ()) -> list[Variant]:
+    """The entries of an operator that are to be compiled now.
+
+    An entry that follows others is due if one of them was measured, here or in a record, and was among the best. On
+    `unsettled` problems that is not known yet, because something better may still come.
+    """
+    best, groups = _among_the_best(evidence), _groups_of(evidence)
+    if unsettled:
+        best = {c for c in best if _problems(evidence, evidence.entries[c]).isdisjoint(unsettled)}
+    return [e for e in entries if _is_due(evidence, _leaders(evidence, e, groups), best)]
+
+
+def awaited(evidence: Evidence, entries: Iterable[Variant]) -> dict[str, float]:
+    """Problem ids that decide whether following entries are compiled, with the seconds that such a compile takes."""
+    found: dict[str, float] = {}
+    groups = _groups_of(evidence)
+    for entry in entries:
+        seconds = evidence.operator.kernel(entry.candidate.kernel).compile_seconds
+        for leader in _leaders(evidence, entry, groups):
+            found |= {p: max(seconds, found.get(p, 0.0)) for p in _problems(evidence, leader)}
+    return found
+
+
+def competes(evidence: Evidence, entry: Variant) -> bool:
+    """Whether the time of an entry decides which others are among the best.
+
+    Calls of a vendor's library do not count: if the library is missing or not wanted, the others must serve.
+    """
+    return not evidence.is_vendors(entry)
+
+
+def follows_another(operator: Operator, candidate: Candidate) -> bool:
+    """Whether a candidate's dtype follows another dtype of its kernel."""
+    return _other_dtypes(operator.kernel(candidate.kernel).follows, candidate.dtypes) != candidate.dtypes
+
+
+def _other_dtypes(follows: Mapping[str, str], dtypes: Mapping[str, str]) -> dict[str, str]:
+    """Dtypes by variable, where each dtype that follows another is replaced by that one."""
+    return {v: follows.get(d, d) for v, d in dtypes.items()}
+
+
+def _problems(evidence: Evidence, entry: Variant) -> set[str]:
+    return {p.id for p in evidence.workload if evidence.meant_for(entry, p)}
+
+
+def waiting(evidence: Evidence, entries: Iterable[Variant]) -> list[Variant]:
+    """The entries of an operator that wait because their leader has to be measured first."""
+    best, groups = _among_the_best(evidence), _groups_of(evidence)
+    leaders = [(e, _leaders(evidence, e, groups)) for e in entries]
+    return [
+        e
+        for e, found in leaders
+        if not _is_due(evidence, found, best) and not all(_told(evidence, leader) for leader in found)
+    ]
+
+
+def may_come(evidence: Evidence, entries: Sequence[Variant], unsettled: Collection[str] = ()) -> list[Variant]:
+    """The entries that are not due now, but may become due when more was screened.
+
+    Such an entry waits, directly or through others, for a leader that is compiled or being compiled. The leader is not
+    measured everywhere yet, or one of its problems is `unsettled`. An entry whose leader is never compiled does not
+    count.
+    """
+    groups, left = _groups_of(evidence), {e.id for e in entries}
+    leaders = [(e, _leaders(evidence, e, groups)) for e in entries]
+    coming: dict[str, Variant] = {}
+    before = -1
+    while len(coming) > before:
+        before = len(coming)
+        for entry, found in leaders:
+            for leader in found if entry.id not in coming else ():
+                open_ = not _told(evidence, leader) or not _problems(evidence, leader).isdisjoint(unsettled)
+                if leader.id in coming or (open_ and leader.id not in left):
+                    coming[entry.id] = entry
+    return list(coming.values())
+
+
+def _is_due(evidence: Evidence, leaders: list[Variant], best: set[str]) -> bool:
+    return not leaders or any(leader.candidate.id in best and _told(evidence, leader) for leader in leaders)
+
+
+def _told(evidence: Evidence, leader: Variant) -> bool:
+    """Whether a candidate did not compile, or was measured on all problems that it is meant for."""
+    failed = leader.object is not None and not leader.compiled
+    return failed or (bool(leader.code) and not evidence.lacks(leader))
+
+
+def _among_the_best(evidence: Evidence) -> set[str]:
+    """Candidates that were among the best on some problem."""
+    own = {c for c, e in evidence.entries.items() if competes(evidence, e)}
+    best: set[str] = set()
+    for row in evidence.costs().values():
+        times = {c: t for c, t in row.items() if c in own}
+        limit = _AMONG_THE_BEST * min(times.values(), default=0.0)
+        best.update(c for c, t in times.items() if t <= limit)
+    return best
+
+
+def _groups_of(evidence: Evidence) -> _Groups:
+    """Groups of entries that differ only in what they assume of a call."""
+    found: _Groups = {}
+    for entry in evidence.entries.values():
+        found.setdefault(_key(entry, entry.candidate.dtypes), []).append(entry)
+    return found
+
+
+def _key(entry: Variant, dtypes: Mapping[str, str]) -> tuple[object, ...]:
+    c = entry.candidate
+    return c.kernel, c.target, tuple(sorted(c.config.items())), tuple(sorted(dtypes.items()))
+
+
+def _leaders(evidence: Evidence, entry: Variant, groups: _Groups) -> list[Variant]:
+    """The leaders of an entry, of which one must succeed before the entry is tried.
+
+    They are the entries in the dtype that its kernel follows, unless a record names it. For code of a
+    Triton function without assumptions, which is kept for other calls, they are also the entries that assume more."""
+    candidate = entry.candidate
+    found = _resembled(evidence, entry, groups) if entry.id not in evidence.named and competes(evidence, entry) else []
+    if evidence.operator.kernel(candidate.kernel).triton is not None:
+        same = groups[_key(entry, candidate.dtypes)]
+        found += [e for e in same if assumes_less(candidate, e.candidate)]
+    return found
+
+
+def _resembled(evidence: Evidence, entry: Variant, groups: _Groups) -> list[Variant]:
+    """The same candidates in the dtype that the entry's kernel follows."""
+    candidate = entry.candidate
+    if not follows_another(evidence.operator, candidate):
+        return []
+    wanted = _other_dtypes(evidence.operator.kernel(candidate.kernel).follows, candidate.dtypes)
+    return [e for e in groups.get(_key(entry, wanted), ()) if e.candidate.pins == candidate.pins]
+
+
+def rank_of(operator: Operator, problem: Problem) -> int:
+    """In how many ways a problem differs from similar ones that are screened first: these have lower ranks."""
+    followed = any(_in_other_dtypes(operator, k.name, problem).id != problem.id for k in operator.kernels)
+    return int(operator.without_epilogue(problem).id != problem.id) + int(followed)
+
+
+def _in_other_dtypes(operator: Operator, kernel: str, problem: Problem) -> Problem:
+    dtypes = _other_dtypes(operator.kernel(kernel).follows, problem.dtypes)
+    stated = {
+        v: d for v, d in dtypes.items() if d != operator.dtypes[v][0]
+    }  # in the form that problems of a workload have
+    return msgspec.structs.replace(problem, dtypes=stated)
+
+
+class Resemblances:
+    """Similar problems for one operator's current candidates. If candidates are added, make a new object."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence, groups = evidence, _groups_of(evidence)
+        self._leaders = {
+            c: [x.candidate.id for x in _resembled(evidence, e, groups)] for c, e in evidence.entries.items()
+        }
+        self._followers: dict[str, list[str]] = {}
+        for follower, leaders in self._leaders.items():
+            for leader in leaders:
+                self._followers.setdefault(leader, []).append(follower)
+        self._bare = {p.id: evidence.operator.without_epilogue(p).id for p in evidence.workload}
+
+    def pass_over(self, problem: Problem, entries: Iterable[Variant], near: float = _NEAR) -> set[str]:
+        """Do not try the entries that were far from the best on a similar problem. Returns their ids.
+
+        Calls of a vendor's library are compared with each other, and so are all other candidates. A candidate without a
+        time is tried, unless it was passed over on the similar problem.
+        """
+        best: dict[tuple[str, bool, bool], float] = {}
+        passed = {e.candidate.id for e in entries if self._is_far(e, problem, near, best)}
+        self._evidence.pass_over(problem, passed)
+        return passed
+
+    def _is_far(self, entry: Variant, problem: Problem, near: float, best: dict[tuple[str, bool, bool], float]) -> bool:
+        own = competes(self._evidence, entry)
+        for like, before, follows in self._likes(entry, problem):
+            took = self._took(like, before)
+            if took is None:
+                if before and all((c, like) in self._evidence.passed_over for c in before):
+                    return True
+                continue
+            key = (like, own, follows)
+            if key not in best:
+                best[key] = self._best(*key, problem)
+            if took > near * best[key]:
+                return True
+        return False
+
+    def _likes(self, entry: Variant, problem: Problem) -> list[tuple[str, list[str], bool]]:
+        """Similar problems, each with the candidates that correspond to the entry there.
+
+        The last value is whether the similarity is by a dtype that the entry's kernel follows."""
+        candidate = entry.candidate
+        if (
+            candidate.generic or entry.id in self._evidence.named
+        ):  # it is timed wherever it may have to serve, or is named
+            return []
+        found: list[tuple[str, list[str], bool]] = []
+        bare = self._bare.get(problem.id, problem.id)
+        if bare != problem.id:
+            found.append((bare, [candidate.id], False))
+        if leaders := self._leaders.get(candidate.id, []):
+            found.append((_in_other_dtypes(self._evidence.operator, candidate.kernel, problem).id, leaders, True))
+        return found
+
+    def _took(self, like: str, candidates: Sequence[str]) -> float | None:
+        """The least time in ns of those candidates that are right on all problems."""
+        row, broken = self._evidence.on(like), self._evidence.broken
+        known = (row[c].ns for c in candidates if c in row and c not in broken)
+        return min((ns for ns in known if ns is not None), default=None)
+
+    def _best(self, like: str, own: bool, follows: bool, problem: Problem) -> float:
+        """The least ns on the similar problem, of candidates that are tried on this one and not known to be wrong."""
+        evidence, found = self._evidence, float("inf")
+        for before in evidence.on(like):
+            took = self._took(like, [before])
+            if before not in evidence.entries or took is None or took >= found:
+                continue
+            here = (evidence.entries[c] for c in (self._followers.get(before, []) if follows else [before]))
+            if any(self._is_rival(e, own) and evidence.meant_for(e, problem) for e in here):
+                found = took
+        return found
+
+    def _is_rival(self, entry: Variant, own: bool) -> bool:
+        coming = bool(entry.code) or (entry.object is None and entry.id in self._evidence.due)
+        right = entry.candidate.id not in self._evidence.broken
+        return coming and right and not entry.candidate.generic and competes(self._evidence, entry) == own
