@@ -12,7 +12,7 @@ from aot_tune.spec.calls import legal_combinations, values_of_fact
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import ManifestError, did_you_mean
 
-__all__ = ["MAX_RANK", "check_guard", "check_library", "known_facts"]
+__all__ = ["MAX_RANK", "check_guard", "check_library"]
 
 _MOST_COMBINATIONS = 1 << 14
 
@@ -117,7 +117,7 @@ def check_guard(expr: Expr, operator: Operator, place: str) -> None:
     Raises:
         ManifestError: for a fact that calls do not have, or for a divisor that may be 0.
     """
-    known = known_facts(operator)
+    known = operator.fact_names()
     for fact in sorted(expr.facts()):
         if fact not in known:
             raise ManifestError(f"{place} uses the unknown fact {fact!r}", fix=did_you_mean(fact, known))
@@ -147,17 +147,8 @@ def _divides(expr: Expr, operator: Operator) -> bool:
     return expr.op == "next_power_of_2"
 
 
-def known_facts(op: Operator) -> frozenset[str]:
-    """The names of all facts of an operator's calls."""
-    facts = {*op.dims, *(f"attribute.{a.name}" for a in op.attributes), *(f"dtype.{v}" for v in op.dtypes)}
-    for tensor in op.tensors:
-        facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
-        facts |= {f"stride.{tensor.name}.{axis}" for axis in range(tensor.rank)}
-    return frozenset(facts)
-
-
 def _check_table(target: TargetTable, table: OperatorTable, where: str) -> None:
-    known = known_facts(table.operator)
+    known = table.operator.fact_names()
     for index, node in enumerate(target.nodes):
         if node.fact:
             if node.fact not in known:

@@ -11,6 +11,7 @@ from aot_tune.expr.integers import EXTENT, Expr, all_of, dim
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.generators import ROWWISE, Drawn
 from aot_tune.spec.kernel import may_serve
+from aot_tune.spec.names import check_among
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.tensors import Tensor
@@ -193,8 +194,7 @@ def check_fold(op: OperatorFields, where: str) -> None:
     """Raise SpecError for a `fold` that is not a dim, or that is not the first axis of any required input."""
     if not op.fold:
         return
-    if op.fold not in op.dims:
-        raise SpecError(f"{where}: fold={op.fold!r} is not a dim of it", fix=did_you_mean(op.fold, op.dims))
+    check_among(op.fold, op.dims, f"{where}: fold={op.fold!r} is not a dim of it")
     if not any(folds(op, t) for t in op.tensors if not t.output and not t.optional):
         raise SpecError(
             f"{where}: fold={op.fold!r}, but no input that is always passed has that dim as its first axis",
@@ -230,12 +230,12 @@ def check_layouts(op: OperatorFields, where: str) -> None:
     tensors = {t.name: t for t in op.tensors}
     inputs = [t.name for t in op.tensors if not t.output and not t.optional]
     for tensor in (t for t in op.tensors if t.layout_of):
-        if tensor.layout_of not in inputs:
-            raise SpecError(
-                f"{where}: tensor {tensor.name!r} has the layout of {tensor.layout_of!r}, which is not an input that "
-                "is always passed",
-                fix=did_you_mean(tensor.layout_of, inputs),
-            )
+        check_among(
+            tensor.layout_of,
+            inputs,
+            f"{where}: tensor {tensor.name!r} has the layout of {tensor.layout_of!r}, which is not an input that "
+            "is always passed",
+        )
         if tensors[tensor.layout_of].rank != tensor.rank:
             raise SpecError(
                 f"{where}: tensor {tensor.name!r} has {tensor.rank} axes and the layout of {tensor.layout_of!r}, "
@@ -361,28 +361,25 @@ def check_problem(op: OperatorFields, problem: Problem) -> None:
         if name not in problem.dims:
             raise SpecError(f"{where}: dim {name!r} is not bound", fix=f"state {name}=...{strange}")
     for name in problem.dims:
-        if name not in op.dims:
-            raise SpecError(f"{where}: unknown dim {name!r}", fix=did_you_mean(name, op.dims))
+        check_among(name, op.dims, f"{where}: unknown dim {name!r}")
     for variable, name in problem.dtypes.items():
-        if name not in op.dtypes.get(variable, ()):
-            raise SpecError(
-                f"{where}: {variable}={name!r} is not a dtype of the operator",
-                fix=did_you_mean(name, op.dtypes.get(variable, op.dtypes)),
-            )
+        check_among(
+            name,
+            op.dtypes.get(variable, ()),
+            f"{where}: {variable}={name!r} is not a dtype of the operator",
+            choices=op.dtypes.get(variable, op.dtypes),
+        )
     _check_problem_tensors(op, problem, where)
     choices = {a.name: a.choices for a in op.attributes}
     for name, value in problem.attributes.items():
-        if name not in choices:
-            raise SpecError(f"{where}: unknown attribute {name!r}", fix=did_you_mean(name, choices))
-        if value not in choices[name]:
-            raise SpecError(f"{where}: attribute {name!r} cannot be {value!r}", fix=did_you_mean(value, choices[name]))
+        check_among(name, choices, f"{where}: unknown attribute {name!r}")
+        check_among(value, choices[name], f"{where}: attribute {name!r} cannot be {value!r}")
 
 
 def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> None:
     tensors = {t.name: t for t in op.tensors}
     for name in (*problem.order, *problem.strides, *problem.present, *problem.alignment):
-        if name not in tensors:
-            raise SpecError(f"{where}: unknown tensor {name!r}", fix=did_you_mean(name, tensors))
+        check_among(name, tensors, f"{where}: unknown tensor {name!r}")
     for name in problem.present:
         if not tensors[name].optional:
             raise SpecError(f"{where}: {name!r} is always present", fix="list only optional tensors")

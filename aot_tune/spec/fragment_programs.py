@@ -14,7 +14,7 @@ from aot_tune.expr.integers import Expr
 from aot_tune.spec import elementwise as el
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.fragments import EPILOGUE, AddTensor, Compute, Epilogue, EpilogueStep, Fragment
-from aot_tune.spec.names import check_identifier
+from aot_tune.spec.names import check_among, check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.tensors import Tensor
@@ -66,8 +66,7 @@ class ProgramScope:
 
     def named(self, name: str, known: Mapping[str, _Named], what: str) -> _Named:
         """What is called so, checked."""
-        if name not in known:
-            raise SpecError(f"{self.where}: there is no {what} {name!r}", fix=did_you_mean(name, known))
+        check_among(name, known, f"{self.where}: there is no {what} {name!r}")
         return known[name]
 
     def choices(self, attribute: str) -> tuple[str, ...]:
@@ -250,10 +249,7 @@ class _Reading:
 
     def _cast(self, at: int, step: Instruction) -> int:
         name, (number,) = str(step.value), step.args
-        if name not in _CASTS:
-            raise SpecError(
-                f"{self._what(at)}: numbers of a formula are not cast to {name!r}", fix=did_you_mean(name, _CASTS)
-            )
+        check_among(name, _CASTS, f"{self._what(at)}: numbers of a formula are not cast to {name!r}")
         if name == "f32":
             return self.as_float(number)
         if name != "i32":
@@ -322,11 +318,11 @@ def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:
         return before + el.element(step.tensor, *step.axes)
     found = before
     for choice in next(a.choices for a in op.attributes if a.name == step.attribute):
-        if choice not in _ACTIVATIONS:
-            raise SpecError(
-                f"operator {op.name!r}: the activation {choice!r} of its epilogue is not a function of formulas",
-                fix=did_you_mean(choice, _ACTIVATIONS),
-            )
+        check_among(
+            choice,
+            _ACTIVATIONS,
+            f"operator {op.name!r}: the activation {choice!r} of its epilogue is not a function of formulas",
+        )
         if choice != "none":
             found = el.where(el.choice(step.attribute, choice), _ACTIVATIONS[choice](before), found)
     return found
@@ -374,11 +370,9 @@ def _check_fragment(op: OperatorFields, where: str, name: str, one: object, take
                 fix="rename the index",
             )
         for fact in sorted(extent.facts() if extent is not None else ()):
-            if fact not in op.dims:
-                raise SpecError(
-                    f"{where}: fragment {name!r}: the extent of {index!r} uses {fact!r}, which is not a dim",
-                    fix=did_you_mean(fact, op.dims),
-                )
+            check_among(
+                fact, op.dims, f"{where}: fragment {name!r}: the extent of {index!r} uses {fact!r}, which is not a dim"
+            )
     program_of(op, name)
 
 

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from aot_tune.expr.integers import Expr, ExprLike, as_expr
 from aot_tune.spec.dtypes import DType
+from aot_tune.spec.names import check_among
 from aot_tune.spec.targets import refuse_device_facts
-from aot_tune.support.errors import SpecError, did_you_mean
+from aot_tune.support.errors import SpecError
 
 __all__ = [
     "OF_VALUES",
@@ -250,12 +251,12 @@ def check_values(values: Values, dtype: DType, known: Collection[str], place: st
     for expr in _expressions(values):
         refuse_device_facts(expr.facts(), place)
         for fact in sorted(expr.facts()):
-            if fact not in known:
-                raise SpecError(
-                    f"{place}: {expr.key()} uses {fact!r}, which is not a dim",
-                    why="values are drawn before there is a call",
-                    fix=did_you_mean(fact, known),
-                )
+            check_among(
+                fact,
+                known,
+                f"{place}: {expr.key()} uses {fact!r}, which is not a dim",
+                why="values are drawn before there is a call",
+            )
     if isinstance(values, (Permutation, SortedOffsets)) and dtype.code not in (0, 1):
         raise SpecError(f"{place}: {dtype.name} does not count", why="these are indices", fix="use i32 or i64")
     if isinstance(values, Probabilities) and not dtype.is_floating:

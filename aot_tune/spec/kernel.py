@@ -409,7 +409,7 @@ class Kernel:
             return
         found = False
         constraints = [_Constraint(self, c, named) for c in self.constraints]
-        for config in self._space():
+        for config in _space(self):
             if all(c.holds(config) for c in constraints):
                 found = True
                 yield config
@@ -429,13 +429,6 @@ class Kernel:
             return False
         named = {f"target.{n}": v for n, v in target_facts.items()}
         return all(_Constraint(self, c, named).holds(config) for c in self.constraints)
-
-    def _space(self) -> Iterator[dict[str, ConfigValue]]:
-        if self.listed:
-            yield from (dict(c) for c in self.listed)
-            return
-        for values in itertools.product(*(p.values for p in self.parameters)):
-            yield dict(zip((p.name for p in self.parameters), values, strict=True))
 
 
 class _Constraint:
@@ -530,7 +523,7 @@ def _guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ..
     if not names:
         return [stated]
     found: dict[tuple[str, ...], tuple[Expr, ...]] = {}
-    for config in _projected(kernel, names):
+    for config in _space(kernel, names):
         one = tuple(with_config(kernel, e, config) for e in stated)
         found.setdefault(tuple(e.key() for e in one), one)
     # A Triton function whose configs are not read yet may have any config.
@@ -559,15 +552,15 @@ def _without_config(kernel: Kernel, stated: tuple[Expr, ...], config: Config) ->
     return tuple(one for e, one in pairs if one is e or one.op != "const" or not one.value)
 
 
-def _projected(kernel: Kernel, names: set[str]) -> Iterator[Config]:
-    """The combinations of values that configs have for some parameters."""
+def _space(kernel: Kernel, names: Collection[str] | None = None) -> Iterator[dict[str, ConfigValue]]:
+    """All configs before constraints; with `names`, the combinations of values of these parameters alone."""
     if kernel.listed:
-        yield from ({n: v for n, v in c.items() if n in names} for c in kernel.listed)
+        yield from ({n: v for n, v in c.items() if names is None or n in names} for c in kernel.listed)
         return
-    axes = [p for p in kernel.parameters if p.name in names]
-    if len(axes) == len(names):
+    axes = [p for p in kernel.parameters if names is None or p.name in names]
+    if names is None or len(axes) == len(names):
         for values in itertools.product(*(p.values for p in axes)):
-            yield {p.name: v for p, v in zip(axes, values, strict=True)}
+            yield dict(zip((p.name for p in axes), values, strict=True))
 
 
 def _names_parameters(expr: Expr) -> bool:

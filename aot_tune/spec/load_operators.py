@@ -15,7 +15,7 @@ from pathlib import Path
 import aot_tune.spec
 from aot_tune.spec import FromFile, Operator
 from aot_tune.spec.load_sources import with_sources
-from aot_tune.spec.names import check_identifier
+from aot_tune.spec.names import check_among, check_identifier
 from aot_tune.spec.operator import check_unique_operators
 from aot_tune.support import limited_code
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
@@ -207,8 +207,7 @@ def load_operators(
     folders = {f.name: f for f in operator_folders(roots)}
     check_unique_operators(names)
     for name in names:
-        if name not in folders:
-            raise SpecError(f"there is no operator {name!r}", fix=did_you_mean(name, folders))
+        check_among(name, folders, f"there is no operator {name!r}")
     found: dict[str, tuple[Path, Operator]] = {}
     gathered = Mistakes() if mistakes is None else mistakes
     for name in sorted(names or folders):

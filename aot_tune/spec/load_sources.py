@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.util
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from aot_tune.spec.kernel import Kernel
+from aot_tune.spec.names import check_among
 from aot_tune.spec.native_function import (
-    Code,
     CudaFunction,
     NativeArgument,
     NativeFunction,
     SourceFunction,
-    Struct,
     included_names,
     source_functions,
     template_names,
@@ -216,8 +215,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
     parameters = {p.name for p in kernel.parameters}
     if declared is not None and isinstance(given, Mapping):
         for name in given:
-            if name not in declared.parameters:
-                raise SpecError(f"{where} has no parameter {name!r}", fix=did_you_mean(name, declared.parameters))
+            check_among(name, declared.parameters, f"{where} has no parameter {name!r}")
         for position, name in enumerate(declared.parameters):
             if not {name} & {*given, *known, *declared.defaults} and not function.is_stream(name, kernel.backend):
                 raise SpecError(
@@ -239,8 +237,8 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
                 fix="rename the kernel's parameter, or give the macro another name: macros={...}",
             )
     _check_template(kernel, function, where)
-    for name, one in _rows(function):
-        _check_one(operator, parameters, one, f"{where}: {name}")
+    for what, one in function.parts():
+        _check_part(operator, one, f"{where}: {what}")
     for what, expr in function.expressions():
         _check_facts(
             operator, kernel, expr.facts(), f"{where}: {what}", of_call=not what.startswith(("template", "macro"))
@@ -259,10 +257,7 @@ def _check_template(kernel: Kernel, function: NativeFunction, where: str) -> Non
             )
         given = dict(zip(declared.template, given, strict=False))
     for name in given:
-        if name not in declared.template:
-            raise SpecError(
-                f"{where}: its template has no parameter {name!r}", fix=did_you_mean(name, declared.template)
-            )
+        check_among(name, declared.template, f"{where}: its template has no parameter {name!r}")
     own = {p.name for p in kernel.parameters}
     open_ = [n for n in declared.template if n not in given and n not in own]
     needed = [n for n in open_ if n not in declared.defaulted]
@@ -274,13 +269,7 @@ def _check_template(kernel: Kernel, function: NativeFunction, where: str) -> Non
         )
 
 
-def _check_one(operator: Operator, parameters: Collection[str], given: NativeArgument, where: str) -> None:
-    if isinstance(given, Struct):
-        for name, one in given.fields.items():
-            _check_one(operator, parameters, one, f"{where}: field {name!r}")
-    if isinstance(given, Code):
-        for name, one in given.values.items():
-            _check_one(operator, parameters, one, f"{where}: {name!r}")
+def _check_part(operator: Operator, given: NativeArgument, where: str) -> None:
     if isinstance(given, DTypeOf) and given.tensor not in {t.name for t in operator.tensors}:
         raise SpecError(
             f"{where}: there is no tensor {given.tensor!r}", fix=did_you_mean(given.tensor, _names(operator))
@@ -293,11 +282,8 @@ def _check_one(operator: Operator, parameters: Collection[str], given: NativeArg
 
 
 def _check_facts(operator: Operator, kernel: Kernel, facts: Iterable[str], where: str, *, of_call: bool) -> None:
-    tensors = {t.name: t for t in operator.tensors}
     known = {f"parameter.{p.name}" for p in kernel.parameters if not p.has_fractions}
-    known |= {*operator.dims, *(f"dtype.{v}" for v in operator.dtypes)}
-    known |= {f"stride.{t.name}.{axis}" for t in operator.tensors for axis in range(t.rank)}
-    known |= {f"present.{t}" for t in tensors} | {f"attribute.{a.name}" for a in operator.attributes}
+    known |= {fact for fact in operator.fact_names() if not fact.startswith("alignment.")}
     if of_call:
         known.add("device.multiprocessors")
     refuse_device_facts(set(facts) - known, where)
@@ -346,14 +332,6 @@ def _taken(function: NativeFunction) -> set[str]:
     """Parameters that only expressions use. They become no macros unless the source has their names."""
     facts = {fact for _, e in function.expressions() for fact in e.facts()}
     return {f.removeprefix("parameter.") for f in facts if f.removeprefix("parameter.") not in function.seen}
-
-
-def _rows(function: NativeFunction) -> list[tuple[str, NativeArgument]]:
-    found: list[tuple[str, NativeArgument]] = []
-    for what, given in (("argument", function.arguments), ("template argument", function.template)):
-        rows = given.items() if isinstance(given, Mapping) else enumerate(given)
-        found += [(f"{what} {name!r}", one) for name, one in rows]
-    return found + [(f"macro {name!r}", one) for name, one in (function.macros or {}).items()]
 
 
 def _names(operator: Operator) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from aot_tune.support.errors import SpecError
+from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["check_identifier", "check_several", "check_template_path"]
+__all__ = ["check_among", "check_identifier", "check_several", "check_template_path"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _TEMPLATE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*\Z")
@@ -57,6 +58,14 @@ def check_template_path(path: object, what: str) -> str:
             fix="give a relative path such as 'gemm/cpu/packed.cpp.j2'",
         )
     return path
+
+
+def check_among(
+    name: object, known: Collection[str], what: str, *, why: str = "", choices: Collection[str] = ()
+) -> None:
+    """Raise SpecError, which says `what`, unless a name is known. It suggests the nearest of them, or of `choices`."""
+    if name not in known:
+        raise SpecError(what, why=why, fix=did_you_mean(str(name), choices or known))
 
 
 def check_several(values: object, what: str) -> None:

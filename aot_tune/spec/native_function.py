@@ -341,19 +341,23 @@ class NativeFunction:
                     f"{self.function!r}: {what} are {str(given)[:80]!r}",
                     fix="write a dict of parameter name to what is passed, or a tuple in the function's order",
                 )
-            rows = given.items() if isinstance(given, Mapping) else enumerate(given)
-            for name, one in rows:
-                _check(f"{self.function!r}: {what}: {name!r}", one)
+        for what, part in self.parts():
+            _check(f"{self.function!r}: {what}", part)
 
     @property
     def path(self) -> str:
         """The source's file, as declared."""
-        return _parts(self.function)["path"]
+        return self._matched("path")
 
     @property
     def name(self) -> str:
         """The function's name, as declared."""
-        return _parts(self.function)["name"]
+        return self._matched("name")
+
+    def _matched(self, group: str) -> str:
+        match = _REFERENCE.fullmatch(self.function)
+        assert match is not None, "it was checked when it was made"
+        return match[group]
 
     @property
     def backend(self) -> str:
@@ -364,31 +368,35 @@ class NativeFunction:
         """Whether a parameter of this name gets the call's stream. It does unless something else is passed as it."""
         return isinstance(self, Launcher) and backend == "nvcc" and name in _STREAMS
 
+    def given(self) -> list[tuple[str, NativeArgument]]:
+        """What is passed or compiled in, each with its place: arguments, template arguments, macros."""
+        found: list[tuple[str, NativeArgument]] = []
+        several = (("argument", self.arguments), ("template argument", self.template), ("macro", self.macros or {}))
+        for what, given in several:
+            rows = given.items() if isinstance(given, Mapping) else enumerate(given)
+            found += [(f"{what} {name!r}", one) for name, one in rows]
+        return found
+
+    def parts(self) -> list[tuple[str, NativeArgument]]:
+        """What is given, and all that it is made of."""
+        return [part for row in self.given() for part in _parts(*row)]
+
     def expressions(self) -> list[tuple[str, Expr]]:
         """All expressions in it, each with its purpose."""
-        found: list[tuple[str, Expr]] = []
-        for what, given in (("argument", self.arguments), ("template argument", self.template)):
-            rows = given.items() if isinstance(given, Mapping) else enumerate(given)
-            for name, one in rows:
-                found += _expressions(f"{what} {name!r}", one)
-        for name, one in (self.macros or {}).items():
-            found += _expressions(f"macro {name!r}", one)
-        return found
+        sizes = [(what, as_expr(one.count)) for what, one in self.parts() if isinstance(one, Buffer)]
+        return [*((what, one) for what, one in self.parts() if isinstance(one, Expr)), *sizes]
 
     def own_parameters(self) -> frozenset[str]:
         """Parameters of the kernel that its template or a `Code` uses. They become no macros."""
-        taken = self.declared.template if self.declared is not None else ()
-        given = [*_values(self.arguments), *_values(self.template), *_values(self.macros or {}), *self._launch_texts()]
-        filled = [e for one in given for code in _codes(one) for _, e in _expressions("", code)]
+        codes = [one for _, one in self.parts() if isinstance(one, Code)]
+        filled = [one for code in codes for _, one in _parts("", code) if isinstance(one, Expr)]
         facts = {fact for expr in filled for fact in expr.facts()}
+        taken = self.declared.template if self.declared is not None else ()
         return frozenset(taken) | {f.removeprefix("parameter.") for f in facts if f.startswith("parameter.")}
-
-    def _launch_texts(self) -> list[Code]:
-        return []
 
     def buffers(self) -> list[Buffer]:
         """Its buffers, in the order of the arguments."""
-        return [b for one in _values(self.arguments) for b in _buffers(one)]
+        return [one for _, one in self.parts() if isinstance(one, Buffer)]
 
 
 @dataclass(frozen=True)
@@ -432,13 +440,12 @@ class CudaFunction(NativeFunction):
                     f"{self.function!r}: its {what} does not have one to three extents", fix=f"{what}=(x, y)"
                 )
         self.extents("cluster")
-        if isinstance(self.shared, Code):
-            _check(f"{self.function!r}: shared", self.shared)
-        else:
+        if not isinstance(self.shared, Code):
             as_expr(self.shared, f"{self.function!r}: shared")
 
-    def _launch_texts(self) -> list[Code]:
-        return [self.shared] if isinstance(self.shared, Code) else []
+    def given(self) -> list[tuple[str, NativeArgument]]:
+        """What is passed or compiled in, each with its place: arguments, template arguments, macros, shared memory."""
+        return [*super().given(), *([("shared", self.shared)] if isinstance(self.shared, Code) else [])]
 
     def extents(self, what: str) -> tuple[Expr, ...]:
         """The extents of the grid, the block or the cluster."""
@@ -449,8 +456,8 @@ class CudaFunction(NativeFunction):
     def expressions(self) -> list[tuple[str, Expr]]:
         """All expressions in it, each with its purpose."""
         launch = [(what, e) for what in ("grid", "block", "cluster") for e in self.extents(what)]
-        shared = self.shared if isinstance(self.shared, Code) else as_expr(self.shared)
-        return [*super().expressions(), *launch, *_expressions("shared", shared)]
+        shared = [] if isinstance(self.shared, Code) else [("shared", as_expr(self.shared))]
+        return [*super().expressions(), *launch, *shared]
 
 
 @dataclass(frozen=True)
@@ -468,62 +475,35 @@ class Launcher(NativeFunction):
     """
 
 
-def _parts(reference: str) -> re.Match[str]:
-    match = _REFERENCE.fullmatch(reference)
-    assert match is not None, "it was checked when it was made"
-    return match
-
-
 def backend_of_suffix(path: str) -> str:
     """The backend that compiles a file, by its suffix (without `.j2` for a template); empty if unknown."""
     suffix = PurePosixPath(path.removesuffix(".j2")).suffix
     return "nvcc" if suffix in _CUDA else "cxx" if suffix in _CXX else ""
 
 
+def _parts(what: str, given: NativeArgument) -> Iterator[tuple[str, NativeArgument]]:
+    """What is given, and what it is made of: fields of a struct, and values in code, which are compiled in."""
+    yield what, given
+    if isinstance(given, Struct):
+        for name, one in given.fields.items():
+            yield from _parts(f"{what}: field {name!r}", one)
+    elif isinstance(given, Code):
+        for name, one in given.values.items():
+            yield from _parts(f"macro {name!r} in {what}", one)
+
+
 def _check(where: str, given: object) -> None:
     if isinstance(given, Buffer):
         dtype(given.dtype_name, where)
-    elif isinstance(given, Struct):
-        for name, one in given.fields.items():
-            _check(f"{where}: field {name!r}", one)
     elif isinstance(given, Code):
-        for name, one in given.values.items():
-            _check(f"{where}: {name!r}", one)
+        for name in given.values:
             if f"{{{name}}}" not in given.text:
                 raise SpecError(
                     f"{where}: {given.text[:60]!r} has no placeholder for {name!r}", fix=f"write {{{name}}} in it"
                 )
-    elif given is not None and not isinstance(given, (str, int, float, Expr, Ratio, Root, DTypeOf, Code, Stream)):
+    elif given is not None and not isinstance(given, (str, int, float, Expr, Ratio, Root, DTypeOf, Stream, Struct)):
         raise SpecError(
             f"{where} is {str(given)[:60]!r}, a {type(given).__name__}",
             why="arguments are names, expressions, numbers, booleans, None, Buffer, DTypeOf, Code, Stream and Struct",
             fix="convert it: int(...) of a number of another package, Code(...) for an expression of C++",
         )
-
-
-def _expressions(what: str, given: NativeArgument) -> list[tuple[str, Expr]]:
-    if isinstance(given, Expr):
-        return [(what, given)]
-    if isinstance(given, Buffer):
-        return [(what, as_expr(given.count))]
-    if isinstance(given, Struct):
-        return [pair for name, one in given.fields.items() for pair in _expressions(f"{what}: field {name!r}", one)]
-    if isinstance(given, Code):  # its values are compiled in
-        return [pair for name, one in given.values.items() for pair in _expressions(f"macro {name!r} in {what}", one)]
-    return []
-
-
-def _values(given: Mapping[str, NativeArgument] | Sequence[NativeArgument]) -> Sequence[NativeArgument]:
-    return list(given.values()) if isinstance(given, Mapping) else given
-
-
-def _codes(given: NativeArgument) -> list[Code]:
-    if isinstance(given, Struct):
-        return [code for one in given.fields.values() for code in _codes(one)]
-    return [given] if isinstance(given, Code) else []
-
-
-def _buffers(given: NativeArgument) -> list[Buffer]:
-    if isinstance(given, Struct):
-        return [b for one in given.fields.values() for b in _buffers(one)]
-    return [given] if isinstance(given, Buffer) else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aot_tune.expr.integers import Expr
@@ -13,7 +13,7 @@ from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.fragments import Activate, AddTensor
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel, check_guard_parameters
-from aot_tune.spec.names import check_identifier
+from aot_tune.spec.names import check_among, check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.targets import refuse_device_facts
@@ -203,11 +203,12 @@ def _check_dtypes(op: OperatorFields, where: str) -> None:
     for kernel in op.kernels:
         for variable, choices in kernel.dtypes.items():
             for choice in choices:
-                if choice not in op.dtypes.get(variable, ()):
-                    raise SpecError(
-                        f"{where}: kernel {kernel.name!r}: {variable}={choice!r} is not a dtype of the operator",
-                        fix=did_you_mean(choice, op.dtypes.get(variable, op.dtypes)),
-                    )
+                check_among(
+                    choice,
+                    op.dtypes.get(variable, ()),
+                    f"{where}: kernel {kernel.name!r}: {variable}={choice!r} is not a dtype of the operator",
+                    choices=op.dtypes.get(variable, op.dtypes),
+                )
 
 
 def _check_dims(op: OperatorFields, where: str) -> None:
@@ -225,22 +226,18 @@ def _check_dims(op: OperatorFields, where: str) -> None:
     _check_scalars(op, where)
     for tensor in op.tensors:
         for extent in tensor.shape:
-            _check_facts(extent, set(op.dims), f"{where}: shape of tensor {tensor.name!r}")
+            _check_facts(extent, op.dims, f"{where}: shape of tensor {tensor.name!r}")
     stated = [(op.flops, "flops"), *((e, "legal") for e in op.legal), *((e, "expected") for e in op.expected)]
     stated += [(t.read, f"what is read of tensor {t.name!r}") for t in op.tensors if t.read is not None]
     for expr, what in stated:
-        _check_facts(expr, _call_facts(op), f"{where}: {what}")
+        _check_facts(expr, op.fact_names(), f"{where}: {what}")
 
 
 def _check_scalars(op: OperatorFields, where: str) -> None:
     """Check integers that bind dims: the dims exist, and each is bound once."""
     binding: dict[str, str] = {}
     for scalar in (s for s in op.scalars if s.binds):
-        if scalar.binds not in op.dims:
-            raise SpecError(
-                f"{where}: scalar {scalar.name!r} binds the unknown dim {scalar.binds!r}",
-                fix=did_you_mean(scalar.binds, op.dims),
-            )
+        check_among(scalar.binds, op.dims, f"{where}: scalar {scalar.name!r} binds the unknown dim {scalar.binds!r}")
         if scalar.binds in binding:
             raise SpecError(
                 f"{where}: scalars {binding[scalar.binds]!r} and {scalar.name!r} bind the dim {scalar.binds!r}",
@@ -274,28 +271,19 @@ def _check_exact(op: OperatorFields, where: str) -> None:
             why="if a sum has too many terms, elements of this factor are set to 0",
             fix=did_you_mean(op.exact.thinned, [t.name for t in op.inputs if _may_be_thinned(t)]),
         )
-    _check_facts(op.exact.terms, set(op.dims), f"{where}: exact: terms")
+    _check_facts(op.exact.terms, op.dims, f"{where}: exact: terms")
     for expr in op.exact.requires:
-        _check_facts(expr, _call_facts(op), f"{where}: exact: requires")
+        _check_facts(expr, op.fact_names(), f"{where}: exact: requires")
 
 
 def _may_be_thinned(tensor: Tensor) -> bool:
     return not tensor.optional and isinstance(tensor.values, Generator)
 
 
-def _check_facts(expr: Expr, known: set[str], place: str) -> None:
-    refuse_device_facts(expr.facts() - known, place)
+def _check_facts(expr: Expr, known: Collection[str], place: str) -> None:
+    refuse_device_facts(expr.facts().difference(known), place)
     for fact in sorted(expr.facts()):
-        if fact not in known:
-            raise SpecError(f"{place} uses {fact!r}, which is not bound", fix=did_you_mean(fact, known))
-
-
-def _call_facts(op: OperatorFields) -> set[str]:
-    facts = set(op.dims) | {f"attribute.{a.name}" for a in op.attributes} | {f"dtype.{v}" for v in op.dtypes}
-    for tensor in op.tensors:
-        facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
-        facts |= {f"stride.{tensor.name}.{i}" for i in range(tensor.rank)}
-    return facts
+        check_among(fact, known, f"{place} uses {fact!r}, which is not bound")
 
 
 def _check_epilogue(op: OperatorFields, where: str) -> None:
@@ -342,7 +330,7 @@ def _check_kernels(op: OperatorFields, where: str) -> None:
 
 
 def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
-    known = _call_facts(op)
+    known = op.fact_names()
     arguments = {t.name for t in op.tensors} | {s.name for s in op.scalars} | {a.name for a in op.attributes}
     for expr in (*kernel.requires, *kernel.worthwhile):
         if not isinstance(expr, Expr):
@@ -361,11 +349,7 @@ def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
         _check_facts(kernel.scratch, sizes, f"{where}: kernel {kernel.name!r}: scratch")
     for pinned in kernel.pins.values():
         for name in pinned:
-            if name not in op.dims:
-                raise SpecError(
-                    f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}",
-                    fix=did_you_mean(name, op.dims),
-                )
+            check_among(name, op.dims, f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}")
     for parameter in kernel.parameters:
         if parameter.name in arguments:
             raise SpecError(
@@ -404,10 +388,7 @@ def _check_tolerance(op: OperatorFields, where: str) -> None:
     if isinstance(given, Mapping):
         names = {t.name for t in op.outputs}
         for name, one in given.items():
-            if name not in names:
-                raise SpecError(
-                    f"{where}: tolerance names {name!r}, which is not an output", fix=did_you_mean(str(name), names)
-                )
+            check_among(name, names, f"{where}: tolerance names {name!r}, which is not an output")
             _check_one(op, f"{where}: tolerance of {name!r}", one, [t for t in op.outputs if t.name == name])
     elif given is not None:
         _check_one(op, f"{where}: tolerance", given, list(op.outputs))
@@ -479,17 +460,14 @@ def _check_ranges(op: OperatorFields, where: str) -> None:
         SpecError: naming the dim, or the invalid range.
     """
     for name, between in op.ranges.items():
-        if name not in op.dims:
-            raise SpecError(f"{where}: ranges name the unknown dim {name!r}", fix=did_you_mean(name, op.dims))
+        check_among(name, op.dims, f"{where}: ranges name the unknown dim {name!r}")
         if len(between) != 2 or not all(isinstance(n, int) for n in between) or not 1 <= between[0] <= between[1]:
             raise SpecError(f"{where}: the range of {name!r} is {between!r}", fix="give the least and largest extent")
     for kernel in op.kernels:
         for name in (*(() if callable(kernel.tile) else kernel.tile), *kernel.cluster):
-            if name not in op.dims:
-                raise SpecError(
-                    f"{where}: the tile or cluster of kernel {kernel.name!r} has the unknown dim {name!r}",
-                    fix=did_you_mean(name, op.dims),
-                )
+            check_among(
+                name, op.dims, f"{where}: the tile or cluster of kernel {kernel.name!r} has the unknown dim {name!r}"
+            )
 
 
 def _check_legal(op: OperatorFields, where: str) -> None:

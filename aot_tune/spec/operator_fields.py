@@ -248,6 +248,13 @@ class OperatorFields:
             known = self._facts[problem.id] = self._facts_anew(problem)
         return known.copy()
 
+    def fact_names(self) -> frozenset[str]:
+        """The names of all facts of its calls."""
+        tensors = (_facts_of(t.name, t.rank) for t in self.tensors)
+        names = {name for present, alignment, axes in tensors for name in (present, alignment, *axes)}
+        attributes, dtypes = (f"attribute.{a.name}" for a in self.attributes), (f"dtype.{v}" for v in self.dtypes)
+        return frozenset(names).union(self.dims, attributes, dtypes)
+
     def _facts_anew(self, problem: Problem) -> dict[str, int]:
         facts = dict(problem.dims)
         for tensor in self.tensors:

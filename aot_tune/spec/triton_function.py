@@ -16,8 +16,8 @@ import msgspec
 from aot_tune.expr.integers import Expr, Ratio, Root
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.fragments import FragmentOf
-from aot_tune.spec.names import check_identifier, check_several
-from aot_tune.support.errors import SpecError, did_you_mean
+from aot_tune.spec.names import check_among, check_identifier, check_several
+from aot_tune.support.errors import SpecError
 
 __all__ = [
     "AMD_OPTIONS",
@@ -172,11 +172,7 @@ class TritonFunction:
             if isinstance(given, Expr):
                 _check_not_mixed(f"Triton function {self.function!r}: {name!r}", given)
         for name in self.options:
-            if name not in OPTIONS:
-                raise SpecError(
-                    f"Triton function {self.function!r}: unknown launch option {name!r}",
-                    fix=did_you_mean(name, OPTIONS),
-                )
+            check_among(name, OPTIONS, f"Triton function {self.function!r}: unknown launch option {name!r}")
         for name, given in self.arguments.items():
             if not isinstance(name, str) or not _PARAMETER.match(
                 name
