@@ -5,55 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.expr.integers import EXTENT, checked, is_plain
-from aot_tune.link.library_records import LibrarySpec, OperatorTable
-from aot_tune.link.signature import c_string, scalar_type, xla_families
+from aot_tune.link.library_records import LibrarySpec
+from aot_tune.link.signature import c_string, render_template, scalar_type, xla_families
 from aot_tune.spec import Operator, Scalar
 from aot_tune.spec.calls import bound_dims, folds, outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
 
-__all__ = ["FLOATS", "operator_tables", "render_xla_handlers", "scalar_default"]
+__all__ = ["FLOATS", "TABLES", "render_xla_handlers", "scalar_default"]
 
 _PYTHON = {"inf": "1e999", "-inf": "-1e999", "nan": "1e999 - 1e999"}
 _CPP = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
 _CPP |= {str(-(2**63)): "-9223372036854775807 - 1"}
 FLOATS = ("f32", "f64")
 _DEVICES = {"cpu": "kDLCPU", "cuda": "kDLCUDA", "hip": "kDLROCM"}
-
-
-def operator_tables(spec: LibrarySpec, table: OperatorTable) -> str:
-    """Tables of an operator, and the entry of `Operator` that points to them, `kOperator_<name>`."""
-    op = table.operator
-    passed = [f"t[{i}]" for i in range(len(op.tensors))]
-    passed += [f"s[{i}].{_scalar_member(s)}" for i, s in enumerate(op.scalars)]
-    passed += [f"c[{i}]" for i in range(len(op.attributes))]
-    arguments = ", ".join(passed)
-    name = f"{spec.prefix}_{op.name}"
-    unnamed = "(void)s;\n    (void)c;"
-    return f"""
-// ---- {op.name} ----
-
-{_tables(op)}
-
-struct Functions_{op.name} {{
-  static int32_t call(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec) {{
-    {unnamed}
-    return {name}({arguments}, exec);
-  }}
-  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec, char* buffer,
-                         size_t size) {{
-    {unnamed}
-    return {name}_explain({arguments}, exec, buffer, size);
-  }}
-  static int32_t is_tuned(Tensors t, const Scalar* s, const int32_t* c, int32_t* tuned) {{
-    {unnamed}
-    return {name}_is_tuned({arguments}, tuned);
-  }}
-{_bind(op, {s.name: _scalar_member(s) for s in op.scalars})}
-{_shape(op)}
-}};
-
-constexpr Operator kOperator_{op.name} = {_entry(op)};
-"""
 
 
 def scalar_default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
@@ -75,6 +39,13 @@ def _scalar_flags(op: Operator, scalar: Scalar) -> str:
 def _scalar_member(scalar: Scalar) -> str:
     """The member of the binding's union that holds it."""
     return "truth" if scalar.dtype_name == "bool" else scalar.dtype_name
+
+
+def _passed(op: Operator) -> str:
+    """The arguments of the library's functions, from the binding's arrays."""
+    passed = [f"t[{i}]" for i in range(len(op.tensors))]
+    passed += [f"s[{i}].{_scalar_member(s)}" for i, s in enumerate(op.scalars)]
+    return ", ".join(passed + [f"c[{i}]" for i in range(len(op.attributes))])
 
 
 def _tables(op: Operator) -> str:
@@ -160,14 +131,14 @@ def _shape(op: Operator) -> str:
     return "\n".join([*lines, "      default:", "        break;", "    }", "  }"])
 
 
-def _bind(op: Operator, unions: Mapping[str, str]) -> str:
-    """The binding's function that reads a call's dims. `unions` gives the member of `Scalar` for a scalar.
+def _bind(op: Operator) -> str:
+    """The binding's function that reads a call's dims.
 
     If the library refuses a dim, such as an extent that no dim solves, it is 0 here. Then the library reports it.
     """
     index = {t.name: i for i, t in enumerate(op.tensors)}
     place = {d: i for i, d in enumerate(op.dims)}
-    scalars = {s.name: i for i, s in enumerate(op.scalars)}
+    scalars = {s.name: f"s[{i}].{_scalar_member(s)}" for i, s in enumerate(op.scalars)}
     bound = bound_dims(op)
     lines = ["  static bool bind(Tensors t, const Scalar* s, int64_t* dims) {"]
     for tensor in dict.fromkeys(b.tensor for b in bound.values() if b.tensor):
@@ -178,7 +149,7 @@ def _bind(op: Operator, unions: Mapping[str, str]) -> str:
     for name, one in bound.items():
         to = f"dims[{place[name]}]"
         if one.scalar:
-            lines.append(f"    {to} = static_cast<int64_t>(s[{scalars[one.scalar]}].{unions[one.scalar]});")
+            lines.append(f"    {to} = static_cast<int64_t>({scalars[one.scalar]});")
         else:
             read = f"t[{index[one.tensor]}]->shape[{one.axis}]"
             value = checked(one.value, lambda fact, read=read: read if fact == EXTENT else f"dims[{place[fact]}]")  # type: ignore[misc]
@@ -190,31 +161,12 @@ def _bind(op: Operator, unions: Mapping[str, str]) -> str:
     return "\n".join([*lines, "    (void)t;", "    (void)s;", "    (void)dims;", "    return true;", "  }"])
 
 
+TABLES = {"tables_of": _tables, "passed_of": _passed, "bind_of": _bind, "shape_of": _shape, "entry_of": _entry}
+"""What `operator_tables.cpp.j2` asks of an operator."""
+
+
 def render_xla_handlers(spec: LibrarySpec) -> str:
     """The text of xla_ffi.cpp."""
-    tables = "".join(operator_tables(spec, table) for table in spec.operators)
-    families = xla_families(spec)
-    handlers = "\n".join(
-        f"AOT_TUNE_XLA_HANDLER {spec.prefix}_{table.operator.name}_xla_{family}(XLA_FFI_CallFrame* frame) {{\n"
-        f"  return answer({{kOperator_{table.operator.name}, {spec.prefix}_last_error, {_DEVICES[family]}}}, frame);\n"
-        "}"
-        for table in spec.operators
-        for family in families
-    )
-    return f"""\
-// Handlers of XLA's FFI for the operators of lib{spec.library}.so. Written by aot_tune.
-#include "arithmetic.h"
-#include "xla_call.h"
-#include "{spec.header}"
-
-namespace aot_tune::python {{
-namespace {{
-{tables}
-}}  // namespace
-}}  // namespace aot_tune::python
-
-using namespace aot_tune::python;
-using aot_tune::xla::answer;
-
-{handlers}
-"""
+    devices = [(family, _DEVICES[family]) for family in xla_families(spec)]
+    operators = [table.operator for table in spec.operators]
+    return render_template("xla_ffi.cpp.j2", spec=spec, operators=operators, devices=devices, **TABLES)

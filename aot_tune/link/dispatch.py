@@ -8,9 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from aot_tune.compile import Variant
 from aot_tune.expr.integers import EXTENT, checked, is_plain
@@ -19,11 +16,13 @@ from aot_tune.link.library_records import LibrarySpec, OperatorTable, SeenCalls,
 from aot_tune.link.measured_problems import number_of, same_choices
 from aot_tune.link.signature import (
     arguments,
+    braced,
     c_string,
     dtype_text,
     in_place_flags,
     parameters,
     prepared,
+    render_template,
     scalar_type,
     shape_text,
 )
@@ -47,13 +46,6 @@ _ENTER = """\
   status_ = entered_.enter(*call_.backend, call_.device().device_id);
   if (status_ != AOT_TUNE_OK) return status_;
 """
-_TEMPLATES = Environment(  # noqa: S701 - they are C++
-    loader=FileSystemLoader(Path(__file__).parent / "cpp"),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
 
 
 def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
@@ -63,9 +55,9 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     digest = hashlib.sha256(manifest.encode()).hexdigest()
     traced = json.dumps({"library": spec.name, "prefix": spec.prefix, "build": digest})
     host = [v for table in spec.operators for v in table.variants if v.target.family == "cpu"]
-    return _TEMPLATES.get_template("dispatch.cpp.j2").render(
+    return render_template(
+        "dispatch.cpp.j2",
         spec=spec,
-        braced=_braced,
         families=families,
         uses_tiles=any(v.target.level >= TILES_LEVEL for v in host),
         prototypes=_prototypes(spec),
@@ -86,10 +78,10 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
     options = [s.name for s in op.scalars] + [a.name for a in op.attributes]
     again = [_or_null(t, f"&known_->tensors[{i}].tensor") for i, t in enumerate(op.tensors)]
     families = [family_facts(f) for f in table.families]
-    return _TEMPLATES.get_template("operator.cpp.j2").render(
+    return render_template(
+        "operator.cpp.j2",
         op=op,
         table=table,
-        braced=_braced,
         or_null=_or_null,
         prepared=lambda call: prepared(op, call),
         no_place=lambda question, where: (
@@ -146,10 +138,6 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
     )
 
 
-def _braced(items: Sequence[object], empty: str = "") -> str:
-    return f"{{{', '.join(map(str, items)) or empty}}}"
-
-
 def _or_null(tensor: Tensor, view: str) -> str:
     """A tensor of a call, or null if it was left out."""
     return f"{tensor.name} ? {view} : nullptr" if tensor.optional else view
@@ -182,7 +170,7 @@ def _seen(table: OperatorTable) -> str:
     """The calls whose times are known, for `warn`."""
     lines = [_spans(table.operator, index, target) for index, target in enumerate(table.tables) if target.seen]
     rows = [_row(index, target) for index, target in enumerate(table.tables)]
-    return "\n".join([*lines, f"constexpr Seen kSeen[] = {_braced(rows)};"] if rows else lines)
+    return "\n".join([*lines, f"constexpr Seen kSeen[] = {braced(rows)};"] if rows else lines)
 
 
 def _prototypes(spec: LibrarySpec) -> list[str]:

@@ -6,9 +6,9 @@ import itertools
 import json
 from collections.abc import Mapping
 
-from aot_tune.link.call_tables import FLOATS, operator_tables, scalar_default
-from aot_tune.link.library_records import LibrarySpec, OperatorTable
-from aot_tune.link.signature import c_string, choices_text, handler_names, shape_text
+from aot_tune.link.call_tables import FLOATS, TABLES, scalar_default
+from aot_tune.link.library_records import LibrarySpec
+from aot_tune.link.signature import c_string, choices_text, handler_names, render_template, shape_text
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.calls import bound_dims, folds, outputs_to_pass
 from aot_tune.spec.dtypes import dtype
@@ -138,41 +138,15 @@ def python_doc(op: Operator) -> str:
 
 def render_module(spec: LibrarySpec) -> str:
     """The text of module.cpp."""
-    parts = [_operator(spec, table) for table in spec.operators]
-    methods = "\n".join(f"    {_method(table.operator)}," for table in spec.operators)
-    operators = "\n".join(f"    kOperator_{table.operator.name}," for table in spec.operators)
-    return f"""\
-// The Python module {spec.face} of lib{spec.library}.so. Written by aot_tune.
-#include "call.h"
-#include "{spec.header}"
-
-namespace aot_tune::python {{
-namespace {{
-{"".join(parts)}
-constexpr Operator kOperators[] = {{
-{operators}
-}};
-
-}}  // namespace
-
-const Library kLibrary = {{kTablesLayout, "{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
-                          {spec.prefix}_manifest, {spec.prefix}_preload, {spec.prefix}_set_num_threads,
-                          {spec.prefix}_get_num_threads, {c_string(signatures_json(spec))}}};
-
-}}  // namespace aot_tune::python
-
-extern "C" __attribute__((visibility("default"))) PyObject* PyInit_{spec.face}(void) {{
-  using namespace aot_tune::python;
-  using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
-  const auto method = [](Fast function) {{
-    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-  }};
-  static PyMethodDef methods[] = {{
-{methods}
-  }};
-  return make_module({c_string(_module_doc(spec))}, methods);
-}}
-"""
+    return render_template(
+        "module.cpp.j2",
+        spec=spec,
+        operators=[table.operator for table in spec.operators],
+        signatures=c_string(signatures_json(spec)),
+        doc=c_string(_module_doc(spec)),
+        doc_of=lambda op: c_string(f"{op.name}($module, {python_signature(op)})\n--\n\n{python_doc(op)}"),
+        **TABLES,
+    )
 
 
 def _module_doc(spec: LibrarySpec) -> str:
@@ -182,21 +156,6 @@ def _module_doc(spec: LibrarySpec) -> str:
     return (
         f"Kernels chosen by measurement when this package was built: {', '.join(o.name for o in operators)}.\n\n{calls}"
     )
-
-
-def _method(op: Operator) -> str:
-    doc = c_string(f"{op.name}($module, {python_signature(op)})\n--\n\n{python_doc(op)}")
-    return f'{{"{op.name}", method(call_{op.name}), METH_FASTCALL | METH_KEYWORDS, {doc}}}'
-
-
-def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
-    op = table.operator
-    index = spec.operators.index(table)
-    return f"""{operator_tables(spec, table)}
-PyObject* call_{op.name}(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {{
-  return call<kOperator_{op.name}>(module, {index}, arguments, count, keywords);
-}}
-"""
 
 
 def signatures_json(spec: LibrarySpec) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from aot_tune.link.library_records import LibrarySpec
 from aot_tune.spec import Operator, Scalar, Tensor
@@ -10,6 +13,7 @@ from aot_tune.spec.dtypes import DTYPES
 
 __all__ = [
     "arguments",
+    "braced",
     "c_string",
     "choices_text",
     "dtype_text",
@@ -17,6 +21,7 @@ __all__ = [
     "in_place_flags",
     "parameters",
     "prepared",
+    "render_template",
     "scalar_type",
     "shape_text",
     "xla_families",
@@ -24,6 +29,24 @@ __all__ = [
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "hip": "ROCM"}
 """XLA's names of families of devices."""
+
+_TEMPLATES = Environment(  # noqa: S701 - they are C++
+    loader=FileSystemLoader(Path(__file__).parent / "cpp"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
+def render_template(template: str, **values: object) -> str:
+    """A file that is written, from its template in `cpp/`."""
+    return _TEMPLATES.get_template(template).render(values, braced=braced)
+
+
+def braced(items: Sequence[object], empty: str = "") -> str:
+    """A list of initialisers in C++. `empty` stands for one without items."""
+    return f"{{{', '.join(map(str, items)) or empty}}}"
 
 
 def scalar_type(scalar: Scalar) -> str:
