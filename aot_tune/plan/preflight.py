@@ -16,7 +16,8 @@ from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.plan.workload_files import is_served
 from aot_tune.spec import Operator, Target
 from aot_tune.spec.kernel import guard_sets, may_serve
-from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
+from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean, tell_all
+from aot_tune.support.limits import size_text
 
 __all__ = [
     "Machines",
@@ -121,14 +122,15 @@ def check_memory(
         for operator, problem, size in sizes:
             if memory is not None and size > memory and is_served(operator, problem, device.family):
                 place = places.get((operator.name, problem.id), "")
-                with mistakes.gather():
-                    raise BuildError(
+                mistakes.add(
+                    BuildError(
                         f"{place and f'{place}: '}operator {operator.name!r}: problem '{problem.id}' needs "
-                        f"{size / (1 << 30):.1f} GiB for its tensors",
-                        why=f"{device.name} has {memory / (1 << 30):.1f} GiB",
+                        f"{size_text(size)} for its tensors",
+                        why=f"{device.name} has {size_text(memory)}",
                         fix="leave the problem out of the workload, or the target out of AOT_TUNE_TARGETS, or take a "
                         "device with more memory",
                     )
+                )
     mistakes.tell()
 
 
@@ -183,16 +185,15 @@ def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[
 
 def check_kernels(operators: Mapping[str, Operator]) -> None:
     """Raise for kernels whose backend does not exist."""
-    mistakes = Mistakes()
-    for operator in operators.values():
-        for kernel in operator.kernels:
-            with mistakes.gather():
-                if kernel.backend not in toolchains():
-                    raise BuildError(
-                        f"operator {operator.name!r}: kernel {kernel.name!r}: there is no backend {kernel.backend!r}",
-                        fix=did_you_mean(kernel.backend, toolchains()),
-                    )
-    mistakes.tell()
+    tell_all(
+        BuildError(
+            f"operator {operator.name!r}: kernel {kernel.name!r}: there is no backend {kernel.backend!r}",
+            fix=did_you_mean(kernel.backend, toolchains()),
+        )
+        for operator in operators.values()
+        for kernel in operator.kernels
+        if kernel.backend not in toolchains()
+    )
 
 
 def check_backends(exclude: Sequence[str]) -> None:

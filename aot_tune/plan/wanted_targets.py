@@ -67,19 +67,17 @@ def check_instructions(operators: Mapping[str, Operator], targets: Sequence[Targ
             old = gpus if not able else []
             if not kernel.generic:
                 old = [t for t in targets if _is_too_old(t) and _is_for(kernel, t)]
-            with mistakes.gather():
-                _refuse(operator, kernel, old)
+            if old:
+                mistakes.add(_too_old(operator, kernel, old))
     mistakes.tell()
 
 
-def _refuse(operator: Operator, kernel: Kernel, old: Sequence[Target]) -> None:
-    if not old:
-        return
+def _too_old(operator: Operator, kernel: Kernel, old: Sequence[Target]) -> BuildError:
     names = " and ".join(t.name for t in old)
     leave = f"leave {names} out of AOT_TUNE_TARGETS"
     constraint = f'give it the constraint target("capability") >= {EIGHT_BIT_BASELINE.level}'
     template = "write the generic kernel as a CUDA template, which has code for such GPUs"
-    raise BuildError(
+    return BuildError(
         f"operator {operator.name!r}: kernel {kernel.name!r}: {names} cannot have Triton kernels with f8e4m3 tensors",
         why=_WHY,
         fix=f"{leave}, or {template if kernel.generic else constraint}",

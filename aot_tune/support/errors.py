@@ -21,6 +21,7 @@ __all__ = [
     "ToolchainError",
     "WorkerError",
     "did_you_mean",
+    "tell_all",
 ]
 
 
@@ -97,13 +98,17 @@ class Mistakes:
     def __bool__(self) -> bool:
         return bool(self._found)
 
+    def add(self, error: AotTuneError) -> None:
+        """Collect an error for `tell`. The same text counts once."""
+        self._found += [e for e in error.several or (error,) if str(e) not in map(str, self._found)]
+
     @contextmanager
     def gather(self) -> Iterator[None]:
         """Collect the error of the block for `tell`. After a mistake, other errors are taken for consequences."""
         try:
             yield
         except AotTuneError as error:
-            self._found += [e for e in error.several or (error,) if str(e) not in map(str, self._found)]
+            self.add(error)
         except Exception:
             if not self._found:
                 raise
@@ -117,6 +122,14 @@ class Mistakes:
             told = "".join(f"\n\n{number}. {error}" for number, error in enumerate(self._found, 1))
             kind = kinds.pop() if len(kinds) == 1 else BuildError
             raise kind(f"{len(self._found)} mistakes:{told}", several=self._found)
+
+
+def tell_all(wrong: Iterable[AotTuneError]) -> None:
+    """Raise all of these errors as one, if there are any."""
+    mistakes = Mistakes()
+    for error in wrong:
+        mistakes.add(error)
+    mistakes.tell()
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

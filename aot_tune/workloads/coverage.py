@@ -16,9 +16,9 @@ from aot_tune.report.report_records import ProblemRow
 from aot_tune.report.report_text import columns, counted, format_time, percent_text
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.workload import problem_named
-from aot_tune.support.errors import BuildError, ManifestError, OptionError, SpecError, did_you_mean
+from aot_tune.support.errors import BuildError, ManifestError, OptionError, SpecError, did_you_mean, tell_all
 from aot_tune.support.installed_paths import installed_report
-from aot_tune.workloads.workload_records import CountedProblem, TraceHeader, known_problems, stranger, tell
+from aot_tune.workloads.workload_records import CountedProblem, TraceHeader, known_problems, stranger
 
 __all__ = ["BuiltLibrary", "coverage_on", "coverage_table", "find_library", "of_library", "read_library"]
 
@@ -169,11 +169,11 @@ def of_library(
     headers = list(dict.fromkeys(line.trace for line in lines if line.trace is not None))
     here, fix = f"the build at {library.place}", f"{_FIX} trace a program that uses the one at {library.place}"
     strangers = (stranger(header, library.name, library.prefix, here, fix) for header in headers)
-    tell(error for error in strangers if error is not None)
+    tell_all(error for error in strangers if error is not None)
     others = [header for header in headers if header.build and not library.build.startswith(header.build)]
     declared = {name: operator for name, operator in operators.items() if name in library.operators}
     try:
-        tell(error for line in lines if (error := _absent(line, library, declared)) is not None)
+        tell_all(error for line in lines if (error := _absent(line, library, declared)) is not None)
         problems = known_problems(lines, declared)
     except SpecError as error:
         if not others:

@@ -14,7 +14,7 @@ from aot_tune.spec import Operator, Problem
 from aot_tune.spec.calls import check_call
 from aot_tune.spec.workload import normal_problem
 from aot_tune.support.digests import shared_fields
-from aot_tune.support.errors import AotTuneError, Mistakes, SpecError, did_you_mean
+from aot_tune.support.errors import AotTuneError, Mistakes, SpecError, did_you_mean, tell_all
 
 __all__ = [
     "CountedProblem",
@@ -25,7 +25,6 @@ __all__ = [
     "encode_workload",
     "known_problems",
     "stranger",
-    "tell",
 ]
 
 _ENOUGH_MISTAKES = 10
@@ -130,20 +129,11 @@ def decode_workload(text: bytes, name: str, mistakes: Mistakes | None = None) ->
         elif line is not None:
             found.append(msgspec.structs.replace(line, trace=trace))
     if mistakes is None:
-        tell(wrong)
+        tell_all(wrong)
     else:
-        with mistakes.gather():
-            tell(wrong)
+        for mistake in wrong:
+            mistakes.add(mistake)
     return found
-
-
-def tell(wrong: Iterable[AotTuneError]) -> None:
-    """Raise all of these errors as one, if there are any."""
-    mistakes = Mistakes()
-    for error in wrong:
-        with mistakes.gather():
-            raise error
-    mistakes.tell()
 
 
 def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
@@ -320,7 +310,7 @@ def known_problems(
             wrong.append(error)
             if len(wrong) == _ENOUGH_MISTAKES:
                 break
-    tell(wrong)
+    tell_all(wrong)
     return found
 
 
