@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from aot_tune.bench.devices.family import devices
-from aot_tune.bench.host.pool import Pool
-from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.host.worker_process import DiedError, Pool
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import HELLO, new_id, write_frame
 from aot_tune.bench.protocol.measurement_records import Deadlines, Device, Policy
@@ -77,7 +76,7 @@ def pool(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_worker_outlives_odd_messages_and_its_death_is_noticed_at_once(pool: Any) -> None:
-    first, spare = pool.candidates(), pool._spare
+    first, spare = pool.candidates(), pool._workers["spare"]
     odd = b'{"type":"dance"}', b'{"type":"load","handle":1}', b'{"type":"ping","more":1}'
     for raw in (*odd, b"not json", b"", b"[]", b"\xff\xfe"):
         first._id = new_id()
@@ -99,7 +98,7 @@ def test_a_worker_outlives_odd_messages_and_its_death_is_noticed_at_once(pool: A
     assert took < 5, f"a death after 0.3 s was noticed after {took:.3f} s"
     assert caught.value.status == "oom"  # a kill that the bench did not send
     assert pool.candidates() is spare
-    assert pool._spare is not spare
+    assert pool._workers["spare"] is not spare
 
 
 def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: Path) -> None:

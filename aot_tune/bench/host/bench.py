@@ -224,13 +224,13 @@ class Bench(BenchContext):
         best_ns: float | None,
         timed: bool,
     ) -> Measurement:
-        worker.host(run.digest)
+        worker.hosted.add(run.digest)
         if run.digest not in worker.loaded:
             with run.phases("load"):
                 reply = self._ask(run, worker, load, self.policy.deadlines.load)
             if isinstance(reply, messages.Failure):
                 return run.ended(reply.status, reply.reason)
-            worker.keep(run.digest)
+            worker.loaded[run.digest] = None
         measured = self._judge(run, worker, odd, best_ns, timed)
         with run.phases("unload"):
             self._unload(run, worker, 0 if self.family.on_host else _MOST_LOADED)
@@ -357,7 +357,7 @@ class Bench(BenchContext):
 
     def _verify_in(self, run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
         limits = self.policy.deadlines
-        worker.host(run.digest)
+        worker.hosted.add(run.digest)
         self.introduce(worker, *problems)
         reply = self.pool.request(worker, load, limits.load)
         if isinstance(reply, messages.Failure):
@@ -462,13 +462,13 @@ class _Survey:
         worker = self._worker = self._worker or pool.candidates()
         self._context.introduce(worker, self._prepared)
         pool.settle()
-        worker.host(run.digest)
+        worker.hosted.add(run.digest)
         if run.digest not in worker.loaded:
             load = messages.Load(handle=run.digest, path=variant.shared, symbol=variant.symbol)
             reply = pool.request(worker, load, limits.load)
             if isinstance(reply, messages.Failure):
                 return run.ended(reply.status, reply.reason)
-            worker.keep(run.digest)
+            worker.loaded[run.digest] = None
         first = not self._stands
         request = messages.SurveyOne(handle=run.digest, key=run.prepared.key, first=first, best_ns=self._best)
         timing = pool.request(worker, request, limits.bench)

@@ -11,8 +11,7 @@ from pathlib import Path
 from aot_tune.bench.devices.family import Monitor, family
 from aot_tune.bench.devices.roofline import floor_of
 from aot_tune.bench.host.findings import Findings
-from aot_tune.bench.host.pool import Pool
-from aot_tune.bench.host.worker_process import DiedError, Worker
+from aot_tune.bench.host.worker_process import DiedError, Pool, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Measurement, Policy, Prepared, Status
 from aot_tune.spec import Operator
@@ -159,7 +158,7 @@ class BenchContext:
                     folder=prepared.folder,
                 )
                 _expect_done(self.pool.request(worker, work, self.policy.deadlines.load))
-                worker.learn(prepared.key)
+                worker.known.add(prepared.key)
 
     def make_buffers(self, worker: Worker, prepared: Prepared) -> None:
         """Have a worker that knows a problem make its buffers.

@@ -127,7 +127,7 @@ class Race:
 
     def _load(self, worker: Worker, runner: _Runner) -> None:
         assert runner.variant is not None
-        worker.host(runner.digest)
+        worker.hosted.add(runner.digest)
         request = messages.Load(handle=runner.handle, path=runner.variant.shared, symbol=runner.variant.symbol)
         try:
             reply = self._pool.request(worker, request, self._policy.deadlines.load)

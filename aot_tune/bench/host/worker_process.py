@@ -1,17 +1,24 @@
-"""The bench's end of one worker process: starts it, sends requests, notices its death, kills it at a deadline."""
+"""The bench's end of worker processes: starts one, sends requests, notices its death, kills it at a deadline.
+
+A pool has one worker for candidates with a warm spare, and one for frameworks. None outlives it.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import resource
+import secrets
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 import msgspec
@@ -27,9 +34,10 @@ from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.limits import kills_for_memory, note_peak
 
-__all__ = ["DiedError", "Holdings", "Output", "Worker", "shown"]
+__all__ = ["DiedError", "Output", "Pool", "Worker"]
 
 State = Literal["NEW", "STARTING", "READY", "BUSY", "DEAD"]
+_Place = Literal["candidate", "spare", "framework"]
 _HALF = 32 << 10
 _LOOK = 0.25
 """Seconds between two readings of what a worker uses of the machine."""
@@ -47,7 +55,7 @@ class DiedError(Exception):
         self.status, self.reason, self.certain, self.starved = status, reason, certain, starved
 
 
-def shown(text: str) -> str:
+def _shown(text: str) -> str:
     """Any text, made safe for a terminal: escapes and other control characters become their codes."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
@@ -71,46 +79,19 @@ class Output:
         """Everything that was kept, and a line that says how much is left out."""
         missing = self.total - len(self._head) - len(self._tail)
         middle = f"\n[... {missing} bytes left out ...]\n".encode() if missing else b""
-        return shown((bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace"))
+        return _shown((bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace"))
 
     def last_lines(self) -> str:
         """The last three lines in one line, for a reason."""
         return " | ".join(self.text().strip().splitlines()[-3:])[-300:]
 
 
-class Holdings:
-    """What a worker holds: keys of the problems that it has `known`, and digests of the objects that it has `hosted`.
-
-    `loaded` are the handles that are still loaded, the oldest first.
-    """
-
-    def __init__(self) -> None:
-        self.known: set[str] = set()
-        self.hosted: set[str] = set()
-        self.loaded: dict[str, None] = {}
-
-    def learn(self, key: str) -> None:
-        """The worker knows a problem from now on."""
-        self.known.add(key)
-
-    def host(self, digest: str) -> None:
-        """The worker is about to load an object. What the object leaves behind stays until the worker ends."""
-        self.hosted.add(digest)
-
-    def keep(self, handle: str) -> None:
-        """An object is loaded, and stays loaded."""
-        self.loaded[handle] = None
-
-    def let_go(self, most: int) -> Iterator[str]:
-        """Handles to unload, so that at most `most` are left."""
-        while len(self.loaded) > most:
-            handle = next(iter(self.loaded))
-            del self.loaded[handle]
-            yield handle
-
-
-class Worker(Holdings):
+class Worker:
     """One worker process. States: NEW, STARTING, READY, BUSY, DEAD; `start` is idempotent.
+
+    `known` are the keys of the problems that it knows. `hosted` are the digests of all objects that it was asked to
+    load: what one leaves behind stays until the worker ends. `loaded` are the handles that are still loaded, the oldest
+    first.
 
     The thread that starts it must live as long as the worker, because the kernel ties the worker's life to it.
     """
@@ -127,7 +108,9 @@ class Worker(Holdings):
         shared: Path | None = None,
         interpreter: tuple[str, ...] = (),
     ) -> None:
-        super().__init__()
+        self.known: set[str] = set()
+        self.hosted: set[str] = set()
+        self.loaded: dict[str, None] = {}
         self.device, self.policy, self.role, self.threads = device, policy, role, threads
         self.state: State = "NEW"
         self.output = Output()
@@ -137,6 +120,13 @@ class Worker(Holdings):
         self._command = interpreter or (sys.executable, "-m", "aot_tune.bench.worker")
         self._frames, self._id = Frames(), HELLO
         self._place, self._resident = "starting", 0
+
+    def let_go(self, most: int) -> Iterator[str]:
+        """Handles to unload, so that at most `most` are left."""
+        while len(self.loaded) > most:
+            handle = next(iter(self.loaded))
+            del self.loaded[handle]
+            yield handle
 
     def died_idle(self) -> bool:
         """Whether it died while it had nothing to do. This call finds out, and then it is DEAD."""
@@ -406,3 +396,194 @@ class Worker(Holdings):
             os.close(descriptor)
         self.state = "DEAD"
         return code, known
+
+
+class Pool:
+    """A context manager. The module keeps no state, so several pools can be open in one process."""
+
+    def __init__(
+        self,
+        device: Device,
+        policy: Policy,
+        scratch: Path,
+        threads: int,
+        log: Callable[[str], None],
+        interpreter: tuple[str, ...] = (),
+        references: Path | None = None,
+    ) -> None:
+        self.device, self.policy, self.threads = device, policy, threads
+        self._on_host = family(device.family).on_host
+        self.token = secrets.token_hex(16)
+        self._references = references or scratch / "references"
+        self._folder, self._log, self._interpreter = scratch / "workers", log, interpreter
+        self._workers: dict[_Place, Worker] = {}
+        self._count = 0
+        self._open = False
+        self._noted: set[str] = set()
+        self.deaths = 0
+
+    def __enter__(self) -> Pool:
+        containment.hold_subreaper()
+        self._open, self._owner = True, os.getpid()
+        atexit.register(self.close)
+        try:
+            self._references.mkdir(parents=True, exist_ok=True)
+            self._start("candidate")
+            self._start("spare")
+            if not self._on_host:  # a framework takes seconds to import, and the import disturbs no timing
+                self._start("framework")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, place: _Place) -> Worker:
+        """The worker in a place. If there is none that lives, a new one is started."""
+        worker = self._workers.get(place)
+        if worker is None or worker.state == "DEAD":
+            self._count += 1
+            framework = place == "framework"
+            worker = self._workers[place] = Worker(
+                self.device,
+                self.policy,
+                "framework" if framework else "candidate",
+                self.threads,
+                self._folder / str(self._count),
+                self.token,
+                self._log,
+                self._references if framework else None,
+                self._interpreter,
+            )
+        worker.start()
+        return worker
+
+    def workers(self) -> list[Worker]:
+        """Those that are alive."""
+        return [w for w in list(self._workers.values()) if w.state not in ("NEW", "DEAD")]
+
+    def candidates(self) -> Worker:
+        """The worker for candidates. If it died, the spare replaces it, and a new one replaces the spare.
+
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        self._bury("candidate", "spare")
+        if self._workers["candidate"].state == "DEAD" and "spare" in self._workers:
+            self._workers["candidate"] = self._workers.pop("spare")
+        self._start("candidate")
+        self._start("spare")
+        return self._ready("candidate")
+
+    def frameworks(self) -> Worker:
+        """The worker for references and baselines. It starts when it is first asked for.
+
+        Raises:
+            WorkerError: when it cannot be started.
+        """
+        self._bury("framework")
+        return self._ready("framework")
+
+    def _bury(self, *places: _Place) -> None:
+        """Clean up after workers that died while idle. The next request is not to blame."""
+        if not self._open:
+            raise WorkerError("the bench is closed", fix="use it inside its `with` block")
+        for worker in (self._workers[p] for p in places if p in self._workers):
+            if worker.died_idle():
+                self.deaths += 1
+                self.sweep()
+                self._clear(worker)
+
+    def _ready(self, place: _Place) -> Worker:
+        """The worker in a place, ready. If it died by itself while it started, another is tried.
+
+        A deadline or a wrong device is not worth a second try.
+        """
+        try:
+            self._start(place).wait_ready()
+        except WorkerError as error:
+            if not isinstance(error.__cause__, DiedError) or error.__cause__.status == "timeout":
+                raise
+            self._start(place).wait_ready()
+        worker = self._workers[place]
+        for note in worker.hello.notes if worker.hello else ():
+            if note not in self._noted:
+                self._noted.add(note)
+                self._log(f"sandbox: {note}")
+        return worker
+
+    def request(self, worker: Worker, request: messages.Request, seconds: float) -> messages.Reply:
+        """Ask a worker. If it dies of the request, kill what it left behind.
+
+        Raises:
+            DiedError: as `Worker.request` does.
+        """
+        try:
+            return worker.request(request, seconds)
+        except DiedError as death:
+            self.deaths += 1
+            self.sweep()
+            self._clear(worker)
+            if death.status == "timeout":
+                self._log(f"a worker was killed: {death.reason}")
+            raise
+
+    def refer(self, request: messages.Request, seconds: float) -> messages.Reply:
+        """Ask the worker for frameworks. After a death that may not happen again, such as a kill, ask once more.
+
+        Raises:
+            DiedError: as `Worker.request` does.
+            WorkerError: when it cannot be started.
+        """
+        try:
+            return self.request(self.frameworks(), request, seconds)
+        except DiedError as death:
+            if death.certain or death.status == "timeout":
+                raise
+            if death.status == "oom":
+                self.relieve()
+        return self.request(self.frameworks(), request, seconds)
+
+    def relieve(self) -> None:
+        """Free what the host's workers keep of earlier problems: new ones take the place of those that hold any."""
+        for worker in self.workers() if self._on_host else ():
+            if worker.known:
+                worker.kill()
+                self._clear(worker)
+
+    def settle(self) -> None:
+        """Before times are taken on the host's cores: wait for a warm spare, and until no other worker runs."""
+        if not self._on_host:
+            return
+        if spare := self._workers.get("spare"):
+            with contextlib.suppress(WorkerError):  # said when the spare is needed
+                spare.wait_ready()
+        others = [w.pid for w in self.workers() if w is not self._workers["candidate"]]
+        processes.wait_until_quiet(others, 0.5)
+
+    def quiet(self, worker: Worker) -> None:
+        """Wait until a worker's threads sleep."""
+        processes.wait_until_quiet([worker.pid], 0.5)
+
+    def sweep(self) -> None:
+        """Kill what dead workers left behind."""
+        processes.sweep(self.token, [w.pid for w in self.workers()])
+
+    def _clear(self, worker: Worker) -> None:
+        shutil.rmtree(worker.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Kill all workers and what they left behind, and restore what was set. Idempotent."""
+        if not self._open or os.getpid() != self._owner:
+            return
+        self._open = False
+        atexit.unregister(self.close)
+        for worker in self.workers():
+            worker.kill()
+            self._clear(worker)
+        self.sweep()
+        containment.release_subreaper()
