@@ -19,6 +19,14 @@ __all__ = ["FAMILY", "Cuda", "GpuMonitor", "device_of"]
 
 _IDLE_STEP = 0.5
 _COUNT_SECONDS = 1.0
+_VERSION = 9
+"""Raised when the code of this package changes what a measurement means."""
+_HIGHEST_HZ = 3.2e9
+_FLOPS_PER_CLOCK = {"f32": 2 * 256, "f64": 2 * 256, "tf32": 2 * 4096}
+_MOST_FLOPS_PER_CLOCK = 2 * 8192
+"""FLOP per cycle and multiprocessor, dense: twice what Hopper does, or as much as Blackwell does."""
+_L2_RATE, _MEMORY_RATE = 20_000.0, 16_000.0
+"""Bytes per ns. No cache or memory on sale reaches this."""
 
 
 class GpuMonitor:
@@ -169,16 +177,6 @@ def _others(pids: Sequence[int], workers: Sequence[int]) -> int:
 
 if TYPE_CHECKING:
     from aot_tune.compile.visible_gpus import DeviceQuery
-
-_VERSION = 9
-"""Raised when the code of this package changes what a measurement means."""
-
-_HIGHEST_HZ = 3.2e9
-_FLOPS_PER_CLOCK = {"f32": 2 * 256, "f64": 2 * 256, "tf32": 2 * 4096}
-_MOST_FLOPS_PER_CLOCK = 2 * 8192
-"""FLOP per cycle and multiprocessor, dense: twice what Hopper does, or as much as Blackwell does."""
-_L2_RATE, _MEMORY_RATE = 20_000.0, 16_000.0
-"""Bytes per ns. No cache or memory on sale reaches this."""
 
 
 class Cuda(Family):

@@ -15,7 +15,6 @@ from aot_tune.support.errors import WorkerError
 __all__ = [
     "Family",
     "Monitor",
-    "Unwatched",
     "devices",
     "family",
     "make_device",
@@ -46,7 +45,7 @@ class Monitor(Protocol):
         """Wait until spoiled samples can be taken again. `why` says what spoiled them."""
 
 
-class Unwatched:
+class _Unwatched:
     """A monitor that knows nothing. See `Monitor`."""
 
     def begin(self) -> None:
@@ -119,7 +118,7 @@ class Family(ABC):
 
     def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
         """What watches the device while it is measured on."""
-        return Unwatched()
+        return _Unwatched()
 
 
 def family(name: str) -> Family:

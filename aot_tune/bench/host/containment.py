@@ -20,6 +20,9 @@ _DISK = 256 << 20
 
 _RSS_SHMEM = re.compile(rb"RssShmem:\s*(\d+)")
 _SHARED = Path("/dev/shm")  # noqa: S108
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ")
+_holders: list[bool] = []  # what was set before each of the holders came
+_holding = threading.Lock()
 
 
 class Usage:
@@ -107,9 +110,6 @@ def _shared_files(pid: int) -> set[Path]:
     return found
 
 
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ")
-
-
 def environment(given: Mapping[str, str], import_path: Iterable[str], scratch: Path) -> dict[str, str]:
     """The environment of a worker: an allow-list from the bench's environment, and what is set here.
 
@@ -119,10 +119,6 @@ def environment(given: Mapping[str, str], import_path: Iterable[str], scratch: P
     env = {name: given[name] for name in _KEPT if name in given}
     env |= python_environment(import_path) | {"HOME": str(scratch), "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8"}
     return env
-
-
-_holders: list[bool] = []  # what was set before each of the holders came
-_holding = threading.Lock()
 
 
 def hold_subreaper() -> None:

@@ -42,6 +42,9 @@ __all__ = [
     "failure_of",
 ]
 
+PROTOCOL = 7
+"""Version of these messages, sent in Hello."""
+
 
 class InterpreterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One config of a Triton kernel of the operator in `folder`. It is run on a check as it would run on the target.
@@ -288,8 +291,6 @@ class Failure(_Message):
 
 Reply = Hello | Pong | Place | Done | Empty | Checked | Timed | Failure
 
-PROTOCOL = 7
-"""Version of these messages, sent in Hello."""
 
 _requests = msgspec.json.Decoder(Request)
 _replies = msgspec.json.Decoder(Reply)

@@ -31,6 +31,13 @@ _SAVED = ctypes.create_string_buffer(64)
 """The environment at import. C's `fenv_t` takes at most 32 bytes."""
 _libm.fegetenv(_SAVED)
 _LEAST, _ONE = 5e-324, 1.0
+T = TypeVar("T")
+_SETTLES = 0.5
+"""Seconds in which ending threads must end, such as those of an OpenMP team that was larger."""
+_SIGNALS = re.compile(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", re.MULTILINE)
+"""Lines of `/proc` on signals: those that are blocked, ignored and caught, as bits."""
+_THREADS = 0b11 << 31
+"""Signals 32 and 33. The C library takes them for itself once there are threads."""
 
 
 def arithmetic_now() -> tuple[int, bool]:
@@ -55,17 +62,6 @@ def arithmetic_change(before: tuple[int, bool]) -> str:
 def restore_arithmetic() -> None:
     """Let the thread compute as it did at import."""
     _libm.fesetenv(_SAVED)
-
-
-T = TypeVar("T")
-
-_SETTLES = 0.5
-"""Seconds in which ending threads must end, such as those of an OpenMP team that was larger."""
-
-_SIGNALS = re.compile(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", re.MULTILINE)
-"""Lines of `/proc` on signals: those that are blocked, ignored and caught, as bits."""
-_THREADS = 0b11 << 31
-"""Signals 32 and 33. The C library takes them for itself once there are threads."""
 
 
 class ProcessState(NamedTuple):

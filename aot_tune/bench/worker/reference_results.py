@@ -63,6 +63,9 @@ _DRAWS = 24
 _DRAWN = 16 << 20
 """Bytes of inputs and outputs that are drawn for the sake of a fair sample, beyond the first draw."""
 _BLOCK = 1 << 18
+TruthDType = Literal["float64", "int64", "uint64"]
+_WHOLE: dict[str, TruthDType] = {"i64": "int64", "u64": "uint64"}
+_MOST_EXACT = 2.0**53
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +81,6 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EXACT = Bounds(absolute=0.0, relative=0.0)
-
-TruthDType = Literal["float64", "int64", "uint64"]
-_WHOLE: dict[str, TruthDType] = {"i64": "int64", "u64": "uint64"}
-_MOST_EXACT = 2.0**53
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,10 @@ from aot_tune.support.processes import resident_bytes
 
 __all__ = ["Emit", "PreparedBaseline", "UnusableError", "WorkerSession", "baseline_of", "progress", "session_of"]
 
+Emit = Callable[[messages.Reply], None]
+_COPIES = 4
+"""About how many copies of a problem's tensors its buffers take."""
+
 
 class UnusableError(Exception):
     """A baseline cannot run here. The text says why."""
@@ -67,13 +71,6 @@ def baseline_of(operator: Operator, name: str) -> tuple[Baseline, ModuleType]:
         return baseline, importlib.import_module(baseline.requires)
     except ImportError as missing:
         raise UnusableError(f"{baseline.requires} cannot be used here: {missing}") from missing
-
-
-Emit = Callable[[messages.Reply], None]
-
-
-_COPIES = 4
-"""About how many copies of a problem's tensors its buffers take."""
 
 
 class _Held(Protocol):

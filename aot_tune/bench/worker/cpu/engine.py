@@ -38,6 +38,27 @@ __all__ = [
 _clock = time.perf_counter_ns
 _LONG_NS = 4_000_000
 _TRIES = 4
+PLACEMENTS: tuple[Placement, ...] = ("inside", "end", "start")
+_PAGE = mmap.PAGESIZE
+_HUGE = 4 << 20
+_MADV_HUGEPAGE = 14
+_PROT_NONE, _PROT_RW = 0, 3
+_PRIVATE_ANONYMOUS = 0x22
+_FAILED = ctypes.c_void_p(-1).value
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class Sampler:
@@ -200,30 +221,6 @@ def warm_sample(sample: Callable[[int], float], calls: int, warm: int) -> float:
 
 def _preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-PLACEMENTS: tuple[Placement, ...] = ("inside", "end", "start")
-_PAGE = mmap.PAGESIZE
-_HUGE = 4 << 20
-_MADV_HUGEPAGE = 14
-_PROT_NONE, _PROT_RW = 0, 3
-_PRIVATE_ANONYMOUS = 0x22
-_FAILED = ctypes.c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def _memory(address: int, size: int) -> memoryview:

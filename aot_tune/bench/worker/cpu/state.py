@@ -33,6 +33,8 @@ Copies = list[tuple[int, int, int]]
 _BLOCK = 4096
 """A call may change only a few rows of a large cache. So only the blocks, of so many bytes, that it changes are put
 back."""
+_STAGGER = 5 * 64
+_BIG = 64 << 20
 
 
 def changes_of(sets: Sequence[CallSet], run: Callable[[], object]) -> list[Copies]:
@@ -67,10 +69,6 @@ def restoring(copies: Copies) -> Callable[[], None]:
             memmove(to, source, size)
 
     return restore
-
-
-_STAGGER = 5 * 64
-_BIG = 64 << 20
 
 
 class CallSet(CallTensors[Region]):

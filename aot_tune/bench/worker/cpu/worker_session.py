@@ -44,6 +44,9 @@ from aot_tune.support.processes import resident_bytes
 
 __all__ = ["CpuSession", "make_session", "prepare_baseline"]
 
+_LEAST_NS = 300.0
+"""Differences between calls that count as noise, because they include Python's own work."""
+
 
 def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
     """Import what a baseline requires, hand it the problem's arrays, and run it once.
@@ -85,10 +88,6 @@ def _handed_on(framework: ModuleType, dtype: DType, view: NDArray[Any]) -> Any:
     if dtype.numpy:
         return framework.from_dlpack(view)
     return framework.from_dlpack(view.view(f"int{dtype.bits}")).view(getattr(framework, dtype.torch))
-
-
-_LEAST_NS = 300.0
-"""Differences between calls that count as noise, because they include Python's own work."""
 
 
 class _Ready:

@@ -26,7 +26,6 @@ __all__ = [
     "Engine",
     "FaultError",
     "GpuEngine",
-    "Piece",
     "Play",
     "Recorded",
     "Want",
@@ -44,6 +43,35 @@ GUARD = 4096
 _NATURAL, _SEGMENT, _SEGMENT_FROM = 512, 2 << 20, 10 << 20
 """Alignments as torch's allocator gives them: 512 bytes, and 2 MiB from 10 MiB on, where a tensor has its own segment.
 On an H200 some kernels took 4 to 5 % longer on torch's tensors than on others that lie side by side."""
+_MOVED_AS = {
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+Play = Callable[[], None]
+"""Makes recorded calls once more."""
+Call = Callable[[], int]
+_FAULTS = {
+    700: "illegal memory access",
+    702: "kernel stopped by the driver's time limit",
+    710: "device-side assertion",
+    714: "hardware stack error",
+    715: "illegal instruction",
+    716: "misaligned address",
+    717: "invalid address space",
+    718: "invalid program counter",
+    719: "unspecified launch failure",
+    721: "contained error",
+}
+"""Errors by which a kernel spoils its context for good."""
+_CAPTURE_GLOBAL = 0
+_LAUNCHES = 2
+"""How many to launch on each of the other streams. On an H100, one on each of 16, 24 on eight, or 32 on two were
+enough."""
+_QUEUEING = 60_000
+"""Cycles, about 30 us, that queuing a graph takes."""
 
 
 class Want(NamedTuple):
@@ -59,7 +87,7 @@ class Want(NamedTuple):
     alignment: int = 0
 
 
-class Piece(NamedTuple):
+class _Piece(NamedTuple):
     """Part of an arena."""
 
     address: int
@@ -78,14 +106,14 @@ class Arena:
         room = sum(w.size + 2 * GUARD + _step(w) for w in wants) + 2 * GUARD
         self._memory = torch.empty(room, dtype=torch.uint8, device=device)
         self._base = int(self._memory.data_ptr())
-        self.pieces: dict[str, Piece] = {}
+        self.pieces: dict[str, _Piece] = {}
         self._zones: list[tuple[str, str, int, int]] = []  # the piece beside a zone, which side of it, from, to
         last, end = "", 0
         for want in wants:
             begin = self._place(end + GUARD, want)
             self._zones += _zones(last, want.name, end, begin)
             end, last = begin + want.size, want.name
-            self.pieces[want.name] = Piece(self._base + begin, want.size, self._memory[begin:end])
+            self.pieces[want.name] = _Piece(self._base + begin, want.size, self._memory[begin:end])
         self._zones.append((last, "", end, min(end + GUARD, room)))
         self.heal()
 
@@ -153,47 +181,9 @@ def tensor_of(place: Strided, storage: Any, dtype: Any) -> Any:
     return (found.flip(place.backward()) if place.backward() else found).view(dtype)
 
 
-_MOVED_AS = {
-    torch.float8_e4m3fn: torch.uint8,
-    torch.float8_e5m2: torch.uint8,
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-}
-
-
 def moved_as(dtype: Any) -> Any:
     """The dtype of the same width that torch moves elements as: it has few functions for unsigned integers and f8."""
     return _MOVED_AS.get(dtype, dtype)
-
-
-Play = Callable[[], None]
-"""Makes recorded calls once more."""
-
-Call = Callable[[], int]
-
-_FAULTS = {
-    700: "illegal memory access",
-    702: "kernel stopped by the driver's time limit",
-    710: "device-side assertion",
-    714: "hardware stack error",
-    715: "illegal instruction",
-    716: "misaligned address",
-    717: "invalid address space",
-    718: "invalid program counter",
-    719: "unspecified launch failure",
-    721: "contained error",
-}
-"""Errors by which a kernel spoils its context for good."""
-
-_CAPTURE_GLOBAL = 0
-_LAUNCHES = 2
-"""How many to launch on each of the other streams. On an H100, one on each of 16, 24 on eight, or 32 on two were
-enough."""
-
-
-_QUEUEING = 60_000
-"""Cycles, about 30 us, that queuing a graph takes."""
 
 
 class FaultError(Exception):

@@ -22,6 +22,9 @@ from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
 __all__ = ["CallSet", "Expected", "ProblemState", "undo_of"]
 
+_TWICE = 2 << 30
+"""Calls on more bytes than this have only one copy: at most a few percent of it may be left in the L2."""
+
 
 class Expected:
     """True values of one output, in float32 for narrower outputs, and the reciprocals of the allowed errors.
@@ -204,10 +207,6 @@ def _unequal(one: Any, other: Any) -> Any:
 def undo_of(sets: Sequence[CallSet]) -> list[Undo]:
     """What undoes calls on each of the call sets. Empty if no tensor is both read and written."""
     return [s.undo for s in sets] if sets[0].sources else []
-
-
-_TWICE = 2 << 30
-"""Calls on more bytes than this have only one copy: at most a few percent of it may be left in the L2."""
 
 
 class ProblemState:

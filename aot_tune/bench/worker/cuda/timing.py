@@ -22,9 +22,7 @@ __all__ = [
     "Probes",
     "Sampler",
     "Undo",
-    "calls_between",
     "copies_in_place",
-    "graph_size",
     "measure_empty",
     "put_back",
 ]
@@ -41,6 +39,14 @@ _BLOCK, _ROWS, _FEW = 4096, 1 << 16, 8
 """Bytes of a block. How many blocks are compared at a time. Few blocks means at most one of so many."""
 _BYTES_PER_NS = 8_000
 """Bytes per ns that no call exceeds. A quick call takes at least its bytes divided by this, in ns."""
+_LEAST_READ = 64 << 20
+"""The least bytes to read to find out how fast the memory is, if the L2 is small."""
+_LARGEST = 64 << 20
+"""From this size on, many blocks read a tensor at once, and more bytes do not make it faster."""
+Clock = Callable[[], float]
+"""Tells a device's clock in MHz, or 0 when nothing does."""
+_AWAKE = 20
+"""A call that was made before is not short if even alone it takes so many times as long as short calls."""
 
 
 def copies_in_place(size: int, call_bytes: int, policy: Policy) -> int:
@@ -53,7 +59,7 @@ def copies_in_place(size: int, call_bytes: int, policy: Policy) -> int:
     return max(1, min(wanted, _MEMORY // size))
 
 
-def calls_between(wanted: int, copies: int) -> int:
+def _calls_between(wanted: int, copies: int) -> int:
     """How many calls a graph holds if so many are `wanted`: one for each copy, or more if there are few copies."""
     return min(wanted, max(copies, _LEAST))
 
@@ -74,12 +80,6 @@ def put_back(storage: Any, source: Any) -> Undo:
         storage[size:].copy_(source[size:])
 
     return undo
-
-
-_LEAST_READ = 64 << 20
-"""The least bytes to read to find out how fast the memory is, if the L2 is small."""
-_LARGEST = 64 << 20
-"""From this size on, many blocks read a tensor at once, and more bytes do not make it faster."""
 
 
 class Probes:
@@ -162,14 +162,6 @@ def _mib(size: float) -> str:
     return f"{size / (1 << 20):.1f} MiB"
 
 
-Clock = Callable[[], float]
-"""Tells a device's clock in MHz, or 0 when nothing does."""
-
-
-_AWAKE = 20
-"""A call that was made before is not short if even alone it takes so many times as long as short calls."""
-
-
 class Sampler:
     """Times calls that take turns. All calls are made equally often, so that each meets the same cold caches.
 
@@ -227,8 +219,8 @@ class Sampler:
         """How many calls a graph holds if each takes so many ns."""
         copies = len(self._calls)
         if not self._undo:
-            return graph_size(call_ns, copies, self._sample_ns, self._rules)
-        return calls_between(graph_size(call_ns, 1, self._sample_ns, self._rules), copies)
+            return _graph_size(call_ns, copies, self._sample_ns, self._rules)
+        return _calls_between(_graph_size(call_ns, 1, self._sample_ns, self._rules), copies)
 
     def _play(self, play: Play, count: int, warm: bool) -> list[float]:
         if not self._undo:
@@ -324,7 +316,7 @@ class Sampler:
         self._recorded.close()
 
 
-def graph_size(call_ns: float, copies: int, sample_ns: float, rules: GpuTiming) -> int:
+def _graph_size(call_ns: float, copies: int, sample_ns: float, rules: GpuTiming) -> int:
     """How many calls a graph holds: each copy equally often, enough short ones, and of others those of one sample."""
     wanted = rules.short_calls if call_ns < rules.short_ns else math.ceil(sample_ns / call_ns)
     return min(-(-max(wanted, 1) // copies), max(rules.most_calls // copies, 1)) * copies

@@ -41,17 +41,9 @@ from aot_tune.spec import FLOATING, Call, Operator, Tensor
 
 __all__ = [
     "BLOCK",
-    "MANY",
-    "PERIOD",
     "ArrayApi",
-    "Casts",
-    "Rounding",
     "draw_inputs",
-    "exact_on_host",
     "exact_values",
-    "is_for_host",
-    "made_on",
-    "round_tensor",
     "torch_dtype",
     "write_limits",
 ]
@@ -59,9 +51,19 @@ __all__ = [
 _TF32 = 10
 """Bits of fraction of TF32."""
 _BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
+_CASTS = frozenset(("to", "type", "type_as", "int", "long", "char", "short", "byte"))
+_FOR_HOST = ("u16", "u32", "u64")
+BLOCK = 1 << 24
+"""How many elements are compared at a time. Each takes about 80 bytes, for float64 and what is computed from it."""
+_DRAWS = 8
+_MANY = 1 << 16
+"""So many values take longer to draw than a thread takes to start."""
+_PERIOD = 262_147
+"""Drawn values repeat after a prime number, as in `inputs`. It is smaller here, so that large problems start soon."""
+_SPECIAL = (-float("inf"), float("nan"), float("inf"))
 
 
-def round_tensor(values: Any, bits: int) -> Any:
+def _round_tensor(values: Any, bits: int) -> Any:
     """The nearest values with so many bits of fraction, ties to even. NaN and infinities stay as they are."""
     whole, held = _BITS[values.dtype]
     drop = held - bits
@@ -72,7 +74,7 @@ def round_tensor(values: Any, bits: int) -> Any:
     return torch.where(torch.isfinite(values), rounded, values)
 
 
-class Rounding(TorchFunctionMode):
+class _Rounding(TorchFunctionMode):
     """A context in which results are rounded to `bits` of fraction.
 
     Functions that move or choose values round nothing.
@@ -97,11 +99,11 @@ class Rounding(TorchFunctionMode):
         if not isinstance(found, torch.Tensor) or found.dtype not in _BITS:
             return found
         if any(found is one for one in args):  # the function changed it in place
-            return found.copy_(round_tensor(found, self._bits))
-        return round_tensor(found, self._bits)
+            return found.copy_(_round_tensor(found, self._bits))
+        return _round_tensor(found, self._bits)
 
 
-class Casts(TorchFunctionMode):
+class _Casts(TorchFunctionMode):
     """A context that notices when NaN or infinities become integers. Then `nonfinite` is true."""
 
     def __init__(self) -> None:
@@ -120,11 +122,8 @@ class Casts(TorchFunctionMode):
         return found
 
 
-_CASTS = frozenset(("to", "type", "type_as", "int", "long", "char", "short", "byte"))
-
-
 @contextlib.contextmanager
-def made_on(device: torch.device, wide: bool) -> Iterator[None]:
+def _made_on(device: torch.device, wide: bool) -> Iterator[None]:
     """Arrays that a reference makes by itself, as by `xp.arange`, are on the device of the others.
 
     If the others are in float64, so are these, unless the reference says otherwise. A value rounded to float32 is not
@@ -139,15 +138,12 @@ def made_on(device: torch.device, wide: bool) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-_FOR_HOST = ("u16", "u32", "u64")
-
-
-def is_for_host(operator: Operator) -> bool:
+def _is_for_host(operator: Operator) -> bool:
     """Whether the reference of a concrete operator runs on the host."""
     return any(t.dtype.name in _FOR_HOST for t in operator.tensors)
 
 
-def exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
+def _exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
     """What `truth.exact_values` returns, on the device of the storages. Integers of 64 bits keep their dtype."""
     inputs: dict[str, Any] = {}
     device = torch.device("cpu")
@@ -160,15 +156,6 @@ def exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any],
     with np.errstate(all="ignore"):
         found = run_reference(operator, check, given, np, wide=wide)
     return {name: torch.from_numpy(value).to(device) for name, value in found.items()}
-
-
-BLOCK = 1 << 24
-"""How many elements are compared at a time. Each takes about 80 bytes, for float64 and what is computed from it."""
-_DRAWS = 8
-MANY = 1 << 16
-"""So many values take longer to draw than a thread takes to start."""
-PERIOD = 262_147
-"""Drawn values repeat after a prime number, as in `inputs`. It is smaller here, so that large problems start soon."""
 
 
 class ArrayApi:
@@ -206,7 +193,7 @@ class ArrayApi:
     def matmul(self, a: Any, b: Any) -> Any:
         """The product of matrices."""
         if self._near and self._tf32 and a.dtype == torch.float32:
-            a, b = round_tensor(a, _TF32), round_tensor(b, _TF32)
+            a, b = _round_tensor(a, _TF32), _round_tensor(b, _TF32)
         product = torch.matmul(a, b)
         if self._near and not self._tf32 and a.dtype == torch.float32:
             _multiply_in_order(a, b, product)
@@ -286,9 +273,6 @@ def _stored(tensor: Tensor, values: NDArray[Any], device: torch.device) -> Any:
     return torch.from_numpy(values).to(device).to(dtype).view(moved_as(dtype))
 
 
-_SPECIAL = (-float("inf"), float("nan"), float("inf"))
-
-
 def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, NDArray[Any]]]:
     """The values of each input that is present, before they are rounded to a narrow dtype and repeated.
 
@@ -298,9 +282,9 @@ def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, ND
     counts = [layout(operator, check, t).extent() for t in present]
 
     def one(tensor: Tensor, count: int) -> NDArray[Any]:
-        return draw(operator, check, tensor, count, seed, PERIOD)
+        return draw(operator, check, tensor, count, seed, _PERIOD)
 
-    if sum(counts) < MANY:
+    if sum(counts) < _MANY:
         return [(t, one(t, count)) for t, count in zip(present, counts, strict=True)]
     with ThreadPoolExecutor(len(present)) as threads:
         return list(zip(present, threads.map(one, present, counts), strict=True))
@@ -320,8 +304,8 @@ def exact_values(
     Raises:
         KeyError, TypeError, ValueError: as `outputs_of` does.
     """
-    if is_for_host(operator):
-        return exact_on_host(operator, check, storages, wide=wide)
+    if _is_for_host(operator):
+        return _exact_on_host(operator, check, storages, wide=wide)
     arrays: dict[str, Any] = {}
     exactly_float = True
     for tensor in operator.inputs:
@@ -336,7 +320,7 @@ def exact_values(
     results: dict[str, Any] = {}
     api = partial(_api, not wide and exactly_float)
     bits = 52 if wide else operator.rounds_to(check.problem).fraction
-    with Rounding(bits) if bits < 23 else contextlib.nullcontext(), made_on(device, wide):
+    with _Rounding(bits) if bits < 23 else contextlib.nullcontext(), _made_on(device, wide):
         found = outputs_of(operator, check, arrays, api)
     for tensor, value in found:
         whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
@@ -400,7 +384,7 @@ def _results(operator: Operator, check: Check, seed: int, device: torch.device) 
     An error is NaN if only one of two is NaN or infinite, and 0 if both are.
     """
     storages = draw_inputs(operator, check, seed, device)
-    with Casts() as casts:
+    with _Casts() as casts:
         exact = exact_values(operator, check, storages, device)
         near = exact_values(operator, check, storages, device, wide=False)
     errors = {}

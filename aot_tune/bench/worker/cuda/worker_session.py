@@ -37,6 +37,16 @@ from aot_tune.spec import Operator
 
 __all__ = ["CudaSession", "make_session", "prepare_baseline"]
 
+_KEPT_RESULTS = 8
+"""The right outputs of so many candidates are kept, to compare with after timed calls."""
+_LEAST_NS = 1_000.0
+"""Differences between calls that count as noise."""
+_HOST_BYTES = 4 << 30
+"""While a candidate runs, the driver takes host memory for what it maps and compiles. The candidate is not charged for
+it."""
+_SHARES: dict[Role, float] = {"candidate": 0.55, "framework": 0.33}
+"""Share of the GPU's memory that a worker may take. Both workers hold buffers at the same time."""
+
 
 def prepare_baseline(engine: Engine, state: ProblemState, name: str, clock: Clock) -> PreparedBaseline:
     """Import what a baseline requires, hand it the problem's tensors, and run it once.
@@ -94,24 +104,9 @@ def _math(mode: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-_KEPT_RESULTS = 8
-"""The right outputs of so many candidates are kept, to compare with after timed calls."""
-
-_LEAST_NS = 1_000.0
-"""Differences between calls that count as noise."""
-
-_HOST_BYTES = 4 << 30
-"""While a candidate runs, the driver takes host memory for what it maps and compiles. The candidate is not charged for
-it."""
-
-
 def make_session(policy: Policy, role: Role, device: Device) -> CudaSession:
     """The session of a worker on a GPU."""
     return CudaSession(policy, role, device, GpuEngine)
-
-
-_SHARES: dict[Role, float] = {"candidate": 0.55, "framework": 0.33}
-"""Share of the GPU's memory that a worker may take. Both workers hold buffers at the same time."""
 
 
 class _Ready(NamedTuple):
