@@ -87,7 +87,7 @@ class Want(NamedTuple):
     alignment: int = 0
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Part of an arena."""
 
     address: int
@@ -106,14 +106,14 @@ class Arena:
         room = sum(w.size + 2 * GUARD + _step(w) for w in wants) + 2 * GUARD
         self._memory = torch.empty(room, dtype=torch.uint8, device=device)
         self._base = int(self._memory.data_ptr())
-        self.pieces: dict[str, _Piece] = {}
+        self.pieces: dict[str, Piece] = {}
         self._zones: list[tuple[str, str, int, int]] = []  # the piece beside a zone, which side of it, from, to
         last, end = "", 0
         for want in wants:
             begin = self._place(end + GUARD, want)
             self._zones += _zones(last, want.name, end, begin)
             end, last = begin + want.size, want.name
-            self.pieces[want.name] = _Piece(self._base + begin, want.size, self._memory[begin:end])
+            self.pieces[want.name] = Piece(self._base + begin, want.size, self._memory[begin:end])
         self._zones.append((last, "", end, min(end + GUARD, room)))
         self.heal()
 
