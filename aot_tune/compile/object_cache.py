@@ -64,12 +64,10 @@ _FULL = ("no space left", "disk quota exceeded")
 
 
 class CacheCounters(msgspec.Struct):
-    """What a cache did: compiler runs (`compiled`), objects `copied` from a tier, `unkept` objects that will be made
-    again, and `damaged` entries that were replaced."""
+    """What a cache did: compiler runs (`compiled`), objects `copied` from a tier, and `damaged` entries, replaced."""
 
     compiled: int = 0
     copied: int = 0
-    unkept: int = 0
     damaged: int = 0
 
 
@@ -298,8 +296,6 @@ class ObjectCache:
                 if not outcome.lasting:
                     if any(words in outcome.log.lower() for words in _FULL):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    with self._count:
-                        self.counters.unkept += 1
                     return _object(stored, key, folder / OBJECT, cached=False)
                 write_entry(temporary, stored, text)
                 _publish(temporary, folder, root / TEMPORARIES)
@@ -317,8 +313,6 @@ class ObjectCache:
                 found = self._kept[key] = _object(elsewhere.stored, key, folder / OBJECT, cached=True)
                 return found
             outcome, stored = self._compile(folder, rendered, target)
-            with self._count:
-                self.counters.unkept += 1
         except OSError as error:
             raise CacheError(
                 f"cannot write an object to {str(folder)!r}: {error.strerror}",

@@ -113,15 +113,10 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line:
-    """A line that was read or is to be written: its row without the end, its result, and its digest."""
+    """A line that was read or is to be written: its row without the end, and its result."""
 
     def __init__(self, row: bytes, result: _Result) -> None:
         self.row, self.result = row, result
-
-    @property
-    def digest(self) -> str:
-        """Its digest as the row has it."""
-        return self.row[len(_START) : len(_START) + _SHORT].decode()
 
 
 _START, _GOES_ON = b'{"digest":"', b'",'
@@ -309,10 +304,6 @@ class MeasurementStore:
         self._unusable: set[Path] = set()
         self._lock = threading.RLock()
         self.written = self.damaged = 0
-        self.used: dict[str, str] = {}
-        """Digests of the lines that were read or written, by name."""
-        self.absent: set[str] = set()
-        """Names that were asked for, but neither found nor written since."""
         if self._root is not None:
             try:
                 check_folder(self._root, trusted=trusted, writable=mode in ("rw", "fresh"))
@@ -356,17 +347,13 @@ class MeasurementStore:
         header = _Header(operator=name, contract=contract, device=device, policy=policy)
         return OperatorStore(self, header, baselines or {})
 
-    def load(self, stem: str, name: str, *, peek: bool = False) -> _Result | None:
-        """What is stored under a name in a text. None if there is nothing usable.
-
-        A caller that only wants to know whether something is there passes `peek`. Then a miss is not counted.
-        """
+    def load(self, stem: str, name: str) -> _Result | None:
+        """What is stored under a name in a text. None if there is nothing usable."""
         with self._lock:
-            line = self._line(stem, name)
-            if line is not None:
-                self.used[f"{stem}/{name}"] = line.digest
-            elif not peek:
-                self.absent.add(f"{stem}/{name}")
+            text = self._text(stem)
+            if name not in text.lines and self._root is not None and self._mode != "fresh":
+                self._refresh(text)
+            line = text.lines.get(name) or self._in_tiers(stem, name)
         return None if line is None else line.result
 
     def save(self, header: _Header, result: _Result) -> None:
@@ -379,14 +366,11 @@ class MeasurementStore:
         with self._lock:
             text = self._text(stem)
             text.lines[name] = line
-            self.used.pop(f"{stem}/{name}", None)
             if self._root is None or self._mode == "ro":
                 return
             try:
                 text.append(line, _ENCODER.encode({"header": header}) + b"\n", self._root / TEMPORARIES)
                 self.written += 1
-                self.used[f"{stem}/{name}"] = line.digest
-                self.absent.discard(f"{stem}/{name}")
                 return
             except Timeout:
                 why = "another process holds its lock"
@@ -398,20 +382,6 @@ class MeasurementStore:
                 why = error.strerror or str(error)
             _log.warning("measurements are not kept: %s: %s", self._root, why)
             self._root = None
-
-    def file_digest(self, name: str) -> str:
-        """Digest of a line that was `used`, as it is now. Empty if no usable line is there, or none is to be read."""
-        stem, _, own = name.partition("/")
-        with self._lock:
-            line = self._line(stem, own)
-        return "" if line is None else line.digest
-
-    def _line(self, stem: str, name: str) -> _Line | None:
-        text = self._text(stem)
-        if name not in text.lines and self._root is not None and self._mode != "fresh":
-            self._refresh(text)
-        line = text.lines.get(name)
-        return self._in_tiers(stem, name) if line is None else line
 
     def _text(self, stem: str) -> _Text:
         if stem not in self._texts:
@@ -468,17 +438,16 @@ class OperatorStore:
         self._store, self._header, self._baselines = store, header, baselines
         self._stem = header.stem
 
-    def find(self, candidate: str, code: str, problem: Problem, *, peek: bool = False) -> Measurement | None:
+    def find(self, candidate: str, code: str, problem: Problem) -> Measurement | None:
         """The measurement of a code on a problem, under this candidate's id.
 
         Args:
             candidate: a candidate's id, or `baseline:<name>`.
             code: empty for a baseline.
             problem: the problem that it was measured on.
-            peek: see `MeasurementStore.load`.
         """
         name = _name([self._subject(candidate, code)], problem, raced=False)
-        result = self._store.load(self._stem, name, peek=peek)
+        result = self._store.load(self._stem, name)
         return None if result is None else self._measurement(result.measurements[0], candidate, problem)
 
     def put(self, measurement: Measurement) -> None:
@@ -490,16 +459,13 @@ class OperatorStore:
         at, screen = time.time_ns(), self._stored(measurement)
         self._store.save(self._header, _Result(at=at, problem=measurement.problem, screen=screen))
 
-    def find_race(
-        self, entrants: Sequence[tuple[str, str]], problem: Problem, *, peek: bool = False
-    ) -> list[Measurement] | None:
+    def find_race(self, entrants: Sequence[tuple[str, str]], problem: Problem) -> list[Measurement] | None:
         """The race of exactly these entrants (candidate id, code) on a problem, in the given order.
 
-        Times of different races cannot be compared, so a race is found as a whole or not at all. For `peek`, see
-        `MeasurementStore.load`.
+        Times of different races cannot be compared, so a race is found as a whole or not at all.
         """
         subjects = [self._subject(candidate, code) for candidate, code in entrants]
-        result = self._store.load(self._stem, _name(subjects, problem, raced=True), peek=peek)
+        result = self._store.load(self._stem, _name(subjects, problem, raced=True))
         if result is None:
             return None
         by_subject = {m.subject: m for m in result.measurements}

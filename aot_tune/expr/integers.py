@@ -234,8 +234,9 @@ class Expr(ExprNode):
                 arg.evaluate(facts)  # the innermost one that divides by zero raises
             raise SpecError(f"division by zero in {self.key()}") from None
 
-    def cpp(self, name: Callable[[str], str], texts: Mapping[str, str] = CPP) -> str:
+    def cpp(self, name: Callable[[str], str], texts: Mapping[str, str] | None = None) -> str:
         """The expression as C++ on int64_t. `name` prints a fact. What `texts` call must be declared there."""
+        texts = CPP if texts is None else texts
         return printed(self, lambda leaf: f"INT64_C({leaf.value})" if leaf.op == "const" else name(leaf.value), texts)
 
     def substitute(self, facts: Facts) -> Expr:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.compile import Variant
+from aot_tune.compile import Variant, toolchain_for
 from aot_tune.database import deciding, told_ties
 from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.every_candidate import compile_every_candidate, tell_failures
@@ -16,7 +16,6 @@ from aot_tune.pipeline.evidence import Chosen, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import evidence_of_what_holds, recorded_evidence
 from aot_tune.pipeline.records.record_writer import compile_kept, save_records
-from aot_tune.pipeline.records.reuse_build import Repeats
 from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import stand_in, without_wrong
@@ -24,7 +23,7 @@ from aot_tune.pipeline.shipping.finish import choose, finish
 from aot_tune.pipeline.shipping.kept_texts import keep_texts
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
-from aot_tune.plan.library_plan import Plan, read_plan
+from aot_tune.plan.library_plan import Paths, Plan, read_plan
 from aot_tune.plan.options import TOLERANT
 from aot_tune.report.report_records import Report
 from aot_tune.report.report_text import format_report, in_reading_order
@@ -35,6 +34,8 @@ from aot_tune.support.progress import Progress
 from aot_tune.support.wall_clock import note_tuned, spent_before
 
 __all__ = ["build", "shown_again"]
+
+_NOT_OWN = ("/usr", "/opt", "/lib", "/lib64", "/nix", "/proc", "/sys", "/dev")
 
 
 def build(directory: Path) -> None:
@@ -51,15 +52,9 @@ def build(directory: Path) -> None:
         opened_session(plan, paths, budget, progress, executor) as session,
     ):
         with begun_or_resumed(session) as run:
-            repeats = Repeats(session, paths)
-            # AOT_TUNE_KEEP needs texts, which a repeated build does not have
-            report = None if plan.options.keep else repeats.take(directory)
-            if report is None:
-                report = build_with(session, plan, directory, repeats)
-                run.end()
-            else:
-                note_tuned(directory, link_memory_of(session), granted=session.load.granted)
-        _note_headers(directory, repeats.headers)
+            report = build_with(session, plan, directory)
+            run.end()
+        _note_headers(directory, _own_headers(session, paths))
         session.tell_of_tiers()
         session.progress.line(
             f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
@@ -67,6 +62,21 @@ def build(directory: Path) -> None:
         )
         sys.stdout.write(format_report(in_reading_order(report)))
         sys.stdout.flush()
+
+
+def _own_headers(session: Session, paths: Paths) -> list[Path]:
+    """Headers that the C++ sources include and that are the author's: of no template root, compiler or package."""
+    package = Path(__file__).resolve().parents[1]
+    known = [Path(p).resolve() for p in (*_NOT_OWN, sys.prefix, sys.base_prefix, str(package), *paths.templates)]
+    found: set[Path] = set()
+    for backend in session.plan.toolchains:
+        chain = toolchain_for(backend, session.environment)
+        folders = [*known, *(Path(f).resolve() for f in chain.include_folders())]
+        for name in session.cache(backend).includes:
+            path = Path(chain.locate(name)).resolve()
+            if path.is_file() and not any(path.is_relative_to(f) for f in folders):
+                found.add(path)
+    return sorted(found)
 
 
 def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
@@ -88,7 +98,7 @@ def shown_again(plan: Plan, directory: Path) -> str:
     return f"`aot-tune report --file {report}` shows this again while that file is there"
 
 
-def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:
+def build_with(session: Session, plan: Plan, directory: Path) -> Report:
     """Build with an open session: tune or replay, ship, save records."""
     if plan.options.mode == "compile":
         tell_failures(session, compile_every_candidate(session))
@@ -111,16 +121,13 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     with session.spent.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
     _without_failed(session)
-    checks = plan_checks(session, directory, chosen, generics)
+    plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - tuned
     note_tuned(directory, link_memory_of(session), ago=ago, granted=session.load.granted)
-    report, files = finish(session, directory, chosen, generics)
+    report = finish(session, directory, chosen, generics)
     keep_texts(session, _kept(session, chosen, generics))
     if plan.options.mode in ("auto", "tune"):
-        shipped = {name: found for name, found in evidence.items() if name in session.operators}
-        recorded = save_records(session, shipped)
-        if not (session.failures or session.too_large):  # the next build tries again what failed
-            repeats.keep(directory, (checks, *files), shipped, recorded)
+        save_records(session, {name: found for name, found in evidence.items() if name in session.operators})
     return report
 
 

@@ -17,7 +17,6 @@ from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 
-from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import CacheError, OptionError, WorkerError, did_you_mean
 from aot_tune.support.processes import stat_of
 
@@ -32,7 +31,6 @@ __all__ = [
     "check_loadable",
     "check_trust",
     "discard",
-    "folder_digest",
     "new_temporary",
     "open_quietly",
     "opened_own",
@@ -390,40 +388,6 @@ def unseal(data: bytes, kind: type[T], schema: int) -> T:
         return msgspec.json.decode(sealed.entry, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptError(f"it is not a whole record ({error})" if data else "it is empty") from error
-
-
-def folder_digest(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
-    """Digest of the names and contents of all files below a folder, as they are now. Links are followed.
-
-    If suffixes are given, only these files count. Files that Python compiled do not count. Empty if there is no folder.
-
-
-    Raises:
-        OSError: when a file cannot be read.
-    """
-    named = [(n, p) for n, p in _files_below(folder) if p is None or not suffixes or p.suffix in suffixes]
-    return digest_of_files(named) if named else ""
-
-
-def _files_below(folder: Path) -> Iterator[tuple[str, Path | None]]:
-    """Names and paths of the files below a folder.
-
-    If links lead to the same folder twice, it is entered once. The second time, it counts as a name that says which it
-    is.
-    """
-    seen: dict[str, str] = {}
-    for here, folders, names in os.walk(folder, followlinks=True):
-        real, below = os.path.realpath(here), os.path.relpath(here, folder)
-        if real in seen:
-            folders.clear()
-            yield f"{below} -> {seen[real]}", None
-            continue
-        seen[real] = below
-        folders[:] = sorted(f for f in folders if f != "__pycache__")
-        for name in names:
-            path = Path(here, name)
-            if path.is_file():
-                yield os.path.relpath(path, folder), path
 
 
 def put_folder(fresh: Path, folder: Path, temporaries: Path) -> None:

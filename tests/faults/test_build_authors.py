@@ -235,7 +235,6 @@ def test_row_61_a_header_that_only_cpp_includes_is_a_dependency(project: Project
     time.sleep(0.01)
     header.write_text("#define FACTOR 3\n")
     said = project.make_all(status=1)
-    assert f"{header} changed since the build of" in said
     assert "wrong-result" in said
 
 

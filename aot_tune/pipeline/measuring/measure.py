@@ -241,11 +241,11 @@ class Measurer:
 
     def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
         """Whether the store has a screen of an object on a problem. Any thread may ask."""
-        return self._store(loaded).find(candidate, digest, problem, peek=True) is not None
+        return self._store(loaded).find(candidate, digest, problem) is not None
 
     def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Variant]) -> bool:
         """Whether the store has the race of these candidates, and of the baselines that are here, on a problem."""
-        return self._known_race(self._one(loaded, problem), entrants, peek=True) is not None
+        return self._known_race(self._one(loaded, problem), entrants) is not None
 
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Race the best of a problem's screen if a race is due. Race again if it overlooked faster candidates."""
@@ -354,11 +354,9 @@ class Measurer:
             one.store.put(measurement)
         return measurement
 
-    def _known_race(
-        self, one: _OneProblem, entries: Sequence[Variant], *, peek: bool = False
-    ) -> list[Measurement] | None:
+    def _known_race(self, one: _OneProblem, entries: Sequence[Variant]) -> list[Measurement] | None:
         subjects = [(e.candidate.id, e.code) for e in entries] + [(f"{BASELINE}{n}", "") for n in one.baselines()]
-        known = one.store.find_race(subjects, one.problem, peek=peek)
+        known = one.store.find_race(subjects, one.problem)
         return None if known is None else [m for m in known if not (is_baseline(m.candidate) and m.status == "skipped")]
 
     def _race(self, one: _OneProblem, evidence: Evidence, entries: list[Variant]) -> list[Measurement]:

@@ -1,1 +1,1 @@
-"""What is known before a build: committed records, the store of this machine, whole builds; and what is kept."""
+"""What is known before a build: committed records, the store of this machine; and what is kept."""

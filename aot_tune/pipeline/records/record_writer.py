@@ -32,7 +32,7 @@ from aot_tune.render import Candidate
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError, DatabaseError, RenderError, SpecError
-from aot_tune.support.storage import TEMPORARIES, folder_digest, new_temporary, put_folder
+from aot_tune.support.storage import TEMPORARIES, new_temporary, put_folder
 
 __all__ = ["compile_kept", "records_folder", "save_records"]
 
@@ -128,24 +128,20 @@ def _roots(session: Session) -> str:
     return "".join(f"{root.resolve()}\n" for root in session.renderer.roots)
 
 
-def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> str:
+def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> None:
     """Keep what this build measured, or took from committed records, for `aot-tune record`.
 
-    The folder holds only this build's results: nothing of earlier builds stays. Returns the digest of its contents.
-    Another build may write its own results there right afterwards.
+    The folder holds only this build's results: nothing of earlier builds stays.
 
     Raises:
         DatabaseError: when they cannot be written.
     """
     folder = _folder_to_write(session)
     if folder is None:
-        return ""
+        return
     found = list(databases_of(session, evidence)) if session.options.cache != "ro" else []
     if not found:  # the results of an earlier build are still the last
-        try:
-            return folder_digest(folder)
-        except OSError:  # it cannot be read, or is being removed
-            return ""
+        return
     temporaries = folder.parent.parent / TEMPORARIES
     try:
         fresh = new_temporary(temporaries)
@@ -155,9 +151,7 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
         (fresh / NOTES).write_text("".join(f"{note}\n" for note in notes), encoding="utf-8")
         (fresh / ROOTS).write_text(_roots(session), encoding="utf-8")
         folder.parent.mkdir(mode=0o700, exist_ok=True)
-        digest = folder_digest(fresh)
         put_folder(fresh, folder, temporaries)
-        return digest
     except OSError as error:
         raise DatabaseError(
             f"cannot write {folder}: {error.strerror}", fix="free disk space, or set AOT_TUNE_CACHE=off"

@@ -166,11 +166,8 @@ def _told(failures: Sequence[DroppedCandidate]) -> list[str]:
 
 def finish(
     session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
-) -> tuple[Report, tuple[Path, ...]]:
-    """Write the library's sources, objects and manifest, and the report, into `directory`.
-
-    Returns the report and all files that were written.
-    """
+) -> Report:
+    """Write the library's sources, objects and manifest, and the report, into `directory`."""
     tables = []
     reports: list[OperatorReport] = []
     known = {d.digest: d for d in (*session.devices, *(r.device for r in session.databases))}
@@ -193,7 +190,7 @@ def finish(
         tools={f"{b}.{k}": v for b, identity in session.plan.toolchains.items() for k, v in identity.items()},
         xla_ffi=session.options.xla_ffi != "",
     )
-    generated = generate(spec, directory)
+    generate(spec, directory)
     report = Report(
         library=session.plan.name,
         mode=session.options.mode,
@@ -212,9 +209,8 @@ def finish(
             *disturbed(reports),
         ),
     )
-    path = directory / "report.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-    return report, (path, *map(Path, filter(None, msgspec.structs.astuple(generated))))
+    (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    return report
 
 
 def _peaks() -> tuple[MemoryPeak, ...]:

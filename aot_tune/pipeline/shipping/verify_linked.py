@@ -190,8 +190,8 @@ class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_checks(
     session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
-) -> Path:
-    """Write down what to verify every variant on after the link. Returns the file."""
+) -> None:
+    """Write down what to verify every variant on after the link."""
     shipped: list[_Shipped] = []
     odd: dict[tuple[str, ...], list[Check]] = {}  # most variants have the same requirements as others
     for name, loaded in session.operators.items():
@@ -215,9 +215,7 @@ def plan_checks(
                     checks=checks,
                 )
             )
-    path = directory / _FILE
-    path.write_bytes(msgspec.json.encode(shipped))
-    return path
+    (directory / _FILE).write_bytes(msgspec.json.encode(shipped))
 
 
 def _odd(session: Session, loaded: LoadedOperator, entry: Variant) -> list[Check]:

@@ -85,7 +85,6 @@ def test_what_a_tier_has_is_taken_and_the_rest_is_made_here(
     put(store, msgspec.structs.replace(MEASURED, problem=problem(M=17)))
     assert find(MeasurementStore(tmp_path / "own"), m=17) is not None
     assert find(MeasurementStore(tmp_path / "own")) is None
-    assert {name: store.file_digest(name) for name in store.used} == store.used  # a build may be taken as a whole
     cache.close()
     assert (tmp_path / "own" / "pruned").exists()  # what was copied counts in its size
     assert as_it_is(there) == before
