@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from types import FrameType
 from typing import Any
 
-from aot_tune.support.processes import stat_of
+from aot_tune.support.processes import ancestors, stat_of
 
 __all__ = ["AGAIN", "end_all", "end_with_the_build"]
 
@@ -37,7 +37,7 @@ def end_with_the_build() -> Iterator[None]:
         raise KeyboardInterrupt("the program that started it is gone")
     wanted = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup
     before = {number: signal.signal(number, _interrupt) for number in wanted}
-    watched = _ancestors()
+    watched = _watched()
     if watched:
         threading.Thread(target=_watch, args=(watched,), daemon=True).start()
     try:
@@ -74,21 +74,16 @@ def _is_left_behind() -> bool:
         return True
 
 
-def _ancestors() -> list[int]:
+def _watched() -> list[int]:
     """Descriptors of the ancestors to watch; none if the kernel has no such descriptors."""
-    found: list[int] = []
-    pid = os.getppid()
-    while pid > 1:
-        try:
-            stat = stat_of(pid)
-            if os.getpgid(pid) != os.getpgid(0):
+    watched: list[int] = []
+    with contextlib.suppress(OSError, AttributeError):
+        for pid, stat in ancestors():
+            if pid == 1 or os.getpgid(pid) != os.getpgid(0):
                 break
             if stat.name not in _SHELLS:
-                found.append(os.pidfd_open(pid))
-            pid = stat.parent
-        except (OSError, AttributeError):
-            break
-    return found
+                watched.append(os.pidfd_open(pid))
+    return watched
 
 
 def end_all(waiting: Collection[Future[Any]], interrupt: Callable[[], object]) -> None:

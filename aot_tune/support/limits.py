@@ -13,6 +13,8 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
+from aot_tune.support.processes import stated_bytes
+
 __all__ = [
     "allowed_memory",
     "control_groups",
@@ -97,7 +99,7 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 def _machine_memory(root: Path = _ROOT) -> int:
     """The memory of the machine. `root` is where /proc and /sys are read, here and below."""
-    total = _meminfo(root, "MemTotal")
+    total = stated_bytes(root / "proc/meminfo", "MemTotal")
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if total is None else total
 
 
@@ -112,7 +114,7 @@ def free_memory(root: Path = _ROOT) -> int | None:
         max(0, most - max(0, (_number_in(group / used) or 0) - _file_cache(group)))
         for group, used, most in _limits(control_groups(root))
     ]
-    available = _meminfo(root, "MemAvailable")
+    available = stated_bytes(root / "proc/meminfo", "MemAvailable")
     return min([*left, *(() if available is None else (available,))], default=None)
 
 
@@ -191,11 +193,3 @@ def _field(path: Path, name: str) -> int:
             if row.startswith(f"{name} "):
                 return int(row.split()[1])
     return 0
-
-
-def _meminfo(root: Path, name: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for row in (root / "proc/meminfo").read_text().splitlines():
-            if row.startswith(f"{name}:"):
-                return int(row.split()[1]) * 1024
-    return None

@@ -7,7 +7,7 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +17,16 @@ __all__ = [
     "WORKERS",
     "Stat",
     "all_pids",
+    "ancestors",
     "arguments_of",
     "children_of",
     "data_bytes",
     "mark_of",
-    "parents",
     "peak_bytes",
     "reap_children",
     "resident_bytes",
     "stat_of",
+    "stated_bytes",
     "sweep",
     "wait_until_quiet",
 ]
@@ -89,13 +90,15 @@ def children_of(parent: int) -> list[int]:
     return found
 
 
-def parents(pid: int) -> list[int]:
-    """The ancestors of a process, its parent first, as far as this process can see them."""
-    found: list[int] = []
+def ancestors() -> Iterator[tuple[int, Stat]]:
+    """The ancestors of this process, its parent first, as far as it can see them."""
+    pid, seen = os.getppid(), set[int]()
     with contextlib.suppress(OSError):
-        while (pid := stat_of(pid).parent) > 0 and pid not in found:
-            found.append(pid)
-    return found
+        while pid > 0 and pid not in seen:
+            seen.add(pid)
+            stat = stat_of(pid)
+            yield pid, stat
+            pid = stat.parent
 
 
 def arguments_of(pid: int) -> list[str]:
@@ -127,11 +130,16 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 def peak_bytes(pid: int) -> int:
     """The most resident memory that a process has had, in bytes; 0 if the system does not tell, or it has ended."""
-    try:
-        rows = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(r.split()[1]) * 1024 for r in rows if r.startswith("VmHWM:")), 0)
+    return stated_bytes(Path(f"/proc/{pid}/status"), "VmHWM") or 0
+
+
+def stated_bytes(path: Path, name: str) -> int | None:
+    """Bytes of a field that the system states in kB, as in /proc/meminfo; None if it does not state it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for row in path.read_text().splitlines():
+            if row.startswith(f"{name}:"):
+                return int(row.split()[1]) * 1024
+    return None
 
 
 def data_bytes() -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from aot_tune.support.processes import arguments_of, parents
+from aot_tune.support.processes import ancestors, arguments_of
 
 __all__ = ["Progress"]
 
@@ -135,7 +135,7 @@ def _controlling_terminal() -> TextIO | None:
 
 def _output_is_shown() -> bool:
     """Whether the front end shows the output (`pip install -v`), or there is no front end that hides it."""
-    for pid in parents(os.getpid()):
+    for pid, _ in ancestors():
         words = arguments_of(pid)
         if any(re.fullmatch(r"pip[0-9.]*|uv", word.rpartition("/")[2]) for word in words[:3]):
             told = "PIP_VERBOSE" in os.environ

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.support.processes import stat_of
+from aot_tune.support.processes import ancestors, stat_of
 from aot_tune.support.storage import (
     TEMPORARIES,
     CorruptError,
@@ -131,11 +131,12 @@ def since_boot() -> float:
 
 def _outermost(names: AbstractSet[str]) -> int | None:
     """The outermost build tool in the unbroken chain of ancestors with these names; None if there is none."""
-    found, here = None, os.getppid()
-    with contextlib.suppress(OSError):
-        while (stat := stat_of(here)).name in names:
-            found, here = here if stat.name in _TOOLS else found, stat.parent
-    return found
+    outermost = None
+    for pid, stat in ancestors():
+        if stat.name not in names:
+            break
+        outermost = pid if stat.name in _TOOLS else outermost
+    return outermost
 
 
 def began_at(pid: int) -> float:
