@@ -172,7 +172,7 @@ def link_memory_of(session: Session) -> Path | None:
 def _generics(session: Session, name: str, found: list[Evidence]) -> list[Variant]:
     """The generic entries of an operator: the measured ones, if there are any."""
     measured = {e.candidate.id: e for one in found for e in one.entries.values() if e.candidate.generic}
-    entries = session.generic_entries(session.operators[name].operator)
+    entries = session.generic_entries(session.operators[name])
     return [measured.get(e.candidate.id, e) for e in entries]
 
 
@@ -201,9 +201,9 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
     decide = evidence_of_what_holds if tolerant else recorded_evidence
     for target in session.targets:
         decided: dict[str, list[str]] = {}
-        for name, loaded in session.operators.items():
+        for name, operator in session.operators.items():
             with session.failures.of(name):
-                evidence, database = decide(session, loaded.operator, target)
+                evidence, database = decide(session, operator, target)
             if name in session.failures:
                 continue
             found[name].append(evidence)

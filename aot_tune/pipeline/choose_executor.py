@@ -48,9 +48,8 @@ def agree(session: Session, executor: Executor, paths: Paths) -> None:
     Raises:
         BuildError: when one is not, or when no device runs a target that is to be measured.
     """
-    operators = {name: loaded.operator for name, loaded in session.operators.items()}
     roots = [Path(root) for root in paths.templates]
-    files = input_files(roots, operators, "", project_files())
+    files = input_files(roots, session.operators, "", project_files())
     executor.agree(session.plan, paths, [f for f in files if not f.is_relative_to(PACKAGE)])
     if not session.plan.may_measure or session.options.mode not in ("auto", "tune"):
         return

@@ -275,8 +275,7 @@ def tell_failures(session: Session, found: Iterable[CompiledKernel]) -> None:
 
 def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
     """All kernels with the targets that they are compiled for. For generic ones these are their baseline targets."""
-    for loaded in session.operators.values():
-        operator = loaded.operator
+    for operator in session.operators.values():
         for kernel, baseline in session.generics(operator):
             if session.is_named(operator, kernel):
                 yield operator, resolved(kernel, baseline.name), baseline
@@ -361,7 +360,7 @@ def _kernels_left_out(session: Session) -> Iterator[CompiledKernel]:
     """
     roots, plan = session.renderer.roots, session.plan
     for name, (_, declared) in load_operators(roots, plan.operators, plan.options.exclude_backends).items():
-        operator = session.operators[name].operator
+        operator = session.operators[name]
         for kernel in declared.kernels:
             served = families_of(toolchain_for(kernel.backend, session.environment))
             for target in session.baselines if kernel.generic else session.targets:

@@ -467,7 +467,7 @@ class Session:
             if not p.object.cached:
                 walls.append(p.object.seconds)
                 self.spent.add("compilers", entry.candidate.backend, p.object.seconds, entry.candidate.target)
-            self.pending.compiled(self.operators[entry.candidate.operator].operator, entry)
+            self.pending.compiled(self.operators[entry.candidate.operator], entry)
             if what:
                 self.progress.count(f"{what}: compiled", p.done, p.total, since=start, most=self.budget.left)
             known(entry.id, p.object)
@@ -503,7 +503,7 @@ class Session:
 
     def _longest_first(self, entry: Variant) -> float:
         """Minus the seconds that a compile takes, as the kernel's author states them."""
-        operator = self.operators[entry.candidate.operator].operator
+        operator = self.operators[entry.candidate.operator]
         return -operator.kernel(entry.candidate.kernel).compile_seconds
 
     def toolchain_text(self, entry: Variant) -> str:

@@ -11,7 +11,6 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
@@ -76,11 +75,11 @@ def try_candidate(
     paths = msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile))
     session = Session(plan, paths, Progress())
     try:
-        loaded = session.operators[operator]
-        wanted, device, entry = _find(session, loaded, name)
+        own = session.operators[operator]
+        wanted, device, entry = _find(session, own, name)
         if source is not None:
             _write(source, entry.rendered.source)
-        entry = _compiled(session, loaded.operator, entry)
+        entry = _compiled(session, own, entry)
         keep_texts(session, [entry])
         if device is None:
             raise BuildError(
@@ -88,7 +87,7 @@ def try_candidate(
                 why="a candidate runs only on a device that it is compiled for",
                 fix="try it on such a machine; `aot-tune doctor` shows what is here",
             )
-        return entry.compiled and _run(session, loaded, wanted, device, entry, problem)
+        return entry.compiled and _run(session, own, wanted, device, entry, problem)
     finally:
         session.close()
 
@@ -101,14 +100,14 @@ def _write(path: Path, source: str) -> None:
     print(f"source    {path}")
 
 
-def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, Device | None, Variant]:
+def _find(session: Session, operator: Operator, name: str) -> tuple[Target, Device | None, Variant]:
     for target in session.targets:
         device = session.device_for(target)
-        for entry in _entries(session, loaded.operator, target, device, name):
+        for entry in _entries(session, operator, target, device, name):
             if variant_name(entry) == name:
                 return target, device, entry
     raise BuildError(
-        f"operator {loaded.operator.name!r} has no candidate {name!r} for {' or '.join(session.plan.targets)}",
+        f"operator {operator.name!r} has no candidate {name!r} for {' or '.join(session.plan.targets)}",
         why="a name stands for a kernel's config, target, dtypes and the dims that are constants in it",
         fix="take the name from the report of a build of this source, and its --target",
     )
@@ -146,10 +145,8 @@ def _compiled(session: Session, operator: Operator, entry: Variant) -> Variant:
     return entry
 
 
-def _run(
-    session: Session, loaded: LoadedOperator, target: Target, device: Device, entry: Variant, problem: str
-) -> bool:
-    operator, name = loaded.operator, variant_name(entry)
+def _run(session: Session, operator: Operator, target: Target, device: Device, entry: Variant, problem: str) -> bool:
+    name = variant_name(entry)
     evidence = Evidence(operator, target, {entry.candidate.id: entry})
     problems = (
         [problem_named(operator, problem)]
@@ -164,11 +161,11 @@ def _run(
             fix="name a problem that it serves with --problem, such as one of the report's",
         )
     with LazyBench(session, device) as lazy:
-        outcomes = [_one(lazy, loaded, entry, p, odd=p in evidence.workload) for p in served]
+        outcomes = [_one(lazy, operator, entry, p, odd=p in evidence.workload) for p in served]
     return all(outcomes)
 
 
-def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Variant, problem: Problem, *, odd: bool) -> bool:
+def _one(lazy: LazyBench, operator: Operator, entry: Variant, problem: Problem, *, odd: bool) -> bool:
     """Screen a candidate on a problem, with the odd ones too, then time it together with the baselines."""
     bench = lazy.get()
     print(f"problem   {problem.id}")
@@ -177,7 +174,7 @@ def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Variant, problem: Probl
     except ToolchainError as error:
         print(f"status    failed: {error}")
         return False
-    prepared = bench.prepare(loaded.folder, loaded.operator, problem)
+    prepared = bench.prepare(Path(operator.folder), operator, problem)
     found = bench.screen(prepared, variant, tune_checks=odd)
     if found.status == "ok":
         for raced in bench.race(prepared, [variant]):

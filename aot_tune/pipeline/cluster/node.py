@@ -40,7 +40,7 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     taken_options,
     taken_variant,
 )
-from aot_tune.pipeline.loaded_operators import LoadedOperator, stated_operators
+from aot_tune.pipeline.loaded_operators import stated_operators
 from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.measuring.vendor_process import VendorQuestion, ask_vendor
 from aot_tune.plan.preflight import check_measuring, device_families
@@ -231,7 +231,7 @@ class _OpenBench:
     """A bench with the operators of a build and a folder of its own."""
 
     def __init__(self, device: Device, order: Begin, log: Callable[[str], None]) -> None:
-        self._operators: dict[str, LoadedOperator] = stated_operators(order.plan, [Path(r) for r in order.roots])
+        self._operators = stated_operators(order.plan, [Path(r) for r in order.roots])
         with ExitStack() as stack:
             self._folder = Path(stack.enter_context(scratch_folder())).resolve()
             check_loadable(self._folder)  # else every candidate would fail, and the failures would be stored
@@ -259,8 +259,8 @@ class _OpenBench:
         """Carry out a call."""
         with self.bench.alone() if call.alone else contextlib.nullcontext():
             if isinstance(call, PrepareCall):
-                loaded = self._operators[call.operator]
-                prepared = self.bench.prepare(loaded.folder, loaded.operator, call.on)
+                operator = self._operators[call.operator]
+                prepared = self.bench.prepare(Path(operator.folder), operator, call.on)
                 return BenchAnswer(prepared=prepared, referring=self.bench.referring)
             sent = [call.variant] if isinstance(call, ScreenCall) else call.variants
             variants = [taken_variant(one, self._folder) for one in sent]
@@ -271,8 +271,8 @@ class _OpenBench:
             if isinstance(call, RaceCall):
                 found = self.bench.race(call.prepared, variants)
             else:
-                loaded = self._operators[call.operator]
-                found = self.bench.survey(loaded.folder, loaded.operator, call.problem, variants)
+                operator = self._operators[call.operator]
+                found = self.bench.survey(Path(operator.folder), operator, call.problem, variants)
         return BenchAnswer(measurements=found, referring=self.bench.referring)
 
     def _screen(self, call: ScreenCall, variant: Variant) -> BenchAnswer:

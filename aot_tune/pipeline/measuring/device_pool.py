@@ -21,11 +21,10 @@ from aot_tune.bench.times import median_error
 from aot_tune.compile import Object, Variant
 from aot_tune.compile.batches import Task
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.lazy_bench import BenchFiles, LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.session import Session
-from aot_tune.spec import Problem
+from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import AotTuneError, ToolchainError, WorkerError
 from aot_tune.support.interrupts import end_all
 
@@ -40,7 +39,7 @@ _BYTES = 1 << 26
 _FLOPS_PER_BYTE = 16.0
 """More FLOPs per byte would make a generic kernel slow."""
 _SCREENS = 3
-_Probe = tuple[LoadedOperator, Problem, Variant]
+_Probe = tuple[Operator, Problem, Variant]
 
 Job = Callable[[Measurer], object]
 """A device's job. If it returns False, it did nothing."""
@@ -59,7 +58,7 @@ _SLOW, _LARGE_PART = 10.0, 1 / 3
 def check_agreement(
     session: Session,
     pool: DevicePool,
-    pairs: Sequence[tuple[LoadedOperator, Evidence]],
+    evidences: Sequence[Evidence],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Leave out the devices of a pool whose time for a generic variant differs from the others', and say so.
@@ -70,11 +69,11 @@ def check_agreement(
     """
     if len(pool.members) < 2:
         return
-    probe = _probe(pairs)
+    probe = _probe(evidences)
     if probe is not None:
-        loaded, problem, generic = probe
-        (generic,) = session.compile([generic], "probe", [evidence for _, evidence in pairs])
-        probe = loaded, problem, generic
+        operator, problem, generic = probe
+        (generic,) = session.compile([generic], "probe", evidences)
+        probe = operator, problem, generic
     meanwhile()
     found: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
@@ -118,11 +117,11 @@ def _ns(measurement: Measurement) -> float:
     return statistics.median(measurement.screen)
 
 
-def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> _Probe | None:
+def _probe(evidences: Sequence[Evidence]) -> _Probe | None:
     """The generic variant and problem that come closest to a short read of memory; None if there are none."""
     found: list[tuple[bool, float, str, _Probe]] = []
-    for loaded, evidence in pairs:
-        operator = loaded.operator
+    for evidence in evidences:
+        operator = evidence.operator
         generics = [e for e in evidence.entries.values() if e.candidate.generic]
         for problem in evidence.workload:
             for entry in generics:
@@ -130,7 +129,7 @@ def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> _Probe | None:
                     size = max(operator.compulsory_bytes(problem), 1)
                     dense = operator.flops.evaluate(operator.facts(problem)) > _FLOPS_PER_BYTE * size
                     far = abs(math.log(size / _BYTES))
-                    found.append((dense, far, f"{operator.name} {problem.id}", (loaded, problem, entry)))
+                    found.append((dense, far, f"{operator.name} {problem.id}", (operator, problem, entry)))
     return min(found, key=lambda f: f[:3])[3] if found else None
 
 
@@ -158,14 +157,14 @@ class BenchLinker:
     If a candidate does not link, the error is reported when it is measured.
     """
 
-    def __init__(self, session: Session, pool: DevicePool, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
+    def __init__(self, session: Session, pool: DevicePool, evidences: Sequence[Evidence]) -> None:
         self._session, self._pool = session, pool
-        self._of = {evidence.operator.name: (loaded, evidence) for loaded, evidence in pairs}
+        self._of = {evidence.operator.name: evidence for evidence in evidences}
 
     @property
     def evidence(self) -> list[Evidence]:
         """What is known of the operators."""
-        return [evidence for _, evidence in self._of.values()]
+        return list(self._of.values())
 
     def after(self, entry: Variant, made: Object) -> Task | None:
         """What links a new object; None if all its screens are known or if there is no object."""
@@ -180,9 +179,9 @@ class BenchLinker:
                 done.result()
 
     def _lacks(self, entry: Variant, digest: str) -> bool:
-        loaded, evidence = self._of[entry.candidate.operator]
+        evidence = self._of[entry.candidate.operator]
         wanted = (p for p in evidence.workload if evidence.meant_for(entry, p) and not evidence.has(entry, p))
-        return not all(self._pool.knows(loaded, p, entry.candidate.id, digest) for p in wanted)
+        return not all(self._pool.knows(evidence.operator, p, entry.candidate.id, digest) for p in wanted)
 
     def _link(self, entry: Variant, made: Object) -> None:
         with contextlib.suppress(ToolchainError):
@@ -441,13 +440,13 @@ class DevicePool:
         """How many measurements were known before."""
         return sum(m.reused for m in (*self.members, *self._gone))
 
-    def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
+    def knows(self, operator: Operator, problem: Problem, candidate: str, digest: str) -> bool:
         """Whether the store has a screen of an object on a problem. All devices share it."""
-        return self.members[0].knows(loaded, problem, candidate, digest)
+        return self.members[0].knows(operator, problem, candidate, digest)
 
-    def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Variant]) -> bool:
+    def knows_race(self, operator: Operator, problem: Problem, entrants: Sequence[Variant]) -> bool:
         """Whether the store has the race of these candidates on a problem."""
-        return self.members[0].knows_race(loaded, problem, entrants)
+        return self.members[0].knows_race(operator, problem, entrants)
 
     def each(
         self,

@@ -6,20 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, operator_digest
-from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.loaded_operators import LoadedOperator
+from aot_tune.pipeline.loaded_operators import baseline_versions
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
 from aot_tune.pipeline.pending import task_of
 from aot_tune.report.report_text import format_time
-from aot_tune.spec import Problem
+from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
 __all__ = ["Measurer", "finalists", "left_undone"]
@@ -146,48 +146,47 @@ class Measurer:
         if self._verifies:
             self._verifies = verify_early(self._session, self._lazy, new, lambda: self.over)
 
-    def measure(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
+    def measure(self, evidence: Evidence, problem: Problem) -> None:
         """Screen and race a problem of a workload, as far as results are not known."""
         waiting = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
         if waiting:
-            self.screen(loaded, evidence, problem, waiting)
-            self.race(loaded, evidence, problem)
+            self.screen(evidence, problem, waiting)
+            self.race(evidence, problem)
 
-    def _store(self, loaded: LoadedOperator) -> OperatorStore:
-        name = loaded.operator.name
+    def _store(self, operator: Operator) -> OperatorStore:
+        name = operator.name
         if name not in self._stores:
             self._stores[name] = self._session.store.operator(
                 name,
-                operator_digest(loaded.operator),
+                operator_digest(operator),
                 self._lazy.device.digest,
                 self._session.policy_of(self._lazy.device.family).digest,
-                baseline_versions(loaded),
+                baseline_versions(operator),
             )
         return self._stores[name]
 
     def screen(
         self,
-        loaded: LoadedOperator,
         evidence: Evidence,
         problem: Problem,
         entries: Sequence[Variant],
     ) -> None:
         """Screen candidates on a problem and compare them with its best so far, until the budget ends."""
-        name, failures = loaded.operator.name, self._session.failures
+        name, failures = evidence.operator.name, self._session.failures
         if name in failures:
             return
-        one = self._one(loaded, problem)
+        one = self._one(evidence.operator, problem)
         row = evidence.on(problem).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
         waiting = list(entries)
         while waiting:
             if problem.id in evidence.too_large:
-                self.spare(loaded, problem, len(waiting))
+                self.spare(evidence.operator, problem, len(waiting))
                 return
-            (entry,) = evidence.now([waiting.pop(self._lazy.choose(loaded.folder, waiting))])
+            (entry,) = evidence.now([waiting.pop(self._lazy.choose(Path(evidence.operator.folder), waiting))])
             if best is not None and self._is_hopeless(evidence, problem, entry, best):
                 evidence.pass_over(problem, [entry.candidate.id])
-                self.spare(loaded, problem, 1)
+                self.spare(evidence.operator, problem, 1)
                 continue
             watched = self._watch()
             measurement = None
@@ -203,7 +202,7 @@ class Measurer:
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
             took = watched()
-            self._spend(loaded.operator.name, measurement, took)
+            self._spend(evidence.operator.name, measurement, took)
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
             beside = None if took.waited else took.whole - own
             self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
@@ -217,11 +216,11 @@ class Measurer:
         expected = min(paces, default=0.0) * evidence.operator.amount(problem)
         return expected > max(_HOPELESS * best, _LONG)
 
-    def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
+    def spare(self, operator: Operator, problem: Problem, count: int) -> None:
         """Note that `count` candidates are not screened on a problem, although they were expected."""
-        self._session.pending.spared(self._one(loaded, problem).task, count)
+        self._session.pending.spared(self._one(operator, problem).task, count)
 
-    def probe(self, loaded: LoadedOperator, problem: Problem, entry: Variant) -> Measurement:
+    def probe(self, operator: Operator, problem: Problem, entry: Variant) -> Measurement:
         """Screen a candidate on this device now. What is known of it, here or from other devices, does not matter.
 
         Raises:
@@ -229,43 +228,45 @@ class Measurer:
         """
         variant, bench = self._lazy.linked(entry), self._lazy.get()
         with bench.alone():
-            prepared = bench.prepare(loaded.folder, loaded.operator, problem)
+            prepared = bench.prepare(Path(operator.folder), operator, problem)
             return bench.screen(prepared, variant)
 
-    def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Variant) -> bool:
+    def recall(self, evidence: Evidence, problem: Problem, entry: Variant) -> bool:
         """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
-        known = self._known(self._one(loaded, problem), entry)
+        known = self._known(self._one(evidence.operator, problem), entry)
         if known is not None:
             evidence.add_screen(known)
         return known is not None
 
-    def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
+    def knows(self, operator: Operator, problem: Problem, candidate: str, digest: str) -> bool:
         """Whether the store has a screen of an object on a problem. Any thread may ask."""
-        return self._store(loaded).find(candidate, digest, problem) is not None
+        return self._store(operator).find(candidate, digest, problem) is not None
 
-    def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Variant]) -> bool:
+    def knows_race(self, operator: Operator, problem: Problem, entrants: Sequence[Variant]) -> bool:
         """Whether the store has the race of these candidates, and of the baselines that are here, on a problem."""
-        return self._known_race(self._one(loaded, problem), entrants) is not None
+        return self._known_race(self._one(operator, problem), entrants) is not None
 
-    def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
+    def race(self, evidence: Evidence, problem: Problem) -> None:
         """Race the best of a problem's screen if a race is due. Race again if it overlooked faster candidates."""
         for left in reversed(range(_RACES)):
-            entrants = [] if loaded.operator.name in self._session.failures else finalists(evidence, problem)
+            entrants = [] if evidence.operator.name in self._session.failures else finalists(evidence, problem)
             if not entrants:
                 evidence.race_done(problem.id)
                 return
-            self._race_once(loaded, evidence, problem, entrants)
+            self._race_once(evidence, problem, entrants)
             late = overlooked(evidence, problem) if left and problem.id not in evidence.fresh else set()
             if not late:
                 return
             evidence.race_about(problem.id, late)
 
-    def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Variant]) -> None:
+    def _race_once(self, evidence: Evidence, problem: Problem, entrants: list[Variant]) -> None:
         """Run one race. If the budget's end breaks it off, it does not count and is still due."""
         watched = self._watch()
         raced = None
-        with self._session.failures.of(loaded.operator.name):
-            raced = self._within(evidence, problem, partial(self._race, self._one(loaded, problem), evidence, entrants))
+        with self._session.failures.of(evidence.operator.name):
+            raced = self._within(
+                evidence, problem, partial(self._race, self._one(evidence.operator, problem), evidence, entrants)
+            )
         if raced is None:
             return
         if self.over and any(m.status != "ok" for m in raced):
@@ -280,9 +281,9 @@ class Measurer:
         # if all screens were known, the race computes the reference
         own, beside = took.whole - took.referring, took.referring
         self.spent["race"] += own
-        self._refer(loaded.operator.name, beside)
+        self._refer(evidence.operator.name, beside)
         told = (0.0, None) if took.waited else (own, beside)
-        self._session.pending.raced(task_of(loaded.operator, problem), *told)
+        self._session.pending.raced(task_of(evidence.operator, problem), *told)
 
     def _watch(self) -> Callable[[], _Took]:
         """Watch a screen or a race from now on. The returned function tells afterwards how long it took."""
@@ -327,10 +328,10 @@ class Measurer:
         self.spent["references"] += seconds
         self.referred[operator] += seconds
 
-    def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
-        key = (loaded.operator.name, problem.id)
+    def _one(self, operator: Operator, problem: Problem) -> _OneProblem:
+        key = (operator.name, problem.id)
         if key not in self._problems:
-            self._problems[key] = _OneProblem(self._lazy, loaded, problem, self._store(loaded))
+            self._problems[key] = _OneProblem(self._lazy, operator, problem, self._store(operator))
         return self._problems[key]
 
     def _known(self, one: _OneProblem, entry: Variant) -> Measurement | None:
@@ -377,24 +378,22 @@ class Measurer:
 class _OneProblem:
     """A problem that is measured. Its inputs and reference are made when something has to run."""
 
-    def __init__(self, bench: LazyBench, loaded: LoadedOperator, problem: Problem, store: OperatorStore) -> None:
+    def __init__(self, bench: LazyBench, operator: Operator, problem: Problem, store: OperatorStore) -> None:
         self._bench = bench
-        self.loaded, self.problem, self.store = loaded, problem, store
-        self.task = task_of(loaded.operator, problem)
+        self.operator, self.problem, self.store = operator, problem, store
+        self.task = task_of(operator, problem)
         self._prepared: Prepared | None = None
 
     def prepared(self) -> Prepared:
         """Inputs and reference."""
         if self._prepared is None:
-            self._prepared = self._bench.get().prepare(self.loaded.folder, self.loaded.operator, self.problem)
+            self._prepared = self._bench.get().prepare(Path(self.operator.folder), self.operator, self.problem)
         return self._prepared
 
     def baselines(self) -> list[str]:
         """Names of the installed baselines that can do the problem."""
-        here = baseline_versions(self.loaded)
+        here = baseline_versions(self.operator)
         runs = family(self._bench.device.family).runs
         return [
-            b.name
-            for b in self.loaded.operator.baselines
-            if b.name in here and runs(b.requires) and b.supports(self.problem)
+            b.name for b in self.operator.baselines if b.name in here and runs(b.requires) and b.supports(self.problem)
         ]

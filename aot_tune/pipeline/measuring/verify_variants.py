@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -19,7 +20,6 @@ from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.evidence import Chosen, Evidence
 from aot_tune.pipeline.failures import crash_hint
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import Session
@@ -49,11 +49,11 @@ def verify_shipped(
     """
     waiting: list[Variant] = []
     verifying = _Verifying(session)
-    for name, loaded in session.operators.items():
+    for name, operator in session.operators.items():
         found = list(chosen.get(name, ()))
         for generic in generics.get(name, ()):
             with session.failures.of(name):
-                _refuse_bad_generic(loaded, generic, [one.evidence for one in found])
+                _refuse_bad_generic(operator, generic, [one.evidence for one in found])
         if name in session.failures:
             continue
         kept = {c: one.evidence.entries[c] for one in found for c in one.selection.kept}
@@ -61,7 +61,7 @@ def verify_shipped(
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting += [e for e in shipped.values() if e.code not in vouched]
         measured = {c for one in found for row in one.evidence.measurements.values() for c in row}
-        filling = {c for c, e in shipped.items() if _fills_in(loaded.operator, e, [one.evidence for one in found])}
+        filling = {c for c, e in shipped.items() if _fills_in(operator, e, [one.evidence for one in found])}
         verifying.filling |= filling
         verifying.needless |= filling - measured
     groups = list(_by_device(session, waiting, verifying.filling))
@@ -90,9 +90,9 @@ def verified_beside(session: Session) -> Iterator[None]:
     on_host = any(family(t.family).on_host for t in targets)
     here = not on_host and any(session.device_for(t) is not None for t in targets)
     generics = list[Variant]()
-    for name, loaded in session.operators.items() if here else ():
+    for name, operator in session.operators.items() if here else ():
         with session.failures.of(name):
-            generics += session.generic_entries(loaded.operator)
+            generics += session.generic_entries(operator)
     generics = [e for e in generics if family(target_by_name(e.candidate.target).family).on_host]
     if not (generics and _measures(session)):
         yield
@@ -193,17 +193,17 @@ def _ok(evidence: Evidence) -> Iterator[Measurement]:
         yield from (m for m in row.values() if m.status == "ok")
 
 
-def _refuse_bad_generic(loaded: LoadedOperator, generic: Variant, found: Sequence[Evidence]) -> None:
+def _refuse_bad_generic(operator: Operator, generic: Variant, found: Sequence[Evidence]) -> None:
     for evidence in found:
         for row in evidence.measurements.values():
             m = row.get(generic.candidate.id)
             if m is not None and m.status not in ("ok", *_NOT_RUN):
                 raise BuildError(
-                    f"operator {loaded.operator.name!r}: its generic kernel fails on '{m.problem.id}'",
+                    f"operator {operator.name!r}: its generic kernel fails on '{m.problem.id}'",
                     why=f"{m.status}: {m.reason}",
-                    fix=f"mend {loaded.operator.kernel(generic.candidate.kernel).source}{crash_hint([m.status])}; "
+                    fix=f"mend {operator.kernel(generic.candidate.kernel).source}{crash_hint([m.status])}; "
                     "it serves every call that no other variant serves. "
-                    f"To try again: {again(loaded.operator, generic, generic.candidate.target, m.problem)}",
+                    f"To try again: {again(operator, generic, generic.candidate.target, m.problem)}",
                 )
 
 
@@ -232,15 +232,15 @@ def _by_device(
     yield from groups.values()
 
 
-def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Variant) -> None:
+def verify_entry(session: Session, bench: LazyBench, operator: Operator, entry: Variant) -> None:
     """Verify one variant on the smallest problem that it serves and on odd ones, unless the store has the result."""
-    operator, devices = loaded.operator, bench.device.family
+    devices = bench.device.family
     problem = min(served_by(session, operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
     policy = f"verify only, {session.policy_of(devices).digest}"
     store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
     found = store.find(entry.candidate.id, entry.code, problem)
     if found is None:
-        prepared = bench.get().prepare(loaded.folder, operator, problem)
+        prepared = bench.get().prepare(Path(operator.folder), operator, problem)
         found = bench.get().verify(prepared, bench.linked(entry))
         if found.lasting:
             store.put(msgspec.structs.replace(found, policy=policy))

@@ -22,9 +22,8 @@ from aot_tune.database import (
     without,
 )
 from aot_tune.database.checks import in_space
-from aot_tune.pipeline.baseline_versions import baseline_versions
 from aot_tune.pipeline.evidence import Chosen, Evidence
-from aot_tune.pipeline.loaded_operators import LoadedOperator
+from aot_tune.pipeline.loaded_operators import baseline_versions
 from aot_tune.pipeline.records.export_records import NOTES, ROOTS, roots_of
 from aot_tune.pipeline.records.lookup import render_again
 from aot_tune.pipeline.session import Session
@@ -53,7 +52,7 @@ def compile_kept(
     built = {name: list(itertools.islice(left, len(entries))) for name, entries in generics.items()}
     for name, generic in ((name, entry) for name, entries in built.items() for entry in entries):
         with session.failures.of(name):
-            session.require_generic(session.operators[name].operator, generic)
+            session.require_generic(session.operators[name], generic)
     shipped = [*always, *(e for e in kept if not e.candidate.generic)]
     for entry in shipped:
         with session.failures.of(entry.candidate.operator):
@@ -162,14 +161,14 @@ def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
     """A database for each operator and device that something was measured on."""
     for name, found in evidence.items():
         sources = {e.candidate.id: e.rendered.digest for one in found for e in one.entries.values()}
-        loaded = session.operators[name]
+        operator = session.operators[name]
         for device in session.devices:
-            database = database_of(session, loaded, found, device)
+            database = database_of(session, operator, found, device)
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
                 if same:  # the session's operator lacks kernels of backends that are not installed
-                    rest = _untried_sources(session, loaded.operator, sources, same[0])
-                    older = _of_this_tree(load_operator(loaded.folder), sources | rest, same[0])
+                    rest = _untried_sources(session, operator, sources, same[0])
+                    older = _of_this_tree(load_operator(Path(operator.folder)), sources | rest, same[0])
                     again = session.options.mode == "tune"
                     database = update(measured_before(older, database) if again else older, database)
                 yield database
@@ -218,7 +217,7 @@ def _may_be_of(operator: Operator, candidate: Candidate) -> bool:
 
 
 def database_of(
-    session: Session, loaded: LoadedOperator, found: Sequence[Evidence], device: Device
+    session: Session, operator: Operator, found: Sequence[Evidence], device: Device
 ) -> OperatorDatabase | None:
     """The database of one operator on one device, with all its targets.
 
@@ -236,12 +235,12 @@ def database_of(
         return None
     asked = [e for e in own if not e.brief]
     return make_database(
-        operator=loaded.operator.name,
-        contract=operator_digest(loaded.operator),
+        operator=operator.name,
+        contract=operator_digest(operator),
         device=msgspec.structs.replace(device, unit=""),
         policy=session.policy_of(device.family),
         toolchains=session.plan.toolchains,
-        baselines=baseline_versions(loaded),
+        baselines=baseline_versions(operator),
         compiled=compiled,
         measurements=measurements.values(),
         survey=_surveyed(own, here),

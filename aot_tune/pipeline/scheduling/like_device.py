@@ -18,7 +18,6 @@ from aot_tune.database.checks import in_space
 from aot_tune.database.match import recorded_rows
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.known_times import tie_band
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.records.lookup import render_again, toolchains_alike
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, candidate_for
@@ -173,16 +172,16 @@ class Opening:
 class Openings:
     """The openings of operators on one target, by operator, and what came of them. Without one, all is searched."""
 
-    def __init__(self, session: Session, pairs: Sequence[tuple[LoadedOperator, Evidence]], device: Device) -> None:
+    def __init__(self, session: Session, evidences: Sequence[Evidence], device: Device) -> None:
         self._session = session
         self._of: dict[str, Opening] = {}
         self._searched: dict[str, frozenset[str]] = {}
         if session.options.mode != "auto" or session.options.effort not in _EFFORTS:
             return
-        for loaded, evidence in pairs:
-            with session.failures.of(loaded.operator.name):
+        for evidence in evidences:
+            with session.failures.of(evidence.operator.name):
                 if not evidence.left_out and (found := _opening(session, evidence, device)) is not None:
-                    self._of[loaded.operator.name] = found
+                    self._of[evidence.operator.name] = found
                     evidence.opening = found.record
 
     def of(self, operator: str) -> Opening | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from aot_tune.bench.protocol.measurement_records import is_baseline
 from aot_tune.pipeline.evidence import Evidence, Proposal
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import left_undone
 from aot_tune.pipeline.records.lookup import known_here
@@ -42,25 +41,23 @@ def older_seconds(session: Session, kept: float) -> float:
     return min(_TO_TUNE * session.options.older_cpus, _OF_BUDGET * max(session.budget.left - kept, 0.0))
 
 
-def tune_older(
-    session: Session, target: Target, pool: DevicePool, tuned: Sequence[tuple[LoadedOperator, Evidence]]
-) -> dict[str, Evidence]:
+def tune_older(session: Session, target: Target, pool: DevicePool, tuned: Sequence[Evidence]) -> dict[str, Evidence]:
     """Evidence for older CPUs by operator. It starts from what was tuned on a pool's devices, which have references."""
     kept = seconds_after(session)
     session.begin_turn(1, kept, older_seconds(session, kept))
     begun, measured, reused = session.turn.spent, pool.measured, pool.reused
-    found = {loaded.operator.name: _begun(session, target, evidence) for loaded, evidence in tuned}
-    pairs = [(loaded, found[loaded.operator.name]) for loaded, _ in tuned]
+    found = {evidence.operator.name: _begun(session, target, evidence) for evidence in tuned}
+    evidences = list(found.values())
     if session.options.mode == "auto":
-        for _, evidence in pairs:
+        for evidence in evidences:
             known_here(session, pool.device, evidence).give(evidence)
-    entries = [e for _, evidence in pairs for e in evidence.entries.values() if e.object is None and evidence.lacks(e)]
-    session.pending.expect([evidence for _, evidence in pairs], entries)
+    entries = [e for evidence in evidences for e in evidence.entries.values() if e.object is None and evidence.lacks(e)]
+    session.pending.expect(evidences, entries)
     session.progress.line(f"{target.name}, for older CPUs: begins, for {session.turn.left:.0f} s at most")
-    tuning = BudgetTuning(session, pool, pairs)
+    tuning = BudgetTuning(session, pool, evidences)
     tuning.run(entries)
     short = tuning.lacks_time()
-    for _, evidence in pairs:
+    for evidence in evidences:
         if short or evidence.unmeasured():
             evidence.remark(left_undone(evidence, "the time for older CPUs"))
     session.progress.line(

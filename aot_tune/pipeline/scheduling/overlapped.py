@@ -12,7 +12,6 @@ from functools import partial
 
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.device_pool import BenchLinker, DevicePool, Job, check_agreement
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.pending import expected_seconds
@@ -30,7 +29,6 @@ _KEPT_FOR_RACES = 0.3
 
 _PATIENCE = 0.2
 """Seconds between two looks at the budget while no object is ready."""
-_Pairs = Sequence[tuple[LoadedOperator, Evidence]]
 
 
 def _may_compile(session: Session) -> bool:
@@ -58,7 +56,7 @@ class _BackgroundCompiler:
         weight_of: Callable[[Variant], float] = lambda _: 0.0,
     ) -> None:
         self._session, self._linker, self._priority_of = session, linker, priority_of
-        operators = {n: loaded.operator for n, loaded in session.operators.items()}
+        operators = session.operators
         self._entries = sorted(entries, key=lambda e: (-weight_of(e), *_when(operators[e.candidate.operator], e)))
         self._found: queue.Queue[Variant | BaseException | None] = queue.Queue()
         self._stopping, self._ended, self._made = threading.Event(), threading.Event(), set[str]()
@@ -158,7 +156,7 @@ class _Timings:
 def measure_overlapped(
     session: Session,
     pool: DevicePool,
-    pairs: _Pairs,
+    evidences: Sequence[Evidence],
     entries: list[Variant],
 ) -> _Timings:
     """Compile `entries`, screen each on its problems as soon as it is ready, and race when all are screened.
@@ -172,8 +170,8 @@ def measure_overlapped(
     """
     begun = session.progress.now()
     new = {e.id for e in entries}
-    known = [e for _, v in pairs for e in v.entries.values() if e.id not in new]
-    tuning = _OverlappedTune(session, pool, pairs, list(entries))
+    known = [e for v in evidences for e in v.entries.values() if e.id not in new]
+    tuning = _OverlappedTune(session, pool, evidences, list(entries))
     if session.turn.seconds is not None:
         tuning.check_devices()
         tuning.vouch_for_generics()
@@ -207,22 +205,22 @@ class _OverlappedTune:
     stopped once.
     """
 
-    def __init__(self, session: Session, pool: DevicePool, pairs: _Pairs, left: list[Variant]) -> None:
-        self._session, self._pool, self._pairs, self._left = session, pool, pairs, left
-        self._linker = BenchLinker(session, pool, pairs)
+    def __init__(self, session: Session, pool: DevicePool, evidences: Sequence[Evidence], left: list[Variant]) -> None:
+        self._session, self._pool, self._evidences, self._left = session, pool, evidences, left
+        self._linker = BenchLinker(session, pool, evidences)
         self._background: _BackgroundCompiler | None = None
         self._generics: list[Variant] = []
         self._verified = set[str]()
         self._granted: set[Task] = set()
         self._weighed = session.turn.seconds is not None
-        self.queue, self.timings = ScreenQueue(pairs, weighed=self._weighed), _Timings()
+        self.queue, self.timings = ScreenQueue(evidences, weighed=self._weighed), _Timings()
         self._races = _EarlyRaces(pool, lambda: self.queue.screened != self._seen[0])
         self._seen, self._decided, self._outlook = (-1, -1), 0, _Outlook()
 
     def due(self) -> list[Variant]:
         """The entries among those left that are to be compiled now."""
         found: list[Variant] = []
-        for _, evidence in self._pairs:
+        for evidence in self._evidences:
             mine = self._left_of(evidence)
             found += to_compile(evidence, mine, self.queue.unsettled(evidence)) if mine else []
         return found
@@ -236,7 +234,7 @@ class _OverlappedTune:
             return
         begun = self._session.progress.now()
         try:
-            check_agreement(self._session, self._pool, self._pairs, meanwhile)
+            check_agreement(self._session, self._pool, self._evidences, meanwhile)
         except BaseException:
             self._end()
             raise
@@ -255,10 +253,10 @@ class _OverlappedTune:
         if not self._session.turn.allows(1e-9):
             return
         self._left = [e for e in self._left if not e.candidate.generic]
-        generics = self._session.compile(generics, "generic", [evidence for _, evidence in self._pairs])
+        generics = self._session.compile(generics, "generic", self._evidences)
         jobs: list[tuple[int, Job]] = []
-        for _, evidence in self._pairs:
-            places = [p for p in queued_problems(self._pairs) if p.evidence is evidence]
+        for evidence in self._evidences:
+            places = [p for p in queued_problems(self._evidences) if p.evidence is evidence]
             places.sort(key=lambda p: (p.evidence.operator.compulsory_bytes(p.problem), p.number))
             for entry in (e for e in evidence.entries.values() if e.candidate.generic and e.object is not None):
                 served = (p for p in places if evidence.tried(p.problem, [entry]))
@@ -274,7 +272,7 @@ class _OverlappedTune:
 
     def _verifications(self) -> list[tuple[int, Job]]:
         """Jobs that verify such variants, without those given out before."""
-        unserved = [e for _, evidence in self._pairs for e in evidence.unserved]
+        unserved = [e for evidence in self._evidences for e in evidence.unserved]
         new = [e for e in unserved if e.candidate.id not in self._verified]
         first = -1 - len(self._verified)  # negative, so not the number of a problem
         self._verified |= {e.candidate.id for e in new}
@@ -344,7 +342,7 @@ class _OverlappedTune:
 
     def _looked(self) -> _Outlook:
         due, coming = list[Variant](), set[int]()
-        for _, evidence in self._pairs:
+        for evidence in self._evidences:
             mine = self._left_of(evidence)
             if not mine:
                 continue
@@ -367,7 +365,7 @@ class _OverlappedTune:
         due = [e for e in due if e.object is None]
         if due and _may_compile(self._session):
             seconds: dict[tuple[str, str], float] = {}
-            for _, evidence in self._pairs:
+            for evidence in self._evidences:
                 if self._session.turn.seconds is None:  # with a budget there may be no time for it
                     evidence.due.update(now)
                 awaiting = awaited(evidence, self._left_of(evidence))
@@ -410,22 +408,24 @@ class _OverlappedTune:
         Entrants without an object, which only a record knew, are compiled together first. If the budget does not allow
         that, the times of the record stand.
         """
-        places = queued_problems(self._pairs, weighed=self._weighed)
+        places = queued_problems(self._evidences, weighed=self._weighed)
         places = sorted(places, key=lambda p: -p.weight) if self._weighed else _longest_first(places)
         due = [(p, entrants) for p in places if (entrants := finalists(p.evidence, p.problem))]
         missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
         if missing and _may_compile(self._session):
-            self._session.compile(missing.values(), "finalists", [evidence for _, evidence in self._pairs])
+            self._session.compile(missing.values(), "finalists", self._evidences)
             due = [(p, p.evidence.now(entrants)) for p, entrants in due]
         races = [one for one in due if all(e.object is not None for e in one[1])]
-        unknown = [entrants for p, entrants in races if not self._pool.knows_race(p.loaded, p.problem, entrants)]
+        unknown = [
+            entrants for p, entrants in races if not self._pool.knows_race(p.evidence.operator, p.problem, entrants)
+        ]
         self._linker.all({e.code: e for entrants in unknown for e in entrants}.values())
         self._pool.each(((p.number, partial(_race, p)) for p, _ in races), of=self.queue.operator_of)
 
 
 def _screen_one(place: QueuedProblem, entry: Variant, measurer: Measurer) -> None:
     if not place.evidence.has(entry, place.problem):
-        measurer.screen(place.loaded, place.evidence, place.problem, [entry])
+        measurer.screen(place.evidence, place.problem, [entry])
 
 
 def _verify(entries: Sequence[Variant], measurer: Measurer) -> None:
@@ -433,7 +433,7 @@ def _verify(entries: Sequence[Variant], measurer: Measurer) -> None:
 
 
 def _race(place: QueuedProblem, measurer: Measurer) -> None:
-    measurer.race(place.loaded, place.evidence, place.problem)
+    measurer.race(place.evidence, place.problem)
 
 
 def _longest_first(places: Sequence[QueuedProblem]) -> list[QueuedProblem]:
@@ -470,7 +470,9 @@ class _EarlyRaces:
         entrants = finalists(place.evidence, place.problem) if screened else []
         if not entrants or not all(e.object is not None for e in entrants):
             return False
-        return all(map(self._is_linked, entrants)) or self._pool.knows_race(place.loaded, place.problem, entrants)
+        return all(map(self._is_linked, entrants)) or self._pool.knows_race(
+            place.evidence.operator, place.problem, entrants
+        )
 
     def _is_linked(self, entry: Variant) -> bool:
         return entry.object is not None and self._pool.shared.is_linked(entry.object)
@@ -478,7 +480,7 @@ class _EarlyRaces:
     def _race(self, place: QueuedProblem, measurer: Measurer) -> bool:
         raced = not self._called_off()
         if raced:  # if its workers fail, it stays under way: another device takes it over
-            measurer.race(place.loaded, place.evidence, place.problem)
+            measurer.race(place.evidence, place.problem)
         with self._lock:
             self._given.discard(place.number)
             self.done += raced

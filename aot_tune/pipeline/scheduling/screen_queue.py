@@ -11,7 +11,6 @@ from functools import partial
 
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.device_pool import DevicePool, Job, More
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.pruning import Resemblances, competes, rank_of
@@ -39,7 +38,6 @@ class QueuedProblem:
     """
 
     number: int
-    loaded: LoadedOperator
     evidence: Evidence
     problem: Problem
     rank: int = 0
@@ -79,19 +77,18 @@ class QueuedProblem:
                     (self.rivals if competes(self.evidence, entry) else self.others).append(entry)
 
 
-def queued_problems(pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed: bool = False) -> list[QueuedProblem]:
+def queued_problems(evidences: Sequence[Evidence], *, weighed: bool = False) -> list[QueuedProblem]:
     """All problems of the operators' workloads. They are `weighed` if a budget may end before the last of them."""
-    each = ((loaded, evidence, problem) for loaded, evidence in pairs for problem in evidence.workload)
+    each = ((evidence, problem) for evidence in evidences for problem in evidence.workload)
     return [
         QueuedProblem(
             number,
-            loaded,
             evidence,
             problem,
             rank=rank_of(evidence.operator, problem),
             weight=evidence.operator.weight(problem) if weighed else 1.0,
         )
-        for number, (loaded, evidence, problem) in enumerate(each)
+        for number, (evidence, problem) in enumerate(each)
     ]
 
 
@@ -101,11 +98,11 @@ class ScreenQueue:
     `screened` counts how often a device screened a problem, `decided` how often these screens were deciding ones.
     """
 
-    def __init__(self, pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed: bool = False) -> None:
-        self._places = queued_problems(pairs, weighed=weighed)
+    def __init__(self, evidences: Sequence[Evidence], *, weighed: bool = False) -> None:
+        self._places = queued_problems(evidences, weighed=weighed)
         self._weighs = len({p.weight for p in self._places}) > 1
         self._resemblances: dict[int, tuple[int, Resemblances]] = {}
-        self._fallen = {id(evidence): _fallen(evidence) for _, evidence in pairs}
+        self._fallen = {id(evidence): _fallen(evidence) for evidence in evidences}
         self._begun, self._lock = set[int](), threading.Lock()
         self.screened = self.decided = 0
 
@@ -234,10 +231,10 @@ def screen_queued(
         return False
     passed = resemblances.pass_over(place.problem, taken)
     if passed:
-        measurer.spare(place.loaded, place.problem, len(passed))
+        measurer.spare(place.evidence.operator, place.problem, len(passed))
         taken = [e for e in taken if e.candidate.id not in passed]
     try:
-        measurer.screen(place.loaded, place.evidence, place.problem, taken)
+        measurer.screen(place.evidence, place.problem, taken)
     except WorkerError:  # another device may screen them
         place.add(taken)
         raise

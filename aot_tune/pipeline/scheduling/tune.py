@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.evidence import Evidence, Proposal
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, left_undone
 from aot_tune.pipeline.proportion import left_to_others
@@ -39,7 +39,7 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
     if session.budget.seconds is not None:
         _begin_budget(session)
     targets = [t for t in session.targets if t != session.older]
-    left = [t for t in targets if any(session.tunes(op.operator, t) for op in session.operators.values())]
+    left = [t for t in targets if any(session.tunes(op, t) for op in session.operators.values())]
     for target in targets:
         session.pending.begin(target.family)
         kept = seconds_after(session)
@@ -70,13 +70,13 @@ def _complete_from(
     session: Session,
     older: Target,
     pool: DevicePool,
-    pairs: list[tuple[LoadedOperator, Evidence]],
+    evidences: list[Evidence],
     found: dict[str, list[Evidence]],
 ) -> None:
     """Add evidence for older CPUs: what records have of them, else what short races on this machine find."""
     recorded = on_record(session, older)
     _without_device(session, older, {name: found[name] for name in found if name in recorded})
-    left = [(loaded, evidence) for loaded, evidence in pairs if loaded.operator.name not in recorded]
+    left = [evidence for evidence in evidences if evidence.operator.name not in recorded]
     for name, evidence in (tune_older(session, older, pool, left) if left else {}).items():
         found[name].append(evidence)
 
@@ -84,9 +84,9 @@ def _complete_from(
 def _begin_budget(session: Session) -> None:
     """Compile the generic variants, which are always built. Their compile time also tells how long the link takes."""
     generics = list[Variant]()
-    for name, loaded in session.operators.items():
+    for name, operator in session.operators.items():
         with session.failures.of(name):
-            generics += session.generic_entries(loaded.operator)
+            generics += session.generic_entries(operator)
     session.compile([e for e in generics if e.candidate.backend == "cxx"], "generic")
     kept, left = seconds_after(session), session.budget.left
     told = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
@@ -104,12 +104,12 @@ def _begin_budget(session: Session) -> None:
 def _without_device(session: Session, target: Target, found: dict[str, list[Evidence]]) -> None:
     """Let the database decide. If it cannot, the generic variant serves, and a loud line says so."""
     for name, own in found.items():
-        loaded = session.operators[name]
+        operator = session.operators[name]
         try:
-            evidence, database = recorded_evidence(session, loaded.operator, target)
+            evidence, database = recorded_evidence(session, operator, target)
             evidence.remark(_decided_by(session, evidence, database))
         except DatabaseError as error:
-            evidence = Evidence(loaded.operator, target, {})
+            evidence = Evidence(operator, target, {})
             evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {error.what}")
         session.progress.line(f"{name}: {evidence.note}")
         own.append(evidence)
@@ -128,17 +128,17 @@ def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase
 
 def tune_on(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
     """Tune all operators for a target on its devices. `found` gets the evidence."""
-    pairs = _to_tune(session, target, found)
-    if pairs and all(evidence.left_out for _, evidence in pairs):
+    evidences = _to_tune(session, target, found)
+    if evidences and all(evidence.left_out for evidence in evidences):
         return
-    operators = [loaded.operator for loaded, _ in pairs]
-    openings = Openings(session, pairs, devices[0])
+    operators = [evidence.operator for evidence in evidences]
+    openings = Openings(session, evidences, devices[0])
     with (
         DevicePool(session, devices) as pool,
         Vendors(session, operators, target, pool.device, openings.named) as vendors,
     ):
-        recorded = _tune_all(session, target, pool, vendors, openings, pairs)
-        for _, evidence in pairs if session.turn.seconds is not None else ():
+        recorded = _tune_all(session, target, pool, vendors, openings, evidences)
+        for evidence in evidences if session.turn.seconds is not None else ():
             evidence.remark(left_undone(evidence))
         session.progress.line(f"{target.name}: {pool.measured} measurements made, {_known(pool.reused, recorded)}")
         if pool.measured:
@@ -153,7 +153,7 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
             for line in pool.told() if len(pool.members) > 1 else ():
                 session.progress.line(f"{target.name}: {line}")
         if target.on_host and session.older is not None:
-            _complete_from(session, session.older, pool, pairs, found)
+            _complete_from(session, session.older, pool, evidences, found)
         session.end_turn()  # ending the workers and removing files may take seconds
 
 
@@ -170,21 +170,20 @@ def _tune_all(
     pool: DevicePool,
     vendors: Vendors,
     openings: Openings,
-    pairs: list[tuple[LoadedOperator, Evidence]],
+    evidences: list[Evidence],
 ) -> int:
     """Try what the strategies ask for until they are done or the turn ends. Returns how much records knew."""
     alone = family(target.family).on_host
-    within = BudgetTuning(session, pool, pairs) if alone and session.turn.seconds is not None else None
+    within = BudgetTuning(session, pool, evidences) if alone and session.turn.seconds is not None else None
     recorded = 0
     early = not alone and nothing_is_known(session, pool.device)
     if early:
         pool.start()
     step = session.step
-    while step and (fresh := ask_for(session, pairs, vendors, openings, step)):
+    while step and (fresh := ask_for(session, evidences, vendors, openings, step)):
         begun = session.turn.spent
-        for _, evidence in pairs if session.options.mode == "auto" else ():
+        for evidence in evidences if session.options.mode == "auto" else ():
             recorded += known_here(session, pool.device, evidence).give(evidence)
-        evidences = [evidence for _, evidence in pairs]
         mine = {evidence.operator.name: not_known(evidence) for evidence in evidences}
         entries = [e for own in mine.values() for e in own]
         race = 0.0 if alone else session.policy_of(target.family).race_ns / 1e9
@@ -192,10 +191,10 @@ def _tune_all(
         if within is not None:
             within.run(entries)
         elif alone:
-            one_after_the_other(session, pool, pairs, entries, target)
+            one_after_the_other(session, pool, evidences, entries, target)
         else:
             with _checks_fitted_beside(session, target, entries if early else ()):
-                _overlapped(session, target, pool, pairs, entries)
+                _overlapped(session, target, pool, evidences, entries)
         for evidence in fresh:
             session.tell(evidence)
         step = next_step(session, [e for own in evidences for e in own.now(mine[own.operator.name])], begun, step)
@@ -208,34 +207,32 @@ def _overlapped(
     session: Session,
     target: Target,
     pool: DevicePool,
-    pairs: list[tuple[LoadedOperator, Evidence]],
+    evidences: list[Evidence],
     entries: list[Variant],
 ) -> None:
     """Compile and measure at the same time."""
     with ended_with(session.turn, pool.interrupt):
-        timings = measure_overlapped(session, pool, pairs, entries)
+        timings = measure_overlapped(session, pool, evidences, entries)
     session.progress.line(
         f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
         f"both together {timings.wall:.0f} s"
     )
 
 
-def _to_tune(
-    session: Session, target: Target, found: dict[str, list[Evidence]]
-) -> list[tuple[LoadedOperator, Evidence]]:
+def _to_tune(session: Session, target: Target, found: dict[str, list[Evidence]]) -> list[Evidence]:
     """All operators with new evidence. A line names those that are left out."""
-    pairs: list[tuple[LoadedOperator, Evidence]] = []
-    for name, loaded in session.operators.items():
-        evidence = Evidence(loaded.operator, target, {})
+    evidences: list[Evidence] = []
+    for name, operator in session.operators.items():
+        evidence = Evidence(operator, target, {})
         found[name].append(evidence)
-        pairs.append((loaded, evidence))
-        if not session.tunes(loaded.operator, target):
+        evidences.append(evidence)
+        if not session.tunes(operator, target):
             evidence.leave_out()
             session.progress.line(f"{name}: {evidence.note}")
-        elif too_long := left_to_others(session, loaded.operator, target):
+        elif too_long := left_to_others(session, operator, target):
             evidence.leave_to_others(too_long)
             session.progress.line(f"{name}: {evidence.note}")
-    return pairs
+    return evidences
 
 
 def nothing_is_known(session: Session, device: Device) -> bool:
@@ -246,7 +243,7 @@ def nothing_is_known(session: Session, device: Device) -> bool:
 
 def ask_for(
     session: Session,
-    pairs: list[tuple[LoadedOperator, Evidence]],
+    evidences: list[Evidence],
     vendors: Vendors,
     openings: Openings,
     step: int,
@@ -258,11 +255,11 @@ def ask_for(
     """
     fresh: list[Evidence] = []
     drawn: dict[str, list[Proposal]] = {}
-    for loaded, evidence in pairs:
-        with session.failures.of(loaded.operator.name):
-            drawn[loaded.operator.name] = _wanted(session, openings, evidence, step)
-    for loaded, evidence in pairs:
-        operator, others = loaded.operator, list[Proposal]()
+    for evidence in evidences:
+        with session.failures.of(evidence.operator.name):
+            drawn[evidence.operator.name] = _wanted(session, openings, evidence, step)
+    for evidence in evidences:
+        operator, others = evidence.operator, list[Proposal]()
         if operator.name in session.failures:
             continue
         if not evidence.entries:
@@ -301,18 +298,18 @@ def next_step(session: Session, entries: list[Variant], begun: float, step: int)
 def one_after_the_other(
     session: Session,
     pool: DevicePool,
-    pairs: list[tuple[LoadedOperator, Evidence]],
+    evidences: list[Evidence],
     entries: list[Variant],
     target: Target,
 ) -> None:
     """Compile everything, then measure everything."""
-    session.compile(entries, target.name, [evidence for _, evidence in pairs])
-    pool.each((p.number, partial(_measure, p)) for p in queued_problems(pairs))
-    pool.each_member(partial(_verify, [e for _, evidence in pairs for e in evidence.unserved]))
+    session.compile(entries, target.name, evidences)
+    pool.each((p.number, partial(_measure, p)) for p in queued_problems(evidences))
+    pool.each_member(partial(_verify, [e for evidence in evidences for e in evidence.unserved]))
 
 
 def _measure(queued: QueuedProblem, measurer: Measurer) -> None:
-    measurer.measure(queued.loaded, queued.evidence, queued.problem)
+    measurer.measure(queued.evidence, queued.problem)
 
 
 def _verify(entries: list[Variant], measurer: Measurer) -> None:
@@ -345,11 +342,11 @@ def _checks_fitted_beside(session: Session, target: Target, entries: Sequence[Va
 
     def fit() -> None:
         for entry in entries:
-            loaded = session.operators[entry.candidate.operator]
+            operator = session.operators[entry.candidate.operator]
             if ended.is_set():
                 return
             try:
-                session.checks.of(loaded.folder, loaded.operator, entry.requires, policy, on_host)
+                session.checks.of(Path(operator.folder), operator, entry.requires, policy, on_host)
             except AotTuneError:
                 continue
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.pending import expected_seconds, task_of
@@ -66,7 +65,6 @@ class _OpenProblem:
     `asked` are the ids of the last question whether the store knows their race, and the answer.
     """
 
-    loaded: LoadedOperator
     evidence: Evidence
     problem: Problem
     task: Task
@@ -85,16 +83,16 @@ class _OpenProblem:
 class BudgetTuning:
     """Tunes operators on one CPU target until the turn ends. What it learns stays from step to step."""
 
-    def __init__(self, session: Session, pool: DevicePool, pairs: list[tuple[LoadedOperator, Evidence]]) -> None:
+    def __init__(self, session: Session, pool: DevicePool, evidences: Sequence[Evidence]) -> None:
         self._session, self._pool = session, pool
         self._measurer: Measurer = pool.members[0]
         self._places = [
-            _OpenProblem(loaded, evidence, p, task_of(loaded.operator, p), weight=loaded.operator.weight(p))
-            for loaded, evidence in pairs
+            _OpenProblem(evidence, p, task_of(evidence.operator, p), weight=evidence.operator.weight(p))
+            for evidence in evidences
             for p in evidence.workload
         ]
         self._weighs = len({p.weight for p in self._places}) > 1
-        self._pairs = pairs
+        self._evidences = evidences
         self._durations = session.pending.durations
         self._gains = Gains(self._durations)
         self._costs: dict[str, dict[str, float]] = {}
@@ -102,7 +100,7 @@ class BudgetTuning:
     def run(self, entries: list[Variant]) -> None:
         """Compile `entries` and measure them. The best guesses for most problems come first."""
         turn = self._session.turn
-        self._arrive(e for _, evidence in self._pairs for e in evidence.entries.values() if e.code)
+        self._arrive(e for evidence in self._evidences for e in evidence.entries.values() if e.code)
         self._vouch_for_generics()  # it must be done, and later it would take as long
         with ended_with(turn, self._stop):
             queue = _in_turn([e for e in entries if e.object is None], self._weight_of)
@@ -141,7 +139,7 @@ class BudgetTuning:
 
     def _room(self, first: Variant) -> int:
         """How many candidates like `first` to compile at once, so that there is time to compile and measure them."""
-        operator = self._session.operators[first.candidate.operator].operator
+        operator = self._session.operators[first.candidate.operator]
         each = self._durations.compile(expected_seconds(operator, first))
         most = _PER_JOB * self._session.jobs_of("cxx").count
         return min(most, int(_COMPILING * self._session.turn.left / each))
@@ -152,7 +150,7 @@ class BudgetTuning:
                 raise InterruptedError("the budget has ended")
 
         try:
-            made = self._session.compile(batch, "", [evidence for _, evidence in self._pairs], ready)
+            made = self._session.compile(batch, "", self._evidences, ready)
         except InterruptedError:
             return
         self._session.keep(seconds_after(self._session))
@@ -166,7 +164,7 @@ class BudgetTuning:
         for place in self._places:
             for entry in place.evidence.tried(place.problem, by_operator[place.task.operator]):
                 if not place.evidence.has(entry, place.problem):
-                    if not self._measurer.recall(place.loaded, place.evidence, place.problem, entry):
+                    if not self._measurer.recall(place.evidence, place.problem, entry):
                         place.waiting[entry.candidate.id] = entry
                     self._costs.pop(place.task.operator, None)
 
@@ -177,7 +175,7 @@ class BudgetTuning:
                 rows = place.evidence.measurements.values()
                 if self._session.turn.allows(1e-9) and not any(entry.candidate.id in row for row in rows):
                     self._screen(place, entry)
-        self._measurer.verify(e for _, evidence in self._pairs for e in evidence.unserved)
+        self._measurer.verify(e for evidence in self._evidences for e in evidence.unserved)
 
     def _most_gainful(self, least: float = _LEAST_GAIN) -> Callable[[], None] | None:
         """The measurement that promises most per second, among those for which there is time; None if there is none.
@@ -214,7 +212,7 @@ class BudgetTuning:
     def _knows_race(self, place: _OpenProblem, entrants: Sequence[Variant]) -> bool:
         ids = [e.candidate.id for e in entrants]
         if place.asked[0] != ids:
-            place.asked = ids, self._measurer.knows_race(place.loaded, place.problem, entrants)
+            place.asked = ids, self._measurer.knows_race(place.evidence.operator, place.problem, entrants)
         return place.asked[1]
 
     def _screen_best(self, place: _OpenProblem) -> None:
@@ -227,14 +225,14 @@ class BudgetTuning:
     def _screen(self, place: _OpenProblem, entry: Variant) -> None:
         before = place.best()
         del place.waiting[entry.candidate.id]
-        self._measurer.screen(place.loaded, place.evidence, place.problem, [entry])
+        self._measurer.screen(place.evidence, place.problem, [entry])
         if not entry.candidate.generic and place.evidence.has(entry, place.problem):
             self._gains.tried(place.task, before, place.best())
         self._costs.pop(place.task.operator, None)
 
     def _race(self, place: _OpenProblem) -> None:
         picked = finalists(place.evidence, place.problem)[0].candidate.id
-        self._measurer.race(place.loaded, place.evidence, place.problem)
+        self._measurer.race(place.evidence, place.problem)
         place.raced += 1
         raced = place.evidence.on(place.problem).get(picked)
         if raced is not None and raced.final is not None and raced.ns is not None:

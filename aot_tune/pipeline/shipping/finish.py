@@ -171,8 +171,8 @@ def finish(
     tables = []
     reports: list[OperatorReport] = []
     known = {d.digest: d for d in (*session.devices, *(r.device for r in session.databases))}
-    for name, loaded in session.operators.items():
-        table, reported = _operator(loaded.operator, list(chosen.get(name, ())), generics[name], known)
+    for name, operator in session.operators.items():
+        table, reported = _operator(operator, list(chosen.get(name, ())), generics[name], known)
         tables.append(table)
         reports += reported
     used = _measured_on(known, chosen)

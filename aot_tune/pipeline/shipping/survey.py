@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -435,7 +436,7 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
 def _timed(
     session: Session, bench: LazyBench, evidence: Evidence, problem: Problem, entries: Sequence[Variant]
 ) -> list[Measurement]:
-    loaded, variants = session.operators[evidence.operator.name], []
+    operator, variants = evidence.operator, []
     with session.failures.of(evidence.operator.name):
         for entry in entries:
             try:
@@ -443,7 +444,7 @@ def _timed(
             except ToolchainError:  # the compile reported it
                 continue
         try:
-            return bench.get().survey(loaded.folder, loaded.operator, problem, variants)
+            return bench.get().survey(Path(operator.folder), operator, problem, variants)
         except TooLargeError:
             return []  # nobody asked for this shape
         except AotTuneError:

@@ -30,7 +30,6 @@ from aot_tune.bench.protocol.measurement_records import Check, Device, Measureme
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.evidence import Chosen, guards_of
-from aot_tune.pipeline.loaded_operators import LoadedOperator
 from aot_tune.pipeline.measuring.lazy_bench import BenchFiles, LazyBench
 from aot_tune.pipeline.measuring.verify_variants import served_by
 from aot_tune.pipeline.naming import variant_name
@@ -194,17 +193,17 @@ def plan_checks(
     """Write down what to verify every variant on after the link."""
     shipped: list[_Shipped] = []
     odd: dict[tuple[str, ...], list[Check]] = {}  # most variants have the same requirements as others
-    for name, loaded in session.operators.items():
+    for name, operator in session.operators.items():
         found = list(chosen.get(name, ()))
         entries = {e.candidate.id: e for e in generics[name]}
         entries |= {c: one.evidence.entries[c] for one in found for c in one.selection.kept if c not in entries}
-        contract = operator_digest(loaded.operator)
+        contract = operator_digest(operator)
         for entry in entries.values():
             candidate = entry.candidate
             key = (name, candidate.target, *(r.key() for r in entry.requires))
             if key not in odd:
-                odd[key] = _odd(session, loaded, entry)
-            checks = (Check(problem=_problem(session, loaded.operator, entry, found)), *odd[key])
+                odd[key] = _odd(session, operator, entry)
+            checks = (Check(problem=_problem(session, operator, entry, found)), *odd[key])
             shipped.append(
                 _Shipped(
                     operator=name,
@@ -218,12 +217,12 @@ def plan_checks(
     (directory / _FILE).write_bytes(msgspec.json.encode(shipped))
 
 
-def _odd(session: Session, loaded: LoadedOperator, entry: Variant) -> list[Check]:
+def _odd(session: Session, operator: Operator, entry: Variant) -> list[Check]:
     """One or two small problems, from those on which the object was verified by itself."""
     devices = target_by_name(entry.candidate.target).family
     policy = session.policy_of(devices)
     return oddest_checks(
-        session.checks.of(loaded.folder, loaded.operator, entry.requires, policy, on_host=family(devices).on_host)
+        session.checks.of(Path(operator.folder), operator, entry.requires, policy, on_host=family(devices).on_host)
     )
 
 
@@ -348,10 +347,10 @@ def _refuse(directory: Path, library: Path, failed: Sequence[str], count: int) -
 
 
 def _run(session: Session, library: Path, lazy: LazyBench, one: _Shipped) -> Measurement:
-    loaded, bench = session.operators[one.operator], lazy.get()
+    operator, bench = session.operators[one.operator], lazy.get()
     if not isinstance(bench, Bench):
         raise WorkerError("a library is verified on devices of the machine that it is linked on, and on no others")
-    prepared = [bench.prepare(loaded.folder, loaded.operator, check) for check in one.checks]
+    prepared = [bench.prepare(Path(operator.folder), operator, check) for check in one.checks]
     function = f"{session.plan.prefix}_{one.operator}"
     return bench.verify_linked(library, function, f"{one.operator}:{one.variant}", prepared)
 

@@ -40,7 +40,7 @@ def build(
     kernel = SimpleNamespace(fills_in=fills_in)
     session: Any = SimpleNamespace(
         failures=failures if failures is not None else Failures(),
-        operators={"scale": SimpleNamespace(operator=SimpleNamespace(kernel=lambda _: kernel))},
+        operators={"scale": SimpleNamespace(kernel=lambda _: kernel)},
         device_for=lambda target: devices.get(target.family),
         options=SimpleNamespace(mode=mode),
         plan=SimpleNamespace(may_measure=may_measure),
@@ -108,7 +108,7 @@ def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
     found, failures, lines = [variant("cuda-sm_90a", False), variant("cuda-sm_80", False)], Failures(), list[str]()
     session: Any = SimpleNamespace(
         failures=failures,
-        operators={"scale": SimpleNamespace(operator=SimpleNamespace(kernel=lambda _: SimpleNamespace(fills_in=True)))},
+        operators={"scale": SimpleNamespace(kernel=lambda _: SimpleNamespace(fills_in=True))},
         device_for=lambda _: GPU,
         options=SimpleNamespace(mode="replay"),
         plan=SimpleNamespace(may_measure=True),
