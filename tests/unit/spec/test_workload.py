@@ -1,4 +1,4 @@
-"""Shapes of a survey: within their ranges, no tuned ones, always the same, for each kind of calls."""
+"""Problems by their ids; shapes of a survey: within ranges, no tuned ones, always the same, for each kind of calls."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 from bundled import OPERATORS
 
+from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.spec import Operator
-from aot_tune.spec.workload import kind_of, survey_shapes
+from aot_tune.spec.workload import kind_of, problem_named, survey_shapes
+from aot_tune.support.errors import OptionError
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +46,21 @@ def test_shapes_are_as_calls_are_expected_to_be() -> None:
     drawn = [p for problems in survey_shapes(attention, "cuda", 60).values() for p in problems]
     assert all(p.dims["H"] % p.dims["HK"] == 0 for p in drawn)
     assert len({p.dims["H"] // p.dims["HK"] for p in drawn}) > 2
+
+
+def test_every_problem_is_found_by_its_id() -> None:
+    for operator in OPERATORS.values():
+        problems = [*operator.workload_for("cpu"), *operator.workload_for("cuda")]
+        problems += [check.problem for check in derived_checks(operator)]
+        assert any(p.strides for p in problems)
+        for one in problems:
+            found = problem_named(operator, one.id)
+            assert found.id == one.id
+            assert operator.facts(found) == operator.facts(one)
+
+
+def test_what_is_no_problem_is_refused() -> None:
+    gemm = OPERATORS["gemm"]
+    for text in ("M=1 N=2", "?", *(f"M=1 N=2 K={more}" for more in ("3 Q=4", "x", "3 +nothing", "3 c:(1,2)", "3 a@b"))):
+        with pytest.raises(OptionError, match=r"not a (problem|part of a problem) of operator 'gemm'"):
+            problem_named(gemm, text)
