@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,16 +16,6 @@ __all__ = ["LARGEST_INTEGER", "evaluate"]
 
 LARGEST_INTEGER = 2147483520.0
 """The largest float of 32 bits that is also an integer of 32 bits."""
-
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "min": lambda xp, a, b: xp.minimum(a, b),
-    "max": lambda xp, a, b: xp.maximum(a, b),
-    "//": lambda xp, a, b: xp.where(b == 0, b, a // xp.where(b == 0, b + 1, b)),
-    "%": lambda xp, a, b: xp.where(b == 0, b, a % xp.where(b == 0, b + 1, b)),
-    "where": lambda xp, a, b, c: xp.where(a, b, c),
-    "neg": lambda _xp, a: -a,
-    "not": lambda _xp, a: ~a,
-}
 
 
 def evaluate(
@@ -53,41 +45,32 @@ def evaluate(
     return found[-1]
 
 
+@dataclass
 class _Evaluation:
-    def __init__(
-        self,
-        xp: Any,
-        call: SimpleNamespace,
-        value: Any,
-        choices: Mapping[str, Sequence[str]],
-        dims: Mapping[str, int],
-        names: Sequence[str],
-        indices: Mapping[str, Any] | None,
-    ) -> None:
-        if indices is None and value.ndim != len(names):
-            raise ValueError(f"{value.ndim} axes were given, but the indices are {', '.join(names)}: pass them by name")
-        self.xp, self.call, self.value, self.choices, self.dims = xp, call, value, choices, dims
-        self.names, self.indices = list(names), indices
-        self.place = {"device": value.device} if hasattr(value, "device") else {}
+    xp: Any
+    call: SimpleNamespace
+    value: Any
+    choices: Mapping[str, Sequence[str]]
+    dims: Mapping[str, int]
+    names: tuple[str, ...]
+    indices: Mapping[str, Any] | None
+
+    def __post_init__(self) -> None:
+        if self.indices is None and self.value.ndim != len(self.names):
+            told = f"{self.value.ndim} axes were given, but the indices are {', '.join(self.names)}"
+            raise ValueError(f"{told}: pass them by name")
+        self.place = {"device": self.value.device} if hasattr(self.value, "device") else {}
 
     def of(self, one: Instruction, args: list[Any]) -> Any:
         """The result of an instruction."""
-        xp, op = self.xp, one.op
-        if op in _OPERATIONS:
-            return _OPERATIONS[op](xp, *args)
-        if op in OPERATORS:
-            return OPERATORS[op](*args)
-        if op == "element":
+        if one.op == "element":
             return self._element(one, args)
-        special: dict[str, Callable[[], Any]] = {
-            "to_float": lambda: self._as(args[0], self.value.dtype),
-            "to_integer": lambda: self._integer(args[0]),
-            "round": lambda: _rounded(xp, args[0], str(one.value)),
-            "erf": lambda: self._erf(args[0]),
-        }
-        if op in special:
-            return special[op]()
-        return getattr(xp, op)(args[0]) if args else self._leaf(one)
+        if one.op == "round":
+            return _rounded(self.xp, args[0], str(one.value))
+        if not args:
+            return self._leaf(one)
+        operation = _OPERATIONS.get(one.op)
+        return getattr(self.xp, one.op)(args[0]) if operation is None else operation(self, *args)
 
     def _leaf(self, one: Instruction) -> Any:
         xp, name = self.xp, str(one.value)
@@ -110,7 +93,7 @@ class _Evaluation:
     def _index(self, name: str) -> Any:
         if self.indices is not None:
             given = self.indices[name]
-            return self._as(given, self.xp.int64) if hasattr(given, "dtype") else self._number(given, "")
+            return self.cast(given, self.xp.int64) if hasattr(given, "dtype") else self._number(given, "")
         axis = self.names.index(name)
         along = self.xp.arange(self.value.shape[axis], dtype=self.xp.int64, **self.place)
         return self.xp.reshape(along, tuple(-1 if a == axis else 1 for a in range(self.value.ndim)))
@@ -127,23 +110,47 @@ class _Evaluation:
             inside = inside & (place >= 0) & (place < extent)
             bounded.append(xp.where(place < 0, place * 0, xp.where(place < extent, place, place * 0 + (extent - 1))))
         found = array[tuple(bounded)]
-        return xp.where(inside, self._as(found, zero.dtype), zero)
+        return xp.where(inside, self.cast(found, zero.dtype), zero)
 
-    def _integer(self, x: Any) -> Any:
+    def integer(self, x: Any) -> Any:
+        """Floats as integers of 32 bits: rounded towards 0 and limited; NaN is 0."""
         xp = self.xp
         low, high = self._number(-(2.0**31), FLOAT), self._number(LARGEST_INTEGER, FLOAT)
         bounded = xp.where(x < low, low, xp.where(x > high, high, x))
-        return self._as(xp.where(xp.isnan(x), self._number(0.0, FLOAT), bounded), xp.int64)
+        return self.cast(xp.where(xp.isnan(x), self._number(0.0, FLOAT), bounded), xp.int64)
 
-    def _erf(self, x: Any) -> Any:
+    def erf(self, x: Any) -> Any:
+        """The error function, which numpy does not have."""
         if hasattr(self.xp, "special"):
             return self.xp.special.erf(x)
         if x.ndim == 0:
             return self._number(math.erf(float(x)), FLOAT)
-        return self._as(self.xp.frompyfunc(math.erf, 1, 1)(x), x.dtype)
+        return self.cast(self.xp.frompyfunc(math.erf, 1, 1)(x), x.dtype)
 
-    def _as(self, x: Any, dtype: Any) -> Any:
+    def cast(self, x: Any, dtype: Any) -> Any:
+        """An array in another dtype."""
         return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
+
+
+def _whole(divide: Callable[[Any, Any], Any]) -> Callable[[_Evaluation, Any, Any], Any]:
+    """A division of integers that is 0 where the divisor is."""
+    return lambda e, a, b: e.xp.where(b == 0, b, divide(a, e.xp.where(b == 0, b + 1, b)))
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{op: lambda _e, a, b, apply=apply: apply(a, b) for op, apply in OPERATORS.items()},
+    "//": _whole(operator.floordiv),
+    "%": _whole(operator.mod),
+    "min": lambda e, a, b: e.xp.minimum(a, b),
+    "max": lambda e, a, b: e.xp.maximum(a, b),
+    "where": lambda e, a, b, c: e.xp.where(a, b, c),
+    "neg": lambda _e, a: -a,
+    "not": lambda _e, a: ~a,
+    "to_float": lambda e, a: e.cast(a, e.value.dtype),
+    "to_integer": lambda e, a: e.integer(a),
+    "erf": lambda e, a: e.erf(a),
+}
+"""Operations. Others are functions of the arrays' namespace."""
 
 
 def _rounded(xp: Any, x: Any, dtype_name: str) -> Any:

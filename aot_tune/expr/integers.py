@@ -351,6 +351,14 @@ class Power:
         return f"the exponent of {self._power!r}" + (f" {self._shift:+d}" if self._shift else "")
 
 
+def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Ratio, Any], Any]:
+    def apply(ratio: Ratio, other: Any) -> Any:
+        parts = _parts(other)
+        return NotImplemented if parts is None else compare(*ratio._over_one(parts))
+
+    return apply
+
+
 class Ratio:
     """An exact quotient. It is compared exactly; `math.ceil`, `math.floor` and `//` round it.
 
@@ -405,24 +413,12 @@ class Ratio:
     def __bool__(self) -> bool:
         return bool(self._above != 0)
 
-    def __eq__(self, other: object) -> Any:
-        return self._compared(other, operator.eq)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compared(other, operator.ne)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._compared(other, operator.lt)
-
-    def __le__(self, other: Any) -> Any:
-        return self._compared(other, operator.le)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compared(other, operator.gt)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compared(other, operator.ge)
-
+    __eq__ = _comparison(operator.eq)
+    __ne__ = _comparison(operator.ne)
+    __lt__ = _comparison(operator.lt)
+    __le__ = _comparison(operator.le)
+    __gt__ = _comparison(operator.gt)
+    __ge__ = _comparison(operator.ge)
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
@@ -433,10 +429,6 @@ class Ratio:
         if parts is None:
             return NotImplemented
         return Ratio(join(*self._over_one(parts)), _times(self._below, parts[1]))
-
-    def _compared(self, other: Any, compare: Callable[[Any, Any], Any]) -> Any:
-        parts = _parts(other)
-        return NotImplemented if parts is None else compare(*self._over_one(parts))
 
     def _over_one(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """The dividends of this and another quotient over their common divisor."""
