@@ -29,7 +29,6 @@ __all__ = [
     "copy_entry",
     "file_digest",
     "key_text",
-    "load_entry",
     "read_checked",
     "read_entry",
     "write_entry",
@@ -74,26 +73,20 @@ class Contents(NamedTuple):
     object: bytes
 
 
-def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str) -> Stored:
+def read_entry(
+    folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str, tier_of: int = -1
+) -> Contents:
     """Read an entry and check all of it: the key's text, the record's seal, the object's digest, the included files.
 
-    `locate` tells where an included file is now.
+    Args:
+        locate: tells where an included file is now.
+        tier_of: the owner of the tier that the entry is in, if it is in one.
 
     Raises:
         FileNotFoundError: when there is no such entry.
         CorruptError: when it is damaged, or when a file that the source includes has changed.
         OtherSchemaError: when another version wrote it.
         CacheError: when others own it or can write to it, and it is not `trusted`.
-    """
-    return read_entry(folder, key, trusted=trusted, locate=locate).stored
-
-
-def read_entry(
-    folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str, tier_of: int = -1
-) -> Contents:
-    """Like `load_entry`, with all that the entry holds.
-
-    `tier_of` is the owner of the tier that it is in, if it is in one.
     """
     text = check_entry(folder, key, trusted, tier_of)
     stored = unseal(read_checked(folder / RECORD, trusted, tier_of), Stored, SCHEMA)
@@ -110,7 +103,7 @@ def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> byt
     """Check that an entry is a folder, and that the key in it is `key`. Returns the key's text.
 
     Raises:
-        FileNotFoundError, CorruptError, CacheError: as `load_entry`.
+        FileNotFoundError, CorruptError, CacheError: as `read_entry`.
     """
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):

@@ -20,6 +20,7 @@ from aot_tune.compile.programs import (
     CXX_ADDRESS_SPACE,
     LINK_FLAGS,
     QUERY_SECONDS,
+    Compiler,
     ask,
     link,
     link_words,
@@ -130,19 +131,19 @@ class CxxToolchain(Toolchain):
 
     def identity(self) -> dict[str, str]:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
-        return dict(_identity(*self.asked()))
+        return dict(_identity(self.host()))
 
     def recipe(self, target: Target) -> dict[str, object]:
         """Flags, the variables that the compiler sees, and what it adds by itself."""
-        command, environ, driver = self.asked()
-        if target.name in _PROBES and (reason := _refusal(target.name, command, environ, driver)):
+        host = self.host()
+        if target.name in _PROBES and (reason := _refusal(target.name, host)):
             raise ToolchainError(
-                f"{command[0]} cannot compile for {target.name}: {reason}",
+                f"{host.command[0]} cannot compile for {target.name}: {reason}",
                 why="it, or the assembler that it uses, does not know the instructions",
                 fix="install g++ 11 and binutils 2.35 or later, or set CXX to a newer compiler, or configure with "
                 "-DAOT_TUNE_TARGETS=cpu-x86-64-v4",
             )
-        flags = [*self.command()[1:], *_flags(target)]
+        flags = [*host.command[1:], *_flags(target)]
         return {"flags": flags, "added": self.added(), "environment": key_environment(self._env())}
 
     def compile(
@@ -198,35 +199,35 @@ class CxxToolchain(Toolchain):
         """Make all but a candidate's functions local in an object. Returns what a program said that failed."""
         made, local = out.with_name("made.o"), out.with_name("local.o")
         out.rename(made)
-        said = localize(made, local, public_functions(made), binutils(*self.asked()), self._child(out.parent))
+        said = localize(made, local, public_functions(made), binutils(self.host()), self._child(out.parent))
         if not said:
             local.rename(out)
         return said
 
     def _library(self, name: str) -> str | None:
-        command, environ, _ = self.asked()
+        host = self.host()
         for file in (f"lib{name}.so", f"lib{name}.a"):
-            said = ask(command, dict(environ), f"-print-file-name={file}").strip()
+            said = ask(host, f"-print-file-name={file}").strip()
             if said != file and Path(said).is_file():
                 return os.path.realpath(said) if said.endswith(".a") else said
         return None
 
     def search_folders(self) -> tuple[str, ...]:
         """Folders in which headers are looked for, in the compiler's order."""
-        return search_folders(*self.asked())
+        return search_folders(self.host())
 
     def added(self) -> str:
         """Digest of what the driver, scripts around it and files of options pass to the compiler proper.
 
         Such a script may run another script. The digests of programs do not cover that one.
         """
-        return added_digest(*self.asked())
+        return _added_digest(self.host())
 
-    def asked(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, int, int, int]]:
-        """What the compiler's answers depend on."""
+    def host(self) -> Compiler:
+        """The compiler, with what its answers depend on."""
         command = self.command()
         environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
-        return tuple(command), environ, program_state(Path(os.path.realpath(command[0])))
+        return Compiler(tuple(command), environ, program_state(Path(os.path.realpath(command[0]))))
 
     def _includes(self, source: str, opened: Sequence[str], options: CompileOptions, log: str = "") -> tuple[str, ...]:
         real = [real_include(name, options) for name in opened]
@@ -253,39 +254,34 @@ def _instructions(target: str) -> tuple[str, ...]:
 
 
 @cache
-def _refusal(
-    target: str, command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
-) -> str:
+def _refusal(target: str, host: Compiler) -> str:
     """Why a compiler cannot make an object with a target's own instructions, or empty. Asked once per driver."""
     with scratch_folder() as folder:
         (Path(folder) / "probe.cpp").write_text(f'asm("{_PROBES[target]}");\n')
-        argv = [*command, *_instructions(target), "-c", "probe.cpp", "-o", "probe.o"]
-        done = run(argv, folder=Path(folder), environ={**dict(environ), "TMPDIR": folder}, timeout=QUERY_SECONDS)
+        argv = [*host.command, *_instructions(target), "-c", "probe.cpp", "-o", "probe.o"]
+        done = run(argv, folder=Path(folder), environ={**dict(host.environ), "TMPDIR": folder}, timeout=QUERY_SECONDS)
     return first_error(done.output) if done.code != 0 and is_lasting(done.output) else ""
 
 
 @cache
-def _identity(
-    command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
-) -> tuple[tuple[str, str], ...]:
-    child = dict(environ)
+def _identity(host: Compiler) -> tuple[tuple[str, str], ...]:
     # Compilers begin with the name that they were called by.
-    version = ask(command, child, "--version").splitlines()[0].removeprefix(Path(command[0]).name)
+    version = ask(host, "--version").splitlines()[0].removeprefix(Path(host.command[0]).name)
     found = {"version": version.strip()}
-    found["machine"] = ask(command, child, "-dumpmachine").strip()
-    found["driver"] = program_digest(program_state(Path(os.path.realpath(command[0]))))
+    found["machine"] = ask(host, "-dumpmachine").strip()
+    found["driver"] = program_digest(host.state)
     for name in ("cc1plus", "as"):
-        where = program_of(command, child, name)
+        where = program_of(host, name)
         if where is not None:
             found[name] = program_digest(program_state(Path(where)))
     return tuple(found.items())
 
 
 @cache
-def added_digest(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]) -> str:
+def _added_digest(host: Compiler) -> str:
     """Digest of what the compiler adds to its command line. Asked once per driver."""
-    argv = [*command, "-###", "-x", "c++", "-S", os.devnull, "-o", os.devnull]
-    said = run(argv, folder=Path("/"), environ=dict(environ), timeout=QUERY_SECONDS).output
+    argv = [*host.command, "-###", "-x", "c++", "-S", os.devnull, "-o", os.devnull]
+    said = run(argv, folder=Path("/"), environ=dict(host.environ), timeout=QUERY_SECONDS).output
     programs = (line.strip().partition(" ")[2] for line in said.splitlines() if line.startswith(" "))
     return hashlib.sha256("\n".join(programs).encode(errors="replace")).hexdigest()
 

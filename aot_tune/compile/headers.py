@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from aot_tune.compile.programs import QUERY_SECONDS
+from aot_tune.compile.programs import QUERY_SECONDS, Compiler
 from aot_tune.support.run_program import run
 
 __all__ = ["headers_tested", "opened_files", "search_folders", "sought"]
@@ -39,18 +39,10 @@ def opened_files(output: str) -> list[str]:
 
 
 @cache
-def search_folders(
-    command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
-) -> tuple[str, ...]:
-    """Folders in which a C++ compiler looks for headers, in its order. Those that do not exist (yet) come first.
-
-    Args:
-        command: the compiler and the arguments that always come before others.
-        environ: its whole environment.
-        _driver: state of the program.
-    """
-    argv = [*command, "-E", "-v", "-x", "c++", os.devnull, "-o", os.devnull]
-    said = run(argv, folder=Path("/"), environ=dict(environ), timeout=QUERY_SECONDS).output
+def search_folders(compiler: Compiler) -> tuple[str, ...]:
+    """Folders in which a C++ compiler looks for headers, in its order. Those that do not exist (yet) come first."""
+    argv = [*compiler.command, "-E", "-v", "-x", "c++", os.devnull, "-o", os.devnull]
+    said = run(argv, folder=Path("/"), environ=dict(compiler.environ), timeout=QUERY_SECONDS).output
     listed = [line.strip() for block in _LISTED.findall(said) for line in block.splitlines()]
     return tuple(dict.fromkeys([*_IGNORED.findall(said), *listed]))
 

@@ -280,7 +280,7 @@ class NvccToolchain(Toolchain):
 
     def binutils(self) -> dict[str, str]:
         """The host linker and objcopy, by name."""
-        return binutils(*self._host().asked())
+        return binutils(self._host().host())
 
     def _flags(self, target: Target) -> tuple[str, ...]:
         host = (f"-Xcompiler={flag}" for flag in (*_HOST, *baseline_flags()))

@@ -25,7 +25,6 @@ from aot_tune.compile.cache_entries import (
     copy_entry,
     file_digest,
     key_text,
-    load_entry,
     read_entry,
     write_entry,
 )
@@ -236,7 +235,7 @@ class ObjectCache:
 
     def _load(self, folder: Path, key: str) -> Stored | None:
         try:
-            stored = load_entry(folder, key, trusted=self._trusted, locate=self._locate)
+            stored = read_entry(folder, key, trusted=self._trusted, locate=self._locate).stored
             self.includes.update(stored.includes)
             return stored
         except (FileNotFoundError, NotADirectoryError):

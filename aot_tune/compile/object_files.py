@@ -14,7 +14,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from aot_tune.compile.diagnostics import is_lasting
 from aot_tune.compile.object_records import CompileOutcome, CompileStatus
-from aot_tune.compile.programs import BUSY_SHARE, QUERY_SECONDS, program_of
+from aot_tune.compile.programs import BUSY_SHARE, QUERY_SECONDS, Compiler, program_of
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import Finished, run
 
@@ -136,13 +136,11 @@ def localize(
 
 
 @cache
-def binutils(
-    command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
-) -> dict[str, str]:
+def binutils(compiler: Compiler) -> dict[str, str]:
     """Paths of GNU ld and objcopy, as the host compiler finds them."""
     found = {}
     for name, choices in (("ld", ("ld.bfd", "ld")), ("objcopy", ("objcopy",))):
-        paths = (program_of(command, dict(environ), choice) for choice in choices)
+        paths = (program_of(compiler, choice) for choice in choices)
         where = next((p for p in paths if p is not None), None)
         if where is None:
             raise ToolchainError(

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.spec import CompileOptions
@@ -22,6 +23,7 @@ from aot_tune.support.run_program import OUTPUT, run
 
 __all__ = [
     "LINK_FLAGS",
+    "Compiler",
     "ask",
     "baseline_flags",
     "cut",
@@ -45,6 +47,20 @@ BUSY_SHARE = 0.5
 """If a run computed for this share of its time, the run itself was slow. With less, the machine was busy."""
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
 _LINK = re.compile(r"(?:\./)?include-(\d+)/(.*)", re.DOTALL)
+
+
+class Compiler(NamedTuple):
+    """A C++ or CUDA compiler, and all that its answers depend on. So each question is asked once for each of these.
+
+    Args:
+        command: the program, and the arguments that always come before others.
+        environ: its whole environment.
+        state: of the program, see `program_state`.
+    """
+
+    command: tuple[str, ...]
+    environ: tuple[tuple[str, str], ...]
+    state: tuple[str, int, int, int]
 
 
 def named_command(named: str, path: str | None) -> list[str] | None:
@@ -72,20 +88,15 @@ def program_digest(state: tuple[str, int, int, int]) -> str:
     return hashlib.sha256(Path(state[0]).read_bytes()).hexdigest()
 
 
-def ask(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    *question: str,
-    fix: str = "set CXX to a working g++ 11 or later",
-) -> str:
+def ask(compiler: Compiler, *question: str, fix: str = "set CXX to a working g++ 11 or later") -> str:
     """What a compiler answers to options.
 
     Raises:
         ToolchainError: when it fails or says nothing.
     """
-    done = run([*command, *question], folder=Path("/"), environ=environ, timeout=QUERY_SECONDS)
+    done = run([*compiler.command, *question], folder=Path("/"), environ=dict(compiler.environ), timeout=QUERY_SECONDS)
     if done.code != 0 or not done.output.strip():
-        raise ToolchainError(f"{command[0]} {question[0]} fails: {first_error(done.output)}", fix=fix)
+        raise ToolchainError(f"{compiler.command[0]} {question[0]} fails: {first_error(done.output)}", fix=fix)
     return done.output
 
 
@@ -107,11 +118,11 @@ def cut(text: str) -> str:
     return f"{text[: OUTPUT // 2]}\n... {len(text) - OUTPUT} characters left out ...\n{text[-OUTPUT // 2 :]}"
 
 
-def program_of(command: Sequence[str], environ: Mapping[str, str], name: str) -> str | None:
+def program_of(compiler: Compiler, name: str) -> str | None:
     """The real path of a part of a C++ compiler, such as its assembler. None if it has no such part."""
     # Scripts around the compiler may print warnings before the answer.
-    answer = ask(command, environ, f"-print-prog-name={name}").splitlines()
-    found = (shutil.which(line.strip(), path=environ["PATH"]) for line in answer if line.strip())
+    answer = ask(compiler, f"-print-prog-name={name}").splitlines()
+    found = (shutil.which(line.strip(), path=dict(compiler.environ)["PATH"]) for line in answer if line.strip())
     return next((os.path.realpath(where) for where in found if where is not None), None)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aot_tune.compile.programs import ask, named_command, program_state
+from aot_tune.compile.programs import Compiler, ask, named_command, program_state
 from aot_tune.support.cuda_tools import NVCC_WHEELS, SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment
@@ -29,6 +29,7 @@ _INSTALL = (
 )
 
 
+_WORKING = "set NVCC to a working nvcc, 11.8 or later"
 _RUNTIME = "install the CUDA runtime of this version, or `pip install nvidia-cuda-runtime` beside nvidia-cuda-nvcc"
 
 
@@ -136,7 +137,7 @@ def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]
     """
     child = compiler_environment(environ, Path("/nowhere"))
     del child["TMPDIR"]
-    return _open(command, host, tuple(sorted(child.items())), program_state(Path(command[0])))
+    return _open(Compiler(command, tuple(sorted(child.items())), program_state(Path(command[0]))), host)
 
 
 def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None) -> Path | None:
@@ -169,13 +170,12 @@ def _wheel_folders(folder: str) -> list[Path]:
 
 
 @cache
-def _open(
-    command: tuple[str, ...], host: str, environ: tuple[tuple[str, str], ...], _: tuple[str, int, int, int]
-) -> Toolkit:
-    release = _RELEASE.search(_ask(command, environ, "--version"))
+def _open(nvcc: Compiler, host: str) -> Toolkit:
+    command = nvcc.command
+    release = _RELEASE.search(ask(nvcc, "--version", fix=_WORKING))
     # A dry run tells the folders, even if nvcc on PATH is a script that starts the real one.
     question = ("--dryrun", f"-ccbin={host}", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null")
-    told = dict(_TOLD.findall(_ask(command, environ, *question)))
+    told = dict(_TOLD.findall(ask(nvcc, *question, fix=_WORKING)))
     if release is None or not told.get("_HERE_") or not told.get("CICC_PATH"):
         raise ToolchainError(
             f"{command[0]} does not answer as nvcc does", fix="set NVCC to NVIDIA's nvcc, 11.8 or later"
@@ -201,12 +201,8 @@ def _open(
     return Toolkit(
         command=command,
         version=release[1],
-        known=frozenset(re.findall(r"\bsm_\d+\b", _ask(command, environ, "--list-gpu-code"))),
+        known=frozenset(re.findall(r"\bsm_\d+\b", ask(nvcc, "--list-gpu-code", fix=_WORKING))),
         programs={name: os.path.realpath(path) for name, path in parts.items()},
         include=os.path.realpath(include),
         libraries=tuple(os.path.realpath(folder) for folder in libraries if not folder.endswith("/stubs")),
     )
-
-
-def _ask(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], *question: str) -> str:
-    return ask(command, dict(environ), *question, fix="set NVCC to a working nvcc, 11.8 or later")

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from aot_tune.compile import Object, ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile.cache_entries import SCHEMA, load_entry
+from aot_tune.compile.cache_entries import SCHEMA, read_entry
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import CorruptError, OtherSchemaError
 
@@ -41,18 +41,18 @@ def test_cut_at_every_byte_and_three_flipped_bytes(made) -> None:
     for name in FILES:
         path = folder / name
         whole = path.read_bytes()
-        assert load_entry(folder, found.key, trusted=False).digest == found.digest
+        assert read_entry(folder, found.key, trusted=False).stored.digest == found.digest
         for length in range(0, len(whole), 9 if name == "object.o" else 1):
             path.write_bytes(whole[:length])
             with pytest.raises(CorruptError):
-                load_entry(folder, found.key, trusted=False)
+                read_entry(folder, found.key, trusted=False)
         for _ in range(150):
             data = bytearray(whole)
             for at in rng.sample(range(len(data)), 3):
                 data[at] ^= rng.randrange(1, 256)
             path.write_bytes(data)
             with pytest.raises((CorruptError, OtherSchemaError)):
-                load_entry(folder, found.key, trusted=False)
+                read_entry(folder, found.key, trusted=False)
         path.write_bytes(whole)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.compile.cache_entries import load_entry
+from aot_tune.compile.cache_entries import read_entry
 from aot_tune.support.storage import CorruptError
 
 KILLS = 4  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
@@ -89,7 +89,7 @@ def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
         process.communicate()
         interrupted += len(list(root.glob("tmp/*"))) > 0
         for folder in (root / "objects").glob("*/*"):
-            load_entry(folder, folder.name, trusted=False)  # no torn entry
+            read_entry(folder, folder.name, trusted=False)  # no torn entry
     assert interrupted > kills // 4  # the kills did hit compilers at work
     deadline = time.monotonic() + 2
     while working_in(root) and time.monotonic() < deadline:
@@ -140,7 +140,7 @@ def test_readers_never_see_half_an_entry(tmp_path: Path, start_python, make_rend
         while reads < 500 and time.monotonic() < until:
             for folder in (tmp_path / "c" / "objects").glob("*/*"):
                 try:
-                    load_entry(folder, folder.name, trusted=False)
+                    read_entry(folder, folder.name, trusted=False)
                     reads += 1
                 except FileNotFoundError:
                     pass  # between the old one and the new one
