@@ -17,7 +17,7 @@ import msgspec
 from environments import ROOT, environment, run
 from forked import command
 
-from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.toolchain import Toolchain
@@ -227,7 +227,7 @@ def save_record(
     takes: Callable[[Rendered], float],
 ) -> None:
     """Write a database of candidates that were compiled here, with made up times, on a device of a target."""
-    device, policy = device_of(target), policy_for(target.family, Policy())
+    device, policy = device_of(target), family(target.family).policy(Policy())
     cache = ObjectCache(None, chain)
     compiled = compile_all(cache, rendered, 2)
     measurements = [

@@ -1,6 +1,6 @@
 """Measures candidates: in worker processes, verified, on one device.
 
-    device = devices("cpu", 2)[0]
+    device = family("cpu").devices(2)[0]
     with Bench(device, Policy(), scratch=folder, threads=2, log=print) as bench:
         prepared = bench.prepare(operator_folder, operator, problem)
         variant = Variant(rendered=..., object=..., shared=...)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aot_tune.bench.devices.family import family, policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Policy, is_baseline
 from aot_tune.compile import families_of, target_by_name, toolchain_for
 from aot_tune.database.identity import operator_digest, problem_key
@@ -65,7 +65,7 @@ def check_record(database: OperatorDatabase, operators: Mapping[str, Operator]) 
             f"{contract[:12]} now",
             "declare the operator as it was recorded, or measure and record again: no build uses this record as it is",
         )
-    policy = policy_for(database.device.family, Policy()).digest
+    policy = family(database.device.family).policy(Policy()).digest
     if policy != database.policy_digest:
         yield Finding(
             f"it was measured under policy {database.policy_digest[:12]}, but builds now measure under {policy[:12]}",

@@ -16,7 +16,7 @@ from time import monotonic
 
 import msgspec
 
-from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import (
@@ -280,9 +280,9 @@ class Session:
         for tier in untold:
             self.progress.line(tier.summary())
 
-    def policy_of(self, family: str) -> Policy:
+    def policy_of(self, name: str) -> Policy:
         """How devices of a family are measured."""
-        return policy_for(family, Policy())
+        return family(name).policy(Policy())
 
     def jobs_of(self, backend: str) -> Jobs:
         """How many compilers of a backend run at a time on this machine, and why."""

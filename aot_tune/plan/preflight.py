@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from aot_tune.bench.devices.family import devices as devices_of
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import large_checks
 from aot_tune.bench.protocol.measurement_records import Device, Policy
@@ -265,7 +264,7 @@ class ThisMachine:
 def devices(threads: int, families: Sequence[str]) -> list[Device]:
     """This machine's devices of the requested families. `threads` is for the CPU."""
     here = device_families(native_targets())
-    return [d for family in here if family in families for d in devices_of(family, threads)]
+    return [d for name in here if name in families for d in family(name).devices(threads)]
 
 
 def device_families(targets: Iterable[Target]) -> list[str]:

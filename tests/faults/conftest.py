@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from compiled import Bed, CompiledBed
 
-from aot_tune.bench.devices.family import devices
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
 
@@ -99,7 +99,7 @@ def bench_in(root: Path, log: Callable[[str], None] = lambda _line: None, thread
     """A bench whose scratch is below a root."""
     deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
     made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 29, "race_ns": 50_000_000, **policy})
-    return Bench(devices("cpu", threads)[0], made, scratch=root / "scratch", threads=threads, log=log)
+    return Bench(family("cpu").devices(threads)[0], made, scratch=root / "scratch", threads=threads, log=log)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench.devices.family import devices
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.worker_process import DiedError, Pool
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import HELLO, new_id, write_frame
@@ -46,7 +46,7 @@ def test_a_worker_is_started_once_with_an_environment_that_is_an_allow_list(
     monkeypatch.setenv("TMPDIR", "/does/not/exist")
     monkeypatch.setattr(sys, "path", [str(kept), *sys.path])
     before = dict(os.environ)
-    with Pool(devices("cpu", 2)[0], Policy(deadlines=DEADLINES), tmp_path / "s", 2, lambda _line: None) as pool:
+    with Pool(family("cpu").devices(2)[0], Policy(deadlines=DEADLINES), tmp_path / "s", 2, lambda _line: None) as pool:
         worker = pool.candidates()
         pid = worker.pid
         worker.start()
@@ -71,7 +71,7 @@ def test_a_worker_is_started_once_with_an_environment_that_is_an_allow_list(
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Any]:
-    with Pool(devices("cpu", 2)[0], Policy(deadlines=DEADLINES), tmp_path, 2, lambda _line: None) as made:
+    with Pool(family("cpu").devices(2)[0], Policy(deadlines=DEADLINES), tmp_path, 2, lambda _line: None) as made:
         yield made
 
 
@@ -107,7 +107,7 @@ def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: 
     begin = time.monotonic()
     command = (sys.executable, "-c", code)
     with (
-        Pool(devices("cpu", 2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool,
+        Pool(family("cpu").devices(2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool,
         pytest.raises(WorkerError, match="never answered") as caught,
     ):
         pool.candidates()
@@ -139,7 +139,7 @@ def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> Non
     """A machine that others keep busy takes long for many problems; a hang stays at one."""
     command = (sys.executable, "-c", SLOW)
     policy = Policy(deadlines=DEADLINES)
-    with Pool(devices("cpu", 2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool:
+    with Pool(family("cpu").devices(2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool:
         worker = pool.candidates()
         assert isinstance(worker.request(messages.Ping(), 1.2), messages.Pong)  # it takes 1.6 s
         with pytest.raises(DiedError, match=r"no answer within 1\.2 s in place 0") as caught:
@@ -150,7 +150,7 @@ def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> Non
 def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import no_such_module_anywhere")
     with (
-        Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None, command) as pool,
+        Pool(family("cpu").devices(2)[0], Policy(), tmp_path, 2, lambda _l: None, command) as pool,
         pytest.raises(WorkerError, match="ended with status 1") as caught,
     ):
         pool.candidates()
@@ -209,7 +209,7 @@ def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
     try:
         for before in (False, True):
             set_subreaper(before)
-            with Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None, QUICK):
+            with Pool(family("cpu").devices(2)[0], Policy(), tmp_path, 2, lambda _l: None, QUICK):
                 assert is_subreaper()
             assert is_subreaper() == before
     finally:
@@ -220,7 +220,7 @@ PROGRAM = """
 import resource, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from aot_tune.bench.devices.family import devices
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.spec.load_operators import load_operator
@@ -228,7 +228,7 @@ from tests.compiled import linked_variant
 how, scratch, folder, *paths = sys.argv[1:]
 if how == "few descriptors":
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-bench = Bench(devices("cpu", 2)[0], Policy(), scratch=Path(scratch), threads=2)
+bench = Bench(family("cpu").devices(2)[0], Policy(), scratch=Path(scratch), threads=2)
 if how == "exit":
     bench.__enter__()
     bench.pool.candidates()

@@ -14,7 +14,7 @@ from environments import own_processor
 from filelock import FileLock
 from project import Project, read_until
 
-from aot_tune.bench.devices.family import devices
+from aot_tune.bench.devices.family import family
 
 pytestmark = pytest.mark.alone
 
@@ -59,7 +59,7 @@ def test_rows_72_and_73_two_builds_do_not_measure_at_once_and_waiting_costs_no_b
     """Who has the lock of the device, here this test, is waited for; what is left of the budget is used then."""
     tuned.change("problem(N=20000), problem(N=60000)", "problem(N=20001),")
     with own_processor():
-        (device,) = devices("cpu", 2)  # as the build sees it
+        (device,) = family("cpu").devices(2)  # as the build sees it
     folder = Path(f"/tmp/aot_tune-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     tuned.configure("--option", "AOT_TUNE_BUDGET=60", "--option", "AOT_TUNE_THREADS=2")

@@ -16,7 +16,7 @@ from typing import Any
 from compiled import linked_variant
 from environments import ROOT, environment, run
 
-from aot_tune.bench.devices.family import devices, policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy, Prepared
 from aot_tune.compile import Variant, native_targets, toolchain_for
@@ -176,11 +176,11 @@ class Bed:
         self.objects, self.lines = objects, list[str]()
         self.folder = TEMPLATES / "twice"
         self.operator = load_operator(self.folder)
-        policy = policy_for("cuda", Policy())
+        policy = family("cuda").policy(Policy())
         limits = {f: getattr(policy.deadlines, f) for f in policy.deadlines.__struct_fields__} | dict(deadlines)
         fields = {f: getattr(policy, f) for f in policy.__struct_fields__}
         self.policy = Policy(**{**fields, "deadlines": type(policy.deadlines)(**limits)})
-        self.device = devices("cuda", 1)[0]
+        self.device = family("cuda").devices(1)[0]
         self.bench = Bench(self.device, self.policy, scratch=scratch, threads=1, log=self.lines.append)
         self.bench.__enter__()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import checks_for
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.spec import (
@@ -184,7 +184,7 @@ def own_calls(operator: Operator, guards: tuple[Expr, ...]) -> list[Drawn]:
     tensors for. Then some of them in all layouts, which the guards need not admit: what is wrong with such a call is
     the layout alone.
     """
-    policy = policy_for("cuda", Policy())
+    policy = family("cuda").policy(Policy())
     made = [c.problem for c in checks_for(operator, guards, policy, on_host=False)]
     loose = tuple(g for g in guards if not _of_optional(operator, g))
     if len(loose) < len(guards):  # such as of masks that are the same for all rows

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -175,10 +174,6 @@ def _others(pids: Sequence[int], workers: Sequence[int]) -> int:
     return max(len(set(pids)) - len(workers), 0)
 
 
-if TYPE_CHECKING:
-    from aot_tune.compile.visible_gpus import DeviceQuery
-
-
 class Cuda(Family):
     """The machine's NVIDIA GPUs, each a device."""
 
@@ -187,7 +182,9 @@ class Cuda(Family):
 
     def devices(self, threads: int) -> list[Device]:  # noqa: ARG002
         """One per GPU that CUDA_VISIBLE_DEVICES leaves visible."""
-        query = query_driver()
+        from aot_tune.compile.visible_gpus import visible_devices
+
+        query = visible_devices()
         return [
             device_of(
                 name=d.name,
@@ -258,13 +255,6 @@ class Cuda(Family):
 
 
 FAMILY = Cuda()
-
-
-def query_driver() -> DeviceQuery:
-    """What the driver tells. This stage and the compiling stage both ask only this."""
-    from aot_tune.compile.visible_gpus import visible_devices
-
-    return visible_devices()
 
 
 @cache

@@ -15,10 +15,8 @@ from aot_tune.support.errors import WorkerError
 __all__ = [
     "Family",
     "Monitor",
-    "devices",
     "family",
     "make_device",
-    "policy_for",
 ]
 
 
@@ -141,17 +139,3 @@ def make_device(family: str, name: str, detail: str, identity: dict[str, str | i
     words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
     slug = f"{family}-{words}-{detail}-{digest_of([family, identity])[:8]}"
     return Device(family=family, name=name, slug=slug, identity=identity, unit=unit)
-
-
-def devices(name: str, threads: int) -> list[Device]:
-    """All devices of this machine that belong to a family; empty when there is none.
-
-    Raises:
-        WorkerError: when there is no such family.
-    """
-    return family(name).devices(threads)
-
-
-def policy_for(name: str, base: Policy) -> Policy:
-    """The policy to measure with on the devices of a family. On a CPU it is `base` itself."""
-    return family(name).policy(base)

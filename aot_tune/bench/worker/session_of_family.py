@@ -24,7 +24,7 @@ from aot_tune.bench.worker.call_tensors import CallTensors
 from aot_tune.bench.worker.comparison import SurveyedResults
 from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
-from aot_tune.bench.worker.verification import Attempt, Bits, Trial, Verdict, WorkspaceError, verify
+from aot_tune.bench.worker.verification import Attempt, Bits, Trial, WorkspaceError, verify
 from aot_tune.spec import Baseline, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.processes import resident_bytes
@@ -312,36 +312,31 @@ class WorkerSession(ABC, Generic[State, Ready]):
     def _verify(self, request: messages.Verify, emit: Emit) -> messages.Reply:
         loaded = self._loaded[request.handle]
         self._warm(request.keys, request.quick)
-        worst, bitwise, verdict = 0.0, None, Verdict()
+        worst, bitwise, checked = 0.0, None, messages.Checked(status="ok")
         for key in request.keys:
+            state = self._state(key)
             try:
                 with self._confined():
-                    verdict = self._judge(loaded, self._state(key), request, emit)
+                    checked, bits = verify(
+                        self._attempt(loaded, state),
+                        state.check,
+                        self._plan(state, request),
+                        lambda place: emit(progress(place)),
+                        renewed=request.renewed,
+                    )
             except WorkspaceError as error:
                 return messages.Checked(status="skipped", reason=str(error))
             if len(request.keys) == 1:
-                self._accept(request.handle, key, verdict)
-            worst = max(worst, verdict.error)
-            bitwise = verdict.bitwise if bitwise is None else bitwise and verdict.bitwise is not False
-            if verdict.status != "ok":
+                self._accept(request.handle, key, checked.runs, bits)
+            worst = max(worst, checked.error)
+            bitwise = checked.bitwise if bitwise is None else bitwise and checked.bitwise is not False
+            if checked.status != "ok":
                 break
-        return messages.Checked(
-            status=verdict.status, reason=verdict.reason, error=worst, bitwise=bitwise, runs=verdict.runs
-        )
+        return msgspec.structs.replace(checked, error=worst, bitwise=bitwise)
 
-    def _judge(self, loaded: Loaded, state: State, request: messages.Verify, emit: Emit) -> Verdict:
-        """Run a candidate on a problem and compare."""
-        return verify(
-            self._attempt(loaded, state),
-            state.check,
-            self._plan(state, request),
-            lambda place: emit(progress(place)),
-            renewed=request.renewed,
-        )
-
-    def _accept(self, handle: str, key: str, verdict: Verdict) -> None:
+    def _accept(self, handle: str, key: str, runs: tuple[float, ...], bits: Bits) -> None:  # noqa: ARG002
         """Keep outputs that were right, to compare with after timed calls."""
-        self._accepted[handle, key] = verdict.bits
+        self._accepted[handle, key] = bits
 
     def _bench(self, request: messages.Screen, emit: Emit) -> messages.Reply:
         emit(progress("timed calls"))

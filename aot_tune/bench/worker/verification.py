@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-import msgspec
-
 from aot_tune.bench.protocol.measurement_records import Check, Policy, Status
+from aot_tune.bench.protocol.messages import Checked
 from aot_tune.bench.worker.loaded_objects import LaunchError
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.calls import aliases_on
@@ -22,7 +21,6 @@ __all__ = [
     "Placement",
     "Trial",
     "TrialResult",
-    "Verdict",
     "WorkspaceError",
     "aliased",
     "allowed_workspace",
@@ -48,20 +46,6 @@ _BESIDE: Mapping[Placement, str] = MappingProxyType(
         "start": ", whose tensors begin where memory that may be read begins",
     }
 )
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on one problem.
-
-    `runs` are the ns of single calls, in order. `bits` are the outputs that were right, by name.
-    """
-
-    status: Status = "ok"
-    reason: str = ""
-    error: float = 0.0
-    bitwise: bool | None = None
-    runs: tuple[float, ...] = ()
-    bits: Bits = {}
 
 
 class WorkspaceError(Exception):
@@ -139,8 +123,8 @@ def verify(
     *,
     renewed: bool = False,
     again_ns: float = math.inf,
-) -> Verdict:
-    """Make the runs of a plan. The first fault ends it.
+) -> tuple[Checked, Bits]:
+    """Make the runs of a plan. The first fault ends it. Returns the outputs too, if they are right.
 
     Before each run, tensors that are read and written get their first contents again. `tell` is told where it is. With
     `renewed`, other contents come before the first run, see `Attempt.make`. If the first run took longer than
@@ -153,9 +137,9 @@ def verify(
     worst, bitwise = 0.0, None
     bits: Bits = {}
 
-    def ended(status: Status, reason: str) -> Verdict:
+    def ended(status: Status, reason: str) -> tuple[Checked, Bits]:
         attempt.restore(run)
-        return Verdict(status=status, reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs))
+        return Checked(status=status, reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs)), {}
 
     for run in plan:
         if run.again and runs[0] > again_ns:
@@ -175,4 +159,4 @@ def verify(
             hint = f"; if no call has any there, declare {check.special!r} with finite=True" if check.special else ""
             return ended("wrong-result", f"{judged.fault} ({check.place}{run.beside}{hint})")
         bits = bits or attempt.bits(run)
-    return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs), bits=bits)
+    return Checked(status="ok", error=worst, bitwise=bitwise, runs=tuple(runs)), bits

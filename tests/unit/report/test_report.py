@@ -13,7 +13,7 @@ from places import GOLDEN as ALL_GOLDEN
 from places import ROOT
 from whole_report import REPORT, row
 
-from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy
 from aot_tune.pipeline.shipping.story import paired_ratio
 from aot_tune.report import read_report
@@ -132,19 +132,19 @@ def test_what_was_not_tried_is_not_counted_as_tried(statuses: dict[str, int], sa
 
 
 def test_the_manual_quotes_the_policy_as_it_is_printed() -> None:
-    words = policy_lines("cuda", policy_for("cuda", Policy()))
+    words = policy_lines("cuda", family("cuda").policy(Policy()))
     printed = format_report(msgspec.structs.replace(REPORT, measuring=(words,))).replace(words[0][-12:], "...")
     text = (ROOT / "docs" / "measuring.md").read_text()
     quoted = text.split("```")[1].strip("\n").splitlines()
     assert quoted[-1].strip() == "..."
     assert "\n".join(quoted[:-1]) in printed
     on_gpu = (ROOT / "docs" / "measuring-gpu.md").read_text()
-    gpu, numbers = policy_for("cuda", Policy()).on_gpu, set(re.findall(r"\d+", on_gpu))
+    gpu, numbers = family("cuda").policy(Policy()).on_gpu, set(re.findall(r"\d+", on_gpu))
     assert {str(gpu.short_calls), str(gpu.empty_calls), str(gpu.probe_cycles)} <= numbers
 
 
 def test_a_changed_policy_reads_otherwise() -> None:
-    base, words = policy_for("cuda", Policy()), policy_lines("cuda", policy_for("cuda", Policy()))[1:]
+    base, words = family("cuda").policy(Policy()), policy_lines("cuda", family("cuda").policy(Policy()))[1:]
     of_all = {"cold_factor": 8.0, "copies": 7, "sample_ns": 123_000, "screen_stop": 1.25, "screen_samples": 9}
     of_all |= {"screen_ns": 5_000_000, "race_least": 6, "race_rounds": 33, "race_ns": 3_000_000_000}
     of_gpu = {"launch": "stream", "short_ns": 20_000, "short_calls": 20, "read_limit": 1.5, "idle_seconds": 2.0}

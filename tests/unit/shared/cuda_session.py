@@ -10,7 +10,7 @@ from typing import Any
 from host_engine import HostEngine
 
 from aot_tune.bench.devices.cuda import device_of
-from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cuda.engine import FaultError
@@ -136,7 +136,7 @@ class Bed:
         self.folder = folder / "templates" / "axpb"
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "operator.py").write_text(OPERATOR)
-        self.policy = policy_for("cuda", Policy(screen_ns=1_000_000, sample_ns=10_000, copies=4))
+        self.policy = family("cuda").policy(Policy(screen_ns=1_000_000, sample_ns=10_000, copies=4))
         device = device_of(
             name="Host", uuid="", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
         )

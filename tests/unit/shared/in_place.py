@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.bench.devices.cuda import device_of
-from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, Policy, Role
 from aot_tune.bench.worker.session_of_family import WorkerSession, session_of
@@ -131,21 +131,21 @@ class Bed:
     """A worker's session of a family; the host is the GPU. `cold` says so of what is read and written."""
 
     def __init__(
-        self, folder: Path, family: str, role: Any = "candidate", *, cold: bool = False, copies: int = 64
+        self, folder: Path, name: str, role: Any = "candidate", *, cold: bool = False, copies: int = 64
     ) -> None:
         self.handles: list[str] = []
         self.folder, self.references, self.count = folder / "templates" / "step", folder / "references", 0
         self.folder.mkdir(parents=True)
         self.references.mkdir()
         (self.folder / "operator.py").write_text(OPERATOR.replace("COLD", str(cold)))
-        policy = policy_for(family, Policy(screen_ns=1_000_000, sample_ns=10_000))
+        policy = family(name).policy(Policy(screen_ns=1_000_000, sample_ns=10_000))
         device = Device(family="cpu", name="CPU", slug="cpu", identity={})
-        if family == "cuda":
+        if name == "cuda":
             device = device_of(
                 name="Host", uuid="", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
             )
         policy = msgspec.structs.replace(policy, copies=copies)
-        self.session = on_host(policy, role, device) if family == "cuda" else session_of(policy, role, device)
+        self.session = on_host(policy, role, device) if name == "cuda" else session_of(policy, role, device)
 
     def ask(self, request: Any) -> Any:
         return self.session.handle(request, lambda _message: None)

@@ -32,7 +32,7 @@ from aot_tune.bench.worker.session_of_family import (
     baseline_of,
     progress,
 )
-from aot_tune.bench.worker.verification import GARBAGE, Bits, Trial, Verdict
+from aot_tune.bench.worker.verification import GARBAGE, Bits, Trial
 from aot_tune.spec import Operator
 
 __all__ = ["CudaSession", "make_session", "prepare_baseline"]
@@ -267,9 +267,9 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
     def _plan(self, state: ProblemState, request: messages.Verify) -> list[Trial]:
         return plan(state, repeat=len(request.keys) == 1 and not request.quick)
 
-    def _accept(self, handle: str, key: str, verdict: Verdict) -> None:
-        super()._accept(handle, key, verdict)
-        self._runs[handle, key] = verdict.runs
+    def _accept(self, handle: str, key: str, runs: tuple[float, ...], bits: Bits) -> None:
+        super()._accept(handle, key, runs, bits)
+        self._runs[handle, key] = runs
         self._accepted.move_to_end((handle, key))
         while len(self._accepted) > _KEPT_RESULTS:
             self._accepted.popitem(last=False)

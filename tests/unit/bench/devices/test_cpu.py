@@ -9,19 +9,19 @@ import sys
 import pytest
 
 from aot_tune.bench.devices.cpu import FAMILY, cpu_identity, last_cache_bytes
-from aot_tune.bench.devices.family import devices
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.support.limits import usable_cores
 
 
 def test_the_identity_of_this_cpu() -> None:
-    device = devices("cpu", 2)[0]
+    device = family("cpu").devices(2)[0]
     assert device.family == "cpu"
     assert set(device.identity) >= {"model_name", "family", "model", "stepping", "flags", "caches", "cores", "threads"}
     assert device.identity["threads"] == 2
-    assert device.slug == devices("cpu", 2)[0].slug
-    assert device.slug != devices("cpu", 1)[0].slug
-    assert device.digest != devices("cpu", 1)[0].digest
+    assert device.slug == family("cpu").devices(2)[0].slug
+    assert device.slug != family("cpu").devices(1)[0].slug
+    assert device.digest != family("cpu").devices(1)[0].digest
     assert device.slug.replace("-", "").isalnum()
     assert 1 <= usable_cores() <= int(subprocess.check_output(["nproc", "--all"]))
     assert last_cache_bytes() >= 1 << 18

@@ -52,8 +52,8 @@ def test_the_floor_is_below_what_an_h200_reaches(monkeypatch: pytest.MonkeyPatch
 
 def test_the_bench_side_needs_neither_torch_nor_the_driver() -> None:
     code = (
-        "import sys, aot_tune.bench.devices.cuda; from aot_tune.bench.devices.family import policy_for; "
-        "from aot_tune.bench.protocol.measurement_records import Policy; policy_for('cuda', Policy());"
+        "import sys, aot_tune.bench.devices.cuda; from aot_tune.bench.devices.family import family; "
+        "from aot_tune.bench.protocol.measurement_records import Policy; family('cuda').policy(Policy());"
         "assert not {'torch', 'numpy'} & set(sys.modules); assert 'libcuda' not in open('/proc/self/maps').read()"
     )
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60)

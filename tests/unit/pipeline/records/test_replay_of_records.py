@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from compiled_project import GENERIC
 
-from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import Object, target_by_name
 from aot_tune.database import make_database, operator_digest, save_database
@@ -125,7 +125,7 @@ class Recorded:
         device: Device = SOME,
     ) -> None:
         """All candidates raced on both problems; those of the kernels that failed did so on the second one."""
-        operator, policy = load_operator(self.templates / name), policy_for("cpu", Policy())
+        operator, policy = load_operator(self.templates / name), family("cpu").policy(Policy())
         compiled, measurements = [], []
         for kernel in operator.kernels:
             target = target_by_name("cpu-x86-64") if kernel.generic else TARGET
