@@ -121,7 +121,7 @@ def options_text(names: Sequence[str], environment: Mapping[str, str], width: in
         ("Variables that a library reads", [(v.name, "", v.help) for v in RUN_TIME_VARIABLES]),
     )
     known = [name for _, entries in parts for name, *_ in entries]
-    wanted = [_full(name) for name in names]
+    wanted = [f"AOT_TUNE_{name.upper().removeprefix('AOT_TUNE_')}" for name in names]
     for name in wanted:
         if name not in known:
             raise OptionError(f"there is no option {name!r}", fix=did_you_mean(name, known))
@@ -132,11 +132,6 @@ def options_text(names: Sequence[str], environment: Mapping[str, str], width: in
             if not wanted or name in wanted:
                 lines += [f"{name}{default}", *_meaning_lines(name, meaning, environment, max(width, _LEAST)), ""]
     return "\n".join(lines[:-1])
-
-
-def _full(name: str) -> str:
-    upper = name.upper()
-    return upper if upper.startswith("AOT_TUNE_") else f"AOT_TUNE_{upper}"
 
 
 def _meaning_lines(name: str, meaning: str, environment: Mapping[str, str], width: int) -> Iterator[str]:

@@ -88,7 +88,7 @@ BASELINE = Target(
     level=80,
     facts={"capability": 80, "shared_bytes": 99 * _KIB, "wgmma": 0, "arch_specific": 0},
 )
-# The same from sm_89 on, for kernels that have no code for older GPUs. See `plan.eight_bit_targets`.
+# The same from sm_89 on, for kernels that have no code for older GPUs. See `plan.wanted_targets`.
 EIGHT_BIT_BASELINE = Target(name="cuda-ptx_89", family="cuda", level=89, facts={**BASELINE.facts, "capability": 89})
 CUDA_TARGETS = (
     BASELINE,

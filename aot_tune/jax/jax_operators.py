@@ -206,7 +206,7 @@ class OperatorCall:
     def __call__(self, *arguments: Any, layouts: Mapping[str, Sequence[int]] | None = None, **named: Any) -> Any:
         """Make a call, or a part of a traced program."""
         given = self._bound(arguments, named)
-        inputs = {t.name: jnp.asarray(given[t.name]) for t in self._inputs() if given.get(t.name) is not None}
+        inputs = {t.name: jnp.asarray(given[t.name]) for t in self._op.positional if given.get(t.name) is not None}
         wanted = {t.name: given.get(t.name) for t in self._op.outputs}
         made, lead = self._checks.results(inputs, wanted, given)
         present = [t for t in self._op.tensors if t.name in inputs or t.name in made]
@@ -247,14 +247,11 @@ class OperatorCall:
         shape = self._checks.unfold(tensor.name, array.shape, lead)
         return array if lead is None or not tensor.folds else array.reshape(shape)
 
-    def _inputs(self) -> tuple[TensorSignature, ...]:
-        return self._op.positional
-
     def _parameters(self) -> list[inspect.Parameter]:
         parameter, empty = inspect.Parameter, inspect.Parameter.empty
         found = [
             parameter(t.name, parameter.POSITIONAL_OR_KEYWORD, default=None if t.optional else empty)
-            for t in self._inputs()
+            for t in self._op.positional
         ]
         named: dict[str, Any] = {s.name: empty if s.default is None else s.default for s in self._op.scalars}
         named |= {a.name: a.choices[0] for a in self._op.attributes}

@@ -38,7 +38,7 @@ def generic_dtypes(operator: Operator, kernel: Kernel, baseline: Target) -> list
     every = operator.dtype_choices(kernel)
     if baseline.family != "cuda":
         return every
-    return [d for d in every if _baseline(operator, kernel, d) == baseline]
+    return [d for d in every if (EIGHT_BIT_BASELINE if _needs(operator, kernel, d) else BASELINE) == baseline]
 
 
 def eight_bit_baselines(operators: Iterable[Operator], wanted: Sequence[Target]) -> tuple[Target, ...]:
@@ -60,13 +60,14 @@ def check_instructions(operators: Mapping[str, Operator], targets: Sequence[Targ
     mistakes = Mistakes()
     gpus = [t for t in wanted if t.family == "cuda"]
     able = any(map(EIGHT_BIT_BASELINE.meets, gpus))
+    lacking = [t for t in targets if t.family == "cuda" and t.level < EIGHT_BIT_BASELINE.level]
     for operator in operators.values():
         for kernel in operator.kernels:
             if not any(_needs(operator, kernel, d) for d in operator.dtype_choices(kernel)):
                 continue
-            old = gpus if not able else []
-            if not kernel.generic:
-                old = [t for t in targets if _is_too_old(t) and _is_for(kernel, t)]
+            old = [t for t in lacking if _is_for(kernel, t)]
+            if kernel.generic:
+                old = gpus if not able else []
             if old:
                 mistakes.add(_too_old(operator, kernel, old))
     mistakes.tell()
@@ -84,20 +85,12 @@ def _too_old(operator: Operator, kernel: Kernel, old: Sequence[Target]) -> Build
     )
 
 
-def _baseline(operator: Operator, kernel: Kernel, dtypes: Mapping[str, str]) -> Target:
-    return EIGHT_BIT_BASELINE if _needs(operator, kernel, dtypes) else BASELINE
-
-
 def _needs(operator: Operator, kernel: Kernel, dtypes: Mapping[str, str]) -> bool:
     """Whether a kernel uses f8e4m3 in a way that needs instructions for it."""
     if kernel.triton is None:
         return False
     buffers = [a.dtype_name for a in kernel.triton.arguments.values() if isinstance(a, Buffer)]
     return "f8e4m3" in (*(t.dtype_name for t in operator.concrete(dtypes).tensors), *buffers)
-
-
-def _is_too_old(target: Target) -> bool:
-    return target.family == "cuda" and target.level < EIGHT_BIT_BASELINE.level
 
 
 def _is_for(kernel: Kernel, target: Target) -> bool:

@@ -216,11 +216,6 @@ def _time_bars(spent: Iterable[TimeSpent], titles: Mapping[SpentOf, str]) -> dic
     return found
 
 
-def _code_bytes(report: Report) -> int:
-    """Bytes of all variants. A variant that serves several targets is in several reports, but counts once."""
-    return sum({(o.operator, v.name): v.bytes for o in report.operators for v in o.variants}.values())
-
-
 @dataclass(frozen=True)
 class _Section:
     """An operator on a target, as the template shows it."""
@@ -263,7 +258,8 @@ def html_page(report: Report) -> str:
         report=report,
         sections=[_section(one) for one in report.operators],
         spent=_json(_time_bars(report.spent, _SPENT)),
-        total=_code_bytes(report),
+        # a variant that serves several targets is in several reports, but counts once
+        total=sum({(o.operator, v.name): v.bytes for o in report.operators for v in o.variants}.values()),
         style=_files(_STYLES),
         script=_files(_SCRIPTS),
     )

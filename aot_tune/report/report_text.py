@@ -11,7 +11,7 @@ import msgspec
 
 from aot_tune.bench.devices.nvml import REASONS
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
-from aot_tune.report.report_records import NOT_TRIED, MemoryPeak, OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report, VariantRow
 from aot_tune.support.limits import size_text
 
 __all__ = [
@@ -32,6 +32,8 @@ __all__ = [
     "tried_text",
     "use_text",
 ]
+
+_WRAPPED = textwrap.TextWrapper(118, initial_indent=" " * 10, subsequent_indent=" " * 12)
 
 _SLOWER = 0.95
 """A winner below this share of the baseline's speed is called slower."""
@@ -259,18 +261,14 @@ def format_report(report: Report, *, failures: int = 5, candidates: bool = False
     lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
     tuned = any(one.tried for one in report.operators)  # else nothing was timed
     for name, *words in (report.measuring or ((report.policy,),)) if tuned else ():
-        lines += [f"policy    {name}", *(line for text in words for line in _wrapped(text))]
-    lines += [f"memory    at most {_held(report.memory)}"] if report.memory else []
+        lines += [f"policy    {name}", *(line for text in words for line in _WRAPPED.wrap(text))]
+    held = ", ".join(f"{size_text(peak.bytes)} in {peak.what}" for peak in report.memory)
+    lines += [f"memory    at most {held}"] if held else []
     lines += [f"NOTE      {note}" for note in report.notes]
     for one in report.operators:
         lines += ["", *_operator(one, failures)]
         lines += ["  " + line for line in _candidates(one)] if candidates and one.candidates else []
     return "\n".join(lines) + "\n"
-
-
-def _held(peaks: Sequence[MemoryPeak]) -> str:
-    """How much each kind of process held."""
-    return ", ".join(f"{size_text(peak.bytes)} in {peak.what}" for peak in peaks)
 
 
 def _operator(one: OperatorReport, failures: int) -> list[str]:
@@ -358,10 +356,6 @@ def _problem(row: ProblemRow) -> tuple[str, ...]:
         speedup_text(row),
         "=" if row.picked == row.winner else f"{row.picked} (+{percent_text(row.regret)})",
     )
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 118, initial_indent="          ", subsequent_indent="            ")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

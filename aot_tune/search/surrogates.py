@@ -125,15 +125,11 @@ def _evenness(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
     """
     found: list[Floats] = []
     for column in sizes:
-        powers = [_twos(v) for v in column if isinstance(v, int)]
+        powers = [(v & -v).bit_length() - 1 for v in column if isinstance(v, int)]
         known = sorted(set(zip(column, powers, strict=False)))
         if len(powers) == count and any(b[1] < a[1] for a, b in itertools.pairwise(known)):
             found.append(np.array(powers) / max(powers))
     return _side_by_side(found, count)
-
-
-def _twos(value: int) -> int:
-    return (value & -value).bit_length() - 1
 
 
 def _products(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:

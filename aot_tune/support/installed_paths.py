@@ -51,7 +51,9 @@ _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 def _installed(relative: str) -> Path:
     """A path of the installed package. In an editable install, CMake's files are in site-packages."""
-    roots = [PACKAGE, *(Path(p) / "aot_tune" for p in _site_packages())]
+    import sysconfig
+
+    roots = [PACKAGE, *(Path(sysconfig.get_path(p)) / "aot_tune" for p in ("platlib", "purelib"))]
     for root in roots:
         if (root / relative).exists():
             return root / relative
@@ -60,12 +62,6 @@ def _installed(relative: str) -> Path:
         why="this is a source tree, not an installed package",
         fix="install it with `pip install .`",
     )
-
-
-def _site_packages() -> list[str]:
-    import sysconfig
-
-    return [sysconfig.get_paths()["platlib"], sysconfig.get_paths()["purelib"]]
 
 
 def cmake_dir() -> Path:

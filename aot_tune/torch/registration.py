@@ -67,11 +67,6 @@ _registered: dict[str, _Registration] = {}
 """Registrations by namespace."""
 
 
-def _tensor_arguments(op: OperatorSignature, overload: Overload) -> tuple[str, ...]:
-    """The tensors that an overload takes, in the order of its schema."""
-    return (*(t.name for t in op.positional), *overload.taken)
-
-
 def _schema_of(op: OperatorSignature, overload: Overload) -> str:
     """`rms_norm(Tensor x, Tensor weight, Tensor? residual=None, *, float eps=1e-05) -> Tensor`."""
     letters = iter(string.ascii_lowercase)  # an operator has at most 16 tensors
@@ -134,7 +129,7 @@ class FakeCall(CallChecks):
         named = {*(s.name for s in op.scalars), *(a.name for a in op.attributes), *(t.name for t in op.positional)}
         self._clashes = "mode" in named and bool(overload.taken or any(t.inout for t in op.tensors))
         self._positional = [t.name for t in op.positional]
-        self._tensors = _tensor_arguments(op, overload)
+        self._tensors = (*self._positional, *overload.taken)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The outputs that the overload makes, as fake tensors: one, several, or None if it makes none."""
@@ -299,7 +294,11 @@ def _register(
         )
     loaded = _shim(shim)
     library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
-    made_of = [(op, overload, functions.get(op.name) if overload.made else None) for op, overload in _all(operators)]
+    made_of = [
+        (op, overload, functions.get(op.name) if overload.made else None)
+        for op in operators
+        for overload in op.overloads()
+    ]
     for op, overload, backward in made_of:
         _define(module, library, namespace, op, overload, backward, in_python=loaded is None)
     if loaded is not None:  # it cannot be undone, so all operators are defined before
@@ -308,10 +307,6 @@ def _register(
     made = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
     _registered[namespace] = _Registration(module, functions, made, library)
     return made
-
-
-def _all(operators: tuple[OperatorSignature, ...]) -> list[tuple[OperatorSignature, Overload]]:
-    return [(op, overload) for op in operators for overload in op.overloads()]
 
 
 def _shim(wanted: bool | str | os.PathLike[str] | None) -> Shim | None:
