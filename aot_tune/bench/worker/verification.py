@@ -66,12 +66,14 @@ def allowed_workspace(size: int, policy: Policy) -> int:
 class Trial(NamedTuple):
     """One run of a plan. `aliases` are the outputs that use an input's memory.
 
-    `again` says that its bits are compared with those of the first run.
+    `again` says that its bits are compared with those of the first run. If that took longer than `most_ns`, there is no
+    such run.
     """
 
     placement: Placement = "inside"
     aliases: Mapping[str, str] = MappingProxyType({})
     again: bool = False
+    most_ns: float = math.inf
 
     @property
     def beside(self) -> str:
@@ -122,13 +124,11 @@ def verify(
     tell: Callable[[str], None],
     *,
     renewed: bool = False,
-    again_ns: float = math.inf,
 ) -> tuple[Checked, Bits]:
     """Make the runs of a plan. The first fault ends it. Returns the outputs too, if they are right.
 
     Before each run, tensors that are read and written get their first contents again. `tell` is told where it is. With
-    `renewed`, other contents come before the first run, see `Attempt.make`. If the first run took longer than
-    `again_ns`, it is not repeated.
+    `renewed`, other contents come before the first run, see `Attempt.make`.
 
     Raises:
         WorkspaceError: when the candidate wants too much.
@@ -142,12 +142,12 @@ def verify(
         return Checked(status=status, reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs)), {}
 
     for run in plan:
-        if run.again and runs[0] > again_ns:
+        if run.again and runs[0] > run.most_ns:
             continue
         tell(f"a run of {check.place}{run.beside}{_BESIDE[run.placement]}")
         try:
-            known = {} if run.aliases else bits
-            judged = attempt.make(run, GARBAGE[run.again], known, renewed=renewed and not runs)
+            known, second = ({}, False) if run.aliases else (bits, len(runs) == 1)
+            judged = attempt.make(run, GARBAGE[second], known, renewed=renewed and not runs)
         except LaunchError as failure:
             return ended("failed", f"{failure.what} ({check.place}{run.beside})")
         worst = max(worst, judged.error)

@@ -6,6 +6,7 @@ And whether it is honest, see `honesty`: here are calls that each differ from th
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import time
 from collections.abc import Callable
@@ -126,9 +127,13 @@ def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | No
 
 
 def plan(state: ProblemState, quick: bool) -> list[Trial]:
-    """The runs that verify a candidate: in every placement, the first one twice. One run in all if it is `quick`."""
+    """The runs that verify a candidate: in every placement, the first one twice. One run in all if it is `quick`.
+
+    A long run is repeated only for operators that are deterministic, so that their bits must be equal.
+    """
     first, *others = (Trial(placement) for placement in state.placements())
-    runs = [first] if quick else [first, first._replace(again=True), *others]
+    most_ns = math.inf if state.operator.deterministic else state.policy.long_ns
+    runs = [first] if quick else [first, first._replace(again=True, most_ns=most_ns), *others]
     return [*runs, *aliased(state.operator, state.check.problem)]
 
 
