@@ -22,7 +22,7 @@ from aot_tune.spec.tensors import DEFAULT_TOLERANCE
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.installed_paths import is_installed
 
-__all__ = ["names_used", "operator_digest", "own_sources", "problem_key", "used_elsewhere"]
+__all__ = ["operator_digest", "own_sources", "problem_key", "used_elsewhere"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, range, type(None), type(...))
 
@@ -95,7 +95,7 @@ def own_sources(function: Callable[..., Any]) -> dict[str, str]:
         if not isinstance(current, FunctionType) or current.__qualname__ in found:
             continue
         found[current.__qualname__] = _source(current)
-        for name in names_used(current.__code__):
+        for name in _names_used(current.__code__):
             value = current.__globals__.get(name)
             if isinstance(value, FunctionType) and value.__module__ == current.__module__:
                 waiting.append(value)
@@ -117,12 +117,12 @@ def used_elsewhere(function: Callable[..., Any]) -> list[list[str]]:
     return [[name, text] for name, text in sorted(walk.found - set(own_sources(function).items()))]
 
 
-def names_used(code: CodeType) -> set[str]:
+def _names_used(code: CodeType) -> set[str]:
     """Names of globals and attributes in a function's code, and in the code of the functions within it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= names_used(constant)
+            names |= _names_used(constant)
     return names
 
 
@@ -169,7 +169,7 @@ class _ReferenceWalk:
         self._bound(function)
         if not _has_literal_defaults(source):
             self.visit(f"{function.__qualname__}()", [function.__defaults__, function.__kwdefaults__])
-        names = names_used(function.__code__)
+        names = _names_used(function.__code__)
         for name in _globals_used(function.__code__):
             value = function.__globals__.get(name, _MISSING)
             if isinstance(value, ModuleType):

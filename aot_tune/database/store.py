@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -112,11 +113,11 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.operator}-{canonical_digest(self)[:_LONG]}"
 
 
-class _Line:
-    """A line that was read or is to be written: its row without the end, and its result."""
+class _Line(NamedTuple):
+    """A line of a text: its row without the end, and the result in it."""
 
-    def __init__(self, row: bytes, result: _Result) -> None:
-        self.row, self.result = row, result
+    row: bytes
+    result: _Result
 
 
 _START, _GOES_ON = b'{"digest":"', b'",'
@@ -127,25 +128,20 @@ def _name(subjects: Iterable[str], problem: Problem, *, raced: bool) -> str:
     return canonical_digest([raced, sorted(set(subjects)), problem_key(problem)])
 
 
-def _digest(stem: str, rest: bytes) -> bytes:
-    return hashlib.sha256(stem.encode() + b"\n" + rest).hexdigest()[:_SHORT].encode()
-
-
-def _line(stem: str, result: _Result) -> _Line:
-    rest = _ENCODER.encode(result)[1:]
-    return _Line(b"".join((_START, _digest(stem, rest), _GOES_ON, rest)), result)
+def _line(stem: str, rest: bytes, result: _Result) -> _Line:
+    """A line of the text with that name. `rest` is the result as JSON, without its first brace."""
+    digest = hashlib.sha256(stem.encode() + b"\n" + rest).hexdigest()[:_SHORT]
+    return _Line(b"".join((_START, digest.encode(), _GOES_ON, rest)), result)
 
 
 def _read_line(stem: str, row: bytes) -> _Line | None:
     """A row as a line. None if it is damaged, or of another text."""
-    at = len(_START) + _SHORT
-    rest = row[at + len(_GOES_ON) :]
-    if row != b"".join((_START, _digest(stem, rest), _GOES_ON, rest)):
-        return None
+    rest = row[len(_START) + _SHORT + len(_GOES_ON) :]
     try:
-        return _Line(row, _DECODER.decode(b"{" + rest))
-    except msgspec.DecodeError:
+        line = _line(stem, rest, _DECODER.decode(b"{" + rest))
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    return line if line.row == row else None
 
 
 class _Text:
@@ -174,7 +170,7 @@ class _Text:
         with opened_own(self.path, trusted=self._trusted, tier_of=self._tier) as (file, status):
             at = status.st_dev, status.st_ino
             if at != self._at or status.st_size < self._end:
-                self._at, self._end, self._rows = at, 0, 0
+                self._at, self._end, self._rows, self._damaged = at, 0, 0, 0
             file.seek(self._end)
             text = file.read()
         rows = text[: text.rfind(b"\n") + 1].split(b"\n")[:-1]
@@ -202,42 +198,40 @@ class _Text:
             if self._is_wasteful():
                 with contextlib.suppress(OSError, CorruptError, CacheError):
                     self.refresh()
-                self._write_anew(header, temporaries)
+            elif self._added(line.row + b"\n", header):
                 return
-            try:
-                descriptor = os.open(
-                    self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-                )
-            except OSError as error:
-                if error.errno not in (errno.EISDIR, errno.ELOOP):
-                    raise
-                self._write_anew(header, temporaries)
-                return
-            try:
-                status = os.fstat(descriptor)
-                if self._is_own(status):
-                    self._add(descriptor, status, line.row + b"\n", header)
-                else:
-                    self._write_anew(header, temporaries)
-            finally:
-                os.close(descriptor)
+            self._write_anew(header, temporaries)
 
     def _is_wasteful(self) -> bool:
-        """Whether most lines of a file that was read as a whole are damaged or superseded."""
+        """Whether a file that was read as a whole has a damaged line, or most of its lines are superseded."""
         dead = self._rows - len(self.lines)
         return self._since == 0 and self._end > 0 and (self._damaged > 0 or dead > max(len(self.lines), _SPARE_LINES))
 
-    def _is_own(self, status: os.stat_result) -> bool:
+    def _added(self, data: bytes, header: bytes) -> bool:
+        """Whether data was added to the file. Not if this is no file, or others may write to it."""
         try:
+            descriptor = os.open(self.path, _APPENDING, 0o600)
+        except OSError as error:
+            if error.errno in (errno.EISDIR, errno.ELOOP):
+                return False
+            raise
+        try:
+            status = os.fstat(descriptor)
             if not self._trusted:
                 check_trust(status, self.path)
+            if not stat.S_ISREG(status.st_mode):
+                return False
+            self._add(descriptor, status, data, header)
         except CacheError:
             return False
-        return stat.S_ISREG(status.st_mode)
+        finally:
+            os.close(descriptor)
+        return True
 
     def _add(self, descriptor: int, status: os.stat_result, data: bytes, header: bytes) -> None:
-        size = _whole(descriptor, status.st_size)
-        if size < status.st_size:
+        size = status.st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
             os.ftruncate(descriptor, size)
         data = data if size else header + data
         try:
@@ -255,18 +249,6 @@ class _Text:
         replace_file(self.path, text, temporaries)
         status = self.path.stat()
         self._at, self._end, self._rows, self._damaged = (status.st_dev, status.st_ino), len(text), len(self.lines), 0
-
-
-def _whole(descriptor: int, size: int) -> int:
-    """Where the last whole line of a file ends."""
-    end, step = size, 1
-    while end > 0:
-        begin = max(end - step, 0)
-        at = os.pread(descriptor, end - begin, begin).rfind(b"\n")
-        if at >= 0:
-            return begin + at + 1
-        end, step = begin, 1 << 16
-    return 0
 
 
 class MeasurementStore:
@@ -301,6 +283,7 @@ class MeasurementStore:
         self._root = None if mode == "off" else root
         self._texts: dict[str, _Text] = {}
         self._of_tiers: dict[tuple[CacheTier, str], _Text] = {}
+        self._served: set[tuple[str, str]] = set()
         self._unusable: set[Path] = set()
         self._lock = threading.RLock()
         self.written = self.damaged = 0
@@ -362,7 +345,7 @@ class MeasurementStore:
         If the disk cannot be written to, there is one warning, and memory keeps the line.
         """
         stem, name = header.stem, result.name
-        line = _line(stem, result)
+        line = _line(stem, _ENCODER.encode(result)[1:], result)
         with self._lock:
             text = self._text(stem)
             text.lines[name] = line
@@ -410,8 +393,9 @@ class MeasurementStore:
         for tier in self._tiers:
             text = self._of_tier(tier, stem)
             if name in text.lines:
-                tier.served_measurements()
-                self._text(stem).lines[name] = text.lines[name]  # it counts as served once
+                if (stem, name) not in self._served:
+                    self._served.add((stem, name))
+                    tier.served_measurements()
                 return text.lines[name]
         return None
 
