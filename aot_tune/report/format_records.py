@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from aot_tune.bench.devices.nvml import REASONS
 from aot_tune.database import OperatorDatabase
 from aot_tune.database.compare import Fastest, RecordChange, fastest
 from aot_tune.report.report_text import format_time
@@ -13,6 +14,8 @@ __all__ = ["format_change", "format_record", "format_tree"]
 
 _WIDTH = 80
 _SHOWN = 5
+_BUSY = 0.5
+"""From so many cores on, the load of other processes is worth a word."""
 _NOISE = 0.01
 """A time counts as changed from this relative difference on."""
 
@@ -42,6 +45,7 @@ def format_record(database: OperatorDatabase, *, problems: bool = False) -> str:
         *_listed("toolchains", versions),
         *_listed("baselines", database.baselines),
         f"  survey      {survey}",
+        *_seen(database),
     ]
     best = fastest(database)
     for target in sorted({c.candidate.target for c in database.candidates}):
@@ -53,6 +57,21 @@ def format_record(database: OperatorDatabase, *, problems: bool = False) -> str:
                 if of == target:
                     lines += [_cut(f"    {name}"), _cut(f"      {format_time(one.ns):>10}  {_shown(one)}")]
     return "\n".join(lines) + "\n"
+
+
+def _seen(database: OperatorDatabase) -> list[str]:
+    """What the device was like in the record's races, if it tells."""
+    races = {(m.race, m.problem.id): m.seen for m in database.measurements if m.seen is not None}.values()
+    drivers = sorted({s.driver for s in races if s.driver})
+    clocks = [mhz for s in races for mhz in s.clock_mhz or ()]
+    slowed = [name for bit, name in REASONS.items() if any(s.reasons & bit for s in races)]
+    beside = sum(s.others > 0 or s.load > _BUSY for s in races)
+    return [
+        *([f"  driver      {' and '.join(drivers)}"] if drivers else []),
+        *([f"  clock       {min(clocks)} to {max(clocks)} MHz in races"] if clocks else []),
+        *([_cut(f"  clock set   by {', '.join(slowed)}")] if slowed else []),
+        *([f"  beside      other processes in {beside} of {len(races)} races"] if beside else []),
+    ]
 
 
 def format_change(name: str, change: RecordChange, *, whole: bool = False) -> str:

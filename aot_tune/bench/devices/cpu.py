@@ -6,18 +6,21 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.bench.devices.family import Family, make_device
-from aot_tune.bench.protocol.measurement_records import Device, Role
+from aot_tune.bench.devices.family import Family, Monitor, Unwatched, make_device
+from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role
 from aot_tune.support.limits import usable_cores
+from aot_tune.support.processes import stat_of
 
-__all__ = ["FAMILY", "Cpu", "cpu_identity", "last_cache_bytes"]
+__all__ = ["FAMILY", "Cpu", "LoadMonitor", "busy_seconds", "cpu_identity", "last_cache_bytes"]
 
 _FLAGS = re.compile(
     r"(sse|ssse|avx|fma|f16c|bmi|popcnt|movbe|abm|lzcnt|aes|vaes|sha|gfni|vpclmul|pclmul|adx|amx|cx16|lahf|xsave\b|fsrm|erms)"
 )
+_LOAD_SECONDS = 0.5
 _UNKNOWN_HZ = 6e9
 """Clock in Hz to assume if the system does not tell the highest one. No CPU on sale reaches it."""
 
@@ -44,6 +47,10 @@ class Cpu(Family):
     def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
         """What this process runs on."""
         return self.devices(threads)[0].identity
+
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
+        """Watches what other processes take of the cores. The worker itself sees what disturbs a sample."""
+        return LoadMonitor()
 
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
         """Thread counts. Beside candidates, numpy's own BLAS must start no threads.
@@ -80,6 +87,45 @@ class Cpu(Family):
 
 
 FAMILY = Cpu()
+
+
+class LoadMonitor(Unwatched):
+    """Tells how many of the machine's cores other processes, on average, have used in the last half second or more.
+
+    Tests pass the CPU seconds of the machine and of a process, and the time.
+    """
+
+    def __init__(
+        self,
+        of_machine: Callable[[], float] | None = None,
+        of_process: Callable[[int], float] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._of_machine, self._now = of_machine or busy_seconds, now
+        self._of_process = of_process or (lambda pid: stat_of(pid).busy)
+        self._before: tuple[float, float] | None = None
+        self._state: DeviceState | None = None
+
+    def read(self, workers: Sequence[int]) -> DeviceState | None:
+        """The load of others. None the first time, and where the system does not tell."""
+        now = self._now()
+        if self._before is not None and now - self._before[0] < _LOAD_SECONDS:
+            return self._state
+        try:
+            of_others = self._of_machine() - sum(map(self._of_process, (os.getpid(), *workers)))
+        except (OSError, ValueError):  # or a worker has just died
+            return self._state
+        if self._before is not None:
+            load = (of_others - self._before[1]) / (now - self._before[0])
+            self._state = DeviceState(load=round(max(load, 0.0), 2))
+        self._before = now, of_others
+        return self._state
+
+
+def busy_seconds() -> float:
+    """CPU seconds since boot of all processes on the machine, and of what the hypervisor gave to other machines."""
+    user, nice, system, _, _, irq, softirq, steal, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(map(int, (user, nice, system, irq, softirq, steal))) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_identity() -> dict[str, str | int]:

@@ -43,7 +43,7 @@ class Monitor(Protocol):
         """Wait until spoiled samples can be taken again. `why` says what spoiled them."""
 
 
-class _Unwatched:
+class Unwatched:
     """A monitor that knows nothing. See `Monitor`."""
 
     def begin(self) -> None:
@@ -116,7 +116,7 @@ class Family(ABC):
 
     def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
         """What watches the device while it is measured on."""
-        return _Unwatched()
+        return Unwatched()
 
 
 def family(name: str) -> Family:

@@ -113,6 +113,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         reasons: bits of NVML's clock event (throttle) reasons. The power cap is in it if it acted since the state
             before.
         others: processes on the device that are not the bench's. It is the most that were seen since the state before.
+        load: how many of the host's cores other processes use.
     """
 
     sm_mhz: int = 0
@@ -121,6 +122,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     watts: float = 0.0
     reasons: int = 0
     others: int = 0
+    load: float = 0.0
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -133,6 +135,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         celsius: the least and the most of the temperatures.
         reasons: bits of all clock event (throttle) reasons.
         others: the most processes on the device that were not the bench's.
+        load: the most of the host's cores that other processes used, if candidates compute there.
     """
 
     driver: str = ""
@@ -142,16 +145,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     celsius: tuple[int, int] | None = None
     reasons: int = 0
     others: int = 0
+    load: float = 0.0
 
     @classmethod
     def of(cls, device: Device, states: Sequence[DeviceState], clocks: Sequence[float] = ()) -> Seen | None:
-        """A summary of a device's states, and of clocks in MHz that were probed. None if there are no states."""
+        """A summary of a device's states, and of clocks in MHz that were probed. None if they tell nothing."""
         if not states:
             return None
         reasons = 0
         for state in states:
             reasons |= state.reasons
-        return cls(
+        seen = cls(
             driver=device.driver,
             unit=device.unit,
             clock_mhz=_extremes([*(s.sm_mhz for s in states), *map(round, clocks)]),
@@ -159,7 +163,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             celsius=_extremes([s.celsius for s in states]),
             reasons=reasons,
             others=max(s.others for s in states),
+            load=max(s.load for s in states),
         )
+        return None if seen == cls() else seen
 
 
 def _extremes(values: Sequence[int]) -> tuple[int, int] | None:

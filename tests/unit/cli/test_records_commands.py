@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from databases import DEVICE, a_database, older_text
+from databases import DEVICE, SEEN, a_database, older_text
 from places import ROOT
 
 from aot_tune.cli.main import main
@@ -165,6 +165,20 @@ def test_show_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     database = load_database(CPU / "gemm.jsonl")
     assert f"  operator    of digest {database.contract[:12]}" in said
     assert sum(line.startswith("    M=") for line in said) == sum(len(database.problems) for _ in (3, 4))
+
+
+def test_what_was_seen_of_the_device_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = a_database()
+    seen = tuple(msgspec.structs.replace(m, seen=SEEN) for m in made.measurements)
+    path = save_database(tmp_path, msgspec.structs.replace(made, measurements=seen))
+    assert main(["records", "show", str(path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[said.index("  driver      580.65.06") :][:4] == [
+        "  driver      580.65.06",
+        "  clock       1755 to 1980 MHz in races",
+        "  clock set   by power cap",
+        "  beside      other processes in 2 of 2 races",
+    ]
 
 
 def test_upgrade_writes_the_current_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

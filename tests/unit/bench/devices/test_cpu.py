@@ -8,10 +8,27 @@ import sys
 
 import pytest
 
-from aot_tune.bench.devices.cpu import FAMILY, cpu_identity, last_cache_bytes
+from aot_tune.bench.devices.cpu import FAMILY, LoadMonitor, busy_seconds, cpu_identity, last_cache_bytes
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Seen
 from aot_tune.support.limits import usable_cores
+
+
+def test_what_other_processes_take_of_the_cores_is_told() -> None:
+    times, busy = iter((0.0, 0.2, 1.0, 3.0)), iter((100.0, 101.5, 106.0))
+    own = iter((20.0, 5.0, 20.5, 5.5, 20.5, 9.0))
+    monitor = LoadMonitor(lambda: next(busy), lambda _pid: next(own), lambda: next(times))
+    told = [monitor.read([1]) for _ in range(4)]
+    assert told == [None, None, DeviceState(load=0.5), DeviceState(load=0.5)]
+    assert Seen.of(FAMILY.devices(1)[0], [s for s in told if s is not None]) == Seen(load=0.5)
+
+
+def test_the_load_of_this_machine_is_known() -> None:
+    assert busy_seconds() > 0
+    times = iter((0.0, 1.0))
+    monitor = LoadMonitor(now=lambda: next(times))
+    assert monitor.read([]) is None
+    assert monitor.read([]) is not None
 
 
 def test_the_identity_of_this_cpu() -> None:
