@@ -11,7 +11,7 @@ from typing import Protocol
 from aot_tune.expr.array_values import LARGEST_INTEGER
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program, expanded
 
-__all__ = ["ArgumentTexts", "Dialect", "Elements", "number_text", "statements"]
+__all__ = ["ArgumentTexts", "Dialect", "Elements", "statements"]
 
 _TEXTS = {
     "and": "{a} && {b}",
@@ -120,7 +120,7 @@ def statements(name: str, program: Program, arguments: ArgumentTexts, dialect: D
     return [f"for (int64_t aot_{name}_l = 0; aot_{name}_l < ({upto}); ++aot_{name}_l) {{", *single, "}"]
 
 
-def number_text(value: float, real: str) -> str:
+def _number_text(value: float, real: str) -> str:
     """A float as a literal of C++."""
     if math.isnan(value):
         return "NAN"
@@ -219,7 +219,7 @@ class _Statements:
     def _constant(self, one: Instruction) -> str:
         if one.kind == FLOAT:
             assert isinstance(one.value, float)
-            text = number_text(one.value, self.dialect.real)
+            text = _number_text(one.value, self.dialect.real)
             return f"({text})" if text.startswith("-") else text
         return str(bool(one.value)).lower() if one.kind == BOOLEAN else f"INT64_C({one.value})"
 
@@ -249,7 +249,7 @@ class _Statements:
         if one.kind == FLOAT:
             narrow = self.arguments.dtype_of(tensor) in ("f16", "bf16")
             loaded = self.arguments.load(tensor, places) if narrow else f"*({self.arguments.address(tensor, places)})"
-            text, zero = f"static_cast<{real}>({loaded})", number_text(0.0, real)
+            text, zero = f"static_cast<{real}>({loaded})", _number_text(0.0, real)
         else:
             loaded = f"*({self.arguments.address(tensor, places)})"
             whole = one.kind == INTEGER
@@ -279,6 +279,6 @@ class _Statements:
         texts = {**_TEXTS, **_LANES} if lanes else _TEXTS
         operands = dict(zip("abc", args, strict=False))
         nan = " || {a} != {a}".format(**operands) if one.kind == FLOAT else ""
-        low, high = number_text(-(2.0**31), real), number_text(LARGEST_INTEGER, real)
+        low, high = _number_text(-(2.0**31), real), _number_text(LARGEST_INTEGER, real)
         text = texts.get(one.op, f"{{a}} {one.op} {{b}}")
         return text.format(**operands, nan=nan, real=real, low=low, high=high)

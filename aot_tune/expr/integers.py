@@ -16,7 +16,6 @@ from aot_tune.expr.nodes import OPERATORS, ExprNode, printed
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = [
-    "CPP",
     "EXTENT",
     "FUNCTIONS",
     "Expr",
@@ -72,7 +71,7 @@ _KEYS = {
     "next_power_of_2": "next_power_of_2({})",
     "where": "where({}, {}, {})",
 }
-CPP = {
+_CPP = {
     "//": "({} / {})",
     "and": "({} && {})",
     "or": "({} || {})",
@@ -236,7 +235,7 @@ class Expr(ExprNode):
 
     def cpp(self, name: Callable[[str], str], texts: Mapping[str, str] | None = None) -> str:
         """The expression as C++ on int64_t. `name` prints a fact. What `texts` call must be declared there."""
-        texts = CPP if texts is None else texts
+        texts = _CPP if texts is None else texts
         return printed(self, lambda leaf: f"INT64_C({leaf.value})" if leaf.op == "const" else name(leaf.value), texts)
 
     def substitute(self, facts: Facts) -> Expr:
@@ -289,7 +288,7 @@ def checked(expr: Expr, name: Callable[[str], str], undefined: str = "undefined_
     It uses the functions of runtime/arithmetic.h, which are defined whatever a caller passes.
     """
     checks = {op: f"aot_tune::{function}({{}}, {{}}, &{undefined})" for op, function in _CHECKED.items()}
-    return expr.cpp(name, {**CPP, **checks})
+    return expr.cpp(name, {**_CPP, **checks})
 
 
 def compiled(expr: Expr, functions: Mapping[str, Callable[..., Any]] = FUNCTIONS) -> Function:

@@ -26,7 +26,6 @@ __all__ = [
     "check_fold",
     "check_layouts",
     "check_problem",
-    "check_values_of",
     "check_work",
     "dims_beside_inputs",
     "dims_of_scalars",
@@ -318,10 +317,10 @@ def check_call(op: OperatorFields, problem: Problem) -> None:
         SpecError: naming the problem and the offending value.
     """
     check_problem(op, problem)
-    check_values_of(op, problem)
+    _check_values_of(op, problem)
 
 
-def check_values_of(op: OperatorFields, problem: Problem) -> None:
+def _check_values_of(op: OperatorFields, problem: Problem) -> None:
     """Evaluate everything that tuning asks about a problem, in the same order.
 
     Raises:

@@ -20,7 +20,7 @@ from aot_tune.spec.problem import Problem
 from aot_tune.spec.tensors import Tensor
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
-__all__ = ["ProgramScope", "bind_fragments", "check_fragments", "program_of", "step_program", "typed"]
+__all__ = ["bind_fragments", "check_fragments", "program_of", "step_program", "typed"]
 
 _Named = TypeVar("_Named")
 
@@ -34,7 +34,7 @@ _CONVERT = "write cast(..., 'i32') for the integer of a float, where(..., 1.0, 0
 
 
 @dataclass(frozen=True)
-class ProgramScope:
+class _Scope:
     """What a formula may name: an operator's arguments, and `indices` by name, with their extents if known.
 
     Axes of the output are named by their numbers.
@@ -86,7 +86,7 @@ class ProgramScope:
         return types.pop()
 
 
-def typed(formula: Formula, scope: ProgramScope) -> Program:
+def typed(formula: Formula, scope: _Scope) -> Program:
     """The program of a formula.
 
     Raises:
@@ -111,7 +111,7 @@ class _Reading:
     Methods take steps by their places `at`.
     """
 
-    def __init__(self, steps: list[Instruction], scope: ProgramScope) -> None:
+    def __init__(self, steps: list[Instruction], scope: _Scope) -> None:
         self.steps, self.scope, self.builder = steps, scope, Builder()
         self.numbers: list[int] = []
 
@@ -301,13 +301,13 @@ def _output(op: OperatorFields, epilogue: Epilogue) -> Tensor:
     return found[0]
 
 
-def _of_epilogue(op: OperatorFields, epilogue: Epilogue) -> ProgramScope:
+def _of_epilogue(op: OperatorFields, epilogue: Epilogue) -> _Scope:
     extents: dict[str, Expr | None] = {str(a): e for a, e in enumerate(_output(op, epilogue).shape)}
-    return ProgramScope(op, extents, f"operator {op.name!r}: the epilogue of {epilogue.output!r}")
+    return _Scope(op, extents, f"operator {op.name!r}: the epilogue of {epilogue.output!r}")
 
 
-def _of_fragment(op: OperatorFields, name: str) -> ProgramScope:
-    return ProgramScope(op, op.fragments[name].indices, f"operator {op.name!r}: fragment {name!r}")
+def _of_fragment(op: OperatorFields, name: str) -> _Scope:
+    return _Scope(op, op.fragments[name].indices, f"operator {op.name!r}: fragment {name!r}")
 
 
 def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
@@ -25,8 +25,6 @@ __all__ = [
     "Kernel",
     "Parameter",
     "Tile",
-    "TileOf",
-    "TileOfConfigs",
     "Tiling",
     "among",
     "check_guard_parameters",
@@ -44,7 +42,7 @@ _PREFIX = "parameter."
 Tile = Mapping[str, ExprLike]
 """Dim to how much of it one block computes, or covers in one step: integers, or expressions over parameters."""
 
-TileOf = Callable[[Mapping[str, object]], Mapping[str, int] | None]
+_TileOf = Callable[[Mapping[str, object]], Mapping[str, int] | None]
 """The same as a function of a config, for parameters that are a vendor's numbers. None: the tile is unknown."""
 
 
@@ -59,54 +57,6 @@ class Tiling:
     split: int = 1
     cluster: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     occupancy: int = 1
-
-
-@dataclass(frozen=True)
-class TileOfConfigs:
-    """What a kernel declares of its tiles: the same values as expressions over its parameters."""
-
-    tile: Tile | TileOf
-    split: ExprLike
-    cluster: Tile
-    occupancy: ExprLike
-
-    def of(self, parameters: Mapping[str, int], config: Mapping[str, object]) -> Tiling | None:
-        """The tile of a config whose parameters are given as integers; None if no tile is declared.
-
-        Raises:
-            SpecError: for an extent, a split, a cluster or an occupancy below 1.
-        """
-        declared = self.tile(config) if callable(self.tile) else self.tile
-        if not declared:
-            return None
-        facts = {f"parameter.{n}": v for n, v in parameters.items()}
-        extents = {d: as_expr(e, f"the tile of {d!r}").evaluate(facts) for d, e in declared.items()}
-        cluster = {d: as_expr(e, f"the cluster along {d!r}").evaluate(facts) for d, e in self.cluster.items()}
-        split = as_expr(self.split, "the split").evaluate(facts)
-        occupancy = as_expr(self.occupancy, "the occupancy").evaluate(facts)
-        along = ((f"a cluster along {d}", n) for d, n in cluster.items())
-        for what, value in (*extents.items(), ("split", split), *along, ("occupancy", occupancy)):
-            if value < 1:
-                raise SpecError(f"the tile of config {dict(config)} has {what} = {value}", fix="give 1 or more")
-        return Tiling(extents, split, {d: n for d, n in cluster.items() if n > 1}, occupancy)
-
-    def check(self, kernel: str, parameters: list[str]) -> None:
-        """Refuse a tile that uses anything but parameters of its kernel.
-
-        Raises:
-            SpecError: naming it.
-        """
-        known = {f"parameter.{n}" for n in parameters}
-        declared = [] if callable(self.tile) else list(self.tile.values())
-        for extent in (*declared, self.split, *self.cluster.values(), self.occupancy):
-            facts = sorted(extent.facts() - known) if isinstance(extent, Expr) else []
-            refuse_device_facts(facts, f"kernel {kernel!r}: its tile, split, cluster or occupancy")
-            for fact in facts:
-                raise SpecError(
-                    f"kernel {kernel!r}: its tile, split, cluster or occupancy uses {fact!r}",
-                    why="they range over the kernel's parameters",
-                    fix=did_you_mean(fact.removeprefix("parameter."), parameters),
-                )
 
 
 ConfigValue = int | bool | float | str
@@ -218,7 +168,7 @@ class Kernel:
     algorithms: Callable[[Problem], Mapping[str, object] | None] | None = None
     triton: TritonFunction | None = None
     listed: tuple[Config, ...] = ()
-    tile: Tile | TileOf = field(default_factory=lambda: MappingProxyType({}))
+    tile: Tile | _TileOf = field(default_factory=lambda: MappingProxyType({}))
     split: ExprLike = 1
     cluster: Tile = field(default_factory=lambda: MappingProxyType({}))
     occupancy: ExprLike = 1
@@ -259,7 +209,7 @@ class Kernel:
                 why="its first config is kept for calls that nobody measured",
                 fix="leave fills_in out, or move it to a kernel of a template with configs of its own",
             )
-        self._tiles.check(self.name, names)
+        self._check_tiles(names)
         self._check_space(names)
 
     def _check_space(self, names: list[str]) -> None:
@@ -270,16 +220,11 @@ class Kernel:
                 why=f"each is checked before anything is compiled, which takes minutes for {_MOST_CONFIGS}",
                 fix="give fewer values, or list the configs that are worth a try in `listed`",
             )
-        known = {f"parameter.{p.name}" for p in self.parameters if not p.has_fractions}
+        whole = [p.name for p in self.parameters if not p.has_fractions]
         for constraint in self.constraints:
-            refuse_device_facts(constraint.facts(), f"kernel {self.name!r}: constraint {constraint.key()}")
-            for fact in sorted(constraint.facts()):
-                if fact not in known and not fact.startswith("target."):
-                    raise SpecError(
-                        f"kernel {self.name!r}: constraint {constraint.key()} uses {fact!r}",
-                        why="constraints range over parameters and the target; `requires` ranges over the call",
-                        fix=did_you_mean(fact.removeprefix("parameter."), names),
-                    )
+            facts = [f for f in sorted(constraint.facts()) if not f.startswith("target.")]
+            why = "constraints range over parameters and the target; `requires` ranges over the call"
+            _check_parameters(facts, whole, f"kernel {self.name!r}: constraint {constraint.key()} uses", why)
         for pin in self.pins:
             if pin not in names:
                 raise SpecError(f"kernel {self.name!r}: pins name the unknown parameter {pin!r}")
@@ -388,13 +333,32 @@ class Kernel:
         return self.backend in backends or not set(backends).isdisjoint(self.stages)
 
     def tiling(self, config: Config) -> Tiling | None:
-        """The tile of one of its configs, if it declares tiles."""
-        values = _integers(self, config)
-        return self._tiles.of(values, config)
+        """The tile of one of its configs, if it declares tiles.
 
-    @property
-    def _tiles(self) -> TileOfConfigs:
-        return TileOfConfigs(self.tile, self.split, self.cluster, self.occupancy)
+        Raises:
+            SpecError: for an extent, a split, a cluster or an occupancy below 1.
+        """
+        declared = self.tile(config) if callable(self.tile) else self.tile
+        if not declared:
+            return None
+        facts = {f"parameter.{n}": v for n, v in _integers(self, config).items()}
+        extents = {d: as_expr(e, f"the tile of {d!r}").evaluate(facts) for d, e in declared.items()}
+        cluster = {d: as_expr(e, f"the cluster along {d!r}").evaluate(facts) for d, e in self.cluster.items()}
+        split = as_expr(self.split, "the split").evaluate(facts)
+        occupancy = as_expr(self.occupancy, "the occupancy").evaluate(facts)
+        along = ((f"a cluster along {d}", n) for d, n in cluster.items())
+        for what, value in (*extents.items(), ("split", split), *along, ("occupancy", occupancy)):
+            if value < 1:
+                raise SpecError(f"the tile of config {dict(config)} has {what} = {value}", fix="give 1 or more")
+        return Tiling(extents, split, {d: n for d, n in cluster.items() if n > 1}, occupancy)
+
+    def _check_tiles(self, names: list[str]) -> None:
+        """Refuse a tile that uses anything but parameters."""
+        where = f"kernel {self.name!r}: its tile, split, cluster or occupancy"
+        declared = [] if callable(self.tile) else list(self.tile.values())
+        for extent in (*declared, self.split, *self.cluster.values(), self.occupancy):
+            facts = sorted(extent.facts()) if isinstance(extent, Expr) else []
+            _check_parameters(facts, names, f"{where} uses", "they range over the kernel's parameters")
 
     def configs(self, target_facts: Mapping[str, int]) -> Iterator[dict[str, ConfigValue]]:
         """All configs that the constraints allow for a target, in the order of declaration.
@@ -470,6 +434,14 @@ def _axes(listed: tuple[Config, ...]) -> tuple[Parameter, ...]:
     """The parameters of listed configs, with all their values."""
     names = dict.fromkeys(name for config in listed for name in config)
     return tuple(Parameter(n, tuple(dict.fromkeys(c[n] for c in listed if n in c))) for n in names)
+
+
+def _check_parameters(facts: Sequence[str], names: Sequence[str], uses: str, why: str) -> None:
+    """Refuse facts other than parameters with these names. `uses` begins the message."""
+    refuse_device_facts(facts, uses.removesuffix(" uses"))
+    for fact in facts:
+        if not fact.startswith(_PREFIX) or fact.removeprefix(_PREFIX) not in names:
+            raise SpecError(f"{uses} {fact!r}", why=why, fix=did_you_mean(fact.removeprefix(_PREFIX), names))
 
 
 def _integers(kernel: Kernel, config: Config) -> dict[str, int]:

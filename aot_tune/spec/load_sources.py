@@ -25,7 +25,7 @@ from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.spec.triton_function import DTypeOf
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
-__all__ = ["package_folder", "project_folder", "with_sources"]
+__all__ = ["package_folder", "with_sources"]
 
 _PROJECT = ("pyproject.toml", "CMakeLists.txt", ".git")
 
@@ -55,7 +55,7 @@ def with_sources(operator: Operator, folder: Path) -> Operator:
     return operator if same else dataclasses.replace(operator, kernels=tuple(kernels))
 
 
-def project_folder(folder: Path) -> Path:
+def _project_folder(folder: Path) -> Path:
     """The nearest enclosing folder that holds a project; the folder itself if there is none."""
     here = folder.resolve()
     return next((p for p in (here, *here.parents) if any((p / name).exists() for name in _PROJECT)), here)
@@ -83,7 +83,7 @@ def package_folder(name: str) -> Path:
 
 def _places(folder: Path) -> list[Path]:
     """The folders that may hold an operator's files: its own, its root, and those up to the project's."""
-    here, top = folder.resolve(), project_folder(folder)
+    here, top = folder.resolve(), _project_folder(folder)
     return [p for p in (here, *here.parents) if p in (here, here.parent) or p.is_relative_to(top)]
 
 
@@ -149,7 +149,7 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     }  # a macro with the name of a template's parameter would break the source
     for one in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
         seen |= words(one) & set(function.macros or ())
-    top = project_folder(folder)
+    top = _project_folder(folder)
     place = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
     return dataclasses.replace(
         function, text=text, place=place, declared=declared, seen=tuple(sorted(seen)), folder=str(path.parent)
