@@ -17,12 +17,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.compile import Variant, families_of, toolchain_for
 from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.wanted_kernels import is_named, kernels_for
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.plan.wanted_targets import generic_dtypes
@@ -178,7 +180,7 @@ def _run(session: Session, job: _Job) -> Interpreted:
         check=job.check,
         inspections=session.plan.inspections,
         roots=[str(root) for root in session.renderer.roots],
-        seed=session.policy_of(target.family).seed,
+        seed=family(target.family).policy().seed,
     )
     with scratch_folder() as name:
         answer = _ask(request, session, Path(name))
@@ -277,11 +279,11 @@ def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
     """All kernels with the targets that they are compiled for. For generic ones these are their baseline targets."""
     for operator in session.operators.values():
         for kernel, baseline in session.generics(operator):
-            if session.is_named(operator, kernel):
+            if is_named(session, operator, kernel):
                 yield operator, resolved(kernel, baseline.name), baseline
         for target in session.targets:
-            for kernel in session.kernels_for(operator, target):
-                if session.is_named(operator, kernel):
+            for kernel in kernels_for(session, operator, target):
+                if is_named(session, operator, kernel):
                     yield operator, kernel, target
 
 
@@ -364,7 +366,7 @@ def _kernels_left_out(session: Session) -> Iterator[CompiledKernel]:
         for kernel in declared.kernels:
             served = families_of(toolchain_for(kernel.backend, session.environment))
             for target in session.baselines if kernel.generic else session.targets:
-                if target.family in served and session.is_named(operator, kernel):
+                if target.family in served and is_named(session, operator, kernel):
                     found = _kernel_left_out(session, operator, kernel, target)
                     if found is not None:
                         yield found

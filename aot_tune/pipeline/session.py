@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import os
 import resource
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
@@ -18,7 +16,7 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.findings import Checks
-from aot_tune.bench.protocol.measurement_records import Device, Policy
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import (
     Batch,
     CompileProgress,
@@ -33,25 +31,20 @@ from aot_tune.compile import (
     toolchain_for,
 )
 from aot_tune.compile.batches import Jobs, Task
-from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, deciding, load_databases
-from aot_tune.database.match import winners_elsewhere
+from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, load_databases
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.loaded_operators import stated_operators
 from aot_tune.pipeline.pending import PendingWork
 from aot_tune.plan.library_plan import Paths, Plan
-from aot_tune.plan.options import effort_limit
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
-from aot_tune.render import Candidate, Renderer, candidates_for, generic_candidates, resolved
+from aot_tune.render import Candidate, Renderer, generic_candidates, resolved
 from aot_tune.report.report_records import SpentOf, TimeSpent
 from aot_tune.search.budget import Budget
-from aot_tune.search.strategy import Strategy, make_strategy
-from aot_tune.spec import Config, Kernel, Operator, Target
+from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
-from aot_tune.support.digests import canonical_digest
-from aot_tune.support.errors import BuildError
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
@@ -63,16 +56,6 @@ _TELLING = 0.25
 
 _FADES = 0.5
 """The weight that earlier compiles keep each time new ones are added."""
-
-_AT_ONCE = 1 << 20
-"""Configs that are asked for at once, if the strategy gives so many.
-
-Nothing is compiled while a CPU candidate is timed, so large steps lose least time."""
-
-_STEP = 16
-"""Configs of a kernel that are asked for at once if a search learns from earlier ones, or if only a budget ends it.
-
-In small steps, the most promising ones are measured before the budget ends."""
 
 
 class _SpentTime:
@@ -213,9 +196,8 @@ class Session:
         self.targets = [target_by_name(n) for n in plan.targets]
         self.older = target_by_name(plan.older) if plan.older else None
         self.baselines = [target_by_name(n) for n in plan.baselines]
-        self._database = paths.database
+        self.database = paths.database
         self._caches: dict[str, ObjectCache] = {}
-        self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self.load = _CompilerLoad(self.jobs_of("cxx").count)
         self._generic: dict[str, Variant] = {}
         self._native = {t.name for t in (native_targets() if executor is None else executor.native())}
@@ -223,12 +205,8 @@ class Session:
     @cached_property
     def databases(self) -> list[OperatorDatabase]:
         """The records that come with the templates. They are read at first use; a check needs none."""
-        folder = Path(self._database) if self._database else None
+        folder = Path(self.database) if self.database else None
         return load_databases(folder) if folder and folder.is_dir() else []
-
-    def place_of(self, database: OperatorDatabase) -> str:
-        """The file of a database, for messages."""
-        return str(database_path(Path(self._database), database))
 
     def goes_on_with(self, begun: Begun) -> None:
         """Use what an interrupted build has measured."""
@@ -280,10 +258,6 @@ class Session:
         for tier in untold:
             self.progress.line(tier.summary())
 
-    def policy_of(self, name: str) -> Policy:
-        """How devices of a family are measured."""
-        return family(name).policy(Policy())
-
     def jobs_of(self, backend: str) -> Jobs:
         """How many compilers of a backend run at a time on this machine, and why."""
         memory = toolchain_for(backend, self.environment).memory_per_job()
@@ -330,85 +304,8 @@ class Session:
 
     def is_recorded(self, device: Device) -> bool:
         """Whether there is a committed record of this very device and policy. Then `auto` uses its measurements."""
-        policy = self.policy_of(device.family).digest
+        policy = family(device.family).policy().digest
         return any(d.was_made_on(device, policy) for d in self.databases)
-
-    def _known(self, device: Device) -> list[OperatorDatabase]:
-        """The records that say where a device's search begins. AOT_TUNE_DEVICE may name those of other devices."""
-        return self.databases if self.is_recorded(device) else deciding(self.databases, self.options.device)
-
-    def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
-        """The kernels, without generic ones, that have a toolchain for a target's family.
-
-        If no generic variant would serve the calls that they refuse, there are none. Triton functions that were not
-        read for the target are left out, because their constraints exclude it.
-        """
-        found: list[Kernel] = []
-        if not self.answers(operator, target):
-            return found
-        for kernel in operator.kernels:
-            chain = toolchain_for(kernel.backend, self.environment)
-            known = kernel.triton is None or target.name in kernel.triton.inspections
-            if known and not kernel.generic and target.family in families_of(chain):
-                found.append(resolved(kernel, target.name))
-        return found
-
-    def tunes(self, operator: Operator, target: Target) -> bool:
-        """Whether there is something to measure: AOT_TUNE_FILTER may name only other kernels."""
-        wanted = [k for k in self.kernels_for(operator, target) if self.is_named(operator, k)]
-        return bool(wanted) or self.options.filter == "*" or not self.answers(operator, target)
-
-    def is_named(self, operator: Operator, kernel: Kernel) -> bool:
-        """Whether AOT_TUNE_FILTER lets a kernel be tuned."""
-        return fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter)
-
-    @property
-    def step(self) -> int:
-        """How many configs of a kernel to ask for at once."""
-        endless = self.turn.seconds is not None and self.options.effort == "exhaustive"
-        return _STEP if endless or self.options.effort == "thorough" else _AT_ONCE
-
-    def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Variant]:
-        """Rendered candidates that the strategies of an operator's kernels want to try next for a target.
-
-        They come from up to `count` configs of each kernel; the default is `step`.
-        """
-        found: dict[str, Variant] = {}
-        for kernel in self.kernels_for(operator, target):
-            if not self.is_named(operator, kernel):
-                continue
-            strategy = self._strategy(operator, kernel, target)
-            before = len(found)
-            while len(found) == before and (configs := strategy.ask(count or self.step)):
-                for config in configs:
-                    for candidate in candidates_for(operator, kernel, config, target):
-                        if candidate.id not in found:
-                            found[candidate.id] = self.rendered(operator, candidate, target)
-        return list(found.values())
-
-    def tell(self, evidence: Evidence) -> None:
-        """Report the current cost of each config to the strategies: its mean time over each problem's best time.
-
-        All configs are reported again, because the best time falls as better ones are found.
-        """
-        kernels = {k.name: k for k in self.kernels_for(evidence.operator, evidence.target)}
-        for (name, _), (config, cost) in _config_costs(evidence).items():
-            if name in kernels:
-                self._strategy(evidence.operator, kernels[name], evidence.target).tell(config, cost)
-
-    def _strategy(self, operator: Operator, kernel: Kernel, target: Target) -> Strategy:
-        key = (operator.name, kernel.name, target.name)
-        if key not in self._strategies:
-            space = list(kernel.configs(target.facts))
-            guesses = sum(any(all(c[k] == v for k, v in g.items()) for c in space) for g in kernel.order)
-            limit = effort_limit(self.options.effort, guesses)
-            device = self.device_for(target)
-            policy = self.policy_of(target.family).digest
-            elsewhere = (
-                [] if device is None else winners_elsewhere(self._known(device), operator, kernel, device, policy)
-            )
-            self._strategies[key] = make_strategy(space, kernel.order, limit, transfer=elsewhere)
-        return self._strategies[key]
 
     def answers(self, operator: Operator, target: Target) -> bool:
         """Whether an operator has a generic variant on the devices of a target."""
@@ -505,43 +402,6 @@ class Session:
         """Minus the seconds that a compile takes, as the kernel's author states them."""
         operator = self.operators[entry.candidate.operator]
         return -operator.kernel(entry.candidate.kernel).compile_seconds
-
-    def toolchain_text(self, entry: Variant) -> str:
-        """The version of the toolchain that compiles an entry here."""
-        return self.plan.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
-
-    def require_generic(self, operator: Operator, entry: Variant) -> None:
-        """Raise BuildError if the generic variant has no object, because some calls would have no variant."""
-        if not entry.compiled:
-            reason = entry.object.error if entry.object is not None else "it was not compiled"
-            raise BuildError(
-                f"operator {operator.name!r}: its generic kernel cannot be compiled",
-                why=reason,
-                fix=f"mend {operator.kernel(entry.candidate.kernel).source}; calls would have no answer",
-            )
-
-
-def _config_costs(evidence: Evidence) -> dict[tuple[str, str], tuple[Config, float]]:
-    """By kernel and digest: a config and its cost, the geometric mean of its times over each problem's best time.
-
-    The mean is over all measured candidates of a config, such as one for each choice of dtypes. It is infinite if
-    none was measured and one failed. Configs of which nothing is known are left out.
-    """
-    logs: dict[str, list[float]] = {}
-    for row in evidence.costs().values():
-        best = min(row.values())
-        for candidate, time in row.items():
-            logs.setdefault(candidate, []).append(math.log(time / best))
-    found: dict[tuple[str, str], tuple[Config, list[float]]] = {}
-    for name, entry in evidence.entries.items():
-        one = entry.candidate
-        known = logs.get(name) or ([math.inf] if evidence.failed(name) else [])
-        found.setdefault((one.kernel, canonical_digest(one.config)), (one.config, []))[1].extend(known)
-    return {
-        key: (config, math.exp(statistics.fmean([v for v in values if v < math.inf] or values)))
-        for key, (config, values) in found.items()
-        if values
-    }
 
 
 def _environment(plan: Plan, paths: Paths) -> dict[str, str]:

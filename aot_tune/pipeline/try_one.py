@@ -16,6 +16,7 @@ from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.kept_texts import keep_texts
+from aot_tune.pipeline.wanted_kernels import kernels_for
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import candidates_for
@@ -119,7 +120,7 @@ def _entries(
     """The candidates of a target that may have the name."""
     kernel_name = name.rpartition("_")[0]
     yield from session.generic_entries(operator, target)
-    for kernel in session.kernels_for(operator, target):
+    for kernel in kernels_for(session, operator, target):
         if kernel.name != kernel_name:
             continue
         if kernel.algorithms is not None:  # only the device's library tells these

@@ -198,7 +198,7 @@ class Cuda(Family):
             for d in query.devices
         ]
 
-    def policy(self, base: Policy) -> Policy:
+    def policy(self, base: Policy = Policy()) -> Policy:  # noqa: B008 - it is frozen
         """Samples are short, because a clock on the device takes them. Copies of the tensors fill four times the L2."""
         return msgspec.structs.replace(
             base,

@@ -91,7 +91,7 @@ class Family(ABC):
         """The identity of the device that a worker of `device` is on. The worker calls this, so it must be cheap."""
         return device.identity
 
-    def policy(self, base: Policy) -> Policy:
+    def policy(self, base: Policy = Policy()) -> Policy:  # noqa: B008 - it is frozen
         """The policy for this family's devices."""
         return base
 

@@ -12,6 +12,7 @@ from types import TracebackType
 
 import msgspec
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Device
@@ -147,7 +148,7 @@ class LazyBench:
         with ExitStack() as stack:  # a bench that does not start must release the device
             executor = self.session.executor
             if executor is not None and executor.has(self.device):
-                policy = self.session.policy_of(self.device.family)
+                policy = family(self.device.family).policy()
                 findings = self.shared.findings
                 there = executor.bench(
                     self.device, policy, self.session.threads, patience, findings, exclusive=self._exclusive
@@ -164,7 +165,7 @@ class LazyBench:
     def _here(self) -> AbstractContextManager[MeasuringBench]:
         return Bench(
             self.device,
-            self.session.policy_of(self.device.family),
+            family(self.device.family).policy(),
             scratch=self.shared.own_folder(),
             threads=self.session.threads,
             log=self.session.progress.line,

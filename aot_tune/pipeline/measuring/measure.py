@@ -160,7 +160,7 @@ class Measurer:
                 name,
                 operator_digest(operator),
                 self._lazy.device.digest,
-                self._session.policy_of(self._lazy.device.family).digest,
+                family(self._lazy.device.family).policy().digest,
                 baseline_versions(operator),
             )
         return self._stores[name]

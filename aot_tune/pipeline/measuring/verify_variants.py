@@ -235,8 +235,8 @@ def _by_device(
 def verify_entry(session: Session, bench: LazyBench, operator: Operator, entry: Variant) -> None:
     """Verify one variant on the smallest problem that it serves and on odd ones, unless the store has the result."""
     devices = bench.device.family
-    problem = min(served_by(session, operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
-    policy = f"verify only, {session.policy_of(devices).digest}"
+    problem = min(served_by(operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
+    policy = f"verify only, {family(devices).policy().digest}"
     store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
     found = store.find(entry.candidate.id, entry.code, problem)
     if found is None:
@@ -255,14 +255,14 @@ def verify_entry(session: Session, bench: LazyBench, operator: Operator, entry: 
         )
 
 
-def served_by(session: Session, operator: Operator, entry: Variant, devices: str) -> list[Problem]:
+def served_by(operator: Operator, entry: Variant, devices: str) -> list[Problem]:
     """Problems of the workload that a variant serves. There is always one.
 
     If the workload has none in the variant's dtypes, its problems are used in these dtypes. If nothing is worth tuning
     on `devices` of that family, or the host has no memory for any of it, the author's checks are used, or else odd
     problems.
     """
-    policy, on_host = session.policy_of(devices), family(devices).on_host
+    policy, on_host = family(devices).policy(), family(devices).on_host
     workload = (
         [p for p in operator.workload_for(devices) if not on_host or has_room(operator, p, policy)]
         or operator.checks

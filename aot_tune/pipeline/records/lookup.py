@@ -29,9 +29,9 @@ from aot_tune.database import (
 )
 from aot_tune.database.checks import in_space
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.proportion import left_to_others
 from aot_tune.pipeline.pruning import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.wanted_kernels import is_named, kernels_for, left_to_others, tunes
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Problem, Target
 from aot_tune.spec.kernel import may_serve
@@ -132,7 +132,7 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
         match = match_measurements(
             database,
             device=device.digest,
-            policy=session.policy_of(device.family).digest,
+            policy=family(device.family).policy().digest,
             contract=operator_digest(operator),
             # codes of other targets' candidates count as recorded: the generic variant races on all targets
             codes={c.id: c.code for c in database.candidates if c.id not in evidence.entries}
@@ -191,7 +191,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     Raises:
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
     """
-    decided = session.answers(operator, target) and session.tunes(operator, target)
+    decided = session.answers(operator, target) and tunes(session, operator, target)
     database = _most_fitting(session, operator, target) if decided else None
     brief = target == session.older  # such records may be incomplete
     missing = [] if brief else missing_problems(database, with_a_choice(session, operator, target), target.name)
@@ -206,7 +206,7 @@ def _generic_evidence(session: Session, operator: Operator, target: Target) -> E
     """Evidence of the generic variant only."""
     generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
     evidence = Evidence(operator, target, generic, brief=target == session.older)
-    if not session.tunes(operator, target):
+    if not tunes(session, operator, target):
         evidence.leave_out()
     return evidence
 
@@ -246,7 +246,7 @@ def _surveyed(database: OperatorDatabase, target: Target) -> bool:
 def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
     """Take over surveyed times from a record of this very device, for candidates whose code is the same."""
     operator = evidence.operator
-    policy, contract = session.policy_of(device.family).digest, operator_digest(operator)
+    policy, contract = family(device.family).policy().digest, operator_digest(operator)
     for database in session.databases if session.options.mode != "tune" else ():
         own = database.was_made_on(device, policy)
         if own and (database.operator, database.contract) == (operator.name, contract):
@@ -290,7 +290,9 @@ def miss(
             f"operator {operator.name!r} on {target.name}: {lacking}", why=listed, fix=f"{fix}or use AOT_TUNE_MODE=auto"
         )
     place = database_path(Path(), stale[0])  # a report repeats it, and holds no folder of this machine
-    told = "\n       ".join(f"{session.place_of(d)}:1 is of digest {d.contract[:12]}" for d in stale)
+    told = "\n       ".join(
+        f"{database_path(Path(session.database), d)}:1 is of digest {d.contract[:12]}" for d in stale
+    )
     return DatabaseError(
         f"{place}:1: the record is of another version of operator {operator.name!r}: on {target.name} {lacking}",
         why="its dims, dtypes, tensors, attributes, reference, tolerance or what is legal have changed: its digest is "
@@ -309,7 +311,7 @@ def _others_fix(session: Session, operator: Operator, target: Target) -> str:
 
 def with_a_choice(session: Session, operator: Operator, target: Target) -> list[Problem]:
     """Problems that a record must have: those on which some kernel is tried whose times decide if it is kept."""
-    named = [k for k in session.kernels_for(operator, target) if session.is_named(operator, k) and not k.fills_in]
+    named = [k for k in kernels_for(session, operator, target) if is_named(session, operator, k) and not k.fills_in]
     kernels = [k for k in named if next(k.configs(target.facts), None) is not None]
     found = []
     left = left_to_others(session, operator, target, here=False)
@@ -457,7 +459,7 @@ def evidence_of_what_holds(
         DatabaseError: when a record is damaged: it has a time that is impossible on its device.
     """
     wanted = with_a_choice(session, operator, target)
-    if not (session.answers(operator, target) and session.tunes(operator, target) and wanted):
+    if not (session.answers(operator, target) and tunes(session, operator, target) and wanted):
         return _generic_evidence(session, operator, target), None
     outdated: _Outdated = {}
     found = _most_fitting(session, operator, target)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import (
@@ -52,7 +53,7 @@ def compile_kept(
     built = {name: list(itertools.islice(left, len(entries))) for name, entries in generics.items()}
     for name, generic in ((name, entry) for name, entries in built.items() for entry in entries):
         with session.failures.of(name):
-            session.require_generic(session.operators[name], generic)
+            _require_generic(session.operators[name], generic)
     shipped = [*always, *(e for e in kept if not e.candidate.generic)]
     for entry in shipped:
         with session.failures.of(entry.candidate.operator):
@@ -70,12 +71,28 @@ def compile_kept(
     return built
 
 
+def _require_generic(operator: Operator, entry: Variant) -> None:
+    """Raise BuildError if the generic variant has no object, because some calls would have no variant."""
+    if not entry.compiled:
+        reason = entry.object.error if entry.object is not None else "it was not compiled"
+        raise BuildError(
+            f"operator {operator.name!r}: its generic kernel cannot be compiled",
+            why=reason,
+            fix=f"mend {operator.kernel(entry.candidate.kernel).source}; calls would have no answer",
+        )
+
+
+def _toolchain(session: Session, entry: Variant) -> str:
+    """The version of the toolchain that compiles an entry here."""
+    return session.plan.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
+
+
 def _other_code(session: Session, entry: Variant) -> DatabaseError:
     """The error for a strict build's variant whose code is not the recorded one."""
     what = "device code" if entry.object is not None and entry.object.device else "object"
     return DatabaseError(
         f"{entry.candidate.operator}: {entry.candidate.label} compiles to another {what} than the recorded one",
-        why=f"recorded {entry.recorded[:12]}, here {entry.code[:12]} by {session.toolchain_text(entry)}",
+        why=f"recorded {entry.recorded[:12]}, here {entry.code[:12]} by {_toolchain(session, entry)}",
         fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or set AOT_TUNE_STRICT=0",
     )
 
@@ -238,7 +255,7 @@ def database_of(
         operator=operator.name,
         contract=operator_digest(operator),
         device=msgspec.structs.replace(device, unit=""),
-        policy=session.policy_of(device.family),
+        policy=family(device.family).policy(),
         toolchains=session.plan.toolchains,
         baselines=baseline_versions(operator),
         compiled=compiled,

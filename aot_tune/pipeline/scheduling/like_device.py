@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest, problem_key
@@ -20,6 +21,7 @@ from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.known_times import tie_band
 from aot_tune.pipeline.records.lookup import render_again, toolchains_alike
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.wanted_kernels import is_named, kernels_for
 from aot_tune.render import Candidate, candidate_for
 from aot_tune.select import Costs
 from aot_tune.spec import Config, ConfigValue, Kernel, Operator, Problem, Target
@@ -94,7 +96,7 @@ def like_winners(
     After them come `guesses` first guesses of the author of each kernel that won. A kernel without a config for the
     target is left out. `near` and `each` are as in `winners`.
     """
-    spaces = {k.name: (k, space) for k in session.kernels_for(operator, target) if (space := _space(k, target))}
+    spaces = {k.name: (k, space) for k in kernels_for(session, operator, target) if (space := _space(k, target))}
     made: _Models = {}
 
     def add(kernel: Kernel, config: dict[str, ConfigValue], like: Candidate, problems: Collection[str]) -> None:
@@ -308,7 +310,7 @@ def _holds_here(
     session: Session, database: OperatorDatabase, operator: Operator, target: Target, device: Device
 ) -> bool:
     """Whether a record is of this very device, policy, operator and toolchain, so that its times count as they are."""
-    policy = session.policy_of(device.family).digest
+    policy = family(device.family).policy().digest
     if not database.was_made_on(device, policy):
         return False
     backends = {c.candidate.backend for c in database.candidates if c.candidate.target == target.name}
@@ -329,7 +331,7 @@ def _recorded(session: Session, evidence: Evidence, candidates: Mapping[str, Can
     For a Triton function, they are also the code without assumptions, which is kept for other calls.
     """
     operator, target = evidence.operator, evidence.target
-    kernels = {k.name: k for k in session.kernels_for(operator, target) if session.is_named(operator, k)}
+    kernels = {k.name: k for k in kernels_for(session, operator, target) if is_named(session, operator, k)}
     own = {c: one for c, one in candidates.items() if one.kernel in kernels}
     problems = {p.id: p for p in evidence.workload}
     found: _Models = {}

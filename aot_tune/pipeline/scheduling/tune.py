@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +14,11 @@ from pathlib import Path
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Variant
-from aot_tune.database import OperatorDatabase
+from aot_tune.database import OperatorDatabase, deciding
+from aot_tune.database.match import winners_elsewhere
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, left_undone
-from aot_tune.pipeline.proportion import left_to_others
 from aot_tune.pipeline.pruning import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.like_device import Openings
@@ -27,10 +29,25 @@ from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
 from aot_tune.pipeline.scheduling.within_budget import BudgetTuning, ended_with
 from aot_tune.pipeline.session import Session
-from aot_tune.spec import Target
+from aot_tune.pipeline.wanted_kernels import is_named, kernels_for, left_to_others, tunes
+from aot_tune.plan.options import effort_limit
+from aot_tune.render import candidates_for
+from aot_tune.search.strategy import Strategy, make_strategy
+from aot_tune.spec import Config, Kernel, Operator, Target
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, DatabaseError
 
 __all__ = ["not_known", "nothing_is_known", "tune"]
+
+_AT_ONCE = 1 << 20
+"""Configs that are asked for at once, if the strategy gives so many.
+
+Nothing is compiled while a CPU candidate is timed, so large steps lose least time."""
+
+_STEP = 16
+"""Configs of a kernel that are asked for at once if a search learns from earlier ones, or if only a budget ends it.
+
+In small steps, the most promising ones are measured before the budget ends."""
 
 
 def tune(session: Session) -> dict[str, list[Evidence]]:
@@ -39,7 +56,7 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
     if session.budget.seconds is not None:
         _begin_budget(session)
     targets = [t for t in session.targets if t != session.older]
-    left = [t for t in targets if any(session.tunes(op, t) for op in session.operators.values())]
+    left = [t for t in targets if any(tunes(session, op, t) for op in session.operators.values())]
     for target in targets:
         session.pending.begin(target.family)
         kept = seconds_after(session)
@@ -179,14 +196,15 @@ def _tune_all(
     early = not alone and nothing_is_known(session, pool.device)
     if early:
         pool.start()
-    step = session.step
-    while step and (fresh := ask_for(session, evidences, vendors, openings, step)):
+    strategies = _Strategies(session)
+    step = strategies.step
+    while step and (fresh := ask_for(strategies, session, evidences, vendors, openings, step)):
         begun = session.turn.spent
         for evidence in evidences if session.options.mode == "auto" else ():
             recorded += known_here(session, pool.device, evidence).give(evidence)
         mine = {evidence.operator.name: not_known(evidence) for evidence in evidences}
         entries = [e for own in mine.values() for e in own]
-        race = 0.0 if alone else session.policy_of(target.family).race_ns / 1e9
+        race = 0.0 if alone else family(target.family).policy().race_ns / 1e9
         session.pending.expect(evidences, entries, least_race=race)
         if within is not None:
             within.run(entries)
@@ -196,8 +214,10 @@ def _tune_all(
             with _checks_fitted_beside(session, target, entries if early else ()):
                 _overlapped(session, target, pool, evidences, entries)
         for evidence in fresh:
-            session.tell(evidence)
-        step = next_step(session, [e for own in evidences for e in own.now(mine[own.operator.name])], begun, step)
+            strategies.tell(evidence)
+        step = next_step(
+            session, [e for own in evidences for e in own.now(mine[own.operator.name])], begun, step, strategies.step
+        )
     if within is not None:
         within.finish()
     return recorded
@@ -226,13 +246,99 @@ def _to_tune(session: Session, target: Target, found: dict[str, list[Evidence]])
         evidence = Evidence(operator, target, {})
         found[name].append(evidence)
         evidences.append(evidence)
-        if not session.tunes(operator, target):
+        if not tunes(session, operator, target):
             evidence.leave_out()
             session.progress.line(f"{name}: {evidence.note}")
         elif too_long := left_to_others(session, operator, target):
             evidence.leave_to_others(too_long)
             session.progress.line(f"{name}: {evidence.note}")
     return evidences
+
+
+class _Strategies:
+    """What the strategies of operators' kernels want to try next."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._strategies: dict[tuple[str, str, str], Strategy] = {}
+
+    @property
+    def step(self) -> int:
+        """How many configs of a kernel to ask for at once."""
+        endless = self._session.turn.seconds is not None and self._session.options.effort == "exhaustive"
+        return _STEP if endless or self._session.options.effort == "thorough" else _AT_ONCE
+
+    def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Variant]:
+        """Rendered candidates that the strategies of an operator's kernels want to try next for a target.
+
+        They come from up to `count` configs of each kernel; the default is `step`.
+        """
+        found: dict[str, Variant] = {}
+        for kernel in kernels_for(self._session, operator, target):
+            if not is_named(self._session, operator, kernel):
+                continue
+            strategy = self._strategy(operator, kernel, target)
+            before = len(found)
+            while len(found) == before and (configs := strategy.ask(count or self.step)):
+                for config in configs:
+                    for candidate in candidates_for(operator, kernel, config, target):
+                        if candidate.id not in found:
+                            found[candidate.id] = self._session.rendered(operator, candidate, target)
+        return list(found.values())
+
+    def tell(self, evidence: Evidence) -> None:
+        """Report the current cost of each config to the strategies: its mean time over each problem's best time.
+
+        All configs are reported again, because the best time falls as better ones are found.
+        """
+        kernels = {k.name: k for k in kernels_for(self._session, evidence.operator, evidence.target)}
+        for (name, _), (config, cost) in _config_costs(evidence).items():
+            if name in kernels:
+                self._strategy(evidence.operator, kernels[name], evidence.target).tell(config, cost)
+
+    def _strategy(self, operator: Operator, kernel: Kernel, target: Target) -> Strategy:
+        key = (operator.name, kernel.name, target.name)
+        if key not in self._strategies:
+            space = list(kernel.configs(target.facts))
+            guesses = sum(any(all(c[k] == v for k, v in g.items()) for c in space) for g in kernel.order)
+            limit = effort_limit(self._session.options.effort, guesses)
+            device = self._session.device_for(target)
+            policy = family(target.family).policy().digest
+            elsewhere = (
+                []
+                if device is None
+                else winners_elsewhere(_records_for(self._session, device), operator, kernel, device, policy)
+            )
+            self._strategies[key] = make_strategy(space, kernel.order, limit, transfer=elsewhere)
+        return self._strategies[key]
+
+
+def _records_for(session: Session, device: Device) -> list[OperatorDatabase]:
+    """The records that say where a device's search begins. AOT_TUNE_DEVICE may name those of other devices."""
+    return session.databases if session.is_recorded(device) else deciding(session.databases, session.options.device)
+
+
+def _config_costs(evidence: Evidence) -> dict[tuple[str, str], tuple[Config, float]]:
+    """By kernel and digest: a config and its cost, the geometric mean of its times over each problem's best time.
+
+    The mean is over all measured candidates of a config, such as one for each choice of dtypes. It is infinite if
+    none was measured and one failed. Configs of which nothing is known are left out.
+    """
+    logs: dict[str, list[float]] = {}
+    for row in evidence.costs().values():
+        best = min(row.values())
+        for candidate, time in row.items():
+            logs.setdefault(candidate, []).append(math.log(time / best))
+    found: dict[tuple[str, str], tuple[Config, list[float]]] = {}
+    for name, entry in evidence.entries.items():
+        one = entry.candidate
+        known = logs.get(name) or ([math.inf] if evidence.failed(name) else [])
+        found.setdefault((one.kernel, canonical_digest(one.config)), (one.config, []))[1].extend(known)
+    return {
+        key: (config, math.exp(statistics.fmean([v for v in values if v < math.inf] or values)))
+        for key, (config, values) in found.items()
+        if values
+    }
 
 
 def nothing_is_known(session: Session, device: Device) -> bool:
@@ -242,6 +348,7 @@ def nothing_is_known(session: Session, device: Device) -> bool:
 
 
 def ask_for(
+    strategies: _Strategies,
     session: Session,
     evidences: list[Evidence],
     vendors: Vendors,
@@ -257,7 +364,7 @@ def ask_for(
     drawn: dict[str, list[Proposal]] = {}
     for evidence in evidences:
         with session.failures.of(evidence.operator.name):
-            drawn[evidence.operator.name] = _wanted(session, openings, evidence, step)
+            drawn[evidence.operator.name] = _wanted(strategies, openings, evidence, step)
     for evidence in evidences:
         operator, others = evidence.operator, list[Proposal]()
         if operator.name in session.failures:
@@ -270,19 +377,19 @@ def ask_for(
     return fresh
 
 
-def _wanted(session: Session, openings: Openings, evidence: Evidence, step: int) -> list[Proposal]:
+def _wanted(strategies: _Strategies, openings: Openings, evidence: Evidence, step: int) -> list[Proposal]:
     operator = evidence.operator
     opening = openings.of(operator.name)
     if opening is None:
-        return [Proposal(e) for e in session.ask(operator, evidence.target, step)]
+        return [Proposal(e) for e in strategies.ask(operator, evidence.target, step)]
     if not evidence.entries:
         return list(opening.proposals)
     problems = openings.to_search(evidence)
-    return [Proposal(e, problems) for e in session.ask(operator, evidence.target, step)] if problems else []
+    return [Proposal(e, problems) for e in strategies.ask(operator, evidence.target, step)] if problems else []
 
 
-def next_step(session: Session, entries: list[Variant], begun: float, step: int) -> int:
-    """How many configs of each kernel the budget has time for, judged by the last step; 0 for none.
+def next_step(session: Session, entries: list[Variant], begun: float, step: int, most: int) -> int:
+    """How many configs of each kernel, at `most`, the budget has time for, judged by the last step; 0 for none.
 
     The last step had `step` configs. It was to compile `entries`, and began when `begun` seconds of the budget were
     spent.
@@ -292,7 +399,7 @@ def next_step(session: Session, entries: list[Variant], begun: float, step: int)
     if entries and all(e.object is None for e in entries):
         return 0
     took = max(session.turn.spent - begun, 1e-3)
-    return min(session.step, int(step * session.turn.left / took))
+    return min(most, int(step * session.turn.left / took))
 
 
 def one_after_the_other(
@@ -337,7 +444,7 @@ def _checks_fitted_beside(session: Session, target: Target, entries: Sequence[Va
 
     Benches need them before an object's first screen, and share them. If one fails, that screen reports it.
     """
-    policy, on_host = session.policy_of(target.family), family(target.family).on_host
+    policy, on_host = family(target.family).policy(), family(target.family).on_host
     ended = threading.Event()
 
     def fit() -> None:

@@ -15,6 +15,7 @@ from aot_tune.pipeline.evidence import Proposal
 from aot_tune.pipeline.measuring.vendor_process import Products, VendorAnswer, VendorQuestion, ask_vendor
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.wanted_kernels import is_named
 from aot_tune.render import Candidate, candidate_for
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.kernel import may_serve
@@ -94,7 +95,7 @@ def vendor_entries(session: Session, operator: Operator, target: Target, device:
 
 def _is_wanted(session: Session, operator: Operator, kernel: Kernel, target: Target) -> bool:
     chain = toolchain_for(kernel.backend, session.environment)
-    wanted = kernel.algorithms is not None and session.is_named(operator, kernel)
+    wanted = kernel.algorithms is not None and is_named(session, operator, kernel)
     return wanted and target.family in families_of(chain)
 
 

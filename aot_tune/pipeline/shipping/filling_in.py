@@ -9,6 +9,7 @@ from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Chosen, Evidence, Proposal
 from aot_tune.pipeline.scheduling.older_cpus import transferred
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.wanted_kernels import kernels_for
 from aot_tune.render import candidate_for
 from aot_tune.select import Selection
 from aot_tune.select.tree import Node
@@ -91,7 +92,7 @@ def without_wrong(chosen: Mapping[str, Sequence[Chosen]], wrong: Collection[str]
 def _filling_in(session: Session, evidence: Evidence) -> list[Variant]:
     """The first config of each kernel that fills in, in all dtypes that it serves."""
     operator, target, found = evidence.operator, evidence.target, list[Variant]()
-    for kernel in session.kernels_for(operator, target):
+    for kernel in kernels_for(session, operator, target):
         config = next(kernel.configs(target.facts), None) if kernel.fills_in else None
         if config is None:
             continue

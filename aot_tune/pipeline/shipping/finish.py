@@ -176,7 +176,7 @@ def finish(
         tables.append(table)
         reports += reported
     used = _measured_on(known, chosen)
-    measuring = tuple(policy_lines(f, session.policy_of(f)) for f in session.plan.families)
+    measuring = tuple(policy_lines(f, family(f).policy()) for f in session.plan.families)
     spec = LibrarySpec(
         operators=tuple(tables),
         name=session.plan.name,
@@ -186,7 +186,7 @@ def finish(
         module=session.plan.module,
         mode=session.options.mode,
         devices=tuple({"name": d.name, **d.identity} for d in used),
-        policy={f: msgspec.to_builtins(session.policy_of(f)) for f in session.plan.families},
+        policy={f: msgspec.to_builtins(family(f).policy()) for f in session.plan.families},
         tools={f"{b}.{k}": v for b, identity in session.plan.toolchains.items() for k, v in identity.items()},
         xla_ffi=session.options.xla_ffi != "",
     )

@@ -424,7 +424,7 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
     if found is None:
         found = _timed(session, bench, evidence, problem, entries)
         if found and all(m.lasting for m in found):
-            policy = f"survey, {session.policy_of(bench.device.family).digest}"
+            policy = f"survey, {family(bench.device.family).policy().digest}"
             store.put_race([msgspec.structs.replace(m, policy=policy) for m in found])
     for measurement in found:
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
@@ -454,6 +454,6 @@ def _timed(
 
 
 def _store(session: Session, bench: LazyBench, evidence: Evidence) -> OperatorStore:
-    policy = f"survey, {session.policy_of(bench.device.family).digest}"
+    policy = f"survey, {family(bench.device.family).policy().digest}"
     name = evidence.operator.name
     return session.store.operator(name, operator_digest(evidence.operator), bench.device.digest, policy)

@@ -203,7 +203,7 @@ def plan_checks(
             key = (name, candidate.target, *(r.key() for r in entry.requires))
             if key not in odd:
                 odd[key] = _odd(session, operator, entry)
-            checks = (Check(problem=_problem(session, operator, entry, found)), *odd[key])
+            checks = (Check(problem=_problem(operator, entry, found)), *odd[key])
             shipped.append(
                 _Shipped(
                     operator=name,
@@ -220,16 +220,16 @@ def plan_checks(
 def _odd(session: Session, operator: Operator, entry: Variant) -> list[Check]:
     """One or two small problems, from those on which the object was verified by itself."""
     devices = target_by_name(entry.candidate.target).family
-    policy = session.policy_of(devices)
+    policy = family(devices).policy()
     return oddest_checks(
         session.checks.of(Path(operator.folder), operator, entry.requires, policy, on_host=family(devices).on_host)
     )
 
 
-def _problem(session: Session, operator: Operator, entry: Variant, chosen: Sequence[Chosen]) -> Problem:
+def _problem(operator: Operator, entry: Variant, chosen: Sequence[Chosen]) -> Problem:
     """The cheapest problem of the workload that dispatch gives to a variant, or else that the variant serves."""
     devices = target_by_name(entry.candidate.target).family
-    served = served_by(session, operator, entry, devices)
+    served = served_by(operator, entry, devices)
     won = [p for p in served if any(_picked(one, p) == entry.candidate.id for one in chosen)]
     if family(devices).on_host:
         won = [p for p in won if _is_quick(operator, p)]

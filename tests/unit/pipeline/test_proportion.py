@@ -8,7 +8,7 @@ from bundled import OPERATORS
 
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.proportion import out_of_proportion
+from aot_tune.pipeline.wanted_kernels import out_of_proportion
 from aot_tune.render import Rendered, candidate_for
 from aot_tune.spec import problem
 
