@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aot_tune.compile.batches import Batch, CompileProgress, Jobs, compile_all, compile_batches, parallel_compiles
 from aot_tune.compile.object_cache import CacheCounters, ObjectCache
-from aot_tune.compile.object_records import CompileOutcome, Object
 from aot_tune.compile.toolchain import (
+    CompileOutcome,
     Toolchain,
     families_of,
     generic_targets,
@@ -14,7 +14,7 @@ from aot_tune.compile.toolchain import (
     toolchain_for,
     toolchains,
 )
-from aot_tune.compile.variant import Variant
+from aot_tune.compile.variant import Object, Variant
 
 __all__ = [
     "Batch",

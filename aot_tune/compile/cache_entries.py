@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from aot_tune.compile.diagnostics import SOURCES
-from aot_tune.compile.object_records import CompileStatus
+from aot_tune.compile.toolchain import CompileStatus
 from aot_tune.support.digests import canonical
 from aot_tune.support.storage import CorruptError, check_trust, read_own, seal, unseal, write_file
 

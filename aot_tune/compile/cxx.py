@@ -15,7 +15,6 @@ from aot_tune.compile.device_targets import CPU_TARGETS, cpu_level
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
 from aot_tune.compile.object_files import binutils, failure_of, localize, object_bytes, public_functions
-from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     CXX_ADDRESS_SPACE,
     LINK_FLAGS,
@@ -32,7 +31,7 @@ from aot_tune.compile.programs import (
     real_include,
     rule_files,
 )
-from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain
+from aot_tune.compile.toolchain import NO_OPTIONS, CompileOutcome, Toolchain
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError

@@ -25,7 +25,6 @@ from aot_tune.compile.object_files import (
     object_bytes,
     public_functions,
 )
-from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     LINK_FLAGS,
     QUERY_SECONDS,
@@ -40,7 +39,7 @@ from aot_tune.compile.programs import (
     real_include,
     rule_files,
 )
-from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain
+from aot_tune.compile.toolchain import NO_OPTIONS, CompileOutcome, Toolchain
 from aot_tune.compile.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
 from aot_tune.compile.visible_gpus import visible_devices
 from aot_tune.spec import CompileOptions, Target

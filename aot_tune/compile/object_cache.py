@@ -29,9 +29,9 @@ from aot_tune.compile.cache_entries import (
     write_entry,
 )
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.object_records import CompileOutcome, Object
 from aot_tune.compile.programs import option_key
-from aot_tune.compile.toolchain import CompilersElsewhere, Toolchain
+from aot_tune.compile.toolchain import CompileOutcome, CompilersElsewhere, Toolchain
+from aot_tune.compile.variant import Object
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.cache_tiers import CacheTier

@@ -13,8 +13,8 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from aot_tune.compile.diagnostics import is_lasting
-from aot_tune.compile.object_records import CompileOutcome, CompileStatus
 from aot_tune.compile.programs import BUSY_SHARE, QUERY_SECONDS, Compiler, program_of
+from aot_tune.compile.toolchain import CompileOutcome, CompileStatus
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import Finished, run
 

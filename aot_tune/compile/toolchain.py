@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
-from aot_tune.compile.object_records import CompileOutcome
+import msgspec
+
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import ToolchainError, did_you_mean
 from aot_tune.support.run_program import compiler_environment
@@ -20,6 +21,8 @@ from aot_tune.support.run_program import compiler_environment
 __all__ = [
     "MEMORY_PER_COMPILE",
     "NO_OPTIONS",
+    "CompileOutcome",
+    "CompileStatus",
     "CompilersElsewhere",
     "Toolchain",
     "families_of",
@@ -30,9 +33,31 @@ __all__ = [
     "toolchains",
 ]
 
+CompileStatus = Literal["ok", "compile-failed", "timeout"]
 NO_OPTIONS = CompileOptions()
 MEMORY_PER_COMPILE = 1 << 30
 _FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real|-virtual|\+ptx)?")
+
+
+class CompileOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one compiler run.
+
+    `log` is the compiler's output, cut in the middle when it is long. `lasting` says that the same input would end the
+    same way again. A run that lost its memory, disk or time to something else is not lasting, and is never cached.
+    `includes` are the files that were read beside the source, under names that `Toolchain.locate` knows. `device` is
+    the digest of what a GPU runs, as in `Object`. `resources` are bytes: `text` of the object, `stack` of its deepest
+    function, `memory` at the compiler's peak. For a GPU they are of the worst kernel, and also have `registers` of a
+    thread (a count), `spill_bytes`, and `shared`, as far as the compiler knows it. What a launch adds is only known of
+    Triton's kernels. It is `dynamic_shared`, a part of `shared`.
+    """
+
+    status: CompileStatus
+    log: str = ""
+    seconds: float = 0.0
+    lasting: bool = True
+    includes: tuple[str, ...] = ()
+    device: str = ""
+    resources: dict[str, int] = {}
 
 
 class Toolchain(ABC):

@@ -23,7 +23,6 @@ from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.device_targets import BASELINE, CUDA_TARGETS, EIGHT_BIT_BASELINE, fits
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.object_files import KERNEL_IMAGE, failure_of, object_bytes
-from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     BUSY_SHARE,
     CXX_ADDRESS_SPACE,
@@ -34,7 +33,7 @@ from aot_tune.compile.programs import (
     program_state,
     rule_files,
 )
-from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain, toolchain_for
+from aot_tune.compile.toolchain import NO_OPTIONS, CompileOutcome, Toolchain, toolchain_for
 from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import ToolchainError

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.object_records import CompileOutcome
-from aot_tune.compile.toolchain import NO_OPTIONS, Toolchain, toolchain_for
+from aot_tune.compile.toolchain import NO_OPTIONS, CompileOutcome, Toolchain, toolchain_for
 from aot_tune.spec import CompileOptions, Target
 
 __all__ = ["TOOLCHAIN", "CublasLtToolchain"]

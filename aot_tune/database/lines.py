@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Seen, Status
-from aot_tune.compile.object_records import CompileStatus
+from aot_tune.compile.toolchain import CompileStatus
 from aot_tune.database.records import SurveyedShape
 from aot_tune.spec import ConfigValue, Problem
 from aot_tune.support.digests import canonical, canonical_digest

@@ -8,7 +8,7 @@ from typing import Any
 from triton_installed import FUNCTIONS, ask, chain, integer, request
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.object_records import CompileOutcome
+from aot_tune.compile.toolchain import CompileOutcome
 from aot_tune.render.triton.recipe import Recipe, with_recipe
 from aot_tune.spec import dims
 

@@ -15,7 +15,7 @@ from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.object_records import CompileOutcome
+from aot_tune.compile.toolchain import CompileOutcome
 from aot_tune.render.triton.recipe import Recipe, with_recipe
 
 pytestmark = pytest.mark.slow
