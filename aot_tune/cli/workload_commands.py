@@ -74,9 +74,8 @@ def _add_show(subcommands: Any) -> None:
         "show",
         help="show which problems are called, and how often",
         description="Print a table for each operator. It shows how often each problem is called, and the share of "
-        "these "
-        "calls that were made while a graph was captured. The most frequent problem comes first. A weight counts as "
-        "that many calls.",
+        "these calls that were made while a graph was captured. The most frequent problem comes first. A weight "
+        "counts as that many calls.",
     )
     _add_files(show, "traces and workload files")
     show.add_argument(
@@ -134,8 +133,7 @@ def _add_from_tunableop(subcommands: Any) -> None:
         "from-tunableop",
         help="make a workload file from CSV files of PyTorch's TunableOp",
         description="Make a workload file from the products in CSV files of PyTorch's TunableOp, tuned or untuned. "
-        "Each "
-        "product weighs 1, because the files do not say how often it was called.",
+        "Each product weighs 1, because the files do not say how often it was called.",
     )
     _add_files(tunableop, "such as tunableop_results0.csv or tunableop_untuned0.csv")
     _add_output(tunableop)
@@ -147,11 +145,10 @@ def _add_from_model(subcommands: Any) -> None:
         "from-model",
         help="make a workload file from a decoder's config.json",
         description="Make a workload file from the config.json of a decoder, in the form of Hugging Face. For each "
-        "number "
-        "of tokens it has what a forward pass computes: the products (qkv, o, gate and up in one, down, lm_head), "
-        "norms, silu_mul and attention. The weight of a problem is the number of its calls. The layers must be "
-        "attention "
-        "and a gated perceptron or experts, each behind an RMS norm, as in Llama, Mistral, Qwen and Mixtral.",
+        "number of tokens it has what a forward pass computes: the products (qkv, o, gate and up in one, down, "
+        "lm_head), norms, silu_mul and attention. The weight of a problem is the number of its calls. The layers must "
+        "be attention and a gated perceptron or experts, each behind an RMS norm, as in Llama, Mistral, Qwen and "
+        "Mixtral.",
     )
     model.add_argument("config", type=Path, metavar="CONFIG", help="a config.json")
     model.add_argument(

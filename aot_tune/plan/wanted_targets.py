@@ -65,9 +65,8 @@ def check_instructions(operators: Mapping[str, Operator], targets: Sequence[Targ
         for kernel in operator.kernels:
             if not any(_needs(operator, kernel, d) for d in operator.dtype_choices(kernel)):
                 continue
-            old = [t for t in lacking if _is_for(kernel, t)]
-            if kernel.generic:
-                old = gpus if not able else []
+            generic = [] if able else gpus
+            old = generic if kernel.generic else [t for t in lacking if _is_for(kernel, t)]
             if old:
                 mistakes.add(_too_old(operator, kernel, old))
     mistakes.tell()
