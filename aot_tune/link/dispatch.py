@@ -528,7 +528,7 @@ def _span(op: Operator, fact: str, seen: SeenCalls) -> str:
     elif fact in dict(seen.facts):
         low = high = dict(seen.facts)[fact]
     else:
-        choices = op.dtypes[name] if kind == "dtype" else next(a.choices for a in op.attributes if a.name == name)
+        choices = op.dtypes[name] if kind == "dtype" else op.choices[name]
         low, high = 0, len(choices) - 1
     return f"{{{low}, {high}}}"
 

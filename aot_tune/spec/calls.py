@@ -279,7 +279,7 @@ def values_of_fact(op: OperatorFields, fact: str) -> Sequence[int]:
     if kind == "present":
         return (0, 1) if op.tensor(name).optional else (1,)
     if kind == "attribute":
-        return range(len(next(a.choices for a in op.attributes if a.name == name)))
+        return range(len(op.choices[name]))
     return range(len(op.dtypes[name]))
 
 
@@ -369,7 +369,7 @@ def check_problem(op: OperatorFields, problem: Problem) -> None:
             choices=op.dtypes.get(variable, op.dtypes),
         )
     _check_problem_tensors(op, problem, where)
-    choices = {a.name: a.choices for a in op.attributes}
+    choices = op.choices
     for name, value in problem.attributes.items():
         check_among(name, choices, f"{where}: unknown attribute {name!r}")
         check_among(value, choices[name], f"{where}: attribute {name!r} cannot be {value!r}")

@@ -71,7 +71,7 @@ class _Scope:
 
     def choices(self, attribute: str) -> tuple[str, ...]:
         """The choices of an attribute, checked."""
-        return self.named(attribute, {a.name: a.choices for a in self.operator.attributes}, "attribute")
+        return self.named(attribute, self.operator.choices, "attribute")
 
     def type_of(self, dtypes: Collection[str], what: str) -> str:
         """The type that elements or scalars of these dtypes have in a formula."""
@@ -317,7 +317,7 @@ def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:
     if isinstance(step, AddTensor):
         return before + el.element(step.tensor, *step.axes)
     found = before
-    for choice in next(a.choices for a in op.attributes if a.name == step.attribute):
+    for choice in op.choices[step.attribute]:
         check_among(
             choice,
             _ACTIVATIONS,
@@ -341,7 +341,7 @@ def check_fragments(op: OperatorFields, where: str) -> None:
     for step in computed:
         with mistakes.gather():
             step_program(op, step)
-    arguments = {t.name for t in op.tensors} | {s.name for s in op.scalars} | {a.name for a in op.attributes}
+    arguments = set(op.arguments)
     for taken in sorted({EPILOGUE, "fragment"} & arguments) if computed or op.fragments else ():
         with mistakes.gather():
             raise SpecError(
@@ -381,11 +381,10 @@ def bind_fragments(op: OperatorFields, problem: Problem, xp: Any, call: SimpleNa
 
     `xp` is the namespace of the arrays. An operator without formulas is left as it is.
     """
-    choices = {a.name: a.choices for a in op.attributes}
     arguments = SimpleNamespace(**vars(call))  # not `call`: it would own itself, and outlive its last user
 
     def apply(name: str, value: Any, /, **indices: Any) -> Any:
-        return evaluate(program_of(op, name), xp, arguments, value, choices, problem.dims, indices or None)
+        return evaluate(program_of(op, name), xp, arguments, value, op.choices, problem.dims, indices or None)
 
     if op.fragments:
         call.fragment = apply

@@ -335,5 +335,4 @@ def _taken(function: NativeFunction) -> set[str]:
 
 
 def _names(operator: Operator) -> list[str]:
-    tensors, scalars = (t.name for t in operator.tensors), (s.name for s in operator.scalars)
-    return [*tensors, *scalars, *(a.name for a in operator.attributes), *operator.dims]
+    return [*operator.arguments, *operator.dims]

@@ -331,7 +331,6 @@ def _check_kernels(op: OperatorFields, where: str) -> None:
 
 def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
     known = op.fact_names()
-    arguments = {t.name for t in op.tensors} | {s.name for s in op.scalars} | {a.name for a in op.attributes}
     for expr in (*kernel.requires, *kernel.worthwhile):
         if not isinstance(expr, Expr):
             raise SpecError(
@@ -351,7 +350,7 @@ def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
         for name in pinned:
             check_among(name, op.dims, f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}")
     for parameter in kernel.parameters:
-        if parameter.name in arguments:
+        if parameter.name in op.arguments:
             raise SpecError(
                 f"{where}: kernel {kernel.name!r}: parameter {parameter.name!r} has the name of an argument",
                 fix="rename the parameter; capitals are usual",

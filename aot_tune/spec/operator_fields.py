@@ -132,6 +132,17 @@ class OperatorFields:
         return tuple(t for t in self.tensors if t.written)
 
     @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The choices of each attribute by its name."""
+        return {a.name: a.choices for a in self.attributes}
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of tensors, scalars and attributes, in this order."""
+        tensors, scalars = (t.name for t in self.tensors), (s.name for s in self.scalars)
+        return [*tensors, *scalars, *self.choices]
+
+    @property
     def generics(self) -> tuple[Kernel, ...]:
         """The kernels that accept every legal call: one for each backend that has one."""
         return tuple(k for k in self.kernels if k.generic)

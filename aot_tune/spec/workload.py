@@ -156,7 +156,7 @@ def problem_named(operator: Operator, text: str) -> Problem:
     found: dict[str, dict[str, object]] = {"strides": {}, "order": {}, "alignment": {}, "attributes": {}, "dtypes": {}}
     dims: dict[str, int] = {}
     present: list[str] = []
-    choices = {a.name: a.choices for a in operator.attributes} | dict(operator.dtypes)
+    choices = {**operator.choices, **operator.dtypes}
     tensors = {t.name for t in operator.tensors}
     for part in text.split():
         kind, name, value = next(
