@@ -7,7 +7,6 @@ from aot_tune.database.format import decode, encode
 from aot_tune.database.identity import operator_digest, problem_key
 from aot_tune.database.match import (
     Match,
-    Refused,
     deciding,
     is_of,
     match_measurements,
@@ -15,7 +14,7 @@ from aot_tune.database.match import (
     nearest_databases,
     told_ties,
 )
-from aot_tune.database.merge import measured_before, merge, update, without
+from aot_tune.database.merge import measured_before, update, without
 from aot_tune.database.records import (
     CandidateRecord,
     OperatorDatabase,
@@ -31,7 +30,6 @@ __all__ = [
     "MeasurementStore",
     "OperatorDatabase",
     "OperatorStore",
-    "Refused",
     "SurveyedShape",
     "begin",
     "database_path",
@@ -45,7 +43,6 @@ __all__ = [
     "make_database",
     "match_measurements",
     "measured_before",
-    "merge",
     "missing_problems",
     "nearest_databases",
     "operator_digest",

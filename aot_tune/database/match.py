@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile.device_targets import cpu_level
 from aot_tune.database.identity import problem_key
 from aot_tune.database.records import OperatorDatabase
@@ -19,7 +20,6 @@ from aot_tune.support.digests import canonical_digest
 
 __all__ = [
     "Match",
-    "Refused",
     "deciding",
     "is_of",
     "match_measurements",
@@ -36,31 +36,15 @@ _KIB = {"K": 1, "M": 1 << 10, "G": 1 << 20}
 _NUMBERS = {2: "two", 3: "three"}
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded measurement that may not be used as it is.
-
-    The reason is the first of device, policy, operator, code and baseline that differs.
-    """
-
-    measurement: Measurement
-    reason: str
-
-
-class Match(msgspec.Struct, frozen=True, kw_only=True):
+class Match(NamedTuple):
     """What mode auto may take from a database without measuring again, and what it may not take."""
 
-    usable: tuple[Measurement, ...]
-    refused: tuple[Refused, ...]
+    usable: list[Measurement]
+    refused: list[Measurement]
 
 
 def match_measurements(
-    database: OperatorDatabase,
-    *,
-    device: str,
-    policy: str,
-    contract: str,
-    codes: Mapping[str, str],
-    baselines: Mapping[str, str],
+    database: OperatorDatabase, *, device: str, policy: str, contract: str, codes: Mapping[str, str]
 ) -> Match:
     """Split a database's measurements into those that are valid here as they are, and the rest.
 
@@ -68,27 +52,22 @@ def match_measurements(
         device, policy: digests of this machine's device and of the policy in force.
         contract: `operator_digest` of the operator as it is now.
         codes: candidate id to this build's code of it. Candidates that are missing here are refused.
-        baselines: version of each baseline that is here, by name.
 
     A race is usable as a whole or not at all. If one of its entrants is refused, the others lose their final times and
     keep their screen times. An entrant without a screen is then refused.
     """
-    whole = _whole_refusal(database, device, policy, contract)
-    same = {c.id for c in database.candidates if c.code and c.code == codes.get(c.id)}
-    refused = {id(m): whole or _refusal(m, same, database.baselines, baselines) for m in database.measurements}
-    broken = {(m.race, problem_key(m.problem)) for m in database.measurements if m.race and refused[id(m)]}
-    usable: list[Measurement] = []
-    out: list[Refused] = []
+    fits = (database.device.digest, database.policy_digest, database.contract) == (device, policy, contract)
+    same = {c.id for c in database.candidates if fits and c.code and c.code == codes.get(c.id)}
+    valid = {m.candidate for m in database.measurements if m.candidate in same or (fits and is_baseline(m.candidate))}
+    broken = {(m.race, problem_key(m.problem)) for m in database.measurements if m.candidate not in valid}
+    match = Match([], [])
     for m in database.measurements:
-        reason, kept = refused[id(m)], m
-        if not reason and m.race and (m.race, problem_key(m.problem)) in broken:
-            kept = msgspec.structs.replace(m, final=None, race=None)
-            reason = "" if m.screen else "race"
-        if reason:
-            out.append(Refused(measurement=m, reason=reason))
+        alone = m.race is not None and (m.race, problem_key(m.problem)) in broken
+        if m.candidate not in valid or (alone and not m.screen):
+            match.refused.append(m)
         else:
-            usable.append(kept)
-    return Match(usable=tuple(usable), refused=tuple(out))
+            match.usable.append(msgspec.structs.replace(m, final=None, race=None) if alone else m)
+    return match
 
 
 def missing_problems(database: OperatorDatabase | None, problems: Iterable[Problem], target: str) -> list[Problem]:
@@ -161,21 +140,6 @@ def _shape(device: Device) -> tuple[int, int, int]:
         caches = _CACHE.findall(str(facts.get("caches", "")))
         return cpu_level(flags), int(facts.get("cores", 0)), sum(int(n) * _KIB[unit] for n, unit in caches)
     return int(facts.get("capability", 0)), int(facts.get("sm_count", 0)), 0
-
-
-def _whole_refusal(database: OperatorDatabase, device: str, policy: str, contract: str) -> str:
-    if database.device.digest != device:
-        return "device"
-    if database.policy_digest != policy:
-        return "policy"
-    return "operator" if database.contract != contract else ""
-
-
-def _refusal(m: Measurement, same: Set[str], recorded: Mapping[str, str], baselines: Mapping[str, str]) -> str:
-    if is_baseline(m.candidate):
-        name = m.candidate.removeprefix(BASELINE)
-        return "" if name in baselines and recorded.get(name) == baselines[name] else "baseline"
-    return "" if m.candidate in same else "code"
 
 
 def winners_elsewhere(

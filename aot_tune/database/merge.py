@@ -1,4 +1,4 @@
-"""What two records say together. `merge` knows which one is newer, so that one holds. `join` does not.
+"""What two records say together. `update` knows which one is newer, so that one holds. `join` does not.
 
 So joining is commutative, associative and idempotent. If the common ancestor is known, a change or removal by one side
 only is taken over.
@@ -19,30 +19,21 @@ from aot_tune.spec import Problem
 from aot_tune.support.digests import canonical
 from aot_tune.support.errors import DatabaseError
 
-__all__ = ["difference", "join", "join_from", "measured_before", "merge", "other_toolchains", "update", "without"]
+__all__ = ["difference", "join", "join_from", "measured_before", "other_toolchains", "update", "without"]
 
 K = TypeVar("K")
 V = TypeVar("V")
 _SHOWN = 5
 
 
-def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
-    """Everything of both. Where they differ in a candidate's code or in a measurement, `newer` holds.
+def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
+    """What a record becomes after `newer` was measured: both together, or `newer` alone if they cannot be compared.
 
-    Times of one race stay together. If `newer` has other measurements of a race's entrants, the remaining entrants lose
-    their final times.
-
-    Raises:
-        DatabaseError: when they are of different operators, devices or policies, or of different versions of the
-            operator. Such measurements cannot be compared.
+    Where they differ in a candidate's code or in a measurement, `newer` holds. Times of one race stay together. If
+    `newer` has other measurements of a race's entrants, the remaining entrants lose their final times.
     """
-    apart = difference(older, newer)
-    if apart:
-        raise DatabaseError(
-            f"databases of {older.operator!r} differ in their {apart}",
-            why="their measurements cannot be compared",
-            fix="keep one of the two",
-        )
+    if difference(older, newer):
+        return newer
     before = {c.id: c for c in older.candidates}
     candidates = before | {c.id: c for c in newer.candidates}
     same = {n for n, c in before.items() if c.code == candidates[n].code}
@@ -67,11 +58,6 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
             opening=older.opening and newer.opening,  # what one of them searched is there
         )
     )
-
-
-def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
-    """What a record becomes after `newer` was measured: both merged if they can be compared, or else `newer` alone."""
-    return newer if difference(older, newer) else merge(older, newer)
 
 
 def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDatabase:

@@ -15,6 +15,7 @@ from aot_tune.support.errors import WorkerError
 __all__ = [
     "Family",
     "Monitor",
+    "Unwatched",
     "family",
     "make_device",
 ]

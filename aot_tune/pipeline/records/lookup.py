@@ -60,7 +60,7 @@ _Outdated = dict[str, AotTuneError]
 class Known:
     """Measurements of a database by candidate and problem."""
 
-    def __init__(self, measurements: tuple[Measurement, ...] = (), refused: Iterable[Measurement] = ()) -> None:
+    def __init__(self, measurements: Sequence[Measurement] = (), refused: Iterable[Measurement] = ()) -> None:
         self._refused = {(m.candidate, problem_key(m.problem)) for m in refused}
         self._by: dict[tuple[str, str], Measurement] = {(m.candidate, problem_key(m.problem)): m for m in measurements}
         self._baselines: dict[str, list[Measurement]] = {}
@@ -137,9 +137,8 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
             # codes of other targets' candidates count as recorded: the generic variant races on all targets
             codes={c.id: c.code for c in database.candidates if c.id not in evidence.entries}
             | {i: e.code for i, e in evidence.entries.items()},
-            baselines=database.baselines,
         )
-        return Known(match.usable, [r.measurement for r in match.refused])
+        return Known(*match)
     return Known()
 
 
