@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from aot_tune.expr.integers import EXTENT, checked, is_plain
 from aot_tune.link.library_records import LibrarySpec
-from aot_tune.link.signature import c_string, render_template, scalar_type, xla_families
+from aot_tune.link.signature import c_string, render_template, xla_families
+from aot_tune.render.template_functions import scalar_type
 from aot_tune.spec import Operator, Scalar
 from aot_tune.spec.calls import bound_dims, folds, outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype

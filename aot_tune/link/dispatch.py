@@ -14,18 +14,8 @@ from aot_tune.expr.integers import EXTENT, checked, is_plain
 from aot_tune.link.decision import fact_printer, render_decisions, render_generic_of, render_refusals
 from aot_tune.link.library_records import LibrarySpec, OperatorTable, SeenCalls, TargetTable, family_facts
 from aot_tune.link.measured_problems import number_of, same_choices
-from aot_tune.link.signature import (
-    arguments,
-    braced,
-    c_string,
-    dtype_text,
-    in_place_flags,
-    parameters,
-    prepared,
-    render_template,
-    scalar_type,
-    shape_text,
-)
+from aot_tune.link.signature import braced, c_string, dtype_text, in_place_flags, prepared, render_template, shape_text
+from aot_tune.render.template_functions import parameters, scalar_type
 from aot_tune.spec import Expr, Operator, Tensor
 from aot_tune.spec.calls import BoundDim, bound_dims, dims_beside_inputs
 from aot_tune.spec.dtypes import dtype
@@ -72,7 +62,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
 
 def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
     op, bound, beside = table.operator, bound_dims(table.operator), dims_beside_inputs(table.operator)
-    for name in arguments(op):
+    for name in op.arguments:
         if name in _LOCALS:
             raise ManifestError(f"operator {op.name!r}: the argument {name!r} has a reserved name", fix="rename it")
     options = [s.name for s in op.scalars] + [a.name for a in op.attributes]
@@ -90,7 +80,7 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
         scope=f"operator_{op.name}",
         head=f'extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_{op.name}',
         declared=", ".join(parameters(op)),
-        passed=", ".join(arguments(op)),
+        passed=", ".join(op.arguments),
         tensors=[t.name for t in op.tensors],
         call_tensors=[f"c.t_{t.name}" for t in op.tensors],
         call_dims=[f"c.d_{d}" for d in op.dims],
@@ -163,7 +153,7 @@ def _bound_tensors(bound: Mapping[str, BoundDim]) -> list[str]:
 def _unnumbered(op: Operator, bound: Mapping[str, BoundDim]) -> list[str]:
     """Arguments that are no part of a call's number."""
     named = {*_bound_tensors(bound), *(t.name for t in op.tensors if t.optional), *(a.name for a in op.attributes)}
-    return [name for name in arguments(op) if name not in named | {b.scalar for b in bound.values()}]
+    return [name for name in op.arguments if name not in named | {b.scalar for b in bound.values()}]
 
 
 def _seen(table: OperatorTable) -> str:

@@ -22,14 +22,8 @@ from aot_tune.link.elf import Member, initialiser_count, symbols_of, write_archi
 from aot_tune.link.library_records import SHARED_FUNCTIONS, LibrarySpec, family_facts
 from aot_tune.link.manifest import render_manifest
 from aot_tune.link.python_module import render_module, render_stub
-from aot_tune.link.signature import (
-    choices_text,
-    handler_names,
-    parameters,
-    render_template,
-    scalar_type,
-    shape_text,
-)
+from aot_tune.link.signature import choices_text, handler_names, render_template, shape_text
+from aot_tune.render.template_functions import parameters, scalar_type
 from aot_tune.spec import Operator
 from aot_tune.support.errors import ManifestError
 from aot_tune.support.storage import write_changed

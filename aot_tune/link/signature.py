@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from aot_tune.link.library_records import LibrarySpec
-from aot_tune.spec import Operator, Scalar, Tensor
-from aot_tune.spec.dtypes import DTYPES
+from aot_tune.render.environment import text_templates
+from aot_tune.spec import Operator, Tensor
 
 __all__ = [
-    "arguments",
     "braced",
     "c_string",
     "choices_text",
     "dtype_text",
     "handler_names",
     "in_place_flags",
-    "parameters",
     "prepared",
     "render_template",
-    "scalar_type",
     "shape_text",
     "xla_families",
 ]
@@ -30,13 +25,7 @@ __all__ = [
 _PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "hip": "ROCM"}
 """XLA's names of families of devices."""
 
-_TEMPLATES = Environment(  # noqa: S701 - they are C++
-    loader=FileSystemLoader(Path(__file__).parent / "cpp"),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+_TEMPLATES = text_templates(Path(__file__).parent / "cpp")
 
 
 def render_template(template: str, **values: object) -> str:
@@ -47,24 +36,6 @@ def render_template(template: str, **values: object) -> str:
 def braced(items: Sequence[object], empty: str = "") -> str:
     """A list of initialisers in C++. `empty` stands for one without items."""
     return f"{{{', '.join(map(str, items)) or empty}}}"
-
-
-def scalar_type(scalar: Scalar) -> str:
-    """The C type of a scalar argument."""
-    return DTYPES[scalar.dtype_name].c
-
-
-def parameters(operator: Operator) -> list[str]:
-    """Declarations of the tensors, scalars and attributes, in the order of the C functions."""
-    result = [f"const DLTensor* {t.name}" for t in operator.tensors]
-    result += [f"{scalar_type(s)} {s.name}" for s in operator.scalars]
-    return result + [f"int32_t {a.name}" for a in operator.attributes]
-
-
-def arguments(operator: Operator) -> list[str]:
-    """The names of the same arguments."""
-    names = [t.name for t in operator.tensors] + [s.name for s in operator.scalars]
-    return names + [a.name for a in operator.attributes]
 
 
 def shape_text(operator: Operator, tensor: str) -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, overload
 
+import jinja2
 from jinja2 import BaseLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
@@ -21,7 +22,7 @@ from aot_tune.spec.names import check_template_path
 from aot_tune.support import limited_code
 from aot_tune.support.errors import RenderError, SpecError, did_you_mean
 
-__all__ = ["Environment", "Hooks", "SourceLine", "map_lines", "mark_lines"]
+__all__ = ["Environment", "Hooks", "SourceLine", "map_lines", "mark_lines", "text_templates"]
 
 SourceLine = tuple[str, int]
 """A template's path below its root, and a line counted from 1."""
@@ -29,6 +30,17 @@ _BEGIN, _END = "\x02", "\x03"
 """Around a mark `template:line`."""
 _MARK = re.compile(f"{_BEGIN}[^{_END}]*{_END}")
 _HOOK = re.compile("\x04([a-z_]+)#([0-9]+)\x05")
+
+
+def text_templates(folder: Path) -> jinja2.Environment:
+    """The templates of a folder of this package, which are trusted."""
+    return jinja2.Environment(  # noqa: S701 - they are C++
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 class _LineMarks(Extension):

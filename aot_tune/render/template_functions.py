@@ -14,19 +14,32 @@ from typing import Any, ClassVar
 from aot_tune.expr.cpp_statements import Dialect, Elements, statements
 from aot_tune.expr.formulas import Program
 from aot_tune.render.environment import Hooks
-from aot_tune.spec import Activate, AddTensor, Compute, Expr, Operator, Tensor
+from aot_tune.spec import Activate, AddTensor, Compute, Expr, Operator, Scalar, Tensor
 from aot_tune.spec.calls import BoundDim, bound_dims
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.fragment_programs import program_of, step_program
 from aot_tune.spec.fragments import Epilogue, EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
 
-__all__ = ["NARROW", "SYMBOL", "TENSOR", "CudaFunctions", "CxxFunctions", "cpp_text", "scalar_type"]
+__all__ = [
+    "CPP",
+    "NARROW",
+    "SYMBOL",
+    "TENSOR",
+    "CudaFunctions",
+    "CxxFunctions",
+    "cpp_text",
+    "parameters",
+    "scalar_type",
+]
+
+CPP = Path(__file__).parent / "cpp"
+"""The folder of C++ that is part of sources."""
 
 
 def cpp_text(file: str) -> str:
     """C++ that is part of sources: a file of the folder `cpp`."""
-    return (Path(__file__).parent / "cpp" / file).read_text(encoding="utf-8")
+    return (CPP / file).read_text(encoding="utf-8")
 
 
 SYMBOL = "AOT_TUNE_SYMBOL"
@@ -119,10 +132,7 @@ class CxxFunctions:
         }
         if function not in ends:
             raise RenderError(f"kernel_signature({function!r})", fix=did_you_mean(function, ends))
-        arguments = [f"const DLTensor* {t.name}" for t in self._op.tensors]
-        arguments += [f"{scalar_type(s.dtype_name)} {s.name}" for s in self._op.scalars]
-        arguments += [f"int32_t {a.name}" for a in self._op.attributes]
-        given = (*arguments, *ends[function]) if function != "preload" else ()
+        given = (*parameters(self._op), *ends[function]) if function != "preload" else ()
         listed = ",\n    ".join(f"[[maybe_unused]] {a}" for a in given) or "void"
         head = f'extern "C" __attribute__((visibility("default"))) int32_t {SYMBOL}_{function}(\n    {listed})'
         return self._hooks.open_once(f"kernel_signature_{function}", lambda: head)
@@ -511,7 +521,7 @@ class CudaFunctions(CxxFunctions):
                 f"  {const}{tensor.dtype.cuda}* {tensor.name};",
                 f"  int64_t stride_{tensor.name}[{tensor.rank}];",
             ]
-        lines += [f"  {scalar_type(s.dtype_name)} {s.name};" for s in self._op.scalars]
+        lines += [f"  {scalar_type(s)} {s.name};" for s in self._op.scalars]
         lines += [f"  int32_t {a.name};" for a in self._op.attributes]
         return "\n".join([*lines, "};", ""])
 
@@ -635,9 +645,16 @@ def _wrong_indices(tensor: str, rank: int, indices: Sequence[str], wanted: str) 
     return RenderError(f"{tensor!r} has {rank} axes, {given}", fix=f"give {wanted}, as a list of C++ expressions")
 
 
-def scalar_type(name: str) -> str:
-    """The C type that a scalar of that dtype is passed as."""
-    return DTYPES[name].c
+def scalar_type(scalar: Scalar) -> str:
+    """The C type that a scalar is passed as."""
+    return DTYPES[scalar.dtype_name].c
+
+
+def parameters(operator: Operator) -> list[str]:
+    """Declarations of the tensors, scalars and attributes, in the order of the C functions."""
+    result = [f"const DLTensor* {t.name}" for t in operator.tensors]
+    result += [f"{scalar_type(s)} {s.name}" for s in operator.scalars]
+    return result + [f"int32_t {a.name}" for a in operator.attributes]
 
 
 def _narrow_types(dtypes: Collection[str]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aot_tune.expr.integers import Root, as_expr
-from aot_tune.render.environment import Hooks
-from aot_tune.render.template_functions import SYMBOL, TENSOR, CxxFunctions, scalar_type
+from aot_tune.render.environment import Hooks, text_templates
+from aot_tune.render.template_functions import CPP, SYMBOL, TENSOR, CxxFunctions, parameters
 from aot_tune.render.triton.binding import Argument
 from aot_tune.render.triton.grid import print_expr, trace_grid
 from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype
@@ -18,6 +18,7 @@ from aot_tune.support.errors import RenderError, did_you_mean
 __all__ = ["FLOATS", "INTEGERS", "Launch", "Passed", "constant", "passed_number", "passed_scalar", "render_launcher"]
 
 _HEADERS = {"hip": "launcher_hip.h"}
+_TEMPLATE = text_templates(CPP).get_template("triton_launcher.cpp.j2")
 INTEGERS = {
     "i1": "uint8_t",
     "u1": "uint8_t",
@@ -89,47 +90,76 @@ def render_launcher(launch: Launch) -> str:
 class _Writer:
     def __init__(self, launch: Launch, cxx: CxxFunctions) -> None:
         self.launch, self.cxx, self.op = launch, cxx, launch.operator
-        self.buffers = [p for p in launch.parameters if p.argument.kind == "buffer"]
         self.descriptors = [p for p in launch.parameters if p.argument.kind == "descriptor"]
 
     def text(self) -> str:
-        header = _HEADERS.get(self.launch.family, "launcher.h")
-        head = (
-            "// Launches the Triton kernel above. Written by aot_tune.\n#include <stddef.h>\n#include <stdint.h>\n\n"
-            f'{TENSOR}\n#include "launch.h"\n#include "kernel.h"\n#include "{header}"\n'
+        launch, op = self.launch, self.op
+        names, declared = op.arguments, parameters(op)
+        computed = any(p.expr is not None or p.argument.kind in ("scalar", "quotient") for p in launch.parameters)
+        described = [f"launcher::descriptor_parameters({self._rank(p)})" for p in self.descriptors]
+        return _TEMPLATE.render(
+            tensor=TENSOR,
+            header=_HEADERS.get(launch.family, "launcher.h"),
+            symbol=SYMBOL,
+            signature=self.cxx.kernel_signature,
+            device=f"{next(t for t in op.tensors if not t.optional).name}->device.device_id",
+            descriptors=[(p, self._described(p)) for p in self.descriptors],
+            members=[(p, self._member_type(p)) for p in launch.parameters],
+            plan_parameters=_unused([*declared, "int32_t aot_device"]),
+            plan_arguments=", ".join([*names, "aot_device", "&aot_plan"]),
+            note_parameters=_unused([*declared, "char* buffer", "size_t buffer_size"]),
+            extents=self._extents(),
+            buffers=[self._counted(p) for p in launch.parameters if p.argument.kind == "buffer"],
+            zeroing=[line for p in launch.zeroed for line in self._zero(p)],
+            checked=computed,
+            values=[line for p in launch.parameters for line in self._values(p, f"aot_arguments.p_{p.name}")],
+            most=" + ".join([str(len(launch.parameters) - len(self.descriptors) + 2), *described]),
+            adding=[line for p in launch.parameters for line in self._add(p)],
         )
-        parts = [head, self._metadata(), self._declarations(), self._plan(), self._workspace(), self._launch()]
-        preload = f"{self.cxx.kernel_signature('preload')} {{ return launcher::preload(call::aot_kernel); }}\n"
-        return "\n".join(filter(None, [*parts, preload, self._note()]))
 
-    # -- declarations --------------------------------------------------------------------------------------------
+    def _extents(self) -> list[tuple[str, str]]:
+        """The extents of the grid, by axis."""
+        passed = [p.argument for p in self.launch.passed]
+        extents = trace_grid(self.op, self.launch.function, passed, self.launch.values, self.launch.what)
+        texts = [self._print(extent, "the grid") for extent in extents]
+        return list(zip("xyz", [*texts, "1", "1"], strict=False))
 
-    def _metadata(self) -> str:
-        """How descriptors are made, from kernel.h where it says so: names of `kernel` hide those outside."""
-        if not self.descriptors:
-            return ""
-        names = [p.name for p in self.descriptors]
-        outside = "".join(f"constexpr launcher::DescriptorMeta descriptor_{n} = {{}};\n" for n in names)
-        inside = "".join(f"constexpr launcher::DescriptorMeta meta_{n} = descriptor_{n};\n" for n in names)
+    def _counted(self, p: Passed) -> tuple[Passed, str, int]:
+        """A buffer with the count of its elements and their size in bytes."""
+        buffer = p.argument.buffer
+        assert buffer is not None
         return (
-            f"namespace {{\n// Used where the kernel takes a descriptor in parts.\n{outside}}}  // namespace\n"
-            f"namespace kernel {{\n{inside}}}  // namespace kernel\n"
+            p,
+            self._print(as_expr(buffer.count), f"the count of buffer {p.name!r}"),
+            dtype(buffer.dtype_name).itemsize,
         )
 
-    def _declarations(self) -> str:
-        lines = ["namespace {", "namespace call {", "", "launcher::Kernel aot_kernel = {"]
-        lines += [f'    kernel::name, "{SYMBOL}", AOT_TUNE_KERNEL_IMAGE,']
-        lines += ["    kernel::warps * kernel::warp_size, kernel::ctas, kernel::shared,"]
-        lines += ["    kernel::cooperative, kernel::pdl, kernel::tma, kernel::descriptor_rounding, 0, nullptr};"]
-        lines += [f"launcher::Described described_{p.name} = {self._described(p)};" for p in self.descriptors]
-        lines += ["", "// The kernel's parameters.", "struct Arguments {"]
-        lines += [f"  {self._member_type(p)} p_{p.name};" for p in self.launch.parameters]
-        lines += ["  void *global_scratch, *profile_scratch;", "};"]
-        lines += ["", "// What a call comes to: its grid, and the places of what it needs in the workspace."]
-        lines += ["struct Plan {", "  launcher::Grid grid;", "  launcher::Workspace memory;"]
-        lines += [f"  size_t at_{p.name}, bytes_{p.name};" for p in self.buffers]
-        lines += ["  size_t at_global_scratch, at_profile_scratch;", "};", ""]
-        return "\n".join(lines)
+    def _zero(self, p: Passed) -> list[str]:
+        if p.argument.kind == "buffer":
+            there = f"aot_plan.bytes_{p.name} != 0"
+            call = f"launcher::zero(aot_plan.memory.start + aot_plan.at_{p.name}, aot_plan.bytes_{p.name}, stream)"
+        else:
+            tensor = self.op.tensor(p.argument.tensor)
+            there = self.cxx.present(tensor.name)
+            call = f"launcher::clear(*{tensor.name}, {tensor.dtype.itemsize}, stream)"
+        line = f"if (const int32_t aot_status = {call}) return aot_status;"
+        return [line] if there == "true" else [f"if ({there}) {{", f"  {line}", "}"]
+
+    def _add(self, p: Passed) -> list[str]:
+        if p.argument.kind != "descriptor":
+            return [f"*aot_next++ = &aot_arguments.p_{p.name};"]
+        tensor = self.op.tensor(p.argument.tensor)
+        if self.cxx.present(tensor.name) != "true":
+            raise RenderError(
+                f"{self.launch.what}: argument {p.name!r} is a descriptor of {tensor.name!r}, which may be left out",
+                why="there is no descriptor of nothing",
+                fix=f"add present({tensor.name!r}) == 1 to the kernel's requires",
+            )
+        passed = f"call::aot_kernel, call::described_{p.name}, *{tensor.name}, &aot_arguments.p_{p.name}, &aot_next"
+        return ["if (const int32_t aot_status =", f"        launcher::describe({passed}))", "  return aot_status;"]
+
+    def _rank(self, p: Passed) -> int:
+        return self.op.tensor(p.argument.tensor).rank
 
     def _described(self, p: Passed) -> str:
         tensor, descriptor = self.op.tensor(p.argument.tensor), p.argument.descriptor
@@ -143,152 +173,8 @@ class _Writer:
             return "launcher::Descriptor"
         return "void*" if p.type.startswith("*") else (INTEGERS | FLOATS)[p.type]
 
-    def _rank(self, p: Passed) -> int:
-        return self.op.tensor(p.argument.tensor).rank
-
-    # -- functions -----------------------------------------------------------------------------------------------
-
-    def _plan(self) -> str:
-        arguments = [p.argument for p in self.launch.passed]
-        extents = trace_grid(self.op, self.launch.function, arguments, self.launch.values, self.launch.what)
-        listed = self._listed("int32_t aot_device")
-        lines = [f"int32_t make_plan(\n    {listed},\n    Plan* aot_plan) {{", "  bool aot_undefined = false;"]
-        for axis, extent in zip("xyz", extents, strict=False):
-            lines.append(f"  aot_plan->grid.{axis} = {self._print(extent, 'the grid')};")
-        for axis in "xyz"[len(extents) :]:
-            lines.append(f"  aot_plan->grid.{axis} = 1;")
-        valid = "launcher::valid(aot_plan->grid, kernel::ctas)"
-        lines += [f"  if (aot_undefined || !{valid}) return launcher::kInvalidValue;"]
-        for p in self.buffers:
-            lines += self._reserve(p)
-        lines += [
-            "  if (kernel::global_scratch != 0 || kernel::profile_scratch != 0) {",
-            "    const uint64_t aot_blocks = launcher::blocks(aot_plan->grid, kernel::ctas);",
-            *(
-                f"    aot_plan->at_{n} = launcher::reserve(aot_plan->memory, aot_blocks, kernel::{n});"
-                for n in ("global_scratch", "profile_scratch")
-            ),
-            "  }",
-            "  return aot_undefined || aot_plan->memory.too_large ? launcher::kInvalidValue : 0;",
-            "}",
-            "",
-            "}  // namespace call",
-            "}  // namespace",
-            "",
-        ]
-        return "\n".join(lines)
-
-    def _reserve(self, p: Passed) -> list[str]:
-        buffer = p.argument.buffer
-        assert buffer is not None
-        count = buffer.count if isinstance(buffer.count, Expr) else Expr("const", value=buffer.count)
-        size = dtype(buffer.dtype_name).itemsize
-        return [
-            f"  const int64_t aot_count_{p.name} = {self._print(count, f'the count of buffer {p.name!r}')};",
-            f"  if (aot_undefined || aot_count_{p.name} < 0) return launcher::kInvalidValue;",
-            f"  aot_plan->at_{p.name} =",
-            f"      launcher::reserve(aot_plan->memory, static_cast<uint64_t>(aot_count_{p.name}), {size});",
-            f"  aot_plan->bytes_{p.name} = static_cast<size_t>(aot_count_{p.name}) * {size};",
-        ]
-
-    def _workspace(self) -> str:
-        return "\n".join(
-            [
-                f"{self.cxx.kernel_signature('workspace')} {{",
-                "  *workspace_size = 0;",
-                f"  const int32_t aot_device = {self._device()};",
-                "  if (const int32_t aot_status = launcher::find(call::aot_kernel, aot_device)) return aot_status;",
-                *self._make_plan(),
-                "  *workspace_size = launcher::bytes(aot_plan.memory);",
-                "  return 0;",
-                "}",
-                "",
-            ]
-        )
-
-    def _launch(self) -> str:
-        count = " + ".join(
-            [str(len(self.launch.parameters) - len(self.descriptors) + 2), *map(self._most, self.descriptors)]
-        )
-        lines = [
-            f"{self.cxx.kernel_signature('launch')} {{",
-            f"  const int32_t aot_device = {self._device()};",
-            "  if (const int32_t aot_status = launcher::load(call::aot_kernel, aot_device)) return aot_status;",
-            *self._make_plan(),
-            "  if (aot_plan.memory.end != 0 && !launcher::place(aot_plan.memory, workspace, workspace_size))",
-            "    return launcher::kInvalidValue;",
-            *(line for p in self.launch.zeroed for line in self._zero(p)),
-            "  if (launcher::empty(aot_plan.grid)) return 0;",
-            "  call::Arguments aot_arguments;",
-            *self._fill(),
-            *self._scratch(),
-            f"  void* aot_parameters[{count}];",
-            "  void** aot_next = aot_parameters;",
-            *(line for p in self.launch.parameters for line in self._add(p)),
-            "  *aot_next++ = &aot_arguments.global_scratch;",
-            "  *aot_next++ = &aot_arguments.profile_scratch;",
-            "  return launcher::launch(call::aot_kernel, aot_device, aot_plan.grid, aot_parameters, stream);",
-            "}",
-            "",
-        ]
-        return "\n".join(lines)
-
-    def _note(self) -> str:
-        listed = self._listed("char* buffer", "size_t buffer_size")
-        return (
-            f'extern "C" __attribute__((visibility("default"))) int32_t {SYMBOL}_note(\n    {listed}) {{\n'
-            f"  launcher::tell(call::aot_kernel, {self._device()}, buffer, buffer_size);\n  return 0;\n}}\n"
-        )
-
-    def _listed(self, *last: str) -> str:
-        """The operator's arguments, and those that follow them."""
-        declared = [f"const DLTensor* {t.name}" for t in self.op.tensors]
-        declared += [f"{scalar_type(s.dtype_name)} {s.name}" for s in self.op.scalars]
-        declared += [f"int32_t {a.name}" for a in self.op.attributes]
-        return ",\n    ".join(f"[[maybe_unused]] {d}" for d in (*declared, *last))
-
-    def _make_plan(self) -> list[str]:
-        names = [t.name for t in self.op.tensors] + [s.name for s in self.op.scalars]
-        names += [a.name for a in self.op.attributes]
-        passed = ", ".join([*names, "aot_device", "&aot_plan"])
-        return [
-            "  call::Plan aot_plan = {};",
-            f"  if (const int32_t aot_status = call::make_plan({passed})) return aot_status;",
-        ]
-
-    def _device(self) -> str:
-        first = next(t for t in self.op.tensors if not t.optional)
-        return f"{first.name}->device.device_id"
-
-    def _most(self, p: Passed) -> str:
-        return f"launcher::descriptor_parameters({self._rank(p)})"
-
-    def _zero(self, p: Passed) -> list[str]:
-        if p.argument.kind == "buffer":
-            line = f"launcher::zero(aot_plan.memory.start + aot_plan.at_{p.name}, aot_plan.bytes_{p.name}, stream)"
-            return [
-                f"  if (aot_plan.bytes_{p.name} != 0) {{",
-                f"    if (const int32_t aot_status = {line}) return aot_status;",
-                "  }",
-            ]
-        tensor = self.op.tensor(p.argument.tensor)
-        clear = f"launcher::clear(*{tensor.name}, {tensor.dtype.itemsize}, stream)"
-        one = f"if (const int32_t aot_status = {clear}) return aot_status;"
-        there = self.cxx.present(tensor.name)
-        return [f"  {one}"] if there == "true" else [f"  if ({there}) {{", f"    {one}", "  }"]
-
-    # -- arguments -----------------------------------------------------------------------------------------------
-
-    def _fill(self) -> list[str]:
-        lines = []
-        if any(p.expr is not None or p.argument.kind in ("scalar", "quotient") for p in self.launch.parameters):
-            lines.append("  [[maybe_unused]] bool aot_fits = true, aot_undefined = false;")
-        for p in self.launch.parameters:
-            value = self._quotient if p.argument.kind == "quotient" else self._value
-            lines += [f"  {line}" for line in value(p, f"aot_arguments.p_{p.name}")]
-        if lines and "aot_fits" in lines[0]:
-            lines.append("  if (!aot_fits || aot_undefined) return launcher::kInvalidValue;")
-        return lines
+    def _values(self, p: Passed, to: str) -> list[str]:
+        return self._quotient(p, to) if p.argument.kind == "quotient" else self._value(p, to)
 
     def _value(self, p: Passed, to: str) -> list[str]:
         a = p.argument
@@ -322,39 +208,6 @@ class _Writer:
     def _data(self, tensor: Tensor) -> str:
         there = self.cxx.present(tensor.name)
         return f"{tensor.name}->data" if there == "true" else f"{there} ? {tensor.name}->data : nullptr"
-
-    def _add(self, p: Passed) -> list[str]:
-        if p.argument.kind != "descriptor":
-            return [f"  *aot_next++ = &aot_arguments.p_{p.name};"]
-        tensor = self.op.tensor(p.argument.tensor)
-        if self.cxx.present(tensor.name) != "true":
-            raise RenderError(
-                f"{self.launch.what}: argument {p.name!r} is a descriptor of {tensor.name!r}, which may be left out",
-                why="there is no descriptor of nothing",
-                fix=f"add present({tensor.name!r}) == 1 to the kernel's requires",
-            )
-        passed = f"call::aot_kernel, call::described_{p.name}, *{tensor.name}, &aot_arguments.p_{p.name}, &aot_next"
-        return [
-            "  if (const int32_t aot_status =",
-            f"          launcher::describe({passed}))",
-            "    return aot_status;",
-        ]
-
-    def _scratch(self) -> list[str]:
-        places = [
-            f"  aot_arguments.{n} = kernel::{n} != 0 ? aot_plan.memory.start + aot_plan.at_{n} : nullptr;"
-            for n in ("global_scratch", "profile_scratch")
-        ]
-        return [
-            *places,
-            "  if (kernel::profile_scratch != 0) {",
-            "    const size_t aot_bytes = launcher::blocks(aot_plan.grid, kernel::ctas) * kernel::profile_scratch;",
-            "    const int32_t aot_status = launcher::zero(aot_arguments.profile_scratch, aot_bytes, stream);",
-            "    if (aot_status != 0) return aot_status;",
-            "  }",
-        ]
-
-    # -- expressions ---------------------------------------------------------------------------------------------
 
     def _print(self, expr: Expr, which: str) -> str:
         return print_expr(expr.substitute(self.launch.facts), lambda fact: self._fact(fact, which))
@@ -426,3 +279,8 @@ def constant(value: Any, kind: str, what: str) -> str:
 
 def _odd(value: float) -> str:
     return "inf()" if math.isinf(value) else 'nan("")'
+
+
+def _unused(declared: Sequence[str]) -> str:
+    """Parameters of a function that may use none of them."""
+    return ",\n    ".join(f"[[maybe_unused]] {parameter}" for parameter in declared)

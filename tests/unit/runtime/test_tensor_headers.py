@@ -13,7 +13,7 @@ from bundled import OPERATORS
 from places import GOLDEN, ROOT, SHARED
 
 from aot_tune.link.generate import ABI_VERSION
-from aot_tune.link.signature import parameters
+from aot_tune.render.template_functions import parameters
 from aot_tune.support.installed_paths import RUNTIME
 
 BASE = RUNTIME / "include" / "aot_tune" / "base.h"
