@@ -22,7 +22,6 @@ from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.compile import Variant, families_of, toolchain_for
-from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
@@ -219,7 +218,7 @@ class _Tried:
     def fails(self, status: str, error: str, candidate: Candidate | None = None) -> None:
         """Count a failed candidate; None counts nothing."""
         kind = status, _PLACES.sub("", error)
-        label, name = (candidate.label, candidate_name(candidate)) if candidate is not None else (self.kernel.name, "")
+        label, name = (candidate.label, candidate.name) if candidate is not None else (self.kernel.name, "")
         first = self.kinds.get(kind) or FailureKind(status=status, candidate=label, name=name, error=error, count=0)
         self.kinds[kind] = msgspec.structs.replace(first, count=first.count + 1)
 

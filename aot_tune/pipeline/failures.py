@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from aot_tune.compile import Variant
+from aot_tune.spec import Operator, Problem
+from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import (
     AotTuneError,
     BuildError,
@@ -15,7 +20,7 @@ from aot_tune.support.errors import (
     WorkerError,
 )
 
-__all__ = ["Failures", "crash_hint"]
+__all__ = ["Failures", "again", "crash_hint"]
 
 _OF_THE_MACHINE = (CacheError, OptionError, ToolchainError, WorkerError)
 """Errors that would fail every operator alike. They end the build at once."""
@@ -89,3 +94,15 @@ class Failures:
 def crash_hint(statuses: Iterable[str]) -> str:
     """What else to look for if a candidate crashed: compilers let a function end without its result."""
     return " (a `launch` that does not end with `return` crashes, too)" if "crashed" in statuses else ""
+
+
+def again(operator: Operator, entry: Variant, target: str, problem: Problem | None = None) -> str:
+    """The command that compiles, verifies and times one candidate, on one problem or on all that it serves.
+
+    It holds no path of this machine: template roots have only their last part, as in a project's folder.
+    """
+    words = ["aot-tune", "try", operator.name, entry.name, "--target", target]
+    root = Path(operator.folder).parent
+    if operator.folder and root.resolve() != bundled_templates().resolve():
+        words += ["--templates", root.name]
+    return shlex.join([*words, "--problem", problem.id] if problem is not None else words)

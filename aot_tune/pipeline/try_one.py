@@ -12,7 +12,6 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
-from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.kept_texts import keep_texts
@@ -105,7 +104,7 @@ def _find(session: Session, operator: Operator, name: str) -> tuple[Target, Devi
     for target in session.targets:
         device = session.device_for(target)
         for entry in _entries(session, operator, target, device, name):
-            if variant_name(entry) == name:
+            if entry.name == name:
                 return target, device, entry
     raise BuildError(
         f"operator {operator.name!r} has no candidate {name!r} for {' or '.join(session.plan.targets)}",
@@ -129,13 +128,13 @@ def _entries(
             continue
         for config in kernel.configs(target.facts):
             for candidate in candidates_for(operator, kernel, config, target):
-                if candidate_name(candidate) == name:
+                if candidate.name == name:
                     yield session.rendered(operator, candidate, target)
 
 
 def _compiled(session: Session, operator: Operator, entry: Variant) -> Variant:
     """Compile a candidate and print the outcome."""
-    name = variant_name(entry)
+    name = entry.name
     print(f"candidate {operator.name}: {name} ({entry.candidate.label}) for {entry.candidate.target}")
     (entry,) = session.compile([entry], name)
     if entry.compiled:
@@ -147,7 +146,7 @@ def _compiled(session: Session, operator: Operator, entry: Variant) -> Variant:
 
 
 def _run(session: Session, operator: Operator, target: Target, device: Device, entry: Variant, problem: str) -> bool:
-    name = variant_name(entry)
+    name = entry.name
     evidence = Evidence(operator, target, {entry.candidate.id: entry})
     problems = (
         [problem_named(operator, problem)]
@@ -182,7 +181,7 @@ def _one(lazy: LazyBench, operator: Operator, entry: Variant, problem: Problem, 
             if raced.candidate == entry.candidate.id and raced.status != "ok":
                 found = raced
             elif raced.ns is not None:
-                who = variant_name(entry) if raced.candidate == entry.candidate.id else raced.candidate
+                who = entry.name if raced.candidate == entry.candidate.id else raced.candidate
                 print(f"time      {format_time(raced.ns)} {who}")
     _tell(found)
     return found.status == "ok"

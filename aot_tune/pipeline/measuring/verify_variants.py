@@ -19,9 +19,8 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.evidence import Chosen, Evidence
-from aot_tune.pipeline.failures import crash_hint
+from aot_tune.pipeline.failures import again, crash_hint
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
-from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Operator, Problem, all_of
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
-from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.support.storage import scratch_folder
 
@@ -38,7 +37,7 @@ def keep_texts(session: Session, entries: Iterable[Variant]) -> None:
 def _keep(session: Session, top: Path, entry: Variant) -> int:
     """Write the texts of an entry. Returns how many files these are."""
     candidate = entry.candidate
-    folder, name = top / candidate.operator, variant_name(entry)
+    folder, name = top / candidate.operator, entry.name
     folder.mkdir(parents=True, exist_ok=True)
     chain: Toolchain = toolchain_for(candidate.backend, session.environment)
     with scratch_folder() as scratch:

@@ -16,8 +16,8 @@ from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measur
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of, worth_of
+from aot_tune.pipeline.failures import again
 from aot_tune.pipeline.known_times import tie_band
-from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.report.report_records import (
     NOT_TRIED,
     CandidateRow,
@@ -126,7 +126,7 @@ def _candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[Candidate
         if count:
             rows.append(
                 CandidateRow(
-                    name=variant_name(entry),
+                    name=entry.name,
                     label=entry.candidate.label,
                     problems=count,
                     resources=_resources_of(entry),
@@ -269,7 +269,7 @@ def _picked(one: Chosen, calls: Mapping[str, Facts]) -> dict[str, str | None]:
 
 
 def _name(evidence: Evidence, candidate: str | None) -> str:
-    return _GENERIC if candidate is None else variant_name(evidence.entries[candidate])
+    return _GENERIC if candidate is None else evidence.entries[candidate].name
 
 
 def _bytes(entry: Variant) -> int:
@@ -295,11 +295,11 @@ def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) 
         problems=rows,
         variants=tuple(
             VariantRow(
-                name=variant_name(e),
+                name=e.name,
                 label=e.candidate.label,
                 target=e.candidate.target,
                 bytes=_bytes(e),
-                wins=wins[variant_name(e)],
+                wins=wins[e.name],
                 rebuilt=e.rebuilt,
                 varies=any(m.bitwise is False for m in _measurements_of(evidence, e)),
                 resources=_resources_of(e),
@@ -357,14 +357,14 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
     measured = evidence.row(problem_id)
     best = min(times, key=lambda c: (times[c], c))
     first = picked(one.selection, problem_id, facts, guards_of(evidence))
-    name = variant_name(evidence.entries[first]) if first else "generic"
+    name = evidence.entries[first].name if first else "generic"
     held_out = one.selection.held_out.get(problem_id)
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
     ns, raw = times[best], evidence.measurements[problem_id][best]
     share = rooflines.on(problem_id, best)
     return ProblemRow(
         problem=problem_id,
-        winner=variant_name(evidence.entries[best]),
+        winner=evidence.entries[best].name,
         ns=ns,
         spread=spread(raw.final or raw.screen),
         picked=name,
@@ -446,7 +446,7 @@ def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
 def generic_only(operator: str, generic: Variant) -> OperatorReport:
     """The report of an operator that was not tuned at all."""
     row = VariantRow(
-        name=variant_name(generic),
+        name=generic.name,
         label=generic.candidate.label,
         target=generic.candidate.target,
         bytes=_bytes(generic),
@@ -494,7 +494,7 @@ def _runner(evidence: Evidence, candidate: str, measured: Measurement) -> RaceRu
     entry = evidence.entries.get(candidate)
     vendors = entry is not None and evidence.is_vendors(entry)
     return RaceRunner(
-        name=candidate.removeprefix(BASELINE) if entry is None else variant_name(entry),
+        name=candidate.removeprefix(BASELINE) if entry is None else entry.name,
         whose="baseline" if entry is None else "vendor" if vendors else "kernel",
         ns=round(statistics.median(samples), 2),
         low=low,

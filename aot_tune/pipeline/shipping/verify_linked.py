@@ -32,7 +32,6 @@ from aot_tune.database import operator_digest
 from aot_tune.pipeline.evidence import Chosen, guards_of
 from aot_tune.pipeline.measuring.lazy_bench import BenchFiles, LazyBench
 from aot_tune.pipeline.measuring.verify_variants import served_by
-from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import read_plan
 from aot_tune.select import picked
@@ -208,7 +207,7 @@ def plan_checks(
                 _Shipped(
                     operator=name,
                     contract=contract,
-                    variant=variant_name(entry),
+                    variant=entry.name,
                     label=candidate.label,
                     target=candidate.target,
                     checks=checks,
