@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from aot_tune.compile.diagnostics import SOURCES
-from aot_tune.compile.toolchain import CompileStatus
+from aot_tune.compile.variant import Object
 from aot_tune.support.digests import canonical
 from aot_tune.support.storage import CorruptError, check_trust, read_own, seal, unseal, write_file
 
@@ -24,7 +24,6 @@ __all__ = [
     "RECORD",
     "SCHEMA",
     "Contents",
-    "Stored",
     "check_entry",
     "copy_entry",
     "file_digest",
@@ -38,25 +37,8 @@ SCHEMA = 3
 OBJECT, RECORD, KEY = "object.o", "object.json", "key.json"
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `object.json` holds.
-
-    `includes` maps the files that were read beside the source to their digests, and files that were looked for but
-    missing to an empty digest. `timeout` is the limit in seconds that the run had.
-    """
-
-    status: CompileStatus
-    digest: str
-    device: str
-    symbol: str
-    source: str
-    target: str
-    error: str
-    log: str
-    seconds: float
-    timeout: float
-    resources: dict[str, int]
-    includes: dict[str, str]
+_ELSEWHERE = ("key", "path", "cached")
+"""What a record does not hold of an object: its folder tells it."""
 
 
 def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
@@ -66,11 +48,11 @@ def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
 
 
 class Contents(NamedTuple):
-    """A whole entry: its record, its key in plain text, and the object, which is empty if there is none."""
+    """A whole entry: its record, its key in plain text, and the object file, which is empty if there is none."""
 
-    stored: Stored
+    made: Object
     text: bytes
-    object: bytes
+    data: bytes
 
 
 def read_entry(
@@ -89,14 +71,14 @@ def read_entry(
         CacheError: when others own it or can write to it, and it is not `trusted`.
     """
     text = check_entry(folder, key, trusted, tier_of)
-    stored = unseal(read_checked(folder / RECORD, trusted, tier_of), Stored, SCHEMA)
-    data = read_checked(folder / OBJECT, trusted, tier_of) if stored.status == "ok" else b""
-    if stored.status == "ok" and hashlib.sha256(data).hexdigest() != stored.digest:
+    made = unseal(read_checked(folder / RECORD, trusted, tier_of), Object, SCHEMA)
+    data = read_checked(folder / OBJECT, trusted, tier_of) if made.status == "ok" else b""
+    if made.status == "ok" and hashlib.sha256(data).hexdigest() != made.digest:
         raise CorruptError("its object is not the one that was stored")
-    for name, digest in stored.includes.items():
+    for name, digest in made.includes.items():
         if file_digest(locate(name)) != digest:
             raise CorruptError(f"{name} has changed since")
-    return Contents(stored, text, data)
+    return Contents(made, text, data)
 
 
 def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> bytes:
@@ -116,11 +98,15 @@ def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> byt
     return text
 
 
-def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
+def _record(made: Object) -> dict[str, object]:
+    return {name: getattr(made, name) for name in made.__struct_fields__ if name not in _ELSEWHERE}
+
+
+def write_entry(folder: Path, made: Object, text: bytes) -> None:
     """Complete an entry in a temporary folder that holds the object, and write all of it to the disk."""
-    write_file(folder / RECORD, seal(stored, SCHEMA))
+    write_file(folder / RECORD, seal(_record(made), SCHEMA))
     write_file(folder / KEY, text)
-    keep = {RECORD, KEY, OBJECT} if stored.status == "ok" else {RECORD, KEY, *SOURCES}
+    keep = {RECORD, KEY, OBJECT} if made.status == "ok" else {RECORD, KEY, *SOURCES}
     for entry in os.scandir(folder):
         if entry.name in keep:
             continue
@@ -128,7 +114,7 @@ def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
             shutil.rmtree(entry.path)
         else:
             Path(entry.path).unlink()
-    names = [OBJECT] if stored.status == "ok" else []
+    names = [OBJECT] if made.status == "ok" else []
     for name in (*names, "."):
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -141,10 +127,10 @@ def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
 
 def copy_entry(folder: Path, contents: Contents) -> None:
     """Write an entry of a tier into a folder. If a power cut spoils it, its checksums show that."""
-    write_file(folder / RECORD, seal(contents.stored, SCHEMA), durable=False)
+    write_file(folder / RECORD, seal(_record(contents.made), SCHEMA), durable=False)
     write_file(folder / KEY, contents.text, durable=False)
-    if contents.stored.status == "ok":
-        write_file(folder / OBJECT, contents.object, durable=False)
+    if contents.made.status == "ok":
+        write_file(folder / OBJECT, contents.data, durable=False)
 
 
 @cache

@@ -21,7 +21,6 @@ from aot_tune.compile.cache_entries import (
     RECORD,
     SCHEMA,
     Contents,
-    Stored,
     copy_entry,
     file_digest,
     key_text,
@@ -35,7 +34,6 @@ from aot_tune.compile.variant import Object
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.cache_tiers import CacheTier
-from aot_tune.support.digests import shared_fields
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import (
     DISK_ERRORS,
@@ -226,18 +224,18 @@ class ObjectCache:
         if key in self._kept or root is None or (self._mode == "fresh" and key not in self._made):
             return self._kept.get(key)
         folder = self._entry(root, key)
-        stored = self._load(folder, key)
-        if stored is None or (stored.status == "timeout" and stored.timeout < self.timeout):
+        made = self._load(folder, key)
+        if made is None or (made.status == "timeout" and made.timeout < self.timeout):
             return None
         if self._mode != "ro":
             _touch(folder / RECORD)
-        return _object(stored, key, folder / OBJECT, cached=True)
+        return _handed_out(made, key, folder / OBJECT, cached=True)
 
-    def _load(self, folder: Path, key: str) -> Stored | None:
+    def _load(self, folder: Path, key: str) -> Object | None:
         try:
-            stored = read_entry(folder, key, trusted=self._trusted, locate=self._locate).stored
-            self.includes.update(stored.includes)
-            return stored
+            made = read_entry(folder, key, trusted=self._trusted, locate=self._locate).made
+            self.includes.update(made.includes)
+            return made
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OtherSchemaError as error:
@@ -263,9 +261,9 @@ class ObjectCache:
             except (OtherSchemaError, CorruptError, CacheError, OSError) as error:
                 tier.pass_over(folder, error)
                 continue
-            if found.stored.status != "timeout" or found.stored.timeout >= self.timeout:
+            if found.made.status != "timeout" or found.made.timeout >= self.timeout:
                 tier.served_object()
-                self.includes.update(found.stored.includes)
+                self.includes.update(found.made.includes)
                 return found
         return None
 
@@ -288,20 +286,20 @@ class ObjectCache:
                     _publish(temporary, folder, root / TEMPORARIES)
                     with self._count:
                         self.counters.copied += 1
-                    return _object(elsewhere.stored, key, folder / OBJECT, cached=True)
-                outcome, stored = self._compile(temporary, rendered, target)
+                    return _handed_out(elsewhere.made, key, folder / OBJECT, cached=True)
+                outcome, made = self._compile(temporary, rendered, target)
                 if not temporary.is_dir():  # somebody removed the cache
                     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
                 if not outcome.lasting:
                     if any(words in outcome.log.lower() for words in _FULL):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    return _object(stored, key, folder / OBJECT, cached=False)
-                write_entry(temporary, stored, text)
+                    return _handed_out(made, key, folder / OBJECT, cached=False)
+                write_entry(temporary, made, text)
                 _publish(temporary, folder, root / TEMPORARIES)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
             self._made.add(key)
-        return _object(stored, key, folder / OBJECT, cached=False)
+        return _handed_out(made, key, folder / OBJECT, cached=False)
 
     def _get_unkept(self, key: str, rendered: Rendered, target: Target, elsewhere: Contents | None) -> Object:
         folder = self.scratch / key
@@ -309,15 +307,15 @@ class ObjectCache:
             folder.mkdir(parents=True, exist_ok=True)
             if elsewhere is not None:
                 copy_entry(folder, elsewhere)
-                found = self._kept[key] = _object(elsewhere.stored, key, folder / OBJECT, cached=True)
+                found = self._kept[key] = _handed_out(elsewhere.made, key, folder / OBJECT, cached=True)
                 return found
-            outcome, stored = self._compile(folder, rendered, target)
+            outcome, made = self._compile(folder, rendered, target)
         except OSError as error:
             raise CacheError(
                 f"cannot write an object to {str(folder)!r}: {error.strerror}",
                 fix="free disk space, or set TMPDIR to a folder with at least 100 MiB",
             ) from error
-        made = _object(stored, key, folder / OBJECT, cached=False)
+        made = _handed_out(made, key, folder / OBJECT, cached=False)
         if outcome.lasting:
             self._kept[key] = msgspec.structs.replace(made, cached=True)
         return made
@@ -327,7 +325,7 @@ class ObjectCache:
         run = chain.compile if other is None else functools.partial(other.compile, chain)
         return run(rendered.source, target, out, self.timeout, rendered.compile)
 
-    def _compile(self, folder: Path, rendered: Rendered, target: Target) -> tuple[CompileOutcome, Stored]:
+    def _compile(self, folder: Path, rendered: Rendered, target: Target) -> tuple[CompileOutcome, Object]:
         path, began = folder / OBJECT, time.time_ns()
         outcome = self._run_compiler(path, rendered, target)
         if _changed_since(began, map(self.toolchain.locate, outcome.includes)):  # nobody knows which one was read
@@ -337,7 +335,7 @@ class ObjectCache:
             self.counters.compiled += 1
         includes = {name: file_digest(self.toolchain.locate(name)) for name in outcome.includes}
         self.includes.update(includes)
-        return outcome, Stored(
+        return outcome, Object(
             status=outcome.status,
             digest=hashlib.sha256(path.read_bytes()).hexdigest() if good else "",
             device=outcome.device if good else "",
@@ -353,9 +351,10 @@ class ObjectCache:
         )
 
 
-def _object(stored: Stored, key: str, path: Path, *, cached: bool) -> Object:
-    own = str(path) if stored.status == "ok" else ""
-    return Object(key=key, path=own, cached=cached, **shared_fields(stored, Object))
+def _handed_out(made: Object, key: str, path: Path, *, cached: bool) -> Object:
+    """An object with its place. Nobody asks for its included files, and they may be many."""
+    own = str(path) if made.status == "ok" else ""
+    return msgspec.structs.replace(made, key=key, path=own, cached=cached, includes={})
 
 
 def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:

@@ -16,8 +16,8 @@ _OF_CODE = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
 """Resources that depend on the code only, not on where and when it was compiled."""
 
 
-class Object(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled candidate.
+class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A compiled candidate. The cache's `object.json` holds all of it but the key, the path and `cached`.
 
     Args:
         key: digest of everything that decides what the compiler makes. It is the name of the cache entry.
@@ -30,12 +30,14 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
         target: name of the target.
         error: the first line that matters, with the template's file and line.
         log: the compiler's output, if it failed.
-        seconds: how long the compiler ran.
+        seconds: how long the compiler ran, at most `timeout`.
         cached: whether nothing had to be compiled.
+        includes: in the cache, the digests of the files that were read beside the source; empty for files that were
+            looked for but missing.
     """
 
-    key: str
-    path: str
+    key: str = ""
+    path: str = ""
     digest: str
     symbol: str
     source: str
@@ -45,8 +47,10 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     log: str = ""
     seconds: float = 0.0
+    timeout: float = 0.0
     resources: dict[str, int] = {}
     cached: bool = False
+    includes: dict[str, str] = {}
 
     @property
     def code(self) -> str:
