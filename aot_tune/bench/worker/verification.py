@@ -98,7 +98,7 @@ class TrialResult(NamedTuple):
 class Attempt(Protocol):
     """A loaded candidate on a problem, as a family runs it."""
 
-    def make(self, run: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
+    def make(self, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         """Make a run on poisoned outputs, with a workspace full of `garbage`, and judge what it left.
 
         Outputs that hold `bits`, which were right before, are right. With `renewed`, there is first a call on other
@@ -110,10 +110,10 @@ class Attempt(Protocol):
             WorkspaceError: when it wants too much.
         """
 
-    def bits(self, run: Trial) -> Bits:
+    def bits(self, trial: Trial) -> Bits:
         """Copies of the bytes of the outputs."""
 
-    def restore(self, run: Trial) -> None:
+    def restore(self, trial: Trial) -> None:
         """Write inputs and guard zones again."""
 
 
@@ -138,25 +138,25 @@ def verify(
     bits: Bits = {}
 
     def ended(status: Status, reason: str) -> tuple[Checked, Bits]:
-        attempt.restore(run)
+        attempt.restore(trial)
         return Checked(status=status, reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs)), {}
 
-    for run in plan:
-        if run.again and runs[0] > run.most_ns:
+    for trial in plan:
+        if trial.again and runs[0] > trial.most_ns:
             continue
-        tell(f"a run of {check.place}{run.beside}{_BESIDE[run.placement]}")
+        tell(f"a run of {check.place}{trial.beside}{_BESIDE[trial.placement]}")
         try:
-            known, second = ({}, False) if run.aliases else (bits, len(runs) == 1)
-            judged = attempt.make(run, GARBAGE[second], known, renewed=renewed and not runs)
+            known, second = ({}, False) if trial.aliases else (bits, len(runs) == 1)
+            judged = attempt.make(trial, GARBAGE[second], known, renewed=renewed and not runs)
         except LaunchError as failure:
-            return ended("failed", f"{failure.what} ({check.place}{run.beside})")
+            return ended("failed", f"{failure.what} ({check.place}{trial.beside})")
         worst = max(worst, judged.error)
-        if not run.aliases:
+        if not trial.aliases:
             runs.append(judged.ns)
-        if run.again:
+        if trial.again:
             bitwise = judged.same
         if judged.fault:
             hint = f"; if no call has any there, declare {check.special!r} with finite=True" if check.special else ""
-            return ended("wrong-result", f"{judged.fault} ({check.place}{run.beside}{hint})")
-        bits = bits or attempt.bits(run)
+            return ended("wrong-result", f"{judged.fault} ({check.place}{trial.beside}{hint})")
+        bits = bits or attempt.bits(trial)
     return Checked(status="ok", error=worst, bitwise=bitwise, runs=tuple(runs)), bits

@@ -143,12 +143,12 @@ class HostAttempt:
     def __init__(self, loaded: Loaded, state: ProblemState, policy: Policy) -> None:
         self._loaded, self._state, self._policy = loaded, state, policy
 
-    def _calls(self, run: Trial) -> CallSet:
-        return self._state.at(run.placement, run.aliases)
+    def _calls(self, trial: Trial) -> CallSet:
+        return self._state.at(trial.placement, trial.aliases)
 
-    def make(self, run: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
+    def make(self, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         """Judges the thread's arithmetic too."""
-        calls, loaded, state = self._calls(run), self._loaded, self._state
+        calls, loaded, state = self._calls(trial), self._loaded, self._state
         workspace = workspace_for(loaded, calls, self._policy)
         try:
             before = arithmetic_now()
@@ -162,16 +162,16 @@ class HostAttempt:
         finally:
             if workspace is not None:
                 workspace.close()
-        return TrialResult(ns, fault or disturbed or (unsteady(state, calls, bits) if run.again else ""), error, same)
+        return TrialResult(ns, fault or disturbed or (unsteady(state, calls, bits) if trial.again else ""), error, same)
 
-    def bits(self, run: Trial) -> Bits:
+    def bits(self, trial: Trial) -> Bits:
         """With the gaps between rows."""
-        calls = self._calls(run)
+        calls = self._calls(trial)
         return {t.name: calls.storages[t.name].bytes().copy() for t in calls.outputs()}
 
-    def restore(self, run: Trial) -> None:
+    def restore(self, trial: Trial) -> None:
         """Those of this run alone."""
-        self._calls(run).restore()
+        self._calls(trial).restore()
 
 
 def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int, *, renewed: bool = False) -> float:

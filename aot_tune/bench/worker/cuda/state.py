@@ -246,6 +246,9 @@ class ProblemState:
             self.bytes += sum(e.bytes for e in self._expected.values())
         return self._expected
 
+    def _call_set(self, **given: Any) -> CallSet:
+        return CallSet(self._engine, self.operator, self.check, self.pristine, **given)
+
     def exact(self, aliases: Mapping[str, str] = MappingProxyType({})) -> CallSet:
         """The call set to verify with, aligned exactly as the problem says.
 
@@ -253,7 +256,7 @@ class ProblemState:
         """
         key = tuple(aliases.items())
         if key not in self._exact:
-            made = self._exact[key] = CallSet(self._engine, self.operator, self.check, self.pristine, aliases=aliases)
+            made = self._exact[key] = self._call_set(aliases=aliases)
             self.bytes += made.bytes
         return self._exact[key]
 
@@ -266,7 +269,7 @@ class ProblemState:
         again, see `timing`.
         """
         if not self._rotation:
-            first = CallSet(self._engine, self.operator, self.check, self.pristine, natural=True)
+            first = self._call_set(natural=True)
             self._rotation.append(first)
             whole = self._exceeds_cache(first)
             size = _size(first.cold(whole=whole))
@@ -278,9 +281,7 @@ class ProblemState:
             wanted = max(wanted, copies_in_place(in_place, moved, self.policy))
             share = None if whole else first
             for _ in range(min(wanted, self.policy.copies) - 1):
-                self._rotation.append(
-                    CallSet(self._engine, self.operator, self.check, self.pristine, natural=True, share=share)
-                )
+                self._rotation.append(self._call_set(natural=True, share=share))
             self.bytes += sum(s.bytes for s in self._rotation)
         return self._rotation
 

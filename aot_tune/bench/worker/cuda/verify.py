@@ -170,9 +170,9 @@ class GpuAttempt:
     def __init__(self, engine: Engine, loaded: Loaded, workspaces: Workspaces, state: ProblemState) -> None:
         self._engine, self._loaded, self._workspaces, self._state = engine, loaded, workspaces, state
 
-    def make(self, run: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
+    def make(self, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         """Waits for the call."""
-        calls, state = self._state.exact(run.aliases), self._state
+        calls, state = self._state.exact(trial.aliases), self._state
         caller = Caller(self._engine, self._loaded, self._workspaces, [calls])
         if renewed:
             if calls.renew():
@@ -181,19 +181,19 @@ class GpuAttempt:
         ns = caller.run(garbage)
         fault, error = inspect(state, calls, caller.workspace, bits)
         same = not bits or not bool(calls.differs(bits))
-        if not same and run.again and state.operator.deterministic:
+        if not same and trial.again and state.operator.deterministic:
             fault = fault or "not deterministic: outputs differ between two runs"
         if fault and caller.workspace is not None:
             caller.workspace.heal()
         return TrialResult(ns, fault, error, same)
 
-    def bits(self, run: Trial) -> Bits:
+    def bits(self, trial: Trial) -> Bits:
         """On the device."""
-        return self._state.exact(run.aliases).bits()
+        return self._state.exact(trial.aliases).bits()
 
-    def restore(self, run: Trial) -> None:
+    def restore(self, trial: Trial) -> None:
         """Those of this run alone."""
-        self._state.exact(run.aliases).restore()
+        self._state.exact(trial.aliases).restore()
 
 
 def inspect(

@@ -22,19 +22,19 @@ class Attempt:
         self.made: list[tuple[Trial, int, bool, bool]] = []
         self.restored: list[Trial] = []
 
-    def make(self, run: Trial, garbage: int, bits: Any, *, renewed: bool) -> TrialResult:
+    def make(self, trial: Trial, garbage: int, bits: Any, *, renewed: bool) -> TrialResult:
         number = len(self.made)
-        self.made.append((run, garbage, bool(bits), renewed))
+        self.made.append((trial, garbage, bool(bits), renewed))
         fault = self.faults.get(number, "")
         if fault == "launch":
             raise LaunchError("launch returned 9")
         return TrialResult(self.ns + number, fault, number / 10, self.same)
 
-    def bits(self, run: Trial) -> dict[str, Any]:
-        return {"y": run}
+    def bits(self, trial: Trial) -> dict[str, Any]:
+        return {"y": trial}
 
-    def restore(self, run: Trial) -> None:
-        self.restored.append(run)
+    def restore(self, trial: Trial) -> None:
+        self.restored.append(trial)
 
 
 def told_of(attempt: Attempt, *plan: Trial) -> tuple[Any, dict[str, Any], list[str]]:
