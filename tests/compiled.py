@@ -43,7 +43,7 @@ class Bed:
 
     def prepare(self, **dims: int) -> Prepared:
         """A problem of the operator's, 16 x 256 without extents."""
-        return self.bench.prepare(self.folder, self.operator, problem(**(dims or {"R": 16, "D": 256})))
+        return self.bench.prepare(self.operator, problem(**(dims or {"R": 16, "D": 256})))
 
     def entry(self, name: str) -> Variant:
         """A candidate as the bench takes it."""
@@ -70,7 +70,7 @@ class Bed:
     def survey(self, *names: str, **dims: int) -> list[Measurement]:
         """Survey candidates on a problem, that of `prepare`."""
         on = problem(**(dims or {"R": 16, "D": 256}))
-        return self.bench.survey(self.folder, self.operator, on, [self.entry(name) for name in names])
+        return self.bench.survey(self.operator, on, [self.entry(name) for name in names])
 
 
 class CompiledBed:
@@ -92,12 +92,12 @@ class CompiledBed:
     def on_integers(self, one: Any, requires: Any = ()) -> Measurement:
         """Verify on nothing but small integers."""
         check = next(c for c in derived_checks(self.operator, requires) if c.integers)
-        prepared = self.bench.prepare(self.folder, self.operator, check)
+        prepared = self.bench.prepare(self.operator, check)
         return self.bench.verify(
             prepared, linked_variant(one.candidate, one.path, one.symbol, one.digest, requires), tune_checks=False
         )
 
     def wholly(self, one: Any, requires: Any = ()) -> Measurement:
         """Verify as every candidate is."""
-        prepared = self.bench.prepare(self.folder, self.operator, self.operator.workload_for("cpu")[0])
+        prepared = self.bench.prepare(self.operator, self.operator.workload_for("cpu")[0])
         return self.bench.verify(prepared, linked_variant(one.candidate, one.path, one.symbol, one.digest, requires))

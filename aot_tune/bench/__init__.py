@@ -2,7 +2,7 @@
 
     device = family("cpu").devices(2)[0]
     with Bench(device, Policy(), scratch=folder, threads=2, log=print) as bench:
-        prepared = bench.prepare(operator_folder, operator, problem)
+        prepared = bench.prepare(operator, problem)
         variant = Variant(rendered=..., object=..., shared=...)
         measured = bench.screen(prepared, variant, best_ns)
         finals = bench.race(prepared, [variant])

@@ -31,7 +31,7 @@ class MeasuringBench(Protocol):
     def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
         """A measurement that was made elsewhere on the same model of device and with the same policy."""
 
-    def prepare(self, operator_folder: Path, operator: Operator, on: Problem | Check) -> Prepared:
+    def prepare(self, operator: Operator, on: Problem | Check) -> Prepared:
         """Prepare the references and tolerances of a problem."""
 
     def alone(self) -> AbstractContextManager[None]:
@@ -48,9 +48,7 @@ class MeasuringBench(Protocol):
     def race(self, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
         """Time candidates and baselines in the same rounds."""
 
-    def survey(
-        self, operator_folder: Path, operator: Operator, problem: Problem, variants: Sequence[Variant]
-    ) -> list[Measurement]:
+    def survey(self, operator: Operator, problem: Problem, variants: Sequence[Variant]) -> list[Measurement]:
         """Time candidates that were verified elsewhere."""
 
     def interrupt(self) -> None:

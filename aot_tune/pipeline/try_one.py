@@ -174,7 +174,7 @@ def _one(lazy: LazyBench, operator: Operator, entry: Variant, problem: Problem, 
     except ToolchainError as error:
         print(f"status    failed: {error}")
         return False
-    prepared = bench.prepare(Path(operator.folder), operator, problem)
+    prepared = bench.prepare(operator, problem)
     found = bench.screen(prepared, variant, tune_checks=odd)
     if found.status == "ok":
         for raced in bench.race(prepared, [variant]):

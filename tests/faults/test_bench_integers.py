@@ -165,4 +165,4 @@ def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., Co
     with pytest.raises(
         AotTuneError, match=r"'out' has sums of up to \d+, but is exact only up to 16777216; mend the terms"
     ):
-        bed.bench.prepare(bed.folder, bed.operator, check)
+        bed.bench.prepare(bed.operator, check)

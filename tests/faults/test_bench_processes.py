@@ -236,7 +236,7 @@ if how == "exit":
     raise SystemExit(0)
 with bench:
     operator = load_operator(Path(folder))
-    prepared = bench.prepare(Path(folder), operator, operator.workload[0])
+    prepared = bench.prepare(operator, operator.workload[0])
     bench.pool.settle()
     print(*(w.pid for w in bench.pool.workers()), flush=True)
     for path in paths:

@@ -84,7 +84,7 @@ def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Bed, monkeypatc
 
 def test_a_baseline_that_computes_less_says_so(bed: Bed) -> None:
     problem = bed.prepare().problem
-    prepared = bed.bench.prepare(bed.folder, bed.operator, type(problem)(dims=problem.dims, present=("bias",)))
+    prepared = bed.bench.prepare(bed.operator, type(problem)(dims=problem.dims, present=("bias",)))
     baseline = bed.bench.race(prepared, [bed.entry("good")])[-1]
     assert (baseline.candidate, baseline.status) == ("baseline:numpy", "ok")
     assert baseline.error is not None

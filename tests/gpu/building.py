@@ -190,7 +190,7 @@ class Bed:
 
     def prepare(self, rows: int = 64, width: int = 1024) -> Prepared:
         """A problem, with its reference."""
-        return self.bench.prepare(self.folder, self.operator, problem(R=rows, D=width))
+        return self.bench.prepare(self.operator, problem(R=rows, D=width))
 
     def screen(self, fault: str, prepared: Prepared | None = None) -> Measurement:
         """Verify and time one candidate."""

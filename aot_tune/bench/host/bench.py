@@ -91,7 +91,7 @@ class Bench(BenchContext):
             with contextlib.suppress(OSError):
                 os.killpg(worker.pid, signal.SIGKILL)
 
-    def prepare(self, operator_folder: Path, operator: Operator, on: Problem | Check) -> Prepared:
+    def prepare(self, operator: Operator, on: Problem | Check) -> Prepared:
         """Compute reference results and tolerances of a problem, or of a check, once.
 
         Raises:
@@ -100,7 +100,7 @@ class Bench(BenchContext):
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
         check = Check(problem=on) if isinstance(on, Problem) else on
-        found = self._preparation.of(self.findings, operator_folder.resolve(), operator, check)
+        found = self._preparation.of(self.findings, operator, check)
         self.operators[operator.name] = operator
         return found
 
@@ -151,9 +151,7 @@ class Bench(BenchContext):
         baselines = [b for b in operator.baselines if self.family.runs(b.requires) and b.supports(prepared.problem)]
         return Race(self, prepared, variants, baselines).run()
 
-    def survey(
-        self, operator_folder: Path, operator: Operator, problem: Problem, variants: Sequence[Variant]
-    ) -> list[Measurement]:
+    def survey(self, operator: Operator, problem: Problem, variants: Sequence[Variant]) -> list[Measurement]:
         """Time candidates on a problem without reference results. They were verified elsewhere.
 
         Raises:
@@ -162,11 +160,10 @@ class Bench(BenchContext):
         """
         if self.family.on_host:
             check_need(operator, problem, self.policy)
-        folder = str(operator_folder.resolve())
         self.operators[operator.name] = operator
-        key = f"survey {canonical_digest([folder, problem.id, dict(problem.dtypes)])}"
+        key = f"survey {canonical_digest([operator.folder, problem.id, dict(problem.dtypes)])}"
         prepared = Prepared(
-            key=key, operator=operator.name, operator_folder=folder, check=Check(problem=problem), folder=""
+            key=key, operator=operator.name, operator_folder=operator.folder, check=Check(problem=problem), folder=""
         )
         return _Survey(self, prepared, variants).run()
 
@@ -266,11 +263,11 @@ class Bench(BenchContext):
         return Odd(suite, problems) if problems else None
 
     def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
-        operator, folder = self.operators[prepared.operator], prepared.operator_folder
-        findings, key = self.findings, "\n".join((folder, *(r.key() for r in requires)))
+        operator = self.operators[prepared.operator]
+        findings, key = self.findings, "\n".join((operator.folder, *(r.key() for r in requires)))
         if (findings, key) not in self._fitted:
-            found = findings.checks.of(Path(folder), operator, requires, self.policy, self.family.on_host)
-            self._fitted[findings, key] = self._preparation.of_all(findings, Path(folder), operator, found)
+            found = findings.checks.of(operator, requires, self.policy, self.family.on_host)
+            self._fitted[findings, key] = self._preparation.of_all(findings, operator, found)
         return self._fitted[findings, key]
 
     def _judge(self, run: Run, worker: Worker, odd: Odd | None, best_ns: float | None, timed: bool) -> Measurement:

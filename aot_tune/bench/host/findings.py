@@ -98,11 +98,9 @@ class Checks:
     def __init__(self) -> None:
         self._made = Once[list[Check]]()
 
-    def of(
-        self, folder: Path, operator: Operator, requires: Sequence[Expr], policy: Policy, on_host: bool
-    ) -> list[Check]:
-        """What `checks_for` gives for the operator in a folder."""
-        name = "\n".join((str(folder.resolve()), policy.digest, str(on_host), *(r.key() for r in requires)))
+    def of(self, operator: Operator, requires: Sequence[Expr], policy: Policy, on_host: bool) -> list[Check]:
+        """What `checks_for` gives."""
+        name = "\n".join((operator.folder, policy.digest, str(on_host), *(r.key() for r in requires)))
         return self._made.get(name, lambda: checks_for(operator, requires, policy, on_host=on_host))
 
 

@@ -93,22 +93,20 @@ class Preparation:
         self._fits = 0
         self.seconds = 0.0
 
-    def of(self, findings: Findings, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
+    def of(self, findings: Findings, operator: Operator, check: Check) -> Prepared:
         """The reference of one problem, or check.
 
         Raises:
             WorkerError, TooLargeError, AotTuneError: as `Bench.prepare` does.
         """
-        key, begin = findings.prefix + self._key(operator_folder, operator, check), time.monotonic()
+        key, begin = findings.prefix + self._key(operator, check), time.monotonic()
         files = findings.folder / key
         try:
-            return findings.references.get(key, lambda: self._made(key, files, operator_folder, operator, check))
+            return findings.references.get(key, lambda: self._made(key, files, operator, check))
         finally:
             self.seconds += time.monotonic() - begin
 
-    def of_all(
-        self, findings: Findings, operator_folder: Path, operator: Operator, checks: Sequence[Check]
-    ) -> list[Prepared]:
+    def of_all(self, findings: Findings, operator: Operator, checks: Sequence[Check]) -> list[Prepared]:
         """The references of several checks. Those that no other bench is computing come first.
 
         Raises:
@@ -116,9 +114,9 @@ class Preparation:
         """
         try:
             for check in checks:
-                if not findings.references.making(findings.prefix + self._key(operator_folder, operator, check)):
-                    self.of(findings, operator_folder, operator, check)
-            return [self.of(findings, operator_folder, operator, check) for check in checks]
+                if not findings.references.making(findings.prefix + self._key(operator, check)):
+                    self.of(findings, operator, check)
+            return [self.of(findings, operator, check) for check in checks]
         except TooLargeError as error:
             raise AotTuneError(error.what.replace("is left out", "is not checked"), fix=error.fix) from error
 
@@ -140,14 +138,13 @@ class Preparation:
         else:
             self._relieve()
 
-    def _key(self, operator_folder: Path, operator: Operator, check: Check) -> str:
-        folder = str(operator_folder)
-        if folder not in self._sources:
-            self._sources[folder] = (operator_folder / "operator.py").read_text("utf-8")
-        return digest_of([operator.name, self._sources[folder], check, self._policy.seed])[:24]
+    def _key(self, operator: Operator, check: Check) -> str:
+        if operator.folder not in self._sources:
+            self._sources[operator.folder] = Path(operator.folder, "operator.py").read_text("utf-8")
+        return digest_of([operator.name, self._sources[operator.folder], check, self._policy.seed])[:24]
 
-    def _made(self, key: str, files: Path, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
-        request = messages.Reference(operator_folder=str(operator_folder), check=check, folder=str(files))
+    def _made(self, key: str, files: Path, operator: Operator, check: Check) -> Prepared:
+        request = messages.Reference(operator_folder=operator.folder, check=check, folder=str(files))
         self._make_room(operator, check.problem)
         try:
             reply = self._refer(request, self._policy.deadlines.prepare)
@@ -175,12 +172,12 @@ class Preparation:
             raise AotTuneError(
                 f"operator {operator.name!r}: no reference for problem '{check.problem.id}'",
                 why=f"{why} (out of memory)" if status == "oom" else why,
-                fix=f"mend {_blamed(why)} in {operator_folder / 'operator.py'}{less if status == 'oom' else rest}",
+                fix=f"mend {_blamed(why)} in {Path(operator.folder, 'operator.py')}{less if status == 'oom' else rest}",
             )
         return Prepared(
             key=key,
             operator=operator.name,
-            operator_folder=str(operator_folder),
+            operator_folder=operator.folder,
             check=check,
             folder=str(files),
         )

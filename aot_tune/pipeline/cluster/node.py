@@ -260,7 +260,7 @@ class _OpenBench:
         with self.bench.alone() if call.alone else contextlib.nullcontext():
             if isinstance(call, PrepareCall):
                 operator = self._operators[call.operator]
-                prepared = self.bench.prepare(Path(operator.folder), operator, call.on)
+                prepared = self.bench.prepare(operator, call.on)
                 return BenchAnswer(prepared=prepared, referring=self.bench.referring)
             sent = [call.variant] if isinstance(call, ScreenCall) else call.variants
             variants = [taken_variant(one, self._folder) for one in sent]
@@ -272,7 +272,7 @@ class _OpenBench:
                 found = self.bench.race(call.prepared, variants)
             else:
                 operator = self._operators[call.operator]
-                found = self.bench.survey(Path(operator.folder), operator, call.problem, variants)
+                found = self.bench.survey(operator, call.problem, variants)
         return BenchAnswer(measurements=found, referring=self.bench.referring)
 
     def _screen(self, call: ScreenCall, variant: Variant) -> BenchAnswer:

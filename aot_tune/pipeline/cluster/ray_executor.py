@@ -110,7 +110,7 @@ class _RemoteBench:
             **fields,  # type: ignore[arg-type]
         )
 
-    def prepare(self, operator_folder: Path, operator: Operator, on: Problem | Check) -> Prepared:  # noqa: ARG002
+    def prepare(self, operator: Operator, on: Problem | Check) -> Prepared:
         """See `Bench`."""
         check = Check(problem=on) if isinstance(on, Problem) else on
         prepared = self._call(PrepareCall(operator=operator.name, on=check, alone=self._alone)).prepared
@@ -161,13 +161,7 @@ class _RemoteBench:
         sent = [sent_variant(v) for v in variants]
         return self._call(RaceCall(prepared=prepared, variants=sent, alone=self._alone), variants).measurements
 
-    def survey(
-        self,
-        operator_folder: Path,  # noqa: ARG002
-        operator: Operator,
-        problem: Problem,
-        variants: Sequence[Variant],
-    ) -> list[Measurement]:
+    def survey(self, operator: Operator, problem: Problem, variants: Sequence[Variant]) -> list[Measurement]:
         """See `Bench`."""
         sent = [sent_variant(v) for v in variants]
         call = SurveyCall(operator=operator.name, problem=problem, variants=sent, alone=self._alone)

@@ -23,7 +23,7 @@ from aot_tune.pipeline.executor import MeasuringBench
 from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.session import Session
 from aot_tune.search.budget import Budget
-from aot_tune.spec import CompileOptions
+from aot_tune.spec import CompileOptions, Operator
 from aot_tune.support.errors import ToolchainError, WorkerError
 from aot_tune.support.storage import check_loadable, scratch_folder
 
@@ -184,15 +184,15 @@ class LazyBench:
         if bench is not None:
             bench.interrupt()
 
-    def choose(self, folder: Path, entries: Sequence[Variant]) -> int:
+    def choose(self, operator: Operator, entries: Sequence[Variant]) -> int:
         """Which of an operator's candidates to try next: the first that no other bench has begun to check.
 
         All devices start with the same candidates. What one finds about them on odd problems holds for all.
         """
         if self.shared.benches == 1:
             return 0
-        findings, where = self.shared.findings, str(folder.resolve())
-        return findings.choose(findings.suite(where, e.code, e.requires) for e in entries)
+        findings = self.shared.findings
+        return findings.choose(findings.suite(operator.folder, e.code, e.requires) for e in entries)
 
     def linked(self, entry: Variant, evidence: Evidence | None = None) -> Variant:
         """A candidate whose object is linked for the bench, once. If it is compiled now, the evidence gets the object.

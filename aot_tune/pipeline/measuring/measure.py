@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from aot_tune.bench.devices.family import family
@@ -183,7 +182,7 @@ class Measurer:
             if problem.id in evidence.too_large:
                 self.spare(evidence.operator, problem, len(waiting))
                 return
-            (entry,) = evidence.now([waiting.pop(self._lazy.choose(Path(evidence.operator.folder), waiting))])
+            (entry,) = evidence.now([waiting.pop(self._lazy.choose(evidence.operator, waiting))])
             if best is not None and self._is_hopeless(evidence, problem, entry, best):
                 evidence.pass_over(problem, [entry.candidate.id])
                 self.spare(evidence.operator, problem, 1)
@@ -228,7 +227,7 @@ class Measurer:
         """
         variant, bench = self._lazy.linked(entry), self._lazy.get()
         with bench.alone():
-            prepared = bench.prepare(Path(operator.folder), operator, problem)
+            prepared = bench.prepare(operator, problem)
             return bench.screen(prepared, variant)
 
     def recall(self, evidence: Evidence, problem: Problem, entry: Variant) -> bool:
@@ -387,7 +386,7 @@ class _OneProblem:
     def prepared(self) -> Prepared:
         """Inputs and reference."""
         if self._prepared is None:
-            self._prepared = self._bench.get().prepare(Path(self.operator.folder), self.operator, self.problem)
+            self._prepared = self._bench.get().prepare(self.operator, self.problem)
         return self._prepared
 
     def baselines(self) -> list[str]:

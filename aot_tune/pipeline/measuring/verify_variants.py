@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
@@ -239,7 +238,7 @@ def verify_entry(session: Session, bench: LazyBench, operator: Operator, entry: 
     store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
     found = store.find(entry.candidate.id, entry.code, problem)
     if found is None:
-        prepared = bench.get().prepare(Path(operator.folder), operator, problem)
+        prepared = bench.get().prepare(operator, problem)
         found = bench.get().verify(prepared, bench.linked(entry))
         if found.lasting:
             store.put(msgspec.structs.replace(found, policy=policy))

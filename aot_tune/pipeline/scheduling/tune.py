@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
@@ -453,7 +452,7 @@ def _checks_fitted_beside(session: Session, target: Target, entries: Sequence[Va
             if ended.is_set():
                 return
             try:
-                session.checks.of(Path(operator.folder), operator, entry.requires, policy, on_host)
+                session.checks.of(operator, entry.requires, policy, on_host)
             except AotTuneError:
                 continue
 

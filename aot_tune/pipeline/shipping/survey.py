@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -444,7 +443,7 @@ def _timed(
             except ToolchainError:  # the compile reported it
                 continue
         try:
-            return bench.get().survey(Path(operator.folder), operator, problem, variants)
+            return bench.get().survey(operator, problem, variants)
         except TooLargeError:
             return []  # nobody asked for this shape
         except AotTuneError:

@@ -220,9 +220,7 @@ def _odd(session: Session, operator: Operator, entry: Variant) -> list[Check]:
     """One or two small problems, from those on which the object was verified by itself."""
     devices = target_by_name(entry.candidate.target).family
     policy = family(devices).policy()
-    return oddest_checks(
-        session.checks.of(Path(operator.folder), operator, entry.requires, policy, on_host=family(devices).on_host)
-    )
+    return oddest_checks(session.checks.of(operator, entry.requires, policy, on_host=family(devices).on_host))
 
 
 def _problem(operator: Operator, entry: Variant, chosen: Sequence[Chosen]) -> Problem:
@@ -349,7 +347,7 @@ def _run(session: Session, library: Path, lazy: LazyBench, one: _Shipped) -> Mea
     operator, bench = session.operators[one.operator], lazy.get()
     if not isinstance(bench, Bench):
         raise WorkerError("a library is verified on devices of the machine that it is linked on, and on no others")
-    prepared = [bench.prepare(Path(operator.folder), operator, check) for check in one.checks]
+    prepared = [bench.prepare(operator, check) for check in one.checks]
     function = f"{session.plan.prefix}_{one.operator}"
     return bench.verify_linked(library, function, f"{one.operator}:{one.variant}", prepared)
 
