@@ -137,7 +137,7 @@ class JaxCallChecks(CallChecks):
         `lead`.
         """
         ranks = {t.name: len(t.shape) for t in present}
-        found = {}
+        orders = {}
         for name, order in layouts.items():
             if name not in ranks:
                 raise self.value_error(
@@ -152,19 +152,19 @@ class JaxCallChecks(CallChecks):
                 )
             axes = self._folded_order(name, axes, leading)
             if axes != tuple(range(ranks[name])):
-                found[name] = axes
-        return found
+                orders[name] = axes
+        return orders
 
     def _folded_order(self, name: str, axes: tuple[int, ...], leading: int) -> tuple[int, ...]:
         """An order of axes in which the leading axes are one."""
-        place = axes.index(0) if leading else 0
-        if axes[place : place + leading] != tuple(range(leading)):
+        first = axes.index(0) if leading else 0
+        if axes[first : first + leading] != tuple(range(leading)):
             raise self.value_error(
                 f"{self.op.name}: the leading dims of '{name}' cannot be taken as one without a copy: its layout is "
                 f"{axes}; wanted the axes {', '.join(map(str, range(leading)))} beside each other, in this order"
             )
         rest = [axis - leading + 1 for axis in axes if axis >= leading]
-        return (*rest[:place], 0, *rest[place:])
+        return (*rest[:first], 0, *rest[first:])
 
     def _describes(self, name: str, value: Any) -> bool:
         """Whether the argument for an output describes it."""
@@ -229,9 +229,9 @@ class OperatorCall:
             )(*arrays, **attributes)
 
         call = run if self._vmap_method is not None else self._without_vmap(run)
-        found = call(*(self._folded(t, inputs[t.name], lead) for t in operands))
-        found = [self._unfolded(t, array, lead) for t, array in zip(results, found, strict=True)]
-        return found[0] if len(found) == 1 else tuple(found)
+        arrays_made = call(*(self._folded(t, inputs[t.name], lead) for t in operands))
+        arrays_made = [self._unfolded(t, array, lead) for t, array in zip(results, arrays_made, strict=True)]
+        return arrays_made[0] if len(arrays_made) == 1 else tuple(arrays_made)
 
     def __repr__(self) -> str:
         return f"<operator {self._op.name}{self.__signature__}>"
@@ -249,15 +249,15 @@ class OperatorCall:
 
     def _parameters(self) -> list[inspect.Parameter]:
         parameter, empty = inspect.Parameter, inspect.Parameter.empty
-        found = [
+        parameters = [
             parameter(t.name, parameter.POSITIONAL_OR_KEYWORD, default=None if t.optional else empty)
             for t in self._op.positional
         ]
         named: dict[str, Any] = {s.name: empty if s.default is None else s.default for s in self._op.scalars}
         named |= {a.name: a.choices[0] for a in self._op.attributes}
         named |= {t.name: False if t.optional else empty for t in self._op.outputs if t.optional or t.to_pass}
-        found += [parameter(name, parameter.KEYWORD_ONLY, default=default) for name, default in named.items()]
-        return [*found, parameter("layouts", parameter.KEYWORD_ONLY, default=None)]
+        parameters += [parameter(name, parameter.KEYWORD_ONLY, default=default) for name, default in named.items()]
+        return [*parameters, parameter("layouts", parameter.KEYWORD_ONLY, default=None)]
 
     def _bound(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -267,10 +267,10 @@ class OperatorCall:
 
     def _attributes(self, given: Mapping[str, Any], present: Sequence[TensorSignature]) -> dict[str, Any]:
         """What the handler needs beside tensors."""
-        bits = sum(1 << place for place, t in enumerate(self._op.tensors) if t in present)
-        found: dict[str, Any] = {".tensors": np.int64(bits)}
-        found |= {s.name: self._scalar(s, given[s.name]) for s in self._op.scalars if s.name in given}
-        return found | {a.name: given[a.name] for a in self._op.attributes if a.name in given}
+        bits = sum(1 << bit for bit, t in enumerate(self._op.tensors) if t in present)
+        attributes: dict[str, Any] = {".tensors": np.int64(bits)}
+        attributes |= {s.name: self._scalar(s, given[s.name]) for s in self._op.scalars if s.name in given}
+        return attributes | {a.name: given[a.name] for a in self._op.attributes if a.name in given}
 
     def _scalar(self, scalar: ScalarSignature, value: Any) -> Any:
         self._checks.check_scalar(scalar, value)

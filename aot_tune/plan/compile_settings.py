@@ -111,7 +111,7 @@ def linked_libraries(
     Raises:
         SpecError: one error for all that are not found, with the kernels that name them.
     """
-    mistakes, found = Mistakes(), dict[str, None]()
+    mistakes, files = Mistakes(), dict[str, None]()
     chains = {b: toolchain_for(b, environment) for b in backends if b in _LANGUAGES}
     with mistakes.gather():
         for chain in chains.values():
@@ -121,9 +121,9 @@ def linked_libraries(
             if kernel.compile.libraries and kernel.backend in chains:
                 with mistakes.gather():
                     where = f"operator {operator.name!r}: kernel {kernel.name!r}"
-                    found.update(dict.fromkeys(_files(chains[kernel.backend].libraries, kernel.compile, where)))
+                    files.update(dict.fromkeys(_files(chains[kernel.backend].libraries, kernel.compile, where)))
     mistakes.tell()
-    return tuple(found)
+    return tuple(files)
 
 
 def _files(find: Callable[[CompileOptions], tuple[str, ...]], options: CompileOptions, where: str) -> tuple[str, ...]:

@@ -90,12 +90,12 @@ def configure_project(
 
 def _cmake() -> str:
     beside = str(Path(sys.executable).parent)
-    found = shutil.which("cmake") or shutil.which("cmake", path=beside)
-    if found is None:
+    program = shutil.which("cmake") or shutil.which("cmake", path=beside)
+    if program is None:
         raise ToolchainError(
             "there is no CMake", why="CMake tells which libraries a project has", fix="pip install cmake ninja"
         )
-    return found
+    return program
 
 
 def _arguments(project: Path, options: Mapping[str, str], defines: Sequence[str]) -> list[str]:

@@ -206,10 +206,10 @@ def make_plan(
     linked = linked_libraries(operators, request.compile, toolchains, environment)
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
     notes = [text for text in (left_out, *misspelt(environment), *(family(f).caution for f in families)) if text]
-    found = machines.devices(options.threads or usable_cores(), families)
+    devices = machines.devices(options.threads or usable_cores(), families)
     if may_measure and options.mode in ("auto", "tune"):
         notes += machines.check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
-        check_memory(operators.values(), options.filter, targets, found, workload.places)
+        check_memory(operators.values(), options.filter, targets, devices, workload.places)
     notes += [*workload.notes, *workload.plan.notes(operators, families)]
     notes += idle_kernels(operators.values(), targets)
     notes += unchecked(operators.values(), targets) if options.mode not in _UNMEASURED else []
@@ -227,8 +227,8 @@ def make_plan(
         options=msgspec.structs.replace(options, workload=(), xla_ffi="1" if xla else ""),
         may_measure=may_measure,
         toolchains=toolchains,
-        devices=tuple(d.name for d in found),
-        machine=hashlib.sha256("".join(d.digest for d in found).encode()).hexdigest(),
+        devices=tuple(d.name for d in devices),
+        machine=hashlib.sha256("".join(d.digest for d in devices).encode()).hexdigest(),
         inputs=_digest_of_inputs(files, roots),
         notes=tuple(notes),
         inspections=inspections,
@@ -284,10 +284,10 @@ def _databases(folder: str) -> list[OperatorDatabase]:
 
 def _recorded(databases: Iterable[OperatorDatabase]) -> dict[str, list[Problem]]:
     """The problems of databases by operator."""
-    found: dict[str, list[Problem]] = {}
+    problems: dict[str, list[Problem]] = {}
     for database in databases:
-        found.setdefault(database.operator, []).extend(database.problems)
-    return found
+        problems.setdefault(database.operator, []).extend(database.problems)
+    return problems
 
 
 def _check_environment(options: Options, environment: Mapping[str, str]) -> None:
@@ -303,8 +303,8 @@ def _check_environment(options: Options, environment: Mapping[str, str]) -> None
 
 
 def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:
-    found = {k.backend for op in operators for k in op.kernels}
-    return sorted(b for b in found if families_of(toolchain_for(b)) & set(families))
+    backends = {k.backend for op in operators for k in op.kernels}
+    return sorted(b for b in backends if families_of(toolchain_for(b)) & set(families))
 
 
 def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
@@ -363,20 +363,20 @@ def _read_and_render(
     the files of modules that are imported.
     """
     families = sorted({t.family for t in (*baselines, *wanted)})
-    found: Inspections = {}
+    inspections: Inspections = {}
     left_out, whole = "", dict(operators)  # if functions cannot be read, operators are checked as they are
     with mistakes.gather():
-        found, left_out = read_functions(operators, wanted, baselines, roots, environment, imported)
-        whole = {name: with_declarations(op, found, families) for name, op in operators.items()}
+        inspections, left_out = read_functions(operators, wanted, baselines, roots, environment, imported)
+        whole = {name: with_declarations(op, inspections, families) for name, op in operators.items()}
     with mistakes.gather():
         if mode != "compile":
             _check_spaces(whole, wanted, baselines, roots)
     with mistakes.gather():
         check_instructions(whole, wanted if mode != "generic" else (), wanted)
     if mode != "generic":
-        return whole, found, left_out
+        return whole, inspections, left_out
     shipped = {t.name for t in baselines}
-    kept = {name: {t: d for t, d in known.items() if t in shipped} for name, known in found.items()}
+    kept = {name: {t: d for t, d in known.items() if t in shipped} for name, known in inspections.items()}
     kept = {name: known for name, known in kept.items() if known}
     return {name: with_declarations(op, kept, families) for name, op in operators.items()}, kept, ""
 
@@ -486,12 +486,12 @@ def _xla_include_folder(option: str) -> str:
 
 def _of_jax() -> Path:
     """The folder that jax.ffi.include_dir() returns. jax is not imported."""
-    found = importlib.util.find_spec("jaxlib")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("jaxlib")
+    if spec is None or not spec.submodule_search_locations:
         raise BuildError(
             "AOT_TUNE_XLA_FFI=1: the Python of the build has no jaxlib",
             why="handlers of XLA's FFI are compiled against its headers",
             fix="install jaxlib for that Python, with --no-build-isolation or among the build's requirements, or name "
             "the folder that jax.ffi.include_dir() returns",
         )
-    return Path(next(iter(found.submodule_search_locations))) / "include"
+    return Path(next(iter(spec.submodule_search_locations))) / "include"

@@ -206,9 +206,9 @@ _OTHERS = ("CPU_LEVEL", "EXCLUDE", "FORCE", "IMPORT_PATH", "KERNEL_DIR", "TEMPLA
 
 def misspelt(environment: Mapping[str, str]) -> list[str]:
     """A line for each variable in the environment whose name is almost an option's. Nothing else would report it."""
-    known = [*(o.name for o in OPTIONS), *(f"AOT_TUNE_{name}" for name in _OTHERS)]
-    names = sorted(n for n in environment if n.startswith("AOT_TUNE_") and n not in known)
-    near = {n: difflib.get_close_matches(n, known, n=1, cutoff=0.85) for n in names}
+    names_known = [*(o.name for o in OPTIONS), *(f"AOT_TUNE_{name}" for name in _OTHERS)]
+    names = sorted(n for n in environment if n.startswith("AOT_TUNE_") and n not in names_known)
+    near = {n: difflib.get_close_matches(n, names_known, n=1, cutoff=0.85) for n in names}
     return [
         f"{n} in the environment is not an option and has no effect; did you mean {m[0]}?" for n, m in near.items() if m
     ]
@@ -254,10 +254,10 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         OptionError: naming the option, its value and what is allowed.
     """
     environment = os.environ if environment is None else environment
-    known = [o.name for o in OPTIONS]
+    names = [o.name for o in OPTIONS]
     for name in given:
-        if name not in known:
-            raise OptionError(f"unknown option {name}", fix=did_you_mean(name, known))
+        if name not in names:
+            raise OptionError(f"unknown option {name}", fix=did_you_mean(name, names))
     values: dict[str, str] = {}
     for option in OPTIONS:
         value = (given.get(option.name) or environment.get(option.name) or option.default).strip()

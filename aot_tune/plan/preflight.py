@@ -120,10 +120,10 @@ def check_memory(
         sizes = ((op, p, op.tensor_bytes(p)) for op in named for p in op.workload_for(device.family))
         for operator, problem, size in sizes:
             if memory is not None and size > memory and is_served(operator, problem, device.family):
-                place = places.get((operator.name, problem.id), "")
+                where = places.get((operator.name, problem.id), "")
                 mistakes.add(
                     BuildError(
-                        f"{place and f'{place}: '}operator {operator.name!r}: problem '{problem.id}' needs "
+                        f"{where and f'{where}: '}operator {operator.name!r}: problem '{problem.id}' needs "
                         f"{size_text(size)} for its tensors",
                         why=f"{device.name} has {size_text(memory)}",
                         fix="leave the problem out of the workload, or the target out of AOT_TUNE_TARGETS, or take a "
@@ -135,18 +135,18 @@ def check_memory(
 
 def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> list[str]:
     """A line for each kernel whose conditions hold on no problem of the workload: it would never be tried."""
-    found: list[str] = []
+    lines: list[str] = []
     for operator in operators:
         for kernel in operator.kernels:
             for devices in sorted({t.family for t in targets} & families_of(toolchain_for(kernel.backend))):
                 calls = [operator.facts(p) for p in operator.workload_for(devices)]
                 if calls and not any(may_serve(kernel, facts) for facts in calls):
                     wanted = " and ".join(c.key() for c in kernel.requires)
-                    found.append(
+                    lines.append(
                         f"kernel {operator.name}/{kernel.name} is tried on no problem: it requires {wanted}, and no "
                         f"problem of the workload for {devices} meets that"
                     )
-    return found
+    return lines
 
 
 def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[str]:
@@ -197,11 +197,11 @@ def check_kernels(operators: Mapping[str, Operator]) -> None:
 
 def check_backends(exclude: Sequence[str]) -> None:
     """Raise for names in AOT_TUNE_EXCLUDE_BACKENDS that are not backends."""
-    known = sorted(toolchains())
+    backends = sorted(toolchains())
     for name in exclude:
-        if name not in known:
+        if name not in backends:
             raise OptionError(
-                f"AOT_TUNE_EXCLUDE_BACKENDS has {name!r}, which is not a backend", fix=did_you_mean(name, known)
+                f"AOT_TUNE_EXCLUDE_BACKENDS has {name!r}, which is not a backend", fix=did_you_mean(name, backends)
             )
 
 

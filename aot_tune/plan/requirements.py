@@ -47,12 +47,12 @@ def table_of(project: Path, *names: str) -> dict[str, Any]:
         toml = importlib.import_module("tomli")
     try:
         with (project / "pyproject.toml").open("rb") as file:
-            found = toml.load(file)
+            table = toml.load(file)
         for name in names:
-            found = found[name]
+            table = table[name]
     except (OSError, KeyError, TypeError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return table if isinstance(table, dict) else {}
 
 
 def define_text(value: object) -> str:
@@ -111,8 +111,8 @@ def _library(words: list[str]) -> _Library:
     templates, operators = values.get("TEMPLATES"), values.get("OPERATORS")
     hidden = any(map(_is_variable, values.get("", ())))  # keywords may be in a variable
     bundled = templates is None or any(t == "bundled" or _is_variable(t) for t in templates)
-    known = bool(operators) and not hidden and not any("$" in o for o in operators or ())
-    return _Library(bundled=bundled, operators=frozenset(operators or ()) if known else None)
+    listed = bool(operators) and not hidden and not any("$" in o for o in operators or ())
+    return _Library(bundled=bundled, operators=frozenset(operators or ()) if listed else None)
 
 
 def _is_variable(word: str) -> bool:
@@ -167,17 +167,17 @@ def build_requirements(
     elif cuda or "native" in targets:
         driver, gpus = visible_gpus(environ)
         cuda = cuda or gpus > 0
-    found = _nvcc_wheels(driver) if cuda and not _has_nvcc(environ, system) else []
+    wheels = _nvcc_wheels(driver) if cuda and not _has_nvcc(environ, system) else []
     excluded = chosen("AOT_TUNE_EXCLUDE_BACKENDS", settings, environ, project).split(";")
     if cuda and not environ.get("CUTLASS_PATH") and "nvcc" not in excluded and uses_cutlass(project):
-        found.append(_CUTLASS)
+        wheels.append(_CUTLASS)
     if (cuda or hip) and _any_file(project, ".py", b"TritonFunction("):
-        found.append(_TRITON)
+        wheels.append(_TRITON)
     if chosen("AOT_TUNE_XLA_FFI", settings, environ, project) == "1":
-        found.append(_XLA)
+        wheels.append(_XLA)
     if gpus and mode in (("tune",) if editable else _MEASURING):
-        found.append(_TORCH)
-    return found
+        wheels.append(_TORCH)
+    return wheels
 
 
 def chosen(name: str, settings: Mapping[str, Any] | None, environ: Mapping[str, str], project: Path) -> str:

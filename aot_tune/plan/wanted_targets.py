@@ -121,12 +121,12 @@ def _targets_for(
     if options.targets == ("native",) and options.replays:
         names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
         return [target_by_name(n) for n in names]
-    found: list[Target] = []
+    wanted: list[Target] = []
     for name in options.targets:
         for target in targets_named(name, best):
-            if target not in found:
-                found.append(target)
-    return in_order(found)
+            if target not in wanted:
+                wanted.append(target)
+    return in_order(wanted)
 
 
 def in_order(targets: Iterable[Target]) -> list[Target]:

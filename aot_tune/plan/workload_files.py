@@ -59,8 +59,8 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def unserved(self, operator: Operator, families: Iterable[str]) -> dict[str, list[str]]:
         """By family of devices, ids of an operator's stated problems that no kernel takes."""
         problems = [one.problem for one in self.operators[operator.name].problems]
-        found = {f: [p.id for p in problems if not is_served(operator, p, f)] for f in families}
-        return {f: left for f, left in found.items() if left}
+        left_out = {f: [p.id for p in problems if not is_served(operator, p, f)] for f in families}
+        return {f: left for f, left in left_out.items() if left}
 
     def stated_for(self, operator: Operator, families: Iterable[str]) -> Operator:
         """The operator with its stated workload; the operator itself if there is none."""
@@ -112,20 +112,20 @@ def read_workload(
         others: other existing operators, which the library is built without. Their lines are left out.
         recorded: problems of databases, by operator. An equal problem takes the form that it has there.
     """
-    found = ReadWorkload()
+    workload = ReadWorkload()
     reader = _Reader(library, operators, others, recorded)
     for text in given:
         with mistakes.gather():
             path = Path(os.path.abspath(text.removeprefix("+")))  # noqa: PTH100 - links are kept as they are named
-            found.paths.append(path)
-            reader.read(path, text.startswith("+"), found, mistakes)
+            workload.paths.append(path)
+            reader.read(path, text.startswith("+"), workload, mistakes)
     stated = {
         name: StatedWorkload(problems=added_up(problems), beside=name not in reader.replaced)
         for name, problems in sorted(reader.problems.items())
     }
-    found.plan = WorkloadPlan(files=tuple(reader.files), operators=stated)
-    found.notes += reader.notes()
-    return found
+    workload.plan = WorkloadPlan(files=tuple(reader.files), operators=stated)
+    workload.notes += reader.notes()
+    return workload
 
 
 class _Reader:
@@ -149,7 +149,7 @@ class _Reader:
         """A line on each kind of lines that are left out or completed."""
         return [f"workload: {counted(count, 'problem')} {told}" for told, count in sorted(self._told.items())]
 
-    def read(self, path: Path, beside: bool, found: ReadWorkload, mistakes: Mistakes) -> None:
+    def read(self, path: Path, beside: bool, workload: ReadWorkload, mistakes: Mistakes) -> None:
         """Add a file's problems."""
         wrong = Mistakes()
         lines = decode_workload(_contents(path), str(path), wrong)
@@ -163,7 +163,7 @@ class _Reader:
             count = len(stated) - len(served)
         for line in checked:
             with wrong.gather():
-                count += self._take(line, beside, found)
+                count += self._take(line, beside, workload)
         with mistakes.gather():
             wrong.tell()
             if not count:
@@ -183,13 +183,13 @@ class _Reader:
         headers = dict.fromkeys(line.trace for line in lines if line.trace is not None)
         here, fix = "the one that is built", f"name a trace of this library; {_OF_ANY}"
         wrong = {h: error for h in headers if (error := stranger(h, *self._library, here, fix)) is not None}
-        found = [line for line in lines if line.trace not in wrong]
-        if wrong and not found:
+        own = [line for line in lines if line.trace not in wrong]
+        if wrong and not own:
             raise next(iter(wrong.values()))
         for line in lines:
             if line.trace is not None and line.trace in wrong:
                 self._told[f"called in library {line.trace.library!r} left out"] += 1
-        return found
+        return own
 
     def _tell_of(self, lines: Iterable[CountedProblem]) -> None:
         """Count lines that are left out, and lines without a dtype: they get the first one, perhaps by mistake."""
@@ -202,7 +202,7 @@ class _Reader:
                 if len(choices) > 1 and variable not in line.problem.dtypes:
                     self._told[f"of {line.operator} without dtype {variable} taken as {choices[0]}"] += 1
 
-    def _take(self, line: CountedProblem, beside: bool, found: ReadWorkload) -> bool:
+    def _take(self, line: CountedProblem, beside: bool, workload: ReadWorkload) -> bool:
         """Add a checked line. Returns whether it counts: a trace may have calls without elements."""
         operator = self._operators[line.operator]
         if line.called and is_empty(operator, line.problem):
@@ -213,7 +213,7 @@ class _Reader:
                 operator, (*declared_problems(operator), *self._recorded.get(operator.name, ()))
             )
         problem = in_known_form(operator, line.problem, self._known[operator.name])
-        found.places.setdefault((operator.name, problem.id), line.place)
+        workload.places.setdefault((operator.name, problem.id), line.place)
         self.problems.setdefault(operator.name, []).append(WeightedProblem(problem=problem, weight=line.weight))
         if not beside:
             self.replaced.add(operator.name)

@@ -106,26 +106,26 @@ def compiled_lines(one: CompiledKernel) -> list[str]:
 
 
 def _most(one: CompiledKernel) -> str:
-    known = ((one.registers, "registers"), (one.shared, "bytes of shared memory"), (one.stack, "bytes of stack"))
-    found = [f"{count} {what}" for count, what in known if count]
-    return f"; at most {', '.join(found)}" if found else ""
+    amounts = ((one.registers, "registers"), (one.shared, "bytes of shared memory"), (one.stack, "bytes of stack"))
+    used = [f"{count} {what}" for count, what in amounts if count]
+    return f"; at most {', '.join(used)}" if used else ""
 
 
-def _told(found: Interpreted) -> str:
-    where = f" on '{found.problem}' ({found.candidate})" if found.problem else ""
-    return f"{found.verdict}{where}{f': {_shortened(found.text)}' if found.text else ''}"
+def _told(result: Interpreted) -> str:
+    where = f" on '{result.problem}' ({result.candidate})" if result.problem else ""
+    return f"{result.verdict}{where}{f': {_shortened(result.text)}' if result.text else ''}"
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
-def compiled_summary(found: Sequence[CompiledKernel]) -> list[str]:
+def compiled_summary(compiled: Sequence[CompiledKernel]) -> list[str]:
     """A summary of all kernels, and the kernels without a candidate that compiles."""
-    fit, failed, spilled = (sum(getattr(k, n) for k in found) for n in ("fit", "failed", "spilled"))
-    kernels = counted(len({(k.operator, k.kernel) for k in found}), "kernel")
+    fit, failed, spilled = (sum(getattr(k, n) for k in compiled) for n in ("fit", "failed", "spilled"))
+    kernels = counted(len({(k.operator, k.kernel) for k in compiled}), "kernel")
     spilling = f", {spilled} of them spill" if spilled else ""
     lines = [f"{kernels}, {counted(fit + failed, 'candidate')}: {fit} fit{spilling}, {failed} fail"]
-    lines += [f"NONE COMPILES of {k.name}" for k in found if k.is_lost]
-    lines += [f"WRONG in Triton's interpreter: {k.name}" for k in found if k.is_wrong]
+    lines += [f"NONE COMPILES of {k.name}" for k in compiled if k.is_lost]
+    lines += [f"WRONG in Triton's interpreter: {k.name}" for k in compiled if k.is_wrong]
     return lines

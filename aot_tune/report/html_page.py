@@ -194,17 +194,17 @@ def _map(one: DispatchMap, kinds: _Places, names: _Places) -> ChartedMap:
 
 def _size_bars(variants: Iterable[VariantRow]) -> list[Bar]:
     """Bytes of the code of each kernel's variants, the largest first. Variants of unknown size are left out."""
-    found: dict[str, list[int]] = {}
+    by_kernel: dict[str, list[int]] = {}
     for row in variants:
         if row.bytes:
-            found.setdefault(row.kernel or row.label.split()[0], []).append(row.bytes)
-    bars = [Bar(kernel, sum(sizes), len(sizes)) for kernel, sizes in found.items()]
+            by_kernel.setdefault(row.kernel or row.label.split()[0], []).append(row.bytes)
+    bars = [Bar(kernel, sum(sizes), len(sizes)) for kernel, sizes in by_kernel.items()]
     return sorted(bars, key=lambda b: (-b.amount, b.label))
 
 
 def _time_bars(spent: Iterable[TimeSpent], titles: Mapping[SpentOf, str]) -> dict[str, list[Bar]]:
     """Where the seconds went, the largest first, by title. If all have the same target, the title names it."""
-    found = {}
+    by_title = {}
     for of, title in titles.items():
         rows = [row for row in spent if row.of == of]
         targets = {row.target for row in rows}
@@ -212,8 +212,8 @@ def _time_bars(spent: Iterable[TimeSpent], titles: Mapping[SpentOf, str]) -> dic
         bars = [Bar(row.what if alone or not row.target else f"{row.what}, {row.target}", row.seconds) for row in rows]
         of_all = f", for {rows[0].target}" if alone and rows[0].target else ""
         if bars:
-            found[title + of_all] = sorted(bars, key=lambda b: (-b.amount, b.label))
-    return found
+            by_title[title + of_all] = sorted(bars, key=lambda b: (-b.amount, b.label))
+    return by_title
 
 
 @dataclass(frozen=True)

@@ -318,13 +318,13 @@ def read_report(path: Path) -> Report:
     except OSError as error:
         raise BuildError(f"{path} cannot be read", why=str(error), fix="name the report.json of a build") from error
     try:
-        found = msgspec.json.decode(text, type=_Version).schema
-        if found != SCHEMA:
+        version = msgspec.json.decode(text, type=_Version).schema
+        if version != SCHEMA:
             raise BuildError(
                 f"{path} is a report of another version",
-                why=f"it has version {found}, this aot_tune reads version {SCHEMA}",
+                why=f"it has version {version}, this aot_tune reads version {SCHEMA}",
                 fix="read it with the aot_tune that built the library, or "
-                + ("update this one" if found > SCHEMA else "build the library again"),
+                + ("update this one" if version > SCHEMA else "build the library again"),
             )
         return msgspec.json.decode(text, type=Report)
     except msgspec.DecodeError as error:

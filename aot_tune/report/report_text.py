@@ -65,23 +65,23 @@ def tried_text(one: OperatorReport) -> str:
 
 def curve_lines(one: OperatorReport) -> list[str]:
     """What each kept variant is good for: the regret with the first one, the first two, and so on."""
-    found = []
+    lines = []
     for curve in one.curves if one.survey is not None else ():
         percents = ", ".join(f"{100 * regret:.1f}" for regret in curve.regret)
         of = f" of {curve.kind}" if curve.kind else ""
-        found.append(f"  mean regret with 1, 2, ... variants{of}: {percents} %")
-    return found
+        lines.append(f"  mean regret with 1, 2, ... variants{of}: {percents} %")
+    return lines
 
 
 def remark_lines(rows: Sequence[ProblemRow]) -> list[str]:
     """Remarks on times. A remark on several problems is given once."""
-    found: dict[str, list[str]] = {}
+    problems: dict[str, list[str]] = {}
     for row in rows:
         if row.remark:
-            found.setdefault(row.remark, []).append(row.problem)
+            problems.setdefault(row.remark, []).append(row.problem)
     return [
         f"  NOTE {first}{f' and {len(more)} more' if more else ''}: {remark}"
-        for remark, (first, *more) in found.items()
+        for remark, (first, *more) in problems.items()
     ]
 
 
@@ -103,7 +103,7 @@ def use_text(one: OperatorReport, row: VariantRow) -> str:
 def in_reading_order(report: Report) -> Report:
     """The report with the newest target of each operator first: on a CPU that built it, this is its own."""
     names = list(dict.fromkeys(one.operator for one in report.operators))
-    places = {target: place for place, target in enumerate(report.targets)}
+    places = {target: number for number, target in enumerate(report.targets)}
     order = sorted(report.operators, key=lambda one: (names.index(one.operator), -places.get(one.target, 0)))
     return msgspec.structs.replace(report, operators=tuple(order))
 
@@ -155,21 +155,21 @@ def percent_text(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def format_resources(found: Mapping[str, int]) -> str:
+def format_resources(resources: Mapping[str, int]) -> str:
     """Resources in words. Zeros are left out, except for spills if registers are known."""
-    parts = [f"{found['registers']} registers"] if found.get("registers") else []
-    if found.get("spill_bytes"):
-        parts.append(f"{found['spill_bytes']} bytes spilled")
+    parts = [f"{resources['registers']} registers"] if resources.get("registers") else []
+    if resources.get("spill_bytes"):
+        parts.append(f"{resources['spill_bytes']} bytes spilled")
     elif parts:
         parts.append("no spills")
-    dynamic = found.get("dynamic_shared")
-    static = found.get("shared", 0) - (dynamic or 0)
+    dynamic = resources.get("dynamic_shared")
+    static = resources.get("shared", 0) - (dynamic or 0)
     if static or dynamic:
         shared = [f"{static} static"] if static else []
         shared += [f"{dynamic} dynamic"] if dynamic else []
         parts.append(f"{' + '.join(shared)} bytes of shared memory")
-    if found.get("stack"):
-        parts.append(f"{found['stack']} bytes of stack")
+    if resources.get("stack"):
+        parts.append(f"{resources['stack']} bytes of stack")
     return ", ".join(parts)
 
 

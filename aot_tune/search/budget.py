@@ -149,11 +149,11 @@ class Durations:
         """Expected seconds of one more screen on a prepared problem."""
         if (own := self.own.get(task)) is not None:
             return max(own.seconds / own.count, _SHORTEST)
-        known, rate = self.screening[task.operator], self.rates.screen
+        screens, rate = self.screening[task.operator], self.rates.screen
         size = sum(one.size for one in self.screening.values())
         if size > _WEIGHT:
             rate = min(rate, sum(one.seconds for one in self.screening.values()) / size)
-        return _LEAST + task.size * (known.seconds + rate * _WEIGHT) / (known.size + _WEIGHT)
+        return _LEAST + task.size * (screens.seconds + rate * _WEIGHT) / (screens.size + _WEIGHT)
 
     def prepare(self, task: Task) -> float:
         """Expected seconds of the work that is done once for a problem; 0 if it is prepared."""
@@ -163,9 +163,9 @@ class Durations:
 
     def race(self, task: Task) -> float:
         """Expected seconds of a race on a prepared problem. It grows with the time of screens."""
-        known, screen = self.racing, self.screen(task)
-        seconds = screen * (known.seconds + _RACE * screen) / (known.size + screen)
-        return seconds if known.count else max(seconds, self.least_race)
+        races, screen = self.racing, self.screen(task)
+        seconds = screen * (races.seconds + _RACE * screen) / (races.size + screen)
+        return seconds if races.count else max(seconds, self.least_race)
 
 
 class Gains:
@@ -212,8 +212,8 @@ class Gains:
         return _expected(self._races, _RACED) / (earlier + 1) ** 2 / seconds
 
 
-def _expected(known: _Sum, prior: float) -> float:
-    return (known.seconds + _TRIES * prior) / (known.count + _TRIES)
+def _expected(total: _Sum, prior: float) -> float:
+    return (total.seconds + _TRIES * prior) / (total.count + _TRIES)
 
 
 def most_promising(costs: Mapping[str, float], waiting: list[str]) -> str:

@@ -79,15 +79,15 @@ class Encoding:
 
     def distances(self, number: int) -> Ints:
         """By config: the number of parameters in which it differs from config `number`."""
-        found: Ints = np.count_nonzero(self.ranks != self.ranks[number], axis=1)
-        return found
+        differing: Ints = np.count_nonzero(self.ranks != self.ranks[number], axis=1)
+        return differing
 
     def steps(self, number: int) -> Ints:
         """By config: how many places its values are away from those of config `number`. A changed name is one place."""
         away = np.abs(self.ranks.astype(np.int64) - self.ranks[number])
         away[:, self.named] = np.minimum(away[:, self.named], 1)
-        found: Ints = away.sum(axis=1)
-        return found
+        places: Ints = away.sum(axis=1)
+        return places
 
 
 def _ordered(values: Sequence[ConfigValue]) -> bool:
@@ -123,13 +123,13 @@ def _evenness(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
 
     A multiple of a device's power of two is aligned and fills its units, so it is fast.
     """
-    found: list[Floats] = []
+    columns: list[Floats] = []
     for column in sizes:
         powers = [(v & -v).bit_length() - 1 for v in column if isinstance(v, int)]
-        known = sorted(set(zip(column, powers, strict=False)))
-        if len(powers) == count and any(b[1] < a[1] for a, b in itertools.pairwise(known)):
-            found.append(np.array(powers) / max(powers))
-    return _side_by_side(found, count)
+        by_size = sorted(set(zip(column, powers, strict=False)))
+        if len(powers) == count and any(b[1] < a[1] for a, b in itertools.pairwise(by_size)):
+            columns.append(np.array(powers) / max(powers))
+    return _side_by_side(columns, count)
 
 
 def _products(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
@@ -141,8 +141,8 @@ def _products(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
 
 def _side_by_side(columns: Sequence[Floats], count: int) -> Floats:
     """float64 [count, columns]. There may be no columns."""
-    found: Floats = np.array(columns, dtype=np.float64).T.reshape(count, len(columns))
-    return found
+    matrix: Floats = np.array(columns, dtype=np.float64).T.reshape(count, len(columns))
+    return matrix
 
 
 class GaussianProcess:
@@ -202,10 +202,10 @@ class GaussianProcess:
         pull = np.outer(weights, weights) / variance - inverse
         slope = pull * (5.0 / 3.0) * (1.0 + distance) * decay
         lengths = 0.5 * np.tensordot(slope, squares, axes=2) * weighted
-        found = np.append(lengths, 0.5 * float(np.trace(pull)) * noise)
-        found[:-1] -= (self._logs[:-1] - self._middle) / _SPREAD**2
-        found[-1] -= (self._logs[-1] - np.log(1e-2)) / 2.0**2
-        return found
+        gradient = np.append(lengths, 0.5 * float(np.trace(pull)) * noise)
+        gradient[:-1] -= (self._logs[:-1] - self._middle) / _SPREAD**2
+        gradient[-1] -= (self._logs[-1] - np.log(1e-2)) / 2.0**2
+        return gradient
 
     def _step(self, gradient: Floats) -> None:
         signs = np.sign(gradient)
@@ -217,14 +217,14 @@ class GaussianProcess:
 
 
 def _squares(a: Floats, b: Floats) -> Floats:
-    found: Floats = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * (a @ b.T)
-    return np.maximum(found, 0.0)
+    squares: Floats = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * (a @ b.T)
+    return np.maximum(squares, 0.0)
 
 
 def _matern(squares: Floats) -> Floats:
     distance = np.sqrt(5.0 * squares)
-    found: Floats = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
-    return found
+    kernel: Floats = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
+    return kernel
 
 
 class Forest:
@@ -254,8 +254,8 @@ class Forest:
         for _ in range(len(self._value) - 1):
             beyond = flat.take(row + self._features.take(node)) > self._thresholds.take(node)
             node = self._lefts.take(node) + beyond
-        found = self._values.take(node).reshape(len(points), _TREES)
-        return found.mean(axis=1), found.std(axis=1)
+        guesses = self._values.take(node).reshape(len(points), _TREES)
+        return guesses.mean(axis=1), guesses.std(axis=1)
 
     def _grow(self, points: Floats, values: Floats, random: np.random.RandomState) -> None:
         sample = np.tile(np.arange(len(points)), _TREES)
@@ -433,10 +433,10 @@ class Models:
         if smooth and len(rows) <= _MOST:
             self._chances.take_lengths(self._process)
             self._chances.learn(self._smooth[rows], succeeded)
-            found, _ = self._chances.predict(self._smooth[pool])
+            chances, _ = self._chances.predict(self._smooth[pool])
         else:
-            found, _ = self._chance_forest.over(self._plain[rows], succeeded).predict(self._plain[pool])
-        return np.clip(found, _LEAST_CHANCE, 1.0) ** 2
+            chances, _ = self._chance_forest.over(self._plain[rows], succeeded).predict(self._plain[pool])
+        return np.clip(chances, _LEAST_CHANCE, 1.0) ** 2
 
 
 class _Grown:
@@ -468,5 +468,5 @@ def _expected_improvement(best: float, mean: Floats, deviation: Floats) -> Float
     gain = best - mean
     ratio = gain / deviation
     below = np.array([0.5 * math.erfc(-r / math.sqrt(2.0)) for r in ratio.tolist()])
-    found: Floats = gain * below + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2.0 * math.pi)
-    return found
+    improvement: Floats = gain * below + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2.0 * math.pi)
+    return improvement

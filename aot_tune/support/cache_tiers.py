@@ -60,10 +60,10 @@ class CacheTier:
             schema: the schema of this version.
         """
         try:
-            found = next(_files(self.path / room, depth, record), None) if self._usable else None
-            if found is None:
+            sealed = next(_files(self.path / room, depth, record), None) if self._usable else None
+            if sealed is None:
                 return False
-            first = json.loads(_quiet_bytes(found).partition(b"\n")[0])
+            first = json.loads(_quiet_bytes(sealed).partition(b"\n")[0])
             other = first.get("header", first).get("schema", schema)
         except (OSError, ValueError, AttributeError):  # reported when it is read
             return False

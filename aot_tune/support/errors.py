@@ -134,8 +134,8 @@ def tell_all(wrong: Iterable[AotTuneError]) -> None:
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a remedy that names the nearest of `choices`, or all of them if none is near."""
-    known = sorted(set(choices))
-    near = difflib.get_close_matches(word, known, n=3)
+    distinct = sorted(set(choices))
+    near = difflib.get_close_matches(word, distinct, n=3)
     if near:
         return "did you mean " + " or ".join(repr(n) for n in near) + "?"
-    return "use one of: " + ", ".join(known) if known else "nothing of that kind is declared"
+    return "use one of: " + ", ".join(distinct) if distinct else "nothing of that kind is declared"

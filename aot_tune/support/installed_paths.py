@@ -114,12 +114,12 @@ def _no_module(module: str, why: str) -> BuildError:
 
 def _libraries_in(package: Iterable[str]) -> list[str]:
     """The modules below the folders of a package that have a report beside them, by their names in it."""
-    found = set[str]()
+    modules = set[str]()
     for folder in map(Path, package):
         beside = (report.parent for report in folder.rglob("report.json"))
         files = (file for one in beside for file in one.glob("*.abi3.so"))
-        found.update(".".join((*file.parent.relative_to(folder).parts, file.name.split(".")[0])) for file in files)
-    return sorted(found)
+        modules.update(".".join((*file.parent.relative_to(folder).parts, file.name.split(".")[0])) for file in files)
+    return sorted(modules)
 
 
 def is_installed(name: str) -> bool:

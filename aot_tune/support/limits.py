@@ -49,7 +49,7 @@ def control_groups(root: Path) -> list[Path]:
         rows = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = []
+    groups = []
     for row in rows:
         _, colon, rest = row.partition(":")
         controllers, second, path = rest.partition(":")
@@ -59,8 +59,8 @@ def control_groups(root: Path) -> list[Path]:
         tops = [root / "sys/fs/cgroup" / name for name in mounts]
         for top in tops:
             own = top / path.lstrip("/")
-            found += [own, *(p for p in own.parents if p == top or top in p.parents)]
-    return list(dict.fromkeys(found))
+            groups += [own, *(p for p in own.parents if p == top or top in p.parents)]
+    return list(dict.fromkeys(groups))
 
 
 def _number_in(path: Path) -> int | None:
@@ -151,11 +151,11 @@ def peaks() -> dict[str, int]:
     Of compilers it is known only where it exceeds what workers and this process held: the system tells one number of
     all children, and a child's counts from what its parent held at the start.
     """
-    found = {**_peaks, _BUILD: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    held = {**_peaks, _BUILD: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     others = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    if others > max(found.values()):
-        found[_OTHERS] = others
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+    if others > max(held.values()):
+        held[_OTHERS] = others
+    return dict(sorted(held.items(), key=lambda one: -one[1]))
 
 
 def size_text(size: int) -> str:
@@ -172,13 +172,13 @@ def memory_text(root: Path = _ROOT) -> str:
 
 def _limits(groups: Sequence[Path]) -> list[tuple[Path, str, int]]:
     """Each limit of the groups, with its group and the file that tells what it uses."""
-    found = []
+    limits = []
     for group in groups:
         for limit, used in _LIMITS:
             most = _number_in(group / limit)
             if most is not None and 0 < most < _NO_LIMIT:
-                found.append((group, used, most))
-    return found
+                limits.append((group, used, most))
+    return limits
 
 
 def _file_cache(group: Path) -> int:

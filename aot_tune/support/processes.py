@@ -82,12 +82,12 @@ def all_pids() -> list[int]:
 
 def children_of(parent: int) -> list[int]:
     """Processes whose parent is `parent`, zombies included."""
-    found = []
+    children = []
     for pid in all_pids():
         with contextlib.suppress(OSError):
             if stat_of(pid).parent == parent:
-                found.append(pid)
-    return found
+                children.append(pid)
+    return children
 
 
 def ancestors() -> Iterator[tuple[int, Stat]]:

@@ -33,16 +33,16 @@ def check_backward(operators: tuple[OperatorSignature, ...], backward: Mapping[s
     Raises:
         TorchError: naming the operator.
     """
-    known = {op.name: op for op in operators}
+    by_name = {op.name: op for op in operators}
     for name, function in backward.items():
-        if name not in known:
+        if name not in by_name:
             raise TorchError(
                 f"backward has a function for {name!r}, which is not an operator of the library",
-                fix=f"use names of these: {', '.join(sorted(known))}",
+                fix=f"use names of these: {', '.join(sorted(by_name))}",
             )
         if not callable(function):
             raise TorchError(f"the backward of {name!r} is {function!r:.60}", fix="pass a function")
-        op = known[name]
+        op = by_name[name]
         changed = [t.name for t in op.tensors if t.inout or t.to_pass]
         if changed:
             raise TorchError(
@@ -79,9 +79,9 @@ def register_backward(
         names = [*inputs, *overload.made]
         needs = frozenset(n for n, wanted in zip(inputs, ctx.needs_input_grad, strict=False) if wanted)
         call = BackwardCall(**dict(zip(names, ctx.saved_tensors, strict=True)), **ctx.plain, needs=needs)
-        found = backward(call, *gradients)
-        unknown = set(found) - set(inputs)
-        missing = {n for n in needs if found.get(n) is None}
+        computed = backward(call, *gradients)
+        unknown = set(computed) - set(inputs)
+        missing = {n for n in needs if computed.get(n) is None}
         if unknown or missing:
             name = sorted(unknown or missing)[0]
             raise module.CallError(
@@ -89,7 +89,7 @@ def register_backward(
                 if unknown
                 else f"{op.name}: its backward function returns no gradient for {name!r}, which needs one"
             )
-        return tuple(found.get(n) if n in needs else None for n in inputs[: ctx.passed])
+        return tuple(computed.get(n) if n in needs else None for n in inputs[: ctx.passed])
 
     torch.library.register_autograd(qualified, run_backward, setup_context=setup_context, lib=library)
 

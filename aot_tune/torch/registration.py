@@ -111,10 +111,10 @@ def _axes_in_memory(tensor: torch.Tensor) -> list[int]:
             return list(range(rank))
     order: list[int] = []
     for axis in range(rank):
-        place = axis
-        while place > 0 and guard_or_false(steps[order[place - 1]] < steps[axis]):
-            place -= 1
-        order.insert(place, axis)
+        rank_in_order = axis
+        while rank_in_order > 0 and guard_or_false(steps[order[rank_in_order - 1]] < steps[axis]):
+            rank_in_order -= 1
+        order.insert(rank_in_order, axis)
     return order
 
 
@@ -388,8 +388,8 @@ def _python_call(module: ModuleType, op: OperatorSignature, overload: Overload) 
         places = [written.index(name) for name in overload.made]
 
         def call(*arguments: Any, **named: Any) -> Any:
-            found = function(*arguments, **named, **asked)
-            return found[places[0]] if len(places) == 1 else tuple(found[place] for place in places)
+            outputs = function(*arguments, **named, **asked)
+            return outputs[places[0]] if len(places) == 1 else tuple(outputs[place] for place in places)
 
     elif asked:
 

@@ -62,14 +62,14 @@ def build_shim(folder: str | os.PathLike[str] | None = None, *, rebuild: bool = 
         CacheError: when the cache folder belongs to somebody else, or is not writable.
     """
     _check_torch()
-    place = Path(folder).absolute() if folder is not None else _folder(make=True)
-    if place is None:
+    target = Path(folder).absolute() if folder is not None else _folder(make=True)
+    if target is None:
         raise ShimError("there is no cache folder to put the shim into", fix="set AOT_TUNE_CACHE_DIR, or pass folder=")
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / _NAME
+    target.mkdir(parents=True, exist_ok=True)
+    path = target / _NAME
     if path.is_file() and not rebuild and folder is None:
         return path
-    with tempfile.TemporaryDirectory(dir=place, prefix="build-") as scratch:
+    with tempfile.TemporaryDirectory(dir=target, prefix="build-") as scratch:
         made = Path(scratch) / _NAME
         _compile([*_compiler(), *_flags(), str(_SOURCE), *_libraries(), "-o", str(made)], Path(scratch))
         made.chmod(0o600)
@@ -81,9 +81,9 @@ def find_shim() -> Path | None:
     """The shim that `build_shim` made for this torch; None if there is none."""
     with contextlib.suppress(ShimError):
         _check_torch()
-        place = _folder(make=False)
-        if place is not None and (place / _NAME).is_file():
-            return place / _NAME
+        folder = _folder(make=False)
+        if folder is not None and (folder / _NAME).is_file():
+            return folder / _NAME
     return None
 
 

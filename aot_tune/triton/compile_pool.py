@@ -216,14 +216,14 @@ class CompilerPool:
     def _take(self, setup: CompilerSetup) -> _CompilerProcess:
         while True:
             with self._lock:
-                found = next((w for w in self._idle if w.setup == setup), None)
-                if found is not None:
-                    self._idle.remove(found)
-            if found is None:
+                worker = next((w for w in self._idle if w.setup == setup), None)
+                if worker is not None:
+                    self._idle.remove(worker)
+            if worker is None:
                 return _CompilerProcess(setup, self._scratch())
-            if found.alive():
-                return found
-            found.end()
+            if worker.alive():
+                return worker
+            worker.end()
 
     def _give(self, worker: _CompilerProcess) -> None:
         with self._lock:

@@ -76,14 +76,14 @@ class _Compiler:
             return CompileReply(error=f"error: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
 
     def _function(self, reference: str) -> Any:
-        place, before = reference.partition(":")[0], _settings()
-        if self._changed_by not in ("", place):
+        module, before = reference.partition(":")[0], _settings()
+        if self._changed_by not in ("", module):
             raise _StaleError(f"{self._changed_by} has set variables of Triton")
         if reference not in self._functions:
             try:
                 self._functions[reference] = self._triton.unwrap(load(reference, self._roots), reference).jit
             finally:
-                self._changed_by = place if _settings() != before else self._changed_by
+                self._changed_by = module if _settings() != before else self._changed_by
         return self._functions[reference]
 
 
@@ -118,7 +118,7 @@ def _image(signature: dict[str, str], made: Any) -> Image:
         pdl=bool(m.get("launch_pdl")),
         tma=bool(maps),
         descriptor_rounding=triton_private.DESCRIPTOR_ROUNDING,
-        descriptors=[_map(name, found) for name, found in zip(named, maps, strict=False)],
+        descriptors=[_map(name, described) for name, described in zip(named, maps, strict=False)],
         size=len(made.image),
         tensor_memory=m.get("tmem_size") or 0,
         registers=registers,
@@ -126,22 +126,22 @@ def _image(signature: dict[str, str], made: Any) -> Image:
     )
 
 
-def _map(parameter: str, found: dict[str, Any]) -> DescriptorMap:
+def _map(parameter: str, described: dict[str, Any]) -> DescriptorMap:
     return DescriptorMap(
         parameter=parameter,
-        swizzle=found["swizzle"],
-        element_size=found["elem_size"],
-        element_type=found["elem_type"],
-        fp4_padded=found["fp4_padded"],
-        block=list(found["block_size"]),
+        swizzle=described["swizzle"],
+        element_size=described["elem_size"],
+        element_type=described["elem_type"],
+        fp4_padded=described["fp4_padded"],
+        block=list(described["block_size"]),
     )
 
 
 def _resources(made: Any) -> tuple[int, int]:
     """Registers of a thread and bytes that it spills: from ptxas, or from LLVM in the assembly for AMD."""
     if not made.assembly:
-        found = kernel_resources(made.printed)
-        return found["registers"] or -1, found["spill_bytes"]
+        reported = kernel_resources(made.printed)
+        return reported["registers"] or -1, reported["spill_bytes"]
     counts = {
         key: int(n) for key, n in re.findall(r"^\s*\.(vgpr_count|vgpr_spill_count):\s*(\d+)", made.assembly, re.M)
     }
@@ -158,8 +158,8 @@ def _with_hint(error: str, recipe: Recipe, jit: Any) -> str:
 
 def _with_diagnostic(reply: CompileReply, printed: str) -> CompileReply:
     """The reply with what was printed. MLIR prints what is wrong; its exception only says that something is."""
-    found = _DIAGNOSTIC.search(printed)
-    error = found[1] if found is not None and "PassManager" in reply.error else reply.error
+    diagnostic = _DIAGNOSTIC.search(printed)
+    error = diagnostic[1] if diagnostic is not None and "PassManager" in reply.error else reply.error
     return msgspec.structs.replace(reply, error=error, log=(reply.log + printed)[-_KEPT:])
 
 

@@ -70,10 +70,10 @@ def _read_function(request: FunctionRequest, roots: list[str]) -> Declarations:
 
 
 def _check_configs(request: FunctionRequest, configs: list[dict[str, Any]], names: list[str]) -> None:
-    known = (*names, *OPTIONS, *AMD_OPTIONS)
+    arguments = (*names, *OPTIONS, *AMD_OPTIONS)
     for config in configs:
         for name, value in config.items():
-            if name not in known and name != "ir_override":
+            if name not in arguments and name != "ir_override":
                 raise SpecError(
                     f"kernel {request.name!r}: a config of {request.function} has {name!r}, which is not an argument",
                     why=f"launch options that configs may set are {', '.join((*OPTIONS, *AMD_OPTIONS))}",
@@ -295,12 +295,12 @@ def _trace_heuristics(
     configured = {} if own else {k: parameter(k) for config in function.configs() for k in config}
     for name in request.arguments:  # what the author passes wins over both
         own.pop(name, None), configured.pop(name, None)
-    found: dict[str, Expr] = {}
+    traced: dict[str, Expr] = {}
     booleans = []
     for name, compute, inner in function.heuristics():
         if name in request.arguments:
             continue
-        more = {**own, **(configured if inner else {}), **found}
+        more = {**own, **(configured if inner else {}), **traced}
         what = f"kernel {request.name!r}: the heuristic for {name!r} of {request.function}"
         if name not in names and name not in OPTIONS:
             raise SpecError(
@@ -309,11 +309,11 @@ def _trace_heuristics(
                 fix="name a function without it",
             )
         expr = _traced(compute, KernelArguments(given, None, more), what)
-        known = [problem.facts for problem in request.problems]
-        if _check(expr, compute, partial(KernelArguments, given, more=more), known, what):
+        calls = [problem.facts for problem in request.problems]
+        if _check(expr, compute, partial(KernelArguments, given, more=more), calls, what):
             booleans.append(name)
-        found[name] = expr
-    return found, booleans
+        traced[name] = expr
+    return traced, booleans
 
 
 def _traced(compute: Callable[[Any], Any], arguments: KernelArguments, what: str) -> Expr:
@@ -350,7 +350,7 @@ def _check(
     expr: Expr,
     compute: Callable[[Any], Any],
     arguments: Callable[[Facts], KernelArguments],
-    known: Sequence[Facts],
+    problems: Sequence[Facts],
     what: str,
 ) -> bool:
     """Compare with the heuristic itself. This finds operators that mean something else for expressions, such as `~`.
@@ -359,7 +359,7 @@ def _check(
     """
     names = sorted(expr.facts())
     draw = random.Random(0)
-    calls = [*known, *({n: _drawn(n, draw) for n in names} for _ in range(_TRIES if names else 1))]
+    calls = [*problems, *({n: _drawn(n, draw) for n in names} for _ in range(_TRIES if names else 1))]
     kinds = set()
     for call in calls:
         facts = _AnyFacts(call, draw)
@@ -381,8 +381,8 @@ def _check(
 class _AnyFacts(dict[str, int]):
     """Facts of a random call. A fact is drawn when it is first asked for."""
 
-    def __init__(self, known: Mapping[str, int], draw: random.Random) -> None:
-        super().__init__(known)
+    def __init__(self, facts: Mapping[str, int], draw: random.Random) -> None:
+        super().__init__(facts)
         self._draw = draw
 
     def __missing__(self, name: str) -> int:
@@ -435,20 +435,20 @@ def _prune(
     if tuner is None or not request.pruners or (tuner.early_config_prune is None and tuner.perf_model is None):
         return {}
     outer = {name for name, _, inner in function.heuristics() if not inner}
-    found, before = {}, function.configs()
+    left, before = {}, function.configs()
     for problem in request.problems:
         more = {n: e for n, e in heuristics.items() if n in outer}
         values = KernelArguments(_passed(request, names), problem.facts, more).copy()
         what = f"kernel {request.name!r}: pruning the configs of {request.function} for {problem.id}"
         kept = _pruned(tuner, values, constexprs, what)
-        found[problem.id] = sorted({_index(tuner.configs, config, what) for config in kept})
+        left[problem.id] = sorted({_index(tuner.configs, config, what) for config in kept})
         if function.configs() != before:
             raise SpecError(
                 f"{what} changes them",
                 why="configs are those of @triton.autotune, the same on every problem",
                 fix="declare `parameters` and `constraints` of the kernel instead",
             )
-    return found
+    return left
 
 
 def _pruned(tuner: Any, values: dict[str, Any], constexprs: set[str], what: str) -> list[Any]:

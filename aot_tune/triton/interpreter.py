@@ -117,14 +117,14 @@ def interpreted(reference: str, roots: Sequence[str]) -> Any:
         SpecError: when it is not a @triton.jit function.
     """
     _bridge()
-    found: Any = load(reference, roots)
-    while not isinstance(found, interpreter.InterpretedFunction):
-        if not hasattr(found, "fn"):
+    function: Any = load(reference, roots)
+    while not isinstance(function, interpreter.InterpretedFunction):
+        if not hasattr(function, "fn"):
             raise SpecError(
                 f"{reference} is not a @triton.jit function", fix="name the function that has the decorator"
             )
-        found = found.fn
-    return found
+        function = function.fn
+    return function
 
 
 def call(function: Any, grid: Sequence[int], arguments: Mapping[str, Any]) -> None:

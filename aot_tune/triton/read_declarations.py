@@ -104,7 +104,7 @@ def read_functions(
     except ToolchainError as error:
         _check_needed(operators, families={t.family for t in (*baselines, *targets)}, error=error)
         return {}, f"Triton kernels are left out: {error.what}" + (f"; {error.fix}" if error.fix else "")
-    found: Inspections = {}
+    inspections: Inspections = {}
     mistakes = Mistakes()
     for request, answers in zip(asked, told, strict=True):
         for answer in answers:
@@ -116,9 +116,9 @@ def read_functions(
                     assert fault is not None
                     raise BuildError(fault.what, why=fault.why, fix=fault.fix)
                 _check_effects(operators, answer.name, answer.inspection)
-                found.setdefault(answer.name, {})[request.target] = answer.inspection
+                inspections.setdefault(answer.name, {})[request.target] = answer.inspection
     mistakes.tell()
-    return found, ""
+    return inspections, ""
 
 
 def _answers(asked: Sequence[InspectRequest], environ: Mapping[str, str]) -> list[list[Answer]]:
@@ -176,7 +176,7 @@ def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Dec
             )
 
 
-def with_declarations(operator: Operator, found: Inspections, families: Sequence[str]) -> Operator:
+def with_declarations(operator: Operator, inspections: Inspections, families: Sequence[str]) -> Operator:
     """The operator with the declarations of its Triton functions. Functions without declarations are left out.
 
     If no target is a GPU's, nothing changes.
@@ -185,11 +185,11 @@ def with_declarations(operator: Operator, found: Inspections, families: Sequence
         return operator
     kernels = []
     for kernel in operator.kernels:
-        known = found.get(f"{operator.name}/{kernel.name}")
+        declared = inspections.get(f"{operator.name}/{kernel.name}")
         if kernel.triton is None:
             kernels.append(kernel)
-        elif known:
-            kernels.append(replace(kernel, triton=kernel.triton.inspected(known)))
+        elif declared:
+            kernels.append(replace(kernel, triton=kernel.triton.inspected(declared)))
     return replace(operator, kernels=tuple(kernels))
 
 
@@ -203,13 +203,13 @@ def _generic_targets(
 
 def requests_of(operators: Mapping[str, Operator], target: Target) -> list[FunctionRequest]:
     """What to read for a target: each operator's Triton functions that may be compiled for it."""
-    found = []
+    requests = []
     for operator in operators.values():
         for kernel in operator.kernels:
             chosen = kernel.triton is not None and target.family in _FAMILIES
             if chosen and (kernel.generic or _allowed(kernel, target)):
-                found.append(_request(operator, kernel, target))
-    return found
+                requests.append(_request(operator, kernel, target))
+    return requests
 
 
 def _allowed(kernel: Kernel, target: Target) -> bool:
@@ -247,8 +247,8 @@ def _given(operator: Operator, value: KernelArgument) -> Given:
     if isinstance(value, (Buffer, FragmentOf, Ratio, Root)):
         return Given(kind=_KINDS.get(type(value), "quotient"))
     if isinstance(value, (Descriptor, DTypeOf)):
-        known = next((t for t in operator.tensors if t.name == value.tensor), None)
-        facts = _facts(operator, known) if known is not None else None
+        named = next((t for t in operator.tensors if t.name == value.tensor), None)
+        facts = _facts(operator, named) if named is not None else None
         if isinstance(value, DTypeOf):
             return Given(kind="dtype", tensor=facts)
         block = [b.data() if isinstance(b, Expr) else ["const", b] for b in value.block]

@@ -113,9 +113,9 @@ class Function:
     def configs(self) -> list[dict[str, Any]]:
         """The autotuner's configs: constexprs and launch options, without options that are left to Triton."""
         tuner = self.autotuner
-        found = [c.all_kwargs() for c in tuner.configs] if tuner is not None else []
+        configs = [c.all_kwargs() for c in tuner.configs] if tuner is not None else []
         names = self.jit.arg_names
-        return [{k: unwrapped(v) for k, v in c.items() if v is not None or k in names} for c in found]
+        return [{k: unwrapped(v) for k, v in c.items() if v is not None or k in names} for c in configs]
 
     def hooked(self) -> bool:
         """Whether anything other than `reset_to_zero` and `restore_value` runs around a launch."""
@@ -184,9 +184,9 @@ def element_type(name: str) -> Any:
     """An element type in the form that kernels use, `tl.bfloat16`, from the spec's name or Triton's (`fp32`, `i32`)."""
     if name in _ELEMENT_TYPES:
         return _ELEMENT_TYPES[name]
-    known = {str(t): t for t in vars(core).values() if isinstance(t, core.dtype)}
+    by_name = {str(t): t for t in vars(core).values() if isinstance(t, core.dtype)}
     short = {"i": "int", "u": "uint"}.get(name[:1], name[:1]) + name[1:]
-    return known.get(name, known.get(short))
+    return by_name.get(name, by_name.get(short))
 
 
 class _FakeUtils:
@@ -255,13 +255,13 @@ def symbolic_helpers(functions: list[Any]) -> Iterator[None]:
         return (x + y - 1) // y if isinstance(x, Expr) or isinstance(y, Expr) else original_cdiv(x, y)
 
     spaces = [vars(triton), *(f.__globals__ for f in functions if isinstance(f, types.FunctionType))]
-    found = [(s, n, v) for s in spaces for n, v in s.items() if v is original_power or v is original_cdiv]
+    replaced = [(s, n, v) for s in spaces for n, v in s.items() if v is original_power or v is original_cdiv]
     try:
-        for space, name, value in found:
+        for space, name, value in replaced:
             space[name] = power if value is original_power else cdiv
         yield
     finally:
-        for space, name, value in found:
+        for space, name, value in replaced:
             space[name] = value
 
 
@@ -386,8 +386,8 @@ def _placed(error: Any, sources: Reached) -> str:
     text = " ".join(str(message).split())
     row = (inner.src or "").splitlines()[line - 1 : line]
     shown = f" in `{row[0].strip()[:160]}`" if row else ""
-    place = sources.place(inner.src, line) if inner.src else ""
-    return f"{place}: error: {text}{shown}" if place else f"error: {text}{shown}"
+    where = sources.place(inner.src, line) if inner.src else ""
+    return f"{where}: error: {text}{shown}" if where else f"error: {text}{shown}"
 
 
 def fragment_function(fragment: TritonFragment, folder: Path) -> Any:

@@ -86,12 +86,12 @@ def _tile_sizes() -> dict[int, tuple[int, int]]:
     """
     sizes = _parsed(_FIRST)
     for step_rows, step_columns, most in ((8, 64, 768 * 64), (64, 8, 256 * 256)):
-        known = set(sizes)
+        so_far = set(sizes)
         sizes += [
             (rows, columns)
             for rows in range(step_rows, 769, step_rows)
             for columns in range(step_columns, 769, step_columns)
-            if rows * columns <= most and (rows, columns) not in known
+            if rows * columns <= most and (rows, columns) not in so_far
         ]
     sizes += _parsed(_LAST)
     return dict(enumerate(sizes, start=1))
@@ -264,8 +264,8 @@ def _enumerate_algorithms(
     heuristics = len(configs)
     ids = sorted(library.ids(operands), key=lambda number: (not search.named(number), number))
     shares = [_NAMED_SHARE if search.named(number) else 1 for number in ids]
-    for place, number in enumerate(ids):  # questions that one does not use are left to the others
-        allowed = (checks - search.checked) * shares[place] // sum(shares[place:])
+    for turn, number in enumerate(ids):  # questions that one does not use are left to the others
+        allowed = (checks - search.checked) * shares[turn] // sum(shares[turn:])
         _search_algorithm(search, number, max(allowed, 2))
     for config in _rounds(search, limit):
         if len(configs) >= limit:
@@ -407,10 +407,10 @@ def _rounds(search: _Search, limit: int) -> Iterator[dict[str, int]]:
     groups = [sorted(g.values(), key=rank) for g in search.found.values()]
     groups.sort(key=lambda g: rank(g[0]))
     groups = groups[: max(limit // _VARIANTS_OF_A_TILE, 1)]
-    for place in range(max((len(g) for g in groups), default=0)):
+    for rank_in_group in range(max((len(g) for g in groups), default=0)):
         for group in groups:
-            if place < len(group):
-                yield group[place][1]
+            if rank_in_group < len(group):
+                yield group[rank_in_group][1]
 
 
 def _digest(config: dict[str, int]) -> int:
@@ -428,8 +428,8 @@ def sample_of(axes: Sequence[Sequence[int]], most: int) -> Iterator[tuple[int, .
     for i in range(min(total, most)):
         index, values = i * step % total, []
         for axis in reversed(axes):
-            index, place = divmod(index, len(axis))
-            values.append(axis[place])
+            index, digit = divmod(index, len(axis))
+            values.append(axis[digit])
         yield tuple(reversed(values))
 
 

@@ -182,19 +182,19 @@ class Library:
             size = ctypes.sizeof(value)
             status = self._lib.cublasLtMatmulPreferenceSetAttribute(preference, number, byref(value), size)
             _check(f"preference {number}", status)
-        results, found = (Heuristic * wanted)(), c_int()
+        results, count = (Heuristic * wanted)(), c_int()
         status = self._lib.cublasLtMatmulAlgoGetHeuristic(
-            self._handle, *operands.pointers, ctypes.addressof(preference), wanted, results, byref(found)
+            self._handle, *operands.pointers, ctypes.addressof(preference), wanted, results, byref(count)
         )
-        usable = [r for r in results[: found.value] if r.state == 0] if status == 0 else []
+        usable = [r for r in results[: count.value] if r.state == 0] if status == 0 else []
         return [Algorithm.from_buffer_copy(r.algorithm) for r in usable]
 
     def ids(self, operands: Operands) -> list[int]:
         """The ids of all algorithms for the operands' types."""
-        array, found, t = (c_int * _MOST_IDS)(), c_int(), operands.type
+        array, count, t = (c_int * _MOST_IDS)(), c_int(), operands.type
         types = (operands.compute, TYPES["f32"], t, t, t, t)
-        status = self._lib.cublasLtMatmulAlgoGetIds(self._handle, *types, _MOST_IDS, array, byref(found))
-        return sorted(array[: found.value]) if status == 0 else []
+        status = self._lib.cublasLtMatmulAlgoGetIds(self._handle, *types, _MOST_IDS, array, byref(count))
+        return sorted(array[: count.value]) if status == 0 else []
 
     def algorithm(self, operands: Operands, number: int) -> Algorithm | None:
         """An algorithm with the default of every attribute; None if the library refuses it."""
@@ -217,14 +217,14 @@ class Library:
 
     def config(self, algorithm: Algorithm) -> dict[str, int]:
         """The attributes of an algorithm, by the names of `CONFIG`."""
-        found: dict[str, int] = {}
+        attributes: dict[str, int] = {}
         for name, (number, kind) in CONFIG.items():
             value, written = kind(), c_size_t()
             size = ctypes.sizeof(value)
             get = self._lib.cublasLtMatmulAlgoConfigGetAttribute
             if get(byref(algorithm), number, byref(value), size, byref(written)) == 0:
-                found[name] = int(value.value)
-        return found
+                attributes[name] = int(value.value)
+        return attributes
 
     def set(self, algorithm: Algorithm, name: str, value: int) -> bool:
         """Set one attribute. Returns False if the library refuses the value."""

@@ -97,12 +97,12 @@ class AttentionCalls:
         kernels: list[str] = []
         whys: list[str] = []
         for mask in (None, torch.bool, like.dtype) if self._masked else (None,):
-            found = [self._prepared(rows, heads, groups, width, like, mask) for rows in (1, 512)]
+            answers = [self._prepared(rows, heads, groups, width, like, mask) for rows in (1, 512)]
             key = heads, groups, width, like.dtype, like.device, mask
-            self._traced[key] = not found[0][1], not found[1][1]
+            self._traced[key] = not answers[0][1], not answers[1][1]
             if mask is None:
-                kernels = [kernel for kernel, why in found if not why]
-                whys = [why for _, why in found]
+                kernels = [kernel for kernel, why in answers if not why]
+                whys = [why for _, why in answers]
         return ", ".join(dict.fromkeys(kernels)), min(whys)
 
     def _prepared(
@@ -262,8 +262,8 @@ def replace_attention(model: torch.nn.Module, calls: AttentionCalls) -> Replaced
         return f"the model's attention is {', '.join(other)}, only {_THEIRS} is replaced"
     kernels, whys = "", []
     for heads, groups, width, like in {_shape(m)[:3]: _shape(m) for m in layers}.values():
-        found, why = calls.prepare(heads, groups, width, like)
-        kernels = kernels or found
+        kernel, why = calls.prepare(heads, groups, width, like)
+        kernels = kernels or kernel
         whys.append(why)
     if all(whys):
         return whys[0]

@@ -207,14 +207,14 @@ def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -
     parts: list[Any] = list(module)
     pairs: dict[int, LinearProduct] = {}
     refused = ""
-    for place, (first, second) in enumerate(itertools.pairwise(parts)):
+    for step, (first, second) in enumerate(itertools.pairwise(parts)):
         activation = activation_of(second) if type(first) is torch.nn.Linear else None
         if activation is None or _parameters_served(first):
             continue
         call = LinearProduct(library, first, activation)
         refused = refused or call.rows.refused
         if call.rows.ranges:
-            pairs[place] = call
+            pairs[step] = call
     if not pairs:
         return refused or None
     rows = next(iter(pairs.values())).rows
@@ -223,18 +223,18 @@ def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -
     def forward(self: torch.nn.Sequential, *arguments: Any, **named: Any) -> Any:
         if len(arguments) != 1 or named or len(self) != len(parts):
             return own_forward(self)(self, *arguments, **named)
-        x, place, served = arguments[0], 0, False
+        x, step, served = arguments[0], 0, False
         steps: list[Any] = list(self)
-        while place < len(steps):
-            call = pairs.get(place)
+        while step < len(steps):
+            call = pairs.get(step)
             out = None
             if call is not None and not self.training and isinstance(x, torch.Tensor):
-                first, second = steps[place], steps[place + 1]
-                same = type(first) is torch.nn.Linear and same_activation(second, parts[place + 1])
+                first, second = steps[step], steps[step + 1]
+                same = type(first) is torch.nn.Linear and same_activation(second, parts[step + 1])
                 out = call(first, x) if same and not hooked(first, second) else None
             served = served or out is not None
-            x = steps[place](x) if out is None else out
-            place += 1 if out is None else 2
+            x = steps[step](x) if out is None else out
+            step += 1 if out is None else 2
         count_call(made, served=served)
         return x
 

@@ -79,10 +79,10 @@ def hold(steps: int, rows: Any) -> bool:
         return bool(rows > 0 and steps >> (min(int(rows).bit_length(), len(_STEPS)) - 1) & 1)
     if steps == _EVERY:
         return bool(rows > 0)
-    place = 0
-    while place + 1 < len(_STEPS) and rows >= 2 << place:
-        place += 1
-    return bool(rows > 0 and steps >> place & 1 == 1)
+    step = 0
+    while step + 1 < len(_STEPS) and rows >= 2 << step:
+        step += 1
+    return bool(rows > 0 and steps >> step & 1 == 1)
 
 
 def _ask_rows(explain: Callable[[int], dict[str, Any]], *, tuned: bool) -> RowRanges:
@@ -93,14 +93,14 @@ def _ask_rows(explain: Callable[[int], dict[str, Any]], *, tuned: bool) -> RowRa
         tuned: whether only calls count that a tuned variant serves. Then the generic variant does not count. Nor does
             the vendor's library on a call that nobody measured, because torch calls it as well.
     """
-    found, kernels, refused = [], [], ""
+    served, kernels, refused = [], [], ""
     for rows in _STEPS:
         kernel, why = _ask_once(lambda rows=rows: explain(rows), tuned=tuned)  # type: ignore[misc]
         refused = refused or why
         if not why:
-            found.append(rows)
+            served.append(rows)
             kernels.append(kernel)
-    return RowRanges(_ranges(found), tuple(dict.fromkeys(kernels)), refused)
+    return RowRanges(_ranges(served), tuple(dict.fromkeys(kernels)), refused)
 
 
 def _ask_once(explain: Callable[[], dict[str, Any]], *, tuned: bool) -> tuple[str, str]:
@@ -117,10 +117,10 @@ def _ask_once(explain: Callable[[], dict[str, Any]], *, tuned: bool) -> tuple[st
     return kernel, ""
 
 
-def _ranges(found: Iterable[int]) -> tuple[tuple[int, int | None], ...]:
+def _ranges(steps: Iterable[int]) -> tuple[tuple[int, int | None], ...]:
     """The steps in `found` as ranges. Neighbours are joined."""
     made: list[tuple[int, int | None]] = []
-    for rows in found:
+    for rows in steps:
         end = None if rows == _STEPS[-1] else 2 * rows
         if made and made[-1][1] == rows:
             made[-1] = (made[-1][0], end)
@@ -158,8 +158,8 @@ class PatchLibrary:
 
     def call(self, operator: str, overload: str = "default") -> Callable[..., Any]:
         """The operator in torch."""
-        found: Callable[..., Any] = getattr(getattr(self._space, operator), overload)
-        return found
+        operator_call: Callable[..., Any] = getattr(getattr(self._space, operator), overload)
+        return operator_call
 
     def folds(self, operator: str) -> bool:
         """Whether the operator takes tensors with any leading dims."""

@@ -122,15 +122,15 @@ def patch(
     library = PatchLibrary(importlib.import_module("aot_tune.ops") if ops is None else ops, only, tuned=tuned)
     plans, left, unknown = _plan(library, model)
     attention = AttentionCalls(library)
-    found = replace_attention(model, attention)
-    if isinstance(found, str):
-        left.append(Left("attention", "attention of transformers", found))
-    elif found is None:
+    attended = replace_attention(model, attention)
+    if isinstance(attended, str):
+        left.append(Left("attention", "attention of transformers", attended))
+    elif attended is None:
         _plan_attention(library, attention, model, plans, left)
     for plan, module in plans:
         plan.replaced.install(module, plan.forward)
     replaced = [plan.replaced for plan, _ in plans]
-    taken = found if isinstance(found, ReplacedAttention) else None
+    taken = attended if isinstance(attended, ReplacedAttention) else None
     return Patched((*replaced, *([] if taken is None else [taken.made])), tuple(left), unknown, taken)
 
 
@@ -146,11 +146,11 @@ def _plan(
         if isinstance(module, torch.jit.ScriptModule) or "forward" in vars(module):
             left.append(Left(name, kind, "its forward has been replaced already"))
             continue
-        found = plan_module(library, name, module)
-        if isinstance(found, ModulePlan):
-            plans.append((found, module))
-        elif found is not None:
-            left.append(Left(name, kind, found))
+        planned = plan_module(library, name, module)
+        if isinstance(planned, ModulePlan):
+            plans.append((planned, module))
+        elif planned is not None:
+            left.append(Left(name, kind, planned))
         elif not any(True for _ in module.children()):
             unknown[kind] += 1
     return plans, left, dict(unknown)
@@ -178,11 +178,11 @@ def _plan_attention(
 
 
 def _groups(replaced: Iterable[Replaced]) -> list[tuple[tuple[str, str, str, str], list[Replaced]]]:
-    found: dict[tuple[str, str, str, str], list[Replaced]] = {}
+    groups: dict[tuple[str, str, str, str], list[Replaced]] = {}
     for made in replaced:
         key = made.kind, ", ".join(made.operators), str(made.rows), ", ".join(made.rows.kernels)
-        found.setdefault(key, []).append(made)
-    return list(found.items())
+        groups.setdefault(key, []).append(made)
+    return list(groups.items())
 
 
 def _columns(rows: list[tuple[Any, ...]]) -> list[str]:

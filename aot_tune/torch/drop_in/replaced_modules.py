@@ -77,8 +77,8 @@ def count_call(made: Replaced, *, served: bool) -> None:
 
 def own_forward(module: torch.nn.Module) -> Forward:
     """The forward of the module's class."""
-    found: Forward = type(module).forward
-    return found
+    forward: Forward = type(module).forward
+    return forward
 
 
 @contextlib.contextmanager
