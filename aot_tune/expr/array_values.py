@@ -12,7 +12,7 @@ from typing import Any
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, Instruction, Program, expanded
 from aot_tune.expr.nodes import OPERATORS
 
-__all__ = ["LARGEST_INTEGER", "evaluate"]
+__all__ = ["LARGEST_INTEGER", "divided", "evaluate"]
 
 LARGEST_INTEGER = 2147483520.0
 """The largest float of 32 bits that is also an integer of 32 bits."""
@@ -132,15 +132,16 @@ class _Evaluation:
         return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
 
 
-def _whole(divide: Callable[[Any, Any], Any]) -> Callable[[_Evaluation, Any, Any], Any]:
-    """A division of integers that is 0 where the divisor is."""
-    return lambda e, a, b: e.xp.where(b == 0, b, divide(a, e.xp.where(b == 0, b + 1, b)))
+def divided(xp: Any, divide: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """A quotient of integers, or what remains of it, which is 0 where the divisor is."""
+    nothing = right == 0
+    return xp.where(nothing, right, divide(left, xp.where(nothing, right + 1, right)))
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     **{op: lambda _e, a, b, apply=apply: apply(a, b) for op, apply in OPERATORS.items()},
-    "//": _whole(operator.floordiv),
-    "%": _whole(operator.mod),
+    "//": lambda e, a, b: divided(e.xp, operator.floordiv, a, b),
+    "%": lambda e, a, b: divided(e.xp, operator.mod, a, b),
     "min": lambda e, a, b: e.xp.minimum(a, b),
     "max": lambda e, a, b: e.xp.maximum(a, b),
     "where": lambda e, a, b, c: e.xp.where(a, b, c),

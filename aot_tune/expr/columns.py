@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aot_tune.expr.array_values import divided
 from aot_tune.expr.integers import FUNCTIONS, Expr, Facts, compiled
 
 __all__ = ["Calls"]
-
-
-def _whole(divide: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A division that is 0 where the divisor is: `where` leaves such an element out."""
-
-    def apply(left: Any, right: Any) -> Any:
-        nothing = np.equal(right, 0)
-        return np.where(nothing, 0, divide(left, np.where(nothing, 1, right)))
-
-    return apply
 
 
 def _power_above(value: Any) -> Any:
@@ -32,8 +24,8 @@ def _power_above(value: Any) -> Any:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **FUNCTIONS,
-    "//": _whole(np.floor_divide),
-    "%": _whole(np.mod),
+    "//": partial(divided, np, np.floor_divide),
+    "%": partial(divided, np, np.mod),
     "and": np.logical_and,
     "or": np.logical_or,
     "min": np.minimum,
