@@ -38,9 +38,7 @@ __all__ = [
     "values_of_fact",
 ]
 
-
 _KINDS = ("present.", "attribute.", "dtype.")
-
 
 _MOST = 2**63 - 1
 

@@ -38,7 +38,6 @@ __all__ = [
 
 _PREFIX = "parameter."
 
-
 Tile = Mapping[str, ExprLike]
 """Dim to how much of it one block computes, or covers in one step: integers, or expressions over parameters."""
 

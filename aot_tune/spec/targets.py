@@ -38,13 +38,11 @@ _REFUSED = (
     ),
 )  # fmt: skip
 
-
 WHY = "a target is an architecture, and its devices differ in that: only a launch knows it"
 ELSEWHERE = (
     'use device("multiprocessors") in a grid, a Buffer or an ordinary argument of a function of Triton or CUDA C++, '
     "and count_multiprocessors of common/launch.cuh.j2 in a template"
 )
-
 
 TILES_LEVEL = 6
 """The level of CPUs with AMX. A process must ask the kernel for its tiles."""

@@ -50,7 +50,6 @@ _WHOLE = ((0.6, 64), (0.2, 8), (0.1, 256))
 _STEPS = 4
 """No extent is rounded to a multiple of more than a quarter of it, so small numbers of rows may have any value."""
 
-
 _PARTS = {
     "strides": re.compile(r"(\w+):\(([-\d,]*)\)"),
     "order": re.compile(r"(\w+):(\d+)"),
@@ -59,9 +58,7 @@ _PARTS = {
     "value": re.compile(r"(\w+)=(\S+)"),
 }
 
-
 _MAX_PERMUTED = 6
-
 
 KnownProblems = dict[tuple[tuple[str, int], ...], Problem]
 """Problems of one operator by the facts that dispatch sees, see `facts_of`."""
