@@ -146,9 +146,7 @@ def project_files(name: str, kind: str = "plain") -> dict[str, str]:
         keep_trailing_newline=True,
     )
     places = {**_PLACES, **_BESIDE[kind]}
-    return {
-        place: environment.get_template(f"{file}.txt").render(name=name, kind=kind) for file, place in places.items()
-    }
+    return {path: environment.get_template(f"{file}.txt").render(name=name, kind=kind) for file, path in places.items()}
 
 
 def add_compile(commands: Any) -> None:

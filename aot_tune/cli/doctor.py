@@ -134,42 +134,42 @@ def add_doctor(commands: Any) -> None:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    found = examine()
-    print(json_text(found) if given.json else "\n".join(examination_lines(found, verbose=given.verbose)))
-    return 1 if found.problems else 0
+    examination = examine()
+    print(json_text(examination) if given.json else "\n".join(examination_lines(examination, verbose=given.verbose)))
+    return 1 if examination.problems else 0
 
 
-def examination_lines(found: Examination, *, verbose: bool) -> Iterator[str]:
+def examination_lines(examination: Examination, *, verbose: bool) -> Iterator[str]:
     """An examination as people read it. `verbose` adds the full identity of compilers and devices."""
-    yield f"python     {found.python} at {found.executable}"
-    for tool in found.tools:
+    yield f"python     {examination.python} at {examination.executable}"
+    for tool in examination.tools:
         missing = f"not on PATH: `pip install {tool.name}`, or let pip build in isolation"
         yield f"{tool.name:<10} {f'{tool.version} at {tool.path}' if tool.path else missing}"
-    for compiler in found.compilers:
+    for compiler in examination.compilers:
         name = f"{compiler.backend}, whose calls g++ compiles" if compiler.backend == "cublaslt" else compiler.backend
         yield f"compiler   {name}: {_compiler(compiler, verbose)}"
-    yield from _gpu_lines(found.gpus)
-    yield f"targets    {', '.join(found.targets) or 'none'}"
-    yield from (f"           {line}" for line in found.left_out)
-    for device in found.devices:
+    yield from _gpu_lines(examination.gpus)
+    yield f"targets    {', '.join(examination.targets) or 'none'}"
+    yield from (f"           {line}" for line in examination.left_out)
+    for device in examination.devices:
         yield f"device     {device.name}"
         yield from (f"             {key} {value}" for key, value in (device.identity.items() if verbose else ()))
-    yield f"sandbox    {_sandbox(found.sandbox, verbose)}"
-    yield f"memory     {found.memory}"
-    yield f"compiles   {found.jobs_reason}"
-    yield from cache_lines(found.cache)
-    yield from (f"options    {line}" for line in found.options)
-    yield _answer(found)
+    yield f"sandbox    {_sandbox(examination.sandbox, verbose)}"
+    yield f"memory     {examination.memory}"
+    yield f"compiles   {examination.jobs_reason}"
+    yield from cache_lines(examination.cache)
+    yield from (f"options    {line}" for line in examination.options)
+    yield _answer(examination)
 
 
-def _answer(found: Examination) -> str:
+def _answer(examination: Examination) -> str:
     """The answer that all the findings give together."""
-    if found.problems:
-        several = "s" * (found.problems > 1)
-        return f"answer     {found.problems} thing{several} above would stop a build, or the tuning for the GPU"
-    if not found.best:
+    if examination.problems:
+        several = "s" * (examination.problems > 1)
+        return f"answer     {examination.problems} thing{several} above would stop a build, or the tuning for the GPU"
+    if not examination.best:
         return "answer     nothing to tune for"
-    return f"answer     a build here tunes for {' and '.join(found.best)}"
+    return f"answer     a build here tunes for {' and '.join(examination.best)}"
 
 
 def _compiler(one: CompilerFound, verbose: bool) -> str:
@@ -182,9 +182,9 @@ def _compiler(one: CompilerFound, verbose: bool) -> str:
     return f"{told}, {one.origin}" if one.origin else told
 
 
-def _gpu_lines(found: GpusFound) -> Iterator[str]:
+def _gpu_lines(gpus: GpusFound) -> Iterator[str]:
     """Driver, GPUs, CUTLASS and torch."""
-    query = found.query
+    query = gpus.query
     if not query.devices:
         yield f"gpu        none: {query.error}; fix: {query.fix}"
     else:
@@ -192,17 +192,17 @@ def _gpu_lines(found: GpusFound) -> Iterator[str]:
         yield f"driver     {query.driver_text or 'version unknown'}, supports {supports}"
     yield from map(_gpu, query.devices)
     absent = "none: `pip install nvidia-cutlass`, or set CUTLASS_PATH, for the kernels that use it"
-    troubles = list(found.troubles)
-    if found.cutlass:
-        yield f"cutlass    {found.cutlass} at {found.cutlass_folder}"
+    troubles = list(gpus.troubles)
+    if gpus.cutlass:
+        yield f"cutlass    {gpus.cutlass} at {gpus.cutlass_folder}"
     elif troubles and not troubles[0].stops:
         yield f"cutlass    {_told(troubles.pop(0))}"
     else:
         yield f"cutlass    {absent}"
-    built = f"for CUDA {found.torch_cuda}" if found.torch_cuda else "without CUDA"
-    yield f"torch      {f'{found.torch}, built {built}' if found.torch else 'none: it is needed to tune for a GPU'}"
-    if found.warning:
-        yield f"warning    {found.warning}"
+    built = f"for CUDA {gpus.torch_cuda}" if gpus.torch_cuda else "without CUDA"
+    yield f"torch      {f'{gpus.torch}, built {built}' if gpus.torch else 'none: it is needed to tune for a GPU'}"
+    if gpus.warning:
+        yield f"warning    {gpus.warning}"
     yield from (f"problem    {_told(one)}" for one in troubles)
 
 
@@ -215,13 +215,13 @@ def _gpu(gpu: CudaDevice) -> str:
     )
 
 
-def cache_lines(found: CacheFound) -> Iterator[str]:
+def cache_lines(cache: CacheFound) -> Iterator[str]:
     """Where the cache is, and why it cannot be used."""
-    yield f"cache      {found.folder or 'off'} ({found.mode}){f': {found.message}' if found.message else ''}"
-    yield from (f"           {line}" for line in found.tier_troubles)
-    yield from (f"           cache tier {path}" for path in found.tiers)
-    if found.trouble is not None:
-        yield f"           {_told(found.trouble, beside='a build goes on without it')}"
+    yield f"cache      {cache.folder or 'off'} ({cache.mode}){f': {cache.message}' if cache.message else ''}"
+    yield from (f"           {line}" for line in cache.tier_troubles)
+    yield from (f"           cache tier {path}" for path in cache.tiers)
+    if cache.trouble is not None:
+        yield f"           {_told(cache.trouble, beside='a build goes on without it')}"
 
 
 def _told(one: Trouble, *, beside: str = "not needed without a GPU") -> str:
@@ -230,11 +230,11 @@ def _told(one: Trouble, *, beside: str = "not needed without a GPU") -> str:
     return told if one.stops else f"{told}\n  ({beside})"
 
 
-def _sandbox(found: Mapping[str, int], verbose: bool) -> str:
+def _sandbox(states: Mapping[str, int], verbose: bool) -> str:
     """Whether the sandbox is complete, or which features this kernel lacks."""
     if verbose:
-        return ", ".join(f"{feature} {state}" for feature, state in found.items())
-    lacking = [feature for feature, state in found.items() if not state]
+        return ", ".join(f"{feature} {state}" for feature, state in states.items())
+    lacking = [feature for feature, state in states.items() if not state]
     return f"this kernel lacks {', '.join(lacking)}" if lacking else "complete"
 
 
@@ -297,9 +297,9 @@ def _examine_gpus(query: DeviceQuery) -> GpusFound:
     try:
         include = find_cutlass(os.environ)
         if include is not None:
-            known = dict(_VERSION.findall((include / "cutlass" / "version.h").read_text()))
+            numbers = dict(_VERSION.findall((include / "cutlass" / "version.h").read_text()))
             cutlass, folder = (
-                f"{known.get('MAJOR', '?')}.{known.get('MINOR', '?')}.{known.get('PATCH', '?')}",
+                f"{numbers.get('MAJOR', '?')}.{numbers.get('MINOR', '?')}.{numbers.get('PATCH', '?')}",
                 str(include),
             )
     except AotTuneError as error:

@@ -85,21 +85,21 @@ def _explanation_of(told: Mapping[str, Any], manifest: Mapping[str, Any]) -> Exp
     """What a library says of a call, with what its manifest says of the variant's code."""
     operators = (one for one in manifest["operators"] if one["name"] == told.get("operator"))
     variants = next((one.get("variants", ()) for one in operators), ())
-    known: dict[str, Any] = next((v for v in variants if v["name"] == told.get("variant")), {})
-    beside = {"code": known.get("resources") or {}, "roofline": known.get("roofline") or None}
+    variant: dict[str, Any] = next((v for v in variants if v["name"] == told.get("variant")), {})
+    beside = {"code": variant.get("resources") or {}, "roofline": variant.get("roofline") or None}
     return msgspec.convert({**told, **beside}, Explanation, strict=False)
 
 
-def _explanation_lines(found: Explanation) -> Iterator[str]:
+def _explanation_lines(explanation: Explanation) -> Iterator[str]:
     """An explanation as people read it."""
     for key in _TOLD:
-        value = getattr(found, key)
+        value = getattr(explanation, key)
         if value not in ("", None):  # a call without elements has no variant, and few variants have a note
             yield f"{key:<9} {value}"
     for key in ("tensors", "expected", "path", "rejected"):
-        for line in getattr(found, key):
+        for line in getattr(explanation, key):
             yield f"{key.removesuffix('s'):<9} {line}"
-    code, best = format_resources(found.code), found.roofline
+    code, best = format_resources(explanation.code), explanation.roofline
     if code:
         yield f"{'code':<9} {code}"
     if best is not None:
@@ -120,11 +120,11 @@ def options_text(names: Sequence[str], environment: Mapping[str, str], width: in
         ("Options of a build", [(o.name, f"  (default: {o.default or 'empty'})", o.help) for o in OPTIONS]),
         ("Variables that a library reads", [(v.name, "", v.help) for v in RUN_TIME_VARIABLES]),
     )
-    known = [name for _, entries in parts for name, *_ in entries]
+    names_known = [name for _, entries in parts for name, *_ in entries]
     wanted = [f"AOT_TUNE_{name.upper().removeprefix('AOT_TUNE_')}" for name in names]
     for name in wanted:
-        if name not in known:
-            raise OptionError(f"there is no option {name!r}", fix=did_you_mean(name, known))
+        if name not in names_known:
+            raise OptionError(f"there is no option {name!r}", fix=did_you_mean(name, names_known))
     lines: list[str] = []
     for title, entries in parts:
         lines += [title, ""] if not wanted else []
@@ -200,8 +200,8 @@ def _explain(given: argparse.Namespace) -> int:
         told = ops.explain(given.operator, **stated)
     except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         raise BuildError(str(error)) from error
-    found = _explanation_of(told, manifest)
-    print(json_text(found) if given.json else "\n".join(_explanation_lines(found)))
+    explanation = _explanation_of(told, manifest)
+    print(json_text(explanation) if given.json else "\n".join(_explanation_lines(explanation)))
     return 0
 
 

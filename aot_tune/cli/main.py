@@ -157,8 +157,8 @@ def command_line() -> argparse.ArgumentParser:
 def _told(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
-    place = f"{error.filename}: " if error.filename is not None else ""
-    return f"{place}{error.strerror or error}"
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return f"{where}{error.strerror or error}"
 
 
 def _tell_in_any_encoding() -> None:

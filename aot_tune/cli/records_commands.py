@@ -293,24 +293,24 @@ def _diff(given: argparse.Namespace) -> int:
 
 def _check(given: argparse.Namespace) -> int:
     databases = _trees(given.records, older=False)
-    found = _checked(databases, given.templates, given.workload, source_options(given) if given.render else None)
+    findings = _checked(databases, given.templates, given.workload, source_options(given) if given.render else None)
     wrong = 0
-    for place, one in found:
-        wrong += one.wrong or given.strict
-        if one.wrong or not given.quiet:
-            stream = sys.stderr if one.wrong else sys.stdout
-            print(f"{'' if one.wrong else 'NOTE '}{place}: {one.what}", file=stream)
-            if one.fix:
-                print(f"  fix: {one.fix}", file=stream)
+    for where, finding in findings:
+        wrong += finding.wrong or given.strict
+        if finding.wrong or not given.quiet:
+            stream = sys.stderr if finding.wrong else sys.stdout
+            print(f"{'' if finding.wrong else 'NOTE '}{where}: {finding.what}", file=stream)
+            if finding.fix:
+                print(f"  fix: {finding.fix}", file=stream)
     print(f"{counted(len(databases), 'record')}: {counted(wrong, 'mistake') if wrong else 'all is well'}")
     return 1 if wrong else 0
 
 
 def _prune(given: argparse.Namespace) -> int:
     tree = load_tree(given.records)
-    found, notes = _no_more_given(tree, given.templates, source_options(given))
+    pruned, notes = _no_more_given(tree, given.templates, source_options(given))
     changed = RecordTree()
-    for path, (database, reasons) in found.items():
+    for path, (database, reasons) in pruned.items():
         if reasons or database != tree[path]:
             changed[path] = database
             print(f"{path}: {counted(len(tree[path].candidates) - len(database.candidates), 'candidate')} dropped")
@@ -367,12 +367,12 @@ def _checked(
     yield from (("coverage", one) for one in check_coverage(list(tree.values()), stated))
     if rendered_with is None:
         return
-    known, render, left_out = _renderer(operators, roots, tree, rendered_with)
+    declared, render, left_out = _renderer(operators, roots, tree, rendered_with)
     if left_out:
         yield "render", Finding(left_out, wrong=False)
     for path, database in tree.items():
-        if database.operator in known:
-            yield from ((str(path), one) for one in _sources(database, known[database.operator], render))
+        if database.operator in declared:
+            yield from ((str(path), one) for one in _sources(database, declared[database.operator], render))
 
 
 def _no_more_given(
@@ -384,15 +384,15 @@ def _no_more_given(
     """
     roots = template_paths(roots_with_bundled(templates))
     operators, notes = _operators(roots, tree), []
-    known, render, left_out = _renderer(operators, roots, tree, rendered_with)
+    declared, render, left_out = _renderer(operators, roots, tree, rendered_with)
     notes += [left_out] if left_out else []
-    found: dict[Path, tuple[OperatorDatabase, Mapping[str, int]]] = {}
+    pruned: dict[Path, tuple[OperatorDatabase, Mapping[str, int]]] = {}
     for path, database in tree.items():
         operator = operators.get(database.operator)
         if operator is None:
             notes.append(f"{path} stays as it is: the tree has no operator {database.operator!r}")
             continue
-        lost = gone(database, known.get(database.operator, operator))
+        lost = gone(database, declared.get(database.operator, operator))
         # the tree has a kernel that was left out only because Triton is missing
         lost = {i: why for i, why in lost.items() if why != "kernel" or gone(database, operator).get(i) == why}
         sources, unknown = other_sources(database, operator, render)
@@ -400,8 +400,8 @@ def _no_more_given(
         if unknown:
             notes.append(f"{path}: {len(unknown)} candidates of Triton functions that were not read stay")
         less = without_problems(without(database, lost.keys())) if lost else database
-        found[path] = less, Counter(_REASONS[why] for why in lost.values())
-    return found, notes
+        pruned[path] = less, Counter(_REASONS[why] for why in lost.values())
+    return pruned, notes
 
 
 def _operators(roots: Sequence[Path], tree: RecordTree) -> dict[str, Operator]:
@@ -431,13 +431,13 @@ def _with_workload(
 
 
 def _recorded_targets(tree: RecordTree) -> list[Target]:
-    found = []
+    targets = []
     for name in sorted({c.candidate.target for d in tree.values() for c in d.candidates if not c.candidate.generic}):
         try:
-            found.append(target_by_name(name))
+            targets.append(target_by_name(name))
         except ToolchainError:  # this version no longer knows it
             continue
-    return found
+    return targets
 
 
 def _renderer(
@@ -450,18 +450,18 @@ def _renderer(
     baselines = generic_targets(targets)
     families = sorted({t.family for t in (*baselines, *targets)})
     try:
-        found, left_out = read_functions(operators, targets, baselines, roots, os.environ)
+        inspections, left_out = read_functions(operators, targets, baselines, roots, os.environ)
     except BuildError as error:
-        found, left_out = {}, f"Triton functions are left out: {error.what}"
-    known = {name: with_declarations(one, found, families) for name, one in operators.items()}
+        inspections, left_out = {}, f"Triton functions are left out: {error.what}"
+    declared = {name: with_declarations(one, inspections, families) for name, one in operators.items()}
     renderer = Renderer(roots, settings.by_backend())
 
     def render(operator: Operator, candidate: Candidate) -> str:
-        kernels = {k.name for k in known[operator.name].kernels}
-        whole = known[operator.name] if candidate.kernel in kernels else operator
+        kernels = {k.name for k in declared[operator.name].kernels}
+        whole = declared[operator.name] if candidate.kernel in kernels else operator
         return renderer.render(whole, as_declared(whole, candidate), target_by_name(candidate.target)).digest
 
-    return known, render, left_out
+    return declared, render, left_out
 
 
 def _sources(database: OperatorDatabase, operator: Operator, render: Render) -> Iterator[Finding]:

@@ -63,11 +63,11 @@ def add_report(commands: Any) -> None:
 
 def _report(given: argparse.Namespace) -> int:
     report = read_report(given.file or installed_report(given.module))
-    known = {one.operator for one in report.operators}
+    reported = {one.operator for one in report.operators}
     for name in given.operators:
-        if name not in known:
+        if name not in reported:
             own = given.file is None and given.module == BUNDLED_MODULE
-            fix = f"{did_you_mean(name, known)}{OWN_LIBRARY if own else ''}"
+            fix = f"{did_you_mean(name, reported)}{OWN_LIBRARY if own else ''}"
             raise BuildError(f"the report has no operator {name!r}", fix=fix)
     shown = tuple(r for r in report.operators if not given.operators or r.operator in given.operators)
     report = msgspec.structs.replace(report, operators=shown)

@@ -137,16 +137,16 @@ def _absolute(path: str) -> str:
 
 def _chosen(libraries: Sequence[_Library], names: Sequence[str], operators: Sequence[str]) -> list[_Library]:
     """The chosen libraries: those with the given names, and of these those that have one of the operators."""
-    known = {plan.name for _, plan, _ in libraries}
+    library_names = {plan.name for _, plan, _ in libraries}
     for name in names:
-        if name not in known:
-            raise OptionError(f"the project has no library {name!r}", fix=did_you_mean(name, known))
-    found = [one for one in libraries if not names or one[1].name in names]
-    all_of_them = {operator for _, plan, _ in found for operator in plan.operators}
+        if name not in library_names:
+            raise OptionError(f"the project has no library {name!r}", fix=did_you_mean(name, library_names))
+    chosen = [one for one in libraries if not names or one[1].name in names]
+    all_of_them = {operator for _, plan, _ in chosen for operator in plan.operators}
     for operator in operators:
         if operator not in all_of_them:
             raise OptionError(f"the project has no operator {operator!r}", fix=did_you_mean(operator, all_of_them))
-    return [one for one in found if not operators or set(operators).intersection(one[1].operators)]
+    return [one for one in chosen if not operators or set(operators).intersection(one[1].operators)]
 
 
 def run_planned(arguments: Sequence[str], paths: Paths) -> int:

@@ -210,28 +210,28 @@ def _operators(templates: Sequence[str] = ()) -> dict[str, Operator]:
 
 def _read(files: Sequence[Path], mistakes: Mistakes) -> list[CountedProblem]:
     """The lines of all files, in order. `mistakes` collects what is wrong with them."""
-    found: list[CountedProblem] = []
+    lines: list[CountedProblem] = []
     for file in files:
         with mistakes.gather():
-            found += decode_workload(_bytes(file), str(file), mistakes)
-    if not found and not mistakes:
+            lines += decode_workload(_bytes(file), str(file), mistakes)
+    if not lines and not mistakes:
         raise SpecError(
             f"{', '.join(map(str, files))}: no problem is in these files",
             why="a trace is empty if the program called no operator of the library",
             fix="run the program with AOT_TUNE_TRACE again, or name other files",
         )
-    return found
+    return lines
 
 
 def _known(files: Sequence[Path], operators: Mapping[str, Operator]) -> list[CountedProblem]:
     """The problems of all files, checked. All mistakes are reported together."""
     mistakes = Mistakes()
     lines = _read(files, mistakes)
-    found: list[CountedProblem] = []
+    problems: list[CountedProblem] = []
     with mistakes.gather():
-        found = known_problems(lines, operators)
+        problems = known_problems(lines, operators)
     mistakes.tell()
-    return found
+    return problems
 
 
 def _bytes(file: Path) -> bytes:

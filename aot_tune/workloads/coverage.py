@@ -85,9 +85,9 @@ def find_library(path: Path | None, module: str) -> Path:
         places = [path]
     else:
         places = [path.parent, path.parent / _INSTALLED, path.parent.parent / _INSTALLED]
-    for place in places:
-        if all((place / name).is_file() for name in _FILES):
-            return place
+    for folder_named in places:
+        if all((folder_named / name).is_file() for name in _FILES):
+            return folder_named
     raise BuildError(
         f"there is no {' and '.join(_FILES)} at {path or places[0]}",
         why="these files say what was measured for a library. Its build leaves them beside it",
@@ -139,7 +139,7 @@ def _timed_problems(library: BuiltLibrary, operator: Operator, target: str) -> l
         BuildError: when the operator differs from the build's.
     """
     tuned = library.tuned.get((operator.name, target), frozenset())
-    found = []
+    timed = []
     for row in library.rows.get((operator.name, target), ()):
         if row.problem not in tuned:
             continue
@@ -151,8 +151,8 @@ def _timed_problems(library: BuiltLibrary, operator: Operator, target: str) -> l
                 why=f"this is not a problem of the operator here: {error.what}",
                 fix="with --templates, name the template root that the library was built from, or build it again",
             ) from error
-        found.append(TimedProblem(problem=problem, ns=row.ns * (1 + row.regret), flops=row.flops, bytes=row.bytes))
-    return found
+        timed.append(TimedProblem(problem=problem, ns=row.ns * (1 + row.regret), flops=row.flops, bytes=row.bytes))
+    return timed
 
 
 def of_library(
@@ -240,7 +240,7 @@ def coverage_on(
     """
     timed: dict[str, list[TimedProblem]] = {}
     by_facts: dict[str, dict[TunedFacts, TimedProblem]] = {}
-    found = []
+    covered = []
     for one in problems:
         operator = operators[one.operator]
         if one.operator not in timed:
@@ -248,12 +248,12 @@ def coverage_on(
             by_facts[one.operator] = {tuned_facts(operator, t.problem): t for t in timed[one.operator]}
         same = by_facts[one.operator].get(tuned_facts(operator, one.problem))
         ns, near = (same.ns, "") if same is not None else _estimate(operator, one.problem, timed[one.operator])
-        found.append(
+        covered.append(
             CoveredProblem(
                 operator=one.operator, problem=one.problem, calls=one.weight, tuned=same is not None, ns=ns, near=near
             )
         )
-    return found
+    return covered
 
 
 def _estimate(operator: Operator, problem: Problem, timed: Sequence[TimedProblem]) -> tuple[float | None, str]:
@@ -275,12 +275,12 @@ def _estimate(operator: Operator, problem: Problem, timed: Sequence[TimedProblem
     return near.ns * max(flops / max(near.flops, 1), moved / max(near.bytes, 1)), near.problem.id
 
 
-def coverage_table(target: str, found: Sequence[CoveredProblem], top: int) -> str:
+def coverage_table(target: str, covered: Sequence[CoveredProblem], top: int) -> str:
     """The coverage of one target, with the `top` problems that were not measured, those of most time first."""
-    operators = sorted({one.operator for one in found})
-    rows = [_row(name, [one for one in found if one.operator == name]) for name in operators]
-    lines = [f"on {target}", *("  " + line for line in columns([_HEAD, *rows, _row("all", found)]))]
-    left = sorted((one for one in found if not one.tuned), key=lambda one: (-one.total, -one.calls, one.problem.id))
+    operators = sorted({one.operator for one in covered})
+    rows = [_row(name, [one for one in covered if one.operator == name]) for name in operators]
+    lines = [f"on {target}", *("  " + line for line in columns([_HEAD, *rows, _row("all", covered)]))]
+    left = sorted((one for one in covered if not one.tuned), key=lambda one: (-one.total, -one.calls, one.problem.id))
     if any(one.ns is not None for one in left):
         lines += [
             "  the time of problems that were not measured is an estimate: the time of the nearest measured",
@@ -298,18 +298,18 @@ def coverage_table(target: str, found: Sequence[CoveredProblem], top: int) -> st
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, found: Sequence[CoveredProblem]) -> tuple[str, ...]:
-    tuned = [one for one in found if one.tuned]
-    calls, covered = sum(one.calls for one in found), sum(one.calls for one in tuned)
-    time, known = sum(one.total for one in found), sum(one.total for one in tuned)
+def _row(name: str, problems: Sequence[CoveredProblem]) -> tuple[str, ...]:
+    tuned = [one for one in problems if one.tuned]
+    calls, covered = sum(one.calls for one in problems), sum(one.calls for one in tuned)
+    time, time_covered = sum(one.total for one in problems), sum(one.total for one in tuned)
     return (
         name,
-        str(len(found)),
+        str(len(problems)),
         str(len(tuned)),
         f"{calls:.10g}",
         percent_text(covered / calls),
         format_time(time) if time else "unknown",
-        percent_text(known / time) if time else "-",
+        percent_text(time_covered / time) if time else "-",
     )
 
 

@@ -127,14 +127,14 @@ def _dtype(stated: Mapping[str, Any], name: str) -> str:
     value = stated.get("torch_dtype") or stated.get("dtype")
     if value is None:
         raise SpecError(f"{name}: it has no torch_dtype", fix="state it with --dtype, such as --dtype bf16")
-    found = _DTYPES.get(str(value).removeprefix("torch."))
-    if found is None:
+    dtype = _DTYPES.get(str(value).removeprefix("torch."))
+    if dtype is None:
         raise SpecError(
             f"{name}: torch_dtype is {str(value)[:60]!r}",
             why=f"the bundled operators have {', '.join(_DTYPES)}",
             fix="state another with --dtype",
         )
-    return found
+    return dtype
 
 
 def _check_kind(stated: Mapping[str, Any], name: str) -> None:
@@ -176,7 +176,7 @@ def decoder_problems(
         SpecError: when the devices cannot share a size.
     """
     _check_shares(sizes, parallel)
-    return [found for count in tokens for found in _forward(sizes, count, parallel, context)]
+    return [weighted for count in tokens for weighted in _forward(sizes, count, parallel, context)]
 
 
 def _check_shares(sizes: DecoderSizes, parallel: int) -> None:

@@ -184,8 +184,8 @@ def _argument(kind: str, shape: Any, strides: Any, value: str | None) -> object:
         return _recorded_value(kind, value)
     if not isinstance(shape, list) or not all(type(e) is int for e in shape):
         return UNKNOWN  # a list of tensors
-    known = strides if isinstance(strides, list) and len(strides) == len(shape) else row_major(shape)
-    return AtenTensor(shape=tuple(shape), strides=tuple(known), dtype=_DTYPES.get(kind, kind))
+    steps = strides if isinstance(strides, list) and len(strides) == len(shape) else row_major(shape)
+    return AtenTensor(shape=tuple(shape), strides=tuple(steps), dtype=_DTYPES.get(kind, kind))
 
 
 def _recorded_value(kind: str, value: str | None) -> object:

@@ -43,13 +43,13 @@ class AtenCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def tensor(self, place: int) -> AtenTensor | None:
         """The tensor that was passed in a place; None if none was."""
-        found = self.arguments[place] if place < len(self.arguments) else None
-        return found if isinstance(found, AtenTensor) else None
+        passed = self.arguments[place] if place < len(self.arguments) else None
+        return passed if isinstance(passed, AtenTensor) else None
 
     def value(self, place: int, name: str, default: object = None) -> object:
         """The value that was passed in a place or by name."""
-        found = self.arguments[place] if place < len(self.arguments) else self.keywords.get(name)
-        return default if found is None else found
+        passed = self.arguments[place] if place < len(self.arguments) else self.keywords.get(name)
+        return default if passed is None else passed
 
 
 def _flat_rows(tensor: AtenTensor) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -224,10 +224,10 @@ _RULES: dict[str, Callable[[AtenCall], tuple[str, Problem]]] = {
 
 
 def _tensor(call: AtenCall, place: int) -> AtenTensor:
-    found = call.tensor(place)
-    if found is None:
+    tensor = call.tensor(place)
+    if tensor is None:
         raise Unmapped(f"its argument {place} is not recorded as a tensor")
-    return found
+    return tensor
 
 
 def _matrices(call: AtenCall, first: int, second: int, *, rank: int) -> tuple[AtenTensor, AtenTensor]:
@@ -238,16 +238,16 @@ def _matrices(call: AtenCall, first: int, second: int, *, rank: int) -> tuple[At
 
 
 def _must_be(call: AtenCall, place: int, name: str, wanted: float, default: object = 1) -> None:
-    found = call.value(place, name, default)
-    if found != wanted:
-        raise Unmapped(f"its {name} is not recorded" if found == UNKNOWN else f"its {name} is {found}")
+    passed = call.value(place, name, default)
+    if passed != wanted:
+        raise Unmapped(f"its {name} is not recorded" if passed == UNKNOWN else f"its {name} is {passed}")
 
 
 def _one_dtype(*tensors: AtenTensor) -> dict[str, str]:
-    found = {t.dtype for t in tensors}
-    if len(found) > 1:
-        raise Unmapped(f"its tensors have several dtypes: {', '.join(sorted(found))}")
-    (name,) = found
+    dtypes = {t.dtype for t in tensors}
+    if len(dtypes) > 1:
+        raise Unmapped(f"its tensors have several dtypes: {', '.join(sorted(dtypes))}")
+    (name,) = dtypes
     if name not in _FLOATS:
         raise Unmapped(f"its dtype is {name}")
     return {"T": name}

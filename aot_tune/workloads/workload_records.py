@@ -111,7 +111,7 @@ def decode_workload(text: bytes, name: str, mistakes: Mistakes | None = None) ->
     Raises:
         SpecError: for lines that cannot be read, if there is no `mistakes`.
     """
-    found: list[CountedProblem] = []
+    problems: list[CountedProblem] = []
     wrong: list[AotTuneError] = []
     trace: TraceHeader | None = None
     for number, row in enumerate(text.split(b"\n"), 1):
@@ -127,13 +127,13 @@ def decode_workload(text: bytes, name: str, mistakes: Mistakes | None = None) ->
         if isinstance(line, TraceHeader):
             trace = line
         elif line is not None:
-            found.append(msgspec.structs.replace(line, trace=trace))
+            problems.append(msgspec.structs.replace(line, trace=trace))
     if mistakes is None:
         tell_all(wrong)
     else:
         for mistake in wrong:
             mistakes.add(mistake)
-    return found
+    return problems
 
 
 def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
@@ -297,7 +297,7 @@ def known_problems(
     Raises:
         SpecError: for lines with a problem that its operator does not have. It names file and line.
     """
-    found: list[CountedProblem] = []
+    problems: list[CountedProblem] = []
     wrong: list[AotTuneError] = []
     checked: dict[tuple[str, str], Problem] = {}  # traces of many processes repeat the same problems
     for line in lines:
@@ -305,13 +305,13 @@ def known_problems(
         try:
             if key not in checked:
                 checked[key] = _checked(line, operators, elsewhere)
-            found.append(msgspec.structs.replace(line, problem=checked[key]))
+            problems.append(msgspec.structs.replace(line, problem=checked[key]))
         except SpecError as error:
             wrong.append(error)
             if len(wrong) == _ENOUGH_MISTAKES:
                 break
     tell_all(wrong)
-    return found
+    return problems
 
 
 def _checked(line: CountedProblem, operators: Mapping[str, Operator], elsewhere: str) -> Problem:
