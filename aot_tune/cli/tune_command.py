@@ -203,7 +203,7 @@ def add_record(commands: Any) -> None:
 
 
 def _record(given: argparse.Namespace) -> int:
-    from aot_tune.pipeline.records.export_records import export_records
+    from aot_tune.pipeline.records.record_writer import export_records
 
     exported = export_records(given.library, given.directory)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(exported.time))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from aot_tune.pipeline.every_candidate import compile_every_candidate, tell_fail
 from aot_tune.pipeline.evidence import Chosen, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import evidence_of_what_holds, recorded_evidence
-from aot_tune.pipeline.records.record_writer import compile_kept, save_records
+from aot_tune.pipeline.records.record_writer import save_records
 from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import stand_in, without_wrong
@@ -28,7 +29,8 @@ from aot_tune.plan.options import TOLERANT
 from aot_tune.report.report_records import Report
 from aot_tune.report.report_text import format_report, in_reading_order
 from aot_tune.search.budget import Budget
-from aot_tune.support.errors import BuildError
+from aot_tune.spec import Operator
+from aot_tune.support.errors import BuildError, DatabaseError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
 from aot_tune.support.progress import Progress
 from aot_tune.support.wall_clock import note_tuned, spent_before
@@ -116,7 +118,7 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
                 chosen[name] = [choose(session, e) for e in found]
         before = session.progress.now()
         with session.spent.stage("compiling what is kept"):
-            generics = compile_kept(session, chosen, generics)
+            generics = _compile_kept(session, chosen, generics)
     tuned += session.progress.now() - before  # a replay compiles here; this is not part of the link
     with session.spent.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
@@ -215,3 +217,72 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
             whose = f" for {', '.join(names)}" if len(decided) > 1 else ""
             session.progress.line(f"{target.name} is chosen by records of {slug}{whose}")
     return found
+
+
+def _compile_kept(
+    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
+) -> dict[str, list[Variant]]:
+    """Compile every generic variant, and the kept variants that have no object yet. Returns the generic ones.
+
+    An operator fails if one of its variants does not compile, or if a strict build gets other code than the recorded.
+    """
+    every = [one for found in chosen.values() for one in found]
+    kept = [one.evidence.entries[c] for one in every for c in one.selection.kept]
+    always = [entry for entries in generics.values() for entry in entries]
+    made = session.compile([*always, *kept], "kept variants", [one.evidence for one in every])
+    always, kept = made[: len(always)], made[len(always) :]
+    left = iter(always)
+    built = {name: list(itertools.islice(left, len(entries))) for name, entries in generics.items()}
+    for name, generic in ((name, entry) for name, entries in built.items() for entry in entries):
+        with session.failures.of(name):
+            _require_generic(session.operators[name], generic)
+    shipped = [*always, *(e for e in kept if not e.candidate.generic)]
+    for entry in shipped:
+        with session.failures.of(entry.candidate.operator):
+            if not entry.compiled and not entry.candidate.generic:
+                error = entry.object.error if entry.object else ""
+                raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
+            if entry.rebuilt and session.options.strict:
+                raise _other_code(session, entry)
+    rebuilt = sum(e.rebuilt for e in shipped)
+    if rebuilt:
+        session.progress.line(
+            f"{rebuilt} of {len(shipped)} variants are rebuilt: the compiler or its flags here differ from the "
+            f"recorded ones"
+        )
+    return built
+
+
+def _require_generic(operator: Operator, entry: Variant) -> None:
+    """Raise BuildError if the generic variant has no object, because some calls would have no variant."""
+    if not entry.compiled:
+        reason = entry.object.error if entry.object is not None else "it was not compiled"
+        raise BuildError(
+            f"operator {operator.name!r}: its generic kernel cannot be compiled",
+            why=reason,
+            fix=f"mend {operator.kernel(entry.candidate.kernel).source}; calls would have no answer",
+        )
+
+
+def _toolchain(session: Session, entry: Variant) -> str:
+    """The version of the toolchain that compiles an entry here."""
+    return session.plan.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
+
+
+def _other_code(session: Session, entry: Variant) -> DatabaseError:
+    """The error for a strict build's variant whose code is not the recorded one."""
+    what = "device code" if entry.object is not None and entry.object.device else "object"
+    return DatabaseError(
+        f"{entry.candidate.operator}: {entry.candidate.label} compiles to another {what} than the recorded one",
+        why=f"recorded {entry.recorded[:12]}, here {entry.code[:12]} by {_toolchain(session, entry)}",
+        fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or set AOT_TUNE_STRICT=0",
+    )
+
+
+def _recorded_toolchain(session: Session, entry: Variant) -> str:
+    versions = {
+        d.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
+        for d in session.databases
+        if d.candidate(entry.candidate.id) is not None
+    }
+    return " or ".join(sorted(versions))

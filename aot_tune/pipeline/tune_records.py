@@ -12,8 +12,7 @@ from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.evidence import Evidence, share_among_targets
 from aot_tune.pipeline.executor import Executor
-from aot_tune.pipeline.records.export_records import check_record_folder, write_records
-from aot_tune.pipeline.records.record_writer import databases_of
+from aot_tune.pipeline.records.record_writer import check_record_folder, databases_of, write_records
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
 from aot_tune.plan.library_plan import Paths, Plan, read_plan

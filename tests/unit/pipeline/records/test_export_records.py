@@ -16,7 +16,7 @@ from databases import DEVICE
 from aot_tune.cli.main import main
 from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.pipeline.records import record_writer as keep
-from aot_tune.pipeline.records.export_records import export_records
+from aot_tune.pipeline.records.record_writer import export_records
 from aot_tune.plan.options import resolve
 from aot_tune.support.errors import DatabaseError
 

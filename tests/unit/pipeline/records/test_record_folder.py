@@ -9,7 +9,7 @@ import pytest
 from databases import DEVICE
 
 from aot_tune.database import OperatorDatabase, save_database
-from aot_tune.pipeline.records.export_records import check_record_folder
+from aot_tune.pipeline.records.record_writer import check_record_folder
 from aot_tune.support.errors import DatabaseError
 
 OTHER = msgspec.structs.replace(DEVICE, name="Another CPU", slug="another-cpu", identity={"model": "Another CPU"})
