@@ -5,7 +5,7 @@ from __future__ import annotations
 from aot_tune.compile.batches import Batch, CompileProgress, Jobs, compile_all, compile_batches, parallel_compiles
 from aot_tune.compile.object_cache import CacheCounters, ObjectCache
 from aot_tune.compile.toolchain import (
-    CompileOutcome,
+    Object,
     Toolchain,
     families_of,
     generic_targets,
@@ -14,12 +14,11 @@ from aot_tune.compile.toolchain import (
     toolchain_for,
     toolchains,
 )
-from aot_tune.compile.variant import Object, Variant
+from aot_tune.compile.variant import Variant
 
 __all__ = [
     "Batch",
     "CacheCounters",
-    "CompileOutcome",
     "CompileProgress",
     "Jobs",
     "Object",

@@ -16,8 +16,7 @@ from types import TracebackType
 import msgspec
 
 from aot_tune.compile.object_cache import ObjectCache
-from aot_tune.compile.toolchain import MEMORY_PER_COMPILE, target_by_name
-from aot_tune.compile.variant import Object
+from aot_tune.compile.toolchain import MEMORY_PER_COMPILE, Object, target_by_name
 from aot_tune.render import Rendered
 from aot_tune.support.errors import OptionError, ToolchainError
 from aot_tune.support.limits import free_memory, usable_cores

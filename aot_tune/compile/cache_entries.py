@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from aot_tune.compile.diagnostics import SOURCES
-from aot_tune.compile.variant import Object
+from aot_tune.compile.toolchain import Object
 from aot_tune.support.digests import canonical
 from aot_tune.support.storage import CorruptError, check_trust, read_own, seal, unseal, write_file
 
@@ -37,8 +37,8 @@ SCHEMA = 3
 OBJECT, RECORD, KEY = "object.o", "object.json", "key.json"
 
 
-_ELSEWHERE = ("key", "path", "cached")
-"""What a record does not hold of an object: its folder tells it."""
+_ELSEWHERE = ("key", "path", "cached", "lasting")
+"""What a record does not hold of an object: its folder tells it, and only what is lasting is kept."""
 
 
 def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:

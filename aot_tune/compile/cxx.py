@@ -31,7 +31,7 @@ from aot_tune.compile.programs import (
     real_include,
     rule_files,
 )
-from aot_tune.compile.toolchain import NO_OPTIONS, CompileOutcome, Toolchain
+from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
@@ -147,7 +147,7 @@ class CxxToolchain(Toolchain):
 
     def compile(
         self, source: str, target: Target, out: Path, timeout: float, options: CompileOptions = NO_OPTIONS
-    ) -> CompileOutcome:
+    ) -> Object:
         """Compile in the folder of `out` under a fixed file name, so that equal sources give equal objects anywhere."""
         folder = out.parent
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
@@ -160,15 +160,15 @@ class CxxToolchain(Toolchain):
         failed = failure_of(done, timeout, "the compiler", out, rule)
         if failed is not None:
             seen = self._opened(source, flags, folder, failed.log, options) if failed.lasting else ()
-            return msgspec.structs.replace(failed, includes=seen)
+            return msgspec.structs.replace(failed, includes=dict.fromkeys(seen, ""))
         said = self._localized(out) if options else ""  # names in authors' code may also be in other authors' code
         if said:
-            return CompileOutcome(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
-        return CompileOutcome(
+            return Object(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
+        return Object(
             status="ok",
             log=done.output,
             seconds=done.seconds,
-            includes=self._includes(source, rule_files(rule, SOURCE_NAME), options),
+            includes=dict.fromkeys(self._includes(source, rule_files(rule, SOURCE_NAME), options), ""),
             resources=_resources(out, folder / f"{out.stem}.su", done),
         )
 

@@ -39,7 +39,7 @@ from aot_tune.compile.programs import (
     real_include,
     rule_files,
 )
-from aot_tune.compile.toolchain import NO_OPTIONS, CompileOutcome, Toolchain
+from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain
 from aot_tune.compile.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
 from aot_tune.compile.visible_gpus import visible_devices
 from aot_tune.spec import CompileOptions, Target
@@ -160,7 +160,7 @@ class NvccToolchain(Toolchain):
 
     def compile(
         self, source: str, target: Target, out: Path, timeout: float, options: CompileOptions = NO_OPTIONS
-    ) -> CompileOutcome:
+    ) -> Object:
         """Compile in the folder of `out` under fixed relative names, so that equal sources give equal objects."""
         toolkit, folder = self.toolkit(), out.parent
         check_known(target, toolkit.known, toolkit.version)
@@ -168,7 +168,7 @@ class NvccToolchain(Toolchain):
         with tempfile.TemporaryDirectory(dir=folder, prefix="nvcc-") as scratch:
             cutlass = self._include_flags(source, Path(scratch))
             if cutlass is None:
-                return CompileOutcome(status="compile-failed", log="error: no CUTLASS headers found", lasting=False)
+                return Object(status="compile-failed", log="error: no CUTLASS headers found", lasting=False)
             includes = (*option_flags(options, Path(scratch)), *cutlass)
             child = self._child(Path(scratch))
             done = self._run(source, target, Path(scratch), includes, timeout)
@@ -178,21 +178,21 @@ class NvccToolchain(Toolchain):
             if failed is not None:
                 opened = self._opened(target, Path(scratch), includes) if failed.lasting else ()
                 seen = self._includes(source, opened, Path(scratch), options, done.output) if failed.lasting else ()
-                return msgspec.structs.replace(failed, includes=seen)
+                return msgspec.structs.replace(failed, includes=dict.fromkeys(seen, ""))
             functions = public_functions(made)
             if not functions:
                 log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
-                return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds)
+                return Object(status="compile-failed", log=log, seconds=done.seconds)
             said = localize(made, Path(scratch, "local.o"), functions, self.binutils(), child)
             if said:
-                return CompileOutcome(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
+                return Object(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)
             listed = rule_files(rule, CUDA_SOURCE_NAME)
-            return CompileOutcome(
+            return Object(
                 status="ok",
                 log=short.output,
                 seconds=done.seconds,
-                includes=self._includes(source, listed, Path(scratch), options),
+                includes=dict.fromkeys(self._includes(source, listed, Path(scratch), options), ""),
                 device=device_digest(out.read_bytes()),
                 resources=kernel_resources(done.output) | {"text": object_bytes(out), "memory": done.memory},
             )

@@ -29,8 +29,7 @@ from aot_tune.compile.cache_entries import (
 )
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.programs import option_key
-from aot_tune.compile.toolchain import CompileOutcome, CompilersElsewhere, Toolchain
-from aot_tune.compile.variant import Object
+from aot_tune.compile.toolchain import CompilersElsewhere, Object, Toolchain
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.cache_tiers import CacheTier
@@ -287,11 +286,11 @@ class ObjectCache:
                     with self._count:
                         self.counters.copied += 1
                     return _handed_out(elsewhere.made, key, folder / OBJECT, cached=True)
-                outcome, made = self._compile(temporary, rendered, target)
+                made = self._compile(temporary, rendered, target)
                 if not temporary.is_dir():  # somebody removed the cache
                     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-                if not outcome.lasting:
-                    if any(words in outcome.log.lower() for words in _FULL):
+                if not made.lasting:
+                    if any(words in made.log.lower() for words in _FULL):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     return _handed_out(made, key, folder / OBJECT, cached=False)
                 write_entry(temporary, made, text)
@@ -309,23 +308,23 @@ class ObjectCache:
                 copy_entry(folder, elsewhere)
                 found = self._kept[key] = _handed_out(elsewhere.made, key, folder / OBJECT, cached=True)
                 return found
-            outcome, made = self._compile(folder, rendered, target)
+            made = self._compile(folder, rendered, target)
         except OSError as error:
             raise CacheError(
                 f"cannot write an object to {str(folder)!r}: {error.strerror}",
                 fix="free disk space, or set TMPDIR to a folder with at least 100 MiB",
             ) from error
         made = _handed_out(made, key, folder / OBJECT, cached=False)
-        if outcome.lasting:
+        if made.lasting:
             self._kept[key] = msgspec.structs.replace(made, cached=True)
         return made
 
-    def _run_compiler(self, out: Path, rendered: Rendered, target: Target) -> CompileOutcome:
+    def _run_compiler(self, out: Path, rendered: Rendered, target: Target) -> Object:
         chain, other = self.toolchain, self.elsewhere
         run = chain.compile if other is None else functools.partial(other.compile, chain)
         return run(rendered.source, target, out, self.timeout, rendered.compile)
 
-    def _compile(self, folder: Path, rendered: Rendered, target: Target) -> tuple[CompileOutcome, Object]:
+    def _compile(self, folder: Path, rendered: Rendered, target: Target) -> Object:
         path, began = folder / OBJECT, time.time_ns()
         outcome = self._run_compiler(path, rendered, target)
         if _changed_since(began, map(self.toolchain.locate, outcome.includes)):  # nobody knows which one was read
@@ -335,8 +334,8 @@ class ObjectCache:
             self.counters.compiled += 1
         includes = {name: file_digest(self.toolchain.locate(name)) for name in outcome.includes}
         self.includes.update(includes)
-        return outcome, Object(
-            status=outcome.status,
+        return msgspec.structs.replace(
+            outcome,
             digest=hashlib.sha256(path.read_bytes()).hexdigest() if good else "",
             device=outcome.device if good else "",
             symbol=rendered.symbol,
@@ -346,7 +345,6 @@ class ObjectCache:
             log="" if good else outcome.log,
             seconds=round(outcome.seconds, 3),
             timeout=self.timeout,
-            resources=outcome.resources,
             includes=includes,
         )
 

@@ -14,7 +14,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from aot_tune.compile.diagnostics import is_lasting
 from aot_tune.compile.programs import BUSY_SHARE, QUERY_SECONDS, Compiler, program_of
-from aot_tune.compile.toolchain import CompileOutcome, CompileStatus
+from aot_tune.compile.toolchain import CompileStatus, Object
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import Finished, run
 
@@ -42,7 +42,7 @@ _NO_OBJECT = "error: the compiler ended without an error, but made no whole obje
 """The log if a compiler, or a launcher before it, hides its failure."""
 
 
-def failure_of(done: Finished, timeout: float, compiler: str, made: Path, rule: Path) -> CompileOutcome | None:
+def failure_of(done: Finished, timeout: float, compiler: str, made: Path, rule: Path) -> Object | None:
     """The result of a run that did not make both files, an object and its make rule. None if it made them.
 
     Args:
@@ -61,7 +61,7 @@ def failure_of(done: Finished, timeout: float, compiler: str, made: Path, rule: 
         return None
     else:
         log = f"{log}\n{_NO_OBJECT}"
-    return CompileOutcome(status=status, log=log, seconds=done.seconds, lasting=lasting)
+    return Object(status=status, log=log, seconds=done.seconds, lasting=lasting)
 
 
 def is_object(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import pkgutil
@@ -21,12 +22,13 @@ from aot_tune.support.run_program import compiler_environment
 __all__ = [
     "MEMORY_PER_COMPILE",
     "NO_OPTIONS",
-    "CompileOutcome",
     "CompileStatus",
     "CompilersElsewhere",
+    "Object",
     "Toolchain",
     "families_of",
     "generic_targets",
+    "measured_code",
     "native_targets",
     "target_by_name",
     "toolchain_for",
@@ -35,29 +37,78 @@ __all__ = [
 
 CompileStatus = Literal["ok", "compile-failed", "timeout"]
 NO_OPTIONS = CompileOptions()
+_OF_CODE = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
+"""Resources that depend on the code only, not on where and when it was compiled."""
 MEMORY_PER_COMPILE = 1 << 30
 _FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real|-virtual|\+ptx)?")
 
 
-class CompileOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one compiler run.
+class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A compiled candidate. A compiler run fills in what it knows, the cache the rest.
 
-    `log` is the compiler's output, cut in the middle when it is long. `lasting` says that the same input would end the
-    same way again. A run that lost its memory, disk or time to something else is not lasting, and is never cached.
-    `includes` are the files that were read beside the source, under names that `Toolchain.locate` knows. `device` is
-    the digest of what a GPU runs, as in `Object`. `resources` are bytes: `text` of the object, `stack` of its deepest
-    function, `memory` at the compiler's peak. For a GPU they are of the worst kernel, and also have `registers` of a
-    thread (a count), `spill_bytes`, and `shared`, as far as the compiler knows it. What a launch adds is only known of
-    Triton's kernels. It is `dynamic_shared`, a part of `shared`.
+    The cache's `object.json` holds all of it but the key, the path, `cached` and `lasting`.
+
+    Args:
+        key: digest of everything that decides what the compiler makes. It is the name of the cache entry.
+        path: the object file. Empty unless `status` is ok.
+        digest: SHA-256 of the object file. Empty unless `status` is ok.
+        device: digest of what a GPU runs of it: its device code, or the name of the library that it calls. It does not
+            depend on the host compiler. Empty on a CPU, where only the whole object counts.
+        symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`.
+        source: the digest of the rendered source.
+        target: name of the target.
+        error: the first line that matters, with the template's file and line.
+        log: the compiler's output, cut in the middle when it is long. The cache keeps it only if it failed.
+        seconds: how long the compiler ran, at most `timeout`.
+        cached: whether nothing had to be compiled.
+        lasting: the same input would end the same way again. A run that lost its memory, disk or time to something
+            else is not lasting, and is never cached.
+        includes: the digests of the files that were read beside the source, under names that `Toolchain.locate` knows.
+            They are empty for files that were looked for but missing, and until the cache has read the files.
+        resources: bytes: `text` of the object, `stack` of its deepest function, `memory` at the compiler's peak. For a
+            GPU they are of the worst kernel, and also have `registers` of a thread (a count), `spill_bytes`, and
+            `shared`, as far as the compiler knows it. What a launch adds is only known of Triton's kernels. It is
+            `dynamic_shared`, a part of `shared`.
     """
 
+    key: str = ""
+    path: str = ""
+    digest: str = ""
+    symbol: str = ""
+    source: str = ""
+    target: str = ""
     status: CompileStatus
+    device: str = ""
+    error: str = ""
     log: str = ""
     seconds: float = 0.0
-    lasting: bool = True
-    includes: tuple[str, ...] = ()
-    device: str = ""
+    timeout: float = 0.0
     resources: dict[str, int] = {}
+    cached: bool = False
+    lasting: bool = True
+    includes: dict[str, str] = {}
+
+    @property
+    def code(self) -> str:
+        """What its measurements are of. See `measured_code`."""
+        return measured_code(self.source, self.digest, self.device)
+
+    @property
+    def code_resources(self) -> dict[str, int]:
+        """The resources that depend on its code only; empty if it did not compile."""
+        return {n: self.resources[n] for n in _OF_CODE if n in self.resources} if self.status == "ok" else {}
+
+
+def measured_code(source: str, digest: str, device: str) -> str:
+    """What a measurement of an object is of: on a CPU the whole object, on a GPU its device code and its source.
+
+    The source contains what launches the device code. The host compiler does not matter, since it changes nothing that
+    is measured.
+
+    Args:
+        source, digest, device: as in `Object`. Empty if there is none.
+    """
+    return hashlib.sha256(f"{source}\0{device}".encode()).hexdigest() if device else digest
 
 
 class Toolchain(ABC):
@@ -109,7 +160,7 @@ class Toolchain(ABC):
         return ""
 
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """The part of an `identity` that decides `CompileOutcome.device`.
+        """The part of an `identity` that decides `Object.device`.
 
         What the host's C++ compiler adds is not in it.
         """
@@ -130,7 +181,7 @@ class Toolchain(ABC):
     @abstractmethod
     def compile(
         self, source: str, target: Target, out: Path, timeout: float, options: CompileOptions = NO_OPTIONS
-    ) -> CompileOutcome:
+    ) -> Object:
         """Compile `source` to the file `out`.
 
         The folder of `out` is for the compiler alone, which may leave files there.
@@ -205,7 +256,7 @@ class Toolchain(ABC):
         return ()
 
     def locate(self, include: str) -> str:
-        """Where an included file is now. `include` is its name in `CompileOutcome.includes`.
+        """Where an included file is now. `include` is its name in `Object.includes`.
 
         Names contain no folder that changes from build to build, such as a wheel's under build isolation.
         """
@@ -223,7 +274,7 @@ class CompilersElsewhere(Protocol):
 
     def compile(
         self, toolchain: Toolchain, source: str, target: Target, out: Path, timeout: float, options: CompileOptions
-    ) -> CompileOutcome:
+    ) -> Object:
         """See `Toolchain.compile`. Any thread may call it.
 
         Raises:

@@ -33,7 +33,7 @@ from aot_tune.compile.programs import (
     program_state,
     rule_files,
 )
-from aot_tune.compile.toolchain import NO_OPTIONS, CompileOutcome, Toolchain, toolchain_for
+from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
 from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import ToolchainError
@@ -220,13 +220,13 @@ class TritonToolchain(Toolchain):
         out: Path,
         timeout: float,
         options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
-    ) -> CompileOutcome:
+    ) -> Object:
         """Compile the function that a source names, write `kernel.bin` and `kernel.h`, and compile the launcher."""
         began = time.monotonic()
         try:
             recipe = read_recipe(source)
         except ValueError as error:
-            return CompileOutcome(status="compile-failed", log=f"error: {error}")
+            return Object(status="compile-failed", log=f"error: {error}")
         target_of(target.name)
         request = CompileRequest(recipe=recipe, image=str(out.parent.resolve() / IMAGE))
         try:
@@ -236,7 +236,7 @@ class TritonToolchain(Toolchain):
         except TimedOutError as error:
             log = f"error: Triton took longer than {timeout:g} s for {recipe.function}"
             lasting = error.busy > BUSY_SHARE * timeout
-            return CompileOutcome(status="timeout", log=log, seconds=time.monotonic() - began, lasting=lasting)
+            return Object(status="timeout", log=log, seconds=time.monotonic() - began, lasting=lasting)
         if reply.image is None:
             return _failed(
                 f"{reply.error}\n{reply.log}".strip(), began, lasting=reply.lasting and is_lasting(reply.error)
@@ -282,12 +282,12 @@ class TritonToolchain(Toolchain):
         place, colon, name = include.partition(":")
         return str(LAUNCHER / name) if colon and place == "launcher" else include
 
-    def _embed(self, source: str, image: Image, out: Path, timeout: float, began: float, memory: int) -> CompileOutcome:
+    def _embed(self, source: str, image: Image, out: Path, timeout: float, began: float, memory: int) -> Object:
         """Compile the launcher with the image in it."""
         done = compile_launcher(self._cxx().command(), source, image, out, self._child(out.parent), timeout)
         if done.timed_out:
             log = f"{done.output}\nerror: the C++ compiler took too long for the launcher"
-            return CompileOutcome(status="timeout", log=log, seconds=time.monotonic() - began, lasting=False)
+            return Object(status="timeout", log=log, seconds=time.monotonic() - began, lasting=False)
         rule = out.parent / "candidate.d"
         failed = failure_of(done, timeout, "the compiler", out, rule)
         if failed is not None:
@@ -295,11 +295,11 @@ class TritonToolchain(Toolchain):
         resources = {"registers": image.registers, "spill_bytes": image.spill_bytes}
         resources = {name: count for name, count in resources.items() if count >= 0}
         text = object_bytes(out) + image.size
-        return CompileOutcome(
+        return Object(
             status="ok",
             log=done.output,
             seconds=time.monotonic() - began,
-            includes=_includes(rule),
+            includes=dict.fromkeys(_includes(rule), ""),
             device=hashlib.sha256((out.parent / IMAGE).read_bytes()).hexdigest(),
             resources=resources
             | {
@@ -314,8 +314,8 @@ class TritonToolchain(Toolchain):
         return CxxToolchain(self._env())
 
 
-def _failed(log: str, began: float, *, lasting: bool) -> CompileOutcome:
-    return CompileOutcome(status="compile-failed", log=cut(log), seconds=time.monotonic() - began, lasting=lasting)
+def _failed(log: str, began: float, *, lasting: bool) -> Object:
+    return Object(status="compile-failed", log=cut(log), seconds=time.monotonic() - began, lasting=lasting)
 
 
 def _unfit(target: Target, image: Image) -> str:

@@ -1,66 +1,14 @@
-"""Objects, and variants: a candidate and its object, the same in compiling, measuring, on a cluster and in linking."""
+"""Variants: a candidate and its object, the same in compiling, measuring, on a cluster and in linking."""
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
-from aot_tune.compile.toolchain import CompileStatus, target_by_name
+from aot_tune.compile.toolchain import Object, target_by_name
 from aot_tune.render import Candidate, Rendered, combination
 from aot_tune.spec import Expr, Target
 
-__all__ = ["Object", "Variant", "measured_code"]
-
-_OF_CODE = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
-"""Resources that depend on the code only, not on where and when it was compiled."""
-
-
-class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A compiled candidate. The cache's `object.json` holds all of it but the key, the path and `cached`.
-
-    Args:
-        key: digest of everything that decides what the compiler makes. It is the name of the cache entry.
-        path: the object file. Empty unless `status` is ok.
-        digest: SHA-256 of the object file. Empty unless `status` is ok.
-        device: digest of what a GPU runs of it: its device code, or the name of the library that it calls. It does not
-            depend on the host compiler. Empty on a CPU, where only the whole object counts.
-        symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`.
-        source: the digest of the rendered source.
-        target: name of the target.
-        error: the first line that matters, with the template's file and line.
-        log: the compiler's output, if it failed.
-        seconds: how long the compiler ran, at most `timeout`.
-        cached: whether nothing had to be compiled.
-        includes: in the cache, the digests of the files that were read beside the source; empty for files that were
-            looked for but missing.
-    """
-
-    key: str = ""
-    path: str = ""
-    digest: str
-    symbol: str
-    source: str
-    target: str
-    status: CompileStatus
-    device: str = ""
-    error: str = ""
-    log: str = ""
-    seconds: float = 0.0
-    timeout: float = 0.0
-    resources: dict[str, int] = {}
-    cached: bool = False
-    includes: dict[str, str] = {}
-
-    @property
-    def code(self) -> str:
-        """What its measurements are of. See `measured_code`."""
-        return measured_code(self.source, self.digest, self.device)
-
-    @property
-    def code_resources(self) -> dict[str, int]:
-        """The resources that depend on its code only; empty if it did not compile."""
-        return {n: self.resources[n] for n in _OF_CODE if n in self.resources} if self.status == "ok" else {}
+__all__ = ["Variant"]
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,15 +85,3 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     def rebuilt(self) -> bool:
         """Whether the code here differs from the code that was measured."""
         return bool(self.recorded) and self.code != self.recorded
-
-
-def measured_code(source: str, digest: str, device: str) -> str:
-    """What a measurement of an object is of: on a CPU the whole object, on a GPU its device code and its source.
-
-    The source contains what launches the device code. The host compiler does not matter, since it changes nothing that
-    is measured.
-
-    Args:
-        source, digest, device: as in `Object`. Empty if there is none.
-    """
-    return hashlib.sha256(f"{source}\0{device}".encode()).hexdigest() if device else digest

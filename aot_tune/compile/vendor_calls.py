@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.toolchain import NO_OPTIONS, CompileOutcome, Toolchain, toolchain_for
+from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
 from aot_tune.spec import CompileOptions, Target
 
 __all__ = ["TOOLCHAIN", "CublasLtToolchain"]
@@ -64,7 +64,7 @@ class CublasLtToolchain(Toolchain):
         out: Path,
         timeout: float,
         options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
-    ) -> CompileOutcome:
+    ) -> Object:
         """Compile as C++ for every x86-64 CPU."""
         del target
         cxx = self._cxx()

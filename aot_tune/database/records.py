@@ -10,8 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline, rounded
-from aot_tune.compile.toolchain import CompileStatus
-from aot_tune.compile.variant import Object, measured_code
+from aot_tune.compile.toolchain import CompileStatus, Object, measured_code
 from aot_tune.database.identity import problem_key
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Problem

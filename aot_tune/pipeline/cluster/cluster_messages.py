@@ -9,7 +9,7 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.bench.protocol.messages import Checked
-from aot_tune.compile import CompileOutcome, Object, Variant
+from aot_tune.compile import Object, Variant
 from aot_tune.plan.library_plan import Plan
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import CompileOptions, Expr, Problem
@@ -111,12 +111,11 @@ class CompileOrder(_Record, frozen=True):
 
 
 class MadeObject(_Record, frozen=True):
-    """The result of a compiler run on a `node`: the kept files, and digests of the files that it included."""
+    """The result of a compiler run on a `node`, with digests of the files that it included, and the kept files."""
 
     node: str
-    outcome: CompileOutcome | None = None
+    outcome: Object | None = None
     files: dict[str, bytes] = {}
-    includes: dict[str, str] = {}
     error: SentError | None = None
 
 

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from aot_tune import __version__
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
@@ -120,12 +122,12 @@ def _compile(node: str, one: CompileOrder) -> MadeObject:
         folder = Path(name)
         target, options = target_by_name(one.target), taken_options(one.options)
         outcome = chain.compile(one.source, target, folder / OBJECT, one.timeout, options)
+        includes = {name: file_digest(chain.locate(name)) for name in outcome.includes}
         kept = (OBJECT,) if outcome.status == "ok" else SOURCES
         return MadeObject(
             node=node,
-            outcome=outcome,
+            outcome=msgspec.structs.replace(outcome, includes=includes),
             files={p.name: p.read_bytes() for p in folder.iterdir() if p.name in kept},
-            includes={name: file_digest(chain.locate(name)) for name in outcome.includes},
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.bench.protocol.messages import Checked
-from aot_tune.compile import CompileOutcome, Jobs, Toolchain, Variant, native_targets, target_by_name
+from aot_tune.compile import Jobs, Object, Toolchain, Variant, native_targets, target_by_name
 from aot_tune.compile.cache_entries import file_digest
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
@@ -401,7 +401,7 @@ class _RayExecutor:
 
     def compile(
         self, toolchain: Toolchain, source: str, target: Target, out: Path, timeout: float, options: CompileOptions
-    ) -> CompileOutcome:
+    ) -> Object:
         """See `CompilersElsewhere`."""
         order = CompileOrder(
             backend=toolchain.name,
@@ -415,14 +415,14 @@ class _RayExecutor:
         try:
             reply = decode(self._cluster.compile(encode(order), memory), MadeObject)
         except CompilesEndedError as error:
-            return CompileOutcome(status="compile-failed", log=f"error: {error.text}", lasting=False)
+            return Object(status="compile-failed", log=f"error: {error.text}", lasting=False)
         if reply.error is not None or reply.outcome is None:
             raise (
                 ToolchainError("a node did not compile the source")
                 if reply.error is None
                 else reply.error.error(reply.node)
             )
-        for name, digest in reply.includes.items():
+        for name, digest in reply.outcome.includes.items():
             if file_digest(toolchain.locate(name)) != digest:
                 raise ToolchainError(
                     f"{name} on node {reply.node} is not what it is on this machine",

@@ -8,7 +8,7 @@ from typing import Any
 from triton_installed import FUNCTIONS, ask, chain, integer, request
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.toolchain import CompileOutcome
+from aot_tune.compile.toolchain import Object
 from aot_tune.render.triton.recipe import Recipe, with_recipe
 from aot_tune.spec import dims
 
@@ -53,7 +53,7 @@ def recipe(search: list[str], function: str, root: Path = FUNCTIONS.parent, **gi
 
 def compiled(
     search: list[str], one: Recipe, target: str, folder: Path, root: Path = FUNCTIONS.parent, timeout: float = 120.0
-) -> tuple[CompileOutcome, Path]:
+) -> tuple[Object, Path]:
     """The outcome, and where the object is."""
     folder.mkdir(parents=True, exist_ok=True)
     source = with_recipe(one, LAUNCHER_SOURCE)

@@ -15,16 +15,14 @@ from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.toolchain import CompileOutcome
+from aot_tune.compile.toolchain import Object
 from aot_tune.render.triton.recipe import Recipe, with_recipe
 
 pytestmark = pytest.mark.slow
 BLOCKED = {"x": "*fp32", "BLOCK": "constexpr"}
 
 
-def broken(
-    search: list[str], one: Recipe, target: str, folder: Path, timeout: float = 120.0
-) -> tuple[str, CompileOutcome]:
+def broken(search: list[str], one: Recipe, target: str, folder: Path, timeout: float = 120.0) -> tuple[str, Object]:
     """The line that matters of a compile that fails, and the outcome."""
     outcome, out = compiled(search, one, target, folder, timeout=timeout)
     assert outcome.status != "ok"
