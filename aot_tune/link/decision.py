@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from aot_tune.link.library_records import DecisionNode, ExpectedTime, OperatorTable, TargetTable
 from aot_tune.link.measured_problems import render_measured
-from aot_tune.link.signature import c_string
+from aot_tune.link.signature import c_string, render_template
 from aot_tune.select import Term, Tree
 from aot_tune.spec import Expr, Operator, dtype_index
 
@@ -206,8 +206,11 @@ def _expected(index: int, target: TargetTable, fact: Fact) -> str:
     shared = _shared(target.expected)
     parts = [_shared_terms(index, target, shared, fact)]
     parts += [_of_variant(f"{index}_{i}", one, shared, fact) for i, one in enumerate(target.expected)]
-    parts += [_table(index, target, fact), _likely(index, target, len(shared))]
-    return "\n\n".join(parts)
+    parts += [
+        _table(index, target, fact),
+        render_template("likely.cpp.j2", index=index, shared=max(len(shared), 1), count=len(target.expected)),
+    ]
+    return "\n\n".join(parts).rstrip("\n")
 
 
 def _shared(expected: tuple[ExpectedTime, ...]) -> dict[int, int]:
@@ -300,28 +303,3 @@ def _table(index: int, target: TargetTable, fact: Fact) -> str:
         for i, one in enumerate(target.expected)
     ]
     return "\n".join([*lines, "};"])
-
-
-def _likely(index: int, target: TargetTable, shared: int) -> str:
-    return f"""\
-template <typename Trace>
-int likely_{index}(const Call& c, Trace& trace) {{
-  int64_t s[{max(shared, 1)}];
-  terms_{index}(c, s);
-  Likely found[{len(target.expected)}];
-  int count = 0;
-  int64_t best = INT64_MAX;
-  const int kind = kind_{index}(c);
-  for (const auto& one : kExpected_{index}) {{
-    if (one.kind != kind || !one.within(c)) continue;
-    if (!allowed(kOperator, kInfo[one.variant], trace) || !accepts(c, one.variant, trace)) continue;
-    const int64_t time = one.expected(c, s, Trace::kFirstOnly ? best - one.caution : INT64_MAX);
-    trace.expected(kInfo[one.variant], time, one.error);
-    found[count++] = {{time + one.caution, one.variant}};
-    if (time + one.caution < best) best = time + one.caution;
-  }}
-  for (int variant; (variant = take_likeliest(found, &count)) >= 0;) {{
-    if (trace.fits(c, variant)) return variant;
-  }}
-  return -1;
-}}"""

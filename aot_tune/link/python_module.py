@@ -27,50 +27,6 @@ _COMMON = (*FLOATS, "i32", "i64")
 """Scalars whose range users do not ask about."""
 SIGNATURES_SCHEMA = 1
 """It is raised when a reader of the last version would misread the text."""
-_HEAD = '''\
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, type_check_only
-
-@type_check_only
-class Tensor(Protocol):
-    """What DLPack reads: numpy.ndarray, torch.Tensor, ... It only exists for annotations, under TYPE_CHECKING."""
-
-    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
-    def __dlpack_device__(self) -> tuple[Any, Any]: ...
-
-@type_check_only
-class _TorchStream(Protocol):
-    @property
-    def cuda_stream(self) -> int: ...
-
-@type_check_only
-class _CupyStream(Protocol):
-    @property
-    def ptr(self) -> int: ...
-
-@type_check_only
-class _CudaStream(Protocol):
-    def __cuda_stream__(self) -> tuple[int, int]: ...
-
-_Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | None
-# The type of the first tensor, whose framework makes the results. A subclass of its tensors gets a plain tensor.
-_T = TypeVar("_T", bound=Tensor)
-'''
-_ERRORS = (
-    "class Error(Exception): ...",
-    "class ArgumentTypeError(Error, TypeError): ...",
-    "class ArgumentValueError(Error, ValueError): ...",
-    "class CallError(Error, RuntimeError): ...",
-)
-_QUESTIONS = (
-    "def is_tuned(operator: str, /, *tensors: Tensor | None, **tensors_or_dims: Any) -> bool: ...",
-    "def explain(operator: str, /, *tensors: Tensor | None, **tensors_or_dims: Any) -> dict[str, Any]: ...",
-    "def manifest() -> dict[str, Any]: ...",
-    "def preload(device: Any, /) -> None: ...  # 'cuda:0', 0, a torch.device",
-    "def signatures() -> dict[str, Any]: ...",
-    "def set_num_threads(threads: int, /) -> None: ...",
-    "def get_num_threads() -> int: ...",
-    "__tables__: Any",
-)
 _WIDTH = 120
 _MOST_CHOICES = 3
 """The most outputs that may be left out. Each doubles the overloads. With more of them, a result is `Any`."""
@@ -213,11 +169,8 @@ def render_stub(spec: LibrarySpec) -> str:
     """The module's .pyi."""
     operators = [table.operator for table in spec.operators]
     names = ", ".join(f'Literal["{op.name}"]' for op in operators)
-    parts = [f'"""Stub of the module {spec.face}. Written by aot_tune."""\n', _HEAD]
-    parts += [f"operators: tuple[{names}]\n", *_ERRORS, ""]
-    for op in operators:
-        parts += _functions(op)
-    return "\n".join([*parts, *_QUESTIONS]) + "\n"
+    functions = [line for op in operators for line in _functions(op)]
+    return render_template("stub.pyi.j2", spec=spec, names=names, functions=functions)
 
 
 def _functions(op: Operator) -> list[str]:

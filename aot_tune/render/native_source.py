@@ -206,13 +206,7 @@ class _Source:
         if not isinstance(given, Mapping):
             return [(str(i), one) for i, one in enumerate(given)]
         assert function.declared is not None
-        op = self._op
-        names = {
-            *op.dims,
-            *(t.name for t in op.tensors),
-            *(s.name for s in op.scalars),
-            *(a.name for a in op.attributes),
-        }
+        names = {*self._op.dims, *self._op.arguments}
         left: dict[str, NativeArgument] = {
             p: None if text in ("NULL", "nullptr") else Code(text) for p, text in function.declared.defaults.items()
         }
