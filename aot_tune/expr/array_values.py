@@ -39,10 +39,10 @@ def evaluate(
         indices: the indices of the elements of `value`, by name. Without them, its axes are the program's indices.
     """
     running = _Evaluation(xp, call, value, choices, dims, program.indices, indices)
-    found: list[Any] = []
-    for one in expanded(program, ("tanh",)).instructions:
-        found.append(running.of(one, [found[a] for a in one.args]))
-    return found[-1]
+    results: list[Any] = []
+    for step in expanded(program, ("tanh",)).instructions:
+        results.append(running.of(step, [results[a] for a in step.args]))
+    return results[-1]
 
 
 @dataclass
@@ -61,30 +61,30 @@ class _Evaluation:
             raise ValueError(f"{told}: pass them by name")
         self.place = {"device": self.value.device} if hasattr(self.value, "device") else {}
 
-    def of(self, one: Instruction, args: list[Any]) -> Any:
+    def of(self, step: Instruction, args: list[Any]) -> Any:
         """The result of an instruction."""
-        if one.op == "element":
-            return self._element(one, args)
-        if one.op == "round":
-            return _rounded(self.xp, args[0], str(one.value))
+        if step.op == "element":
+            return self._element(step, args)
+        if step.op == "round":
+            return _rounded(self.xp, args[0], str(step.value))
         if not args:
-            return self._leaf(one)
-        operation = _OPERATIONS.get(one.op)
-        return getattr(self.xp, one.op)(args[0]) if operation is None else operation(self, *args)
+            return self._leaf(step)
+        operation = _OPERATIONS.get(step.op)
+        return getattr(self.xp, step.op)(args[0]) if operation is None else operation(self, *args)
 
-    def _leaf(self, one: Instruction) -> Any:
-        xp, name = self.xp, str(one.value)
-        if one.op == "value":
+    def _leaf(self, step: Instruction) -> Any:
+        xp, name = self.xp, str(step.value)
+        if step.op == "value":
             return self.value
-        if one.op == "index":
+        if step.op == "index":
             return self._index(name)
-        if one.op == "dim":
-            return self._number(self.dims[name], one.kind)
-        if one.op == "attribute":
-            return self._number(self.choices[name].index(getattr(self.call, name)), one.kind)
-        if one.op == "present":
+        if step.op == "dim":
+            return self._number(self.dims[name], step.kind)
+        if step.op == "attribute":
+            return self._number(self.choices[name].index(getattr(self.call, name)), step.kind)
+        if step.op == "present":
             return xp.asarray(getattr(self.call, name) is not None, **self.place)
-        return self._number(one.value if one.op == "const" else getattr(self.call, name), one.kind)
+        return self._number(step.value if step.op == "const" else getattr(self.call, name), step.kind)
 
     def _number(self, value: Any, kind: str) -> Any:
         dtypes = {FLOAT: self.value.dtype, BOOLEAN: self.xp.bool}
@@ -98,10 +98,10 @@ class _Evaluation:
         along = self.xp.arange(self.value.shape[axis], dtype=self.xp.int64, **self.place)
         return self.xp.reshape(along, tuple(-1 if a == axis else 1 for a in range(self.value.ndim)))
 
-    def _element(self, one: Instruction, places: list[Any]) -> Any:
+    def _element(self, step: Instruction, places: list[Any]) -> Any:
         """Elements at places. Outside of the tensor they are 0."""
-        xp, array = self.xp, getattr(self.call, str(one.value))
-        zero = self._number(0, one.kind)
+        xp, array = self.xp, getattr(self.call, str(step.value))
+        zero = self._number(0, step.kind)
         if array is None or 0 in array.shape:
             return zero
         inside = self._number(True, BOOLEAN)
@@ -109,8 +109,8 @@ class _Evaluation:
         for place, extent in zip(places, array.shape, strict=True):
             inside = inside & (place >= 0) & (place < extent)
             bounded.append(xp.where(place < 0, place * 0, xp.where(place < extent, place, place * 0 + (extent - 1))))
-        found = array[tuple(bounded)]
-        return xp.where(inside, self.cast(found, zero.dtype), zero)
+        elements = array[tuple(bounded)]
+        return xp.where(inside, self.cast(elements, zero.dtype), zero)
 
     def integer(self, x: Any) -> Any:
         """Floats as integers of 32 bits: rounded towards 0 and limited; NaN is 0."""

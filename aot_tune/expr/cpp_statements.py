@@ -114,9 +114,9 @@ def statements(name: str, program: Program, arguments: ArgumentTexts, dialect: D
     vector = _Statements(name, program, arguments, dialect, at)
     if vector.has_lanes():
         return vector.text()
-    upto, one = at.count or str(at.lanes), f"{at.variable}[aot_{name}_l]"
+    upto, lane = at.count or str(at.lanes), f"{at.variable}[aot_{name}_l]"
     places = [*at.indices[:-1], f"({at.indices[-1]}) + aot_{name}_l"]
-    single = _Statements(name, program, arguments, dialect, Elements(one, places)).text()
+    single = _Statements(name, program, arguments, dialect, Elements(lane, places)).text()
     return [f"for (int64_t aot_{name}_l = 0; aot_{name}_l < ({upto}); ++aot_{name}_l) {{", *single, "}"]
 
 
@@ -147,36 +147,36 @@ class _Statements:
 
     def text(self) -> list[str]:
         """The statements."""
-        for number, one in enumerate(self.program.instructions):
-            self.atoms.append(self._instruction(number, one))
+        for number, step in enumerate(self.program.instructions):
+            self.atoms.append(self._instruction(number, step))
         return ["{", *self.lines, f"{self.at.variable} = {self._vector(len(self.atoms) - 1)};", "}"]
 
     # -- lanes ---------------------------------------------------------------------------------------------------
 
     def _varying(self) -> list[bool]:
         """Which results differ from lane to lane."""
-        found: list[bool] = []
-        for one in self.program.instructions:
-            along = one.op == "index" and one.value == self.program.indices[-1]
-            found.append(one.op == "value" or along or any(found[a] for a in one.args))
-        return found
+        varies: list[bool] = []
+        for step in self.program.instructions:
+            along = step.op == "index" and step.value == self.program.indices[-1]
+            varies.append(step.op == "value" or along or any(varies[a] for a in step.args))
+        return varies
 
     def has_lanes(self) -> bool:
         """Whether all that differs from lane to lane can be computed of vectors."""
-        return all(self._has_lanes(n, one) for n, one in enumerate(self.program.instructions))
+        return all(self._has_lanes(n, step) for n, step in enumerate(self.program.instructions))
 
-    def _has_lanes(self, number: int, one: Instruction) -> bool:
-        if not self.varies[number] or one.op in ("value", "index"):
+    def _has_lanes(self, number: int, step: Instruction) -> bool:
+        if not self.varies[number] or step.op in ("value", "index"):
             return True
-        varying = [i for i, a in enumerate(one.args) if self.varies[a]]
-        if one.op == "element":  # lanes are neighbours along its last axis, all of which exist
-            narrow = self.arguments.dtype_of(str(one.value)) in ("f32", "f16", "bf16")
-            index = self.program.instructions[one.args[-1]].op == "index"
-            return narrow and index and one.trusted[-1] and varying == [len(one.args) - 1]
-        if any(self.program.instructions[one.args[i]].kind == INTEGER for i in varying):
+        varying = [i for i, a in enumerate(step.args) if self.varies[a]]
+        if step.op == "element":  # lanes are neighbours along its last axis, all of which exist
+            narrow = self.arguments.dtype_of(str(step.value)) in ("f32", "f16", "bf16")
+            index = self.program.instructions[step.args[-1]].op == "index"
+            return narrow and index and step.trusted[-1] and varying == [len(step.args) - 1]
+        if any(self.program.instructions[step.args[i]].kind == INTEGER for i in varying):
             return False
         simple = ("+", "-", "*", "/", "neg", "min", "max", "where", "and", "or", "not")
-        return one.op in simple or one.op in self.dialect.lanes or one.kind == BOOLEAN
+        return step.op in simple or step.op in self.dialect.lanes or step.kind == BOOLEAN
 
     def _vector(self, number: int) -> str:
         """An operand of a result that differs from lane to lane."""
@@ -189,55 +189,55 @@ class _Statements:
 
     # -- instructions --------------------------------------------------------------------------------------------
 
-    def _instruction(self, number: int, one: Instruction) -> str:
+    def _instruction(self, number: int, step: Instruction) -> str:
         """The name or the literal that stands for a result; statements that compute it are added."""
-        if one.op == "value":
-            return self._named(number, one, self.at.variable)
-        if one.op == "const":
-            return self._constant(one)
-        if one.op == "element":
-            return self._element(number, one)
-        if not one.args:
-            return self._named(number, one, self._leaf(one))
+        if step.op == "value":
+            return self._named(number, step, self.at.variable)
+        if step.op == "const":
+            return self._constant(step)
+        if step.op == "element":
+            return self._element(number, step)
+        if not step.args:
+            return self._named(number, step, self._leaf(step))
         if self.varies[number]:
-            args = [self._vector(a) for a in one.args]
-            if one.op == "where" and not self.varies[one.args[0]]:
-                args[0] = self.atoms[one.args[0]]
-            return self._named(number, one, self._operation(one, args, lanes=True))
-        return self._named(number, one, self._operation(one, [self.atoms[a] for a in one.args]))
+            args = [self._vector(a) for a in step.args]
+            if step.op == "where" and not self.varies[step.args[0]]:
+                args[0] = self.atoms[step.args[0]]
+            return self._named(number, step, self._operation(step, args, lanes=True))
+        return self._named(number, step, self._operation(step, [self.atoms[a] for a in step.args]))
 
-    def _named(self, number: int, one: Instruction, text: str) -> str:
+    def _named(self, number: int, step: Instruction, text: str) -> str:
         name = f"aot_{self.name}_{number}"
-        if self.varies[number] and one.kind == INTEGER:
+        if self.varies[number] and step.kind == INTEGER:
             return ""  # the lanes' own index, which only addresses are made of
         lanes = self.at.lanes
         kinds = {FLOAT: self.dialect.real, INTEGER: "int64_t", BOOLEAN: "bool"}
         vectors = {FLOAT: f"vf<{lanes}>", BOOLEAN: f"vi<{lanes}>"}
-        self.lines.append(f"const {(vectors if self.varies[number] else kinds)[one.kind]} {name} = {text};")
+        self.lines.append(f"const {(vectors if self.varies[number] else kinds)[step.kind]} {name} = {text};")
         return name
 
-    def _constant(self, one: Instruction) -> str:
-        if one.kind == FLOAT:
-            assert isinstance(one.value, float)
-            text = _number_text(one.value, self.dialect.real)
+    def _constant(self, step: Instruction) -> str:
+        if step.kind == FLOAT:
+            assert isinstance(step.value, float)
+            text = _number_text(step.value, self.dialect.real)
             return f"({text})" if text.startswith("-") else text
-        return str(bool(one.value)).lower() if one.kind == BOOLEAN else f"INT64_C({one.value})"
+        return str(bool(step.value)).lower() if step.kind == BOOLEAN else f"INT64_C({step.value})"
 
-    def _leaf(self, one: Instruction) -> str:
-        name = str(one.value)
-        if one.op == "index":
+    def _leaf(self, step: Instruction) -> str:
+        name = str(step.value)
+        if step.op == "index":
             return self.at.indices[self.program.indices.index(name)]
         asked = {"dim": self.arguments.dim, "attribute": self.arguments.attr, "present": self.arguments.present}
-        if one.op in asked:
-            return asked[one.op](name)
+        if step.op in asked:
+            return asked[step.op](name)
         kinds = {FLOAT: self.dialect.real, INTEGER: "int64_t", BOOLEAN: "bool"}
-        return f"static_cast<{kinds[one.kind]}>({self.arguments.scalar(name)})"
+        return f"static_cast<{kinds[step.kind]}>({self.arguments.scalar(name)})"
 
-    def _element(self, number: int, one: Instruction) -> str:
-        tensor, name = str(one.value), f"aot_{self.name}_{number}"
-        places = [self.atoms[a] or f"({self.at.indices[-1]})" for a in one.args]
+    def _element(self, number: int, step: Instruction) -> str:
+        tensor, name = str(step.value), f"aot_{self.name}_{number}"
+        places = [self.atoms[a] or f"({self.at.indices[-1]})" for a in step.args]
         exists = [self.arguments.present(tensor)]
-        for axis, (place, trusted) in enumerate(zip(places, one.trusted, strict=True)):
+        for axis, (place, trusted) in enumerate(zip(places, step.trusted, strict=True)):
             if not trusted:
                 exists.append(f"{place} >= 0 && {place} < {self.arguments.size(tensor, axis)}")
         condition = " && ".join(e for e in exists if e != "true") or "true"
@@ -246,15 +246,15 @@ class _Statements:
             self.lines += [self._lanes_of(tensor, places, name), "}"]
             return name
         real = self.dialect.real
-        if one.kind == FLOAT:
+        if step.kind == FLOAT:
             narrow = self.arguments.dtype_of(tensor) in ("f16", "bf16")
             loaded = self.arguments.load(tensor, places) if narrow else f"*({self.arguments.address(tensor, places)})"
             text, zero = f"static_cast<{real}>({loaded})", _number_text(0.0, real)
         else:
             loaded = f"*({self.arguments.address(tensor, places)})"
-            whole = one.kind == INTEGER
+            whole = step.kind == INTEGER
             text, zero = (f"static_cast<int64_t>({loaded})", "INT64_C(0)") if whole else (f"{loaded} != 0", "false")
-        return self._named(number, one, text if condition == "true" else f"({condition}) ? {text} : {zero}")
+        return self._named(number, step, text if condition == "true" else f"({condition}) ? {text} : {zero}")
 
     def _lanes_of(self, tensor: str, places: list[str], name: str) -> str:
         """Statements that fill the vector `name` with the elements from a place on along the last axis."""
@@ -270,15 +270,15 @@ class _Statements:
             f"{name}[{index}] = static_cast<float>(({start})[{index} * {step}]); }}"
         )
 
-    def _operation(self, one: Instruction, args: list[str], *, lanes: bool = False) -> str:
+    def _operation(self, step: Instruction, args: list[str], *, lanes: bool = False) -> str:
         functions, real = {**self.dialect.functions, **self.dialect.lanes}, self.dialect.real
-        if one.op in functions and one.kind == FLOAT:
-            return f"{functions[one.op]}({args[0]})"
-        if one.op == "round":
-            return self.dialect.rounded(str(one.value), args[0])
+        if step.op in functions and step.kind == FLOAT:
+            return f"{functions[step.op]}({args[0]})"
+        if step.op == "round":
+            return self.dialect.rounded(str(step.value), args[0])
         texts = {**_TEXTS, **_LANES} if lanes else _TEXTS
         operands = dict(zip("abc", args, strict=False))
-        nan = " || {a} != {a}".format(**operands) if one.kind == FLOAT else ""
+        nan = " || {a} != {a}".format(**operands) if step.kind == FLOAT else ""
         low, high = _number_text(-(2.0**31), real), _number_text(LARGEST_INTEGER, real)
-        text = texts.get(one.op, f"{{a}} {one.op} {{b}}")
+        text = texts.get(step.op, f"{{a}} {step.op} {{b}}")
         return text.format(**operands, nan=nan, real=real, low=low, high=high)

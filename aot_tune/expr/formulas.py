@@ -345,10 +345,10 @@ _COMPOSED: dict[str, Callable[[Builder, int], int]] = {
 def expanded(program: Program, native: Collection[str]) -> Program:
     """The program with these functions composed of others, unless they are `native`."""
     builder, numbers = Builder(), list[int]()
-    for one in program.instructions:
-        args = tuple(numbers[a] for a in one.args)
-        if one.op in _COMPOSED and one.op not in native:
-            numbers.append(_COMPOSED[one.op](builder, *args))
+    for step in program.instructions:
+        args = tuple(numbers[a] for a in step.args)
+        if step.op in _COMPOSED and step.op not in native:
+            numbers.append(_COMPOSED[step.op](builder, *args))
         else:
-            numbers.append(builder.add(one._replace(args=args)))
+            numbers.append(builder.add(step._replace(args=args)))
     return pruned(builder, numbers[-1], program.indices)

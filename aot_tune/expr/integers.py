@@ -241,14 +241,15 @@ class Expr(ExprNode):
     def substitute(self, facts: Facts) -> Expr:
         """The expression with constants in place of the given facts. Parts that are then constant are computed."""
         if self.op == "fact":
-            known = facts.get(str(self.value))
-            return self if known is None else Expr("const", value=int(known))
+            value = facts.get(str(self.value))
+            return self if value is None else Expr("const", value=int(value))
         if self.op == "const":
             return self
-        one = Expr(self.op, tuple(a.substitute(facts) for a in self.args))
-        if self.op == "where" and one.args[0].op == "const":
-            return one.args[1] if one.args[0].value else one.args[2]
-        return Expr("const", value=one.evaluate({})) if all(a.op == "const" for a in one.args) else one
+        args = tuple(a.substitute(facts) for a in self.args)
+        if self.op == "where" and args[0].op == "const":
+            return args[1] if args[0].value else args[2]
+        replaced = Expr(self.op, args)
+        return Expr("const", value=replaced.evaluate({})) if all(a.op == "const" for a in args) else replaced
 
     def data(self) -> Any:
         """The expression as plain lists, for `Expr.of`."""

@@ -38,7 +38,7 @@ class _Tracer:
     def follow(self, decisions: tuple[bool, ...]) -> Any:
         """The value on all paths that begin with `decisions`."""
         met: list[Expr] = []
-        known: dict[str, bool] = {}
+        outcomes: dict[str, bool] = {}
         ranges = _Ranges()
 
         def decide(condition: Expr) -> bool:
@@ -48,13 +48,13 @@ class _Tracer:
             implied = ranges.implied(condition)
             if implied is not None:
                 return implied
-            if key not in known:
+            if key not in outcomes:
                 if len(met) == _MOST:  # so many conditions mean at least as many paths, and a loop may never end
                     raise self._too_many()
-                known[key] = decisions[len(met)] if len(met) < len(decisions) else True
+                outcomes[key] = decisions[len(met)] if len(met) < len(decisions) else True
                 met.append(condition)
-                ranges.learn(condition, known[key])
-            return known[key]
+                ranges.learn(condition, outcomes[key])
+            return outcomes[key]
 
         token = deciding.set(decide)
         try:
@@ -88,8 +88,8 @@ class _Tracer:
     def _check_bits(self, value: Any) -> None:
         """Raise if `&` or `|` was meant for bits. For expressions they mean `and` and `or`."""
         if isinstance(value, (tuple, list)):
-            for one in value:
-                self._check_bits(one)
+            for part in value:
+                self._check_bits(part)
         if not isinstance(value, Expr):
             return
         if value.op in ("and", "or"):
@@ -129,18 +129,18 @@ class _Ranges:
 
     def learn(self, condition: Expr, holds: bool) -> None:
         """Note the outcome of a condition."""
-        found = _against_constant(condition)
-        if found is not None:
-            name, kind, constant = found
+        comparison = _against_constant(condition)
+        if comparison is not None:
+            name, kind, constant = comparison
             (low, high), (least, most) = self._range(name), _admitted(kind if holds else _OPPOSITE[kind], constant)
             self._known[name] = max(low, least), min(high, most)
 
     def implied(self, condition: Expr) -> bool | None:
         """The outcome of a condition, if it follows from those before it."""
-        found = _against_constant(condition)
-        if found is None:
+        comparison = _against_constant(condition)
+        if comparison is None:
             return None
-        name, kind, constant = found
+        name, kind, constant = comparison
         for outcome, admits in ((True, _OPPOSITE[kind]), (False, kind)):
             if admits == "!=":  # it leaves something unless the range is that one number
                 empty = self._range(name) == (constant, constant)

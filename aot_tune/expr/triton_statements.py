@@ -52,8 +52,8 @@ def triton_statements(program: Program, operands: Mapping[str, Operand]) -> list
     A tensor, its strides, indices and other arguments are read by name: `bias`, `stride_bias_0`.
     """
     writer = _TritonStatements(operands)
-    for number, one in enumerate(program.instructions):
-        writer.atoms.append(writer.instruction(number, one))
+    for number, step in enumerate(program.instructions):
+        writer.atoms.append(writer.instruction(number, step))
     return [*writer.lines, f"return {writer.atoms[-1]}"]
 
 
@@ -63,14 +63,14 @@ class _TritonStatements:
         self.lines = ["aot_value = tl.cast(aot_value, tl.float32)"]
         self.atoms: list[str] = []
 
-    def instruction(self, number: int, one: Instruction) -> str:
+    def instruction(self, number: int, step: Instruction) -> str:
         """What stands for a result; lines that compute it are added."""
-        if one.op == "element":
-            return self._element(number, one)
-        if one.op == "value":
+        if step.op == "element":
+            return self._element(number, step)
+        if step.op == "value":
             return "aot_value"
-        text = self._leaf(one) if not one.args else self._operation(one, [self.atoms[a] for a in one.args])
-        if one.op in ("const", "index", "scalar", "dim", "attribute") and one.kind != FLOAT:
+        text = self._leaf(step) if not step.args else self._operation(step, [self.atoms[a] for a in step.args])
+        if step.op in ("const", "index", "scalar", "dim", "attribute") and step.kind != FLOAT:
             return text
         return self._named(f"aot_{number}", text)
 
@@ -78,44 +78,44 @@ class _TritonStatements:
         self.lines.append(f"{name} = {text}")
         return name
 
-    def _leaf(self, one: Instruction) -> str:
-        if one.op == "present":
-            return f"{one.value} is not None"
-        if one.op == "scalar" and one.kind == BOOLEAN:
-            return f"({one.value} != 0)"
-        if one.op == "const" and isinstance(one.value, float):
-            finite = math.isfinite(one.value)
-            return f"tl.cast({one.value!r}, tl.float32)" if finite else f'tl.cast(float("{one.value}"), tl.float32)'
-        if one.op == "const" and one.kind == INTEGER:
-            return f"({one.value})"
-        return f"tl.cast({one.value}, tl.float32)" if one.kind == FLOAT else str(one.value)
+    def _leaf(self, step: Instruction) -> str:
+        if step.op == "present":
+            return f"{step.value} is not None"
+        if step.op == "scalar" and step.kind == BOOLEAN:
+            return f"({step.value} != 0)"
+        if step.op == "const" and isinstance(step.value, float):
+            finite = math.isfinite(step.value)
+            return f"tl.cast({step.value!r}, tl.float32)" if finite else f'tl.cast(float("{step.value}"), tl.float32)'
+        if step.op == "const" and step.kind == INTEGER:
+            return f"({step.value})"
+        return f"tl.cast({step.value}, tl.float32)" if step.kind == FLOAT else str(step.value)
 
-    def _element(self, number: int, one: Instruction) -> str:
+    def _element(self, number: int, step: Instruction) -> str:
         """Elements of a tensor; blocks reach beyond what there is, so that all indices are looked at."""
-        tensor, result = str(one.value), f"aot_{number}"
-        operand, places = self.operands[tensor], [self.atoms[a] for a in one.args]
+        tensor, result = str(step.value), f"aot_{number}"
+        operand, places = self.operands[tensor], [self.atoms[a] for a in step.args]
         offsets, exists = [tensor], []
-        for axis, (place, extent, trusted) in enumerate(zip(places, operand.extents, one.trusted, strict=True)):
+        for axis, (place, extent, trusted) in enumerate(zip(places, operand.extents, step.trusted, strict=True)):
             offsets.append(f"tl.cast({place}, tl.int64) * stride_{tensor}_{axis}")
             exists += [] if trusted else [f"({place} >= 0)"]
             exists.append(f"({place} < {extent})")
         loaded = f"tl.load({' + '.join(offsets)}, mask={' & '.join(exists)}, other=0)"
         integer = "tl.int64" if operand.wide else "tl.int32"
         kinds = {FLOAT: f"tl.cast({loaded}, tl.float32)", INTEGER: f"tl.cast({loaded}, {integer})"}
-        text = f"{result} = {kinds.get(one.kind, f'{loaded} != 0')}"
-        absent = f"{result} = {_ZEROS[one.kind]}"
+        text = f"{result} = {kinds.get(step.kind, f'{loaded} != 0')}"
+        absent = f"{result} = {_ZEROS[step.kind]}"
         optional = [f"if {tensor} is not None:", f"    {text}", "else:", f"    {absent}"]
         self.lines += optional if operand.optional else [text]
         return result
 
-    def _operation(self, one: Instruction, args: list[str]) -> str:
-        op = str(one.value) if one.op == "round" else one.op
+    def _operation(self, step: Instruction, args: list[str]) -> str:
+        op = str(step.value) if step.op == "round" else step.op
         if op == "bf16":
             return self._nearest_bf16(*args)
         if op in ("//", "%"):
             return self._quotient(_TEXTS[op], *args)
         plain = f"{{a}} {op} {{b}}" if len(args) == 2 else f"tl.{op}({{a}})"
-        text = plain if op == "abs" and one.kind == FLOAT else _TEXTS.get(op, plain)
+        text = plain if op == "abs" and step.kind == FLOAT else _TEXTS.get(op, plain)
         return text.format(**dict(zip("abc", args, strict=False)), low=-(2.0**31), high=LARGEST_INTEGER)
 
     def _nearest_bf16(self, a: str) -> str:
