@@ -40,13 +40,13 @@ class CallChecks:
             declared = self.op.tensor(name)
             self.check_place(name, tensors, first)
             choices = self.op.dtypes.get(declared.dtype, (declared.dtype,))
-            found = next((c for c in choices if self.dtypes[c] == tensor.dtype), None)
-            if found is None:
+            choice = next((c for c in choices if self.dtypes[c] == tensor.dtype), None)
+            if choice is None:
                 wanted = " or ".join(choices)
                 raise self.type_error(f"{self.op.name}: tensor '{name}' is {tensor.dtype}, wanted {wanted}")
-            if declared.dtype in self.op.dtypes and chosen.setdefault(declared.dtype, found) != found:
+            if declared.dtype in self.op.dtypes and chosen.setdefault(declared.dtype, choice) != choice:
                 raise self.type_error(
-                    f"{self.op.name}: tensor '{name}' is {found}, tensor '{told[declared.dtype]}' "
+                    f"{self.op.name}: tensor '{name}' is {choice}, tensor '{told[declared.dtype]}' "
                     f"{chosen[declared.dtype]}; wanted the same dtype"
                 )
             told.setdefault(declared.dtype, name)

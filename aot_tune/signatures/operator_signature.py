@@ -118,13 +118,13 @@ class OperatorSignature:
         always = tuple(t.name for t in self.outputs if not t.optional and not t.to_pass)
         optional = tuple(t.name for t in self.outputs if t.optional)
         passed = tuple(t.name for t in self.outputs if t.to_pass)
-        found = [Overload("", always, passed)]
+        overloads = [Overload("", always, passed)]
         if optional:
             every = tuple(t.name for t in self.outputs if not t.to_pass)
-            found.append(Overload("all_outputs", every, passed, optional))
+            overloads.append(Overload("all_outputs", every, passed, optional))
         if len(passed) < len(self.outputs):
-            found.append(Overload("out", (), tuple(t.name for t in self.outputs)))
-        return tuple(found)
+            overloads.append(Overload("out", (), tuple(t.name for t in self.outputs)))
+        return tuple(overloads)
 
 
 def read_signatures(module: ModuleType, error: type[AotTuneError]) -> tuple[OperatorSignature, ...]:

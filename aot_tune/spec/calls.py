@@ -75,17 +75,17 @@ def bound_dims(op: OperatorFields) -> dict[str, BoundDim]:
     """
     inputs = [t for t in op.tensors if not t.output and not t.optional]
     outputs = [t for t in op.tensors if t.output and not t.optional]
-    found: dict[str, BoundDim] = {}
-    _read(found, inputs)
+    bound: dict[str, BoundDim] = {}
+    _read(bound, inputs)
     for scalar in op.scalars:
         if scalar.binds:
-            found.setdefault(scalar.binds, BoundDim(scalar=scalar.name))
-    _solve(found, inputs)
-    _read(found, outputs)
-    _solve(found, [*inputs, *outputs])
-    plain = [name for name in op.dims if name in found and found[name].plain]
-    solved = [name for name in found if not found[name].plain]
-    return {name: found[name] for name in (*plain, *solved)}
+            bound.setdefault(scalar.binds, BoundDim(scalar=scalar.name))
+    _solve(bound, inputs)
+    _read(bound, outputs)
+    _solve(bound, [*inputs, *outputs])
+    plain = [name for name in op.dims if name in bound and bound[name].plain]
+    solved = [name for name in bound if not bound[name].plain]
+    return {name: bound[name] for name in (*plain, *solved)}
 
 
 def dims_of_scalars(op: OperatorFields) -> dict[str, Expr]:
@@ -111,38 +111,38 @@ def outputs_to_pass(op: OperatorFields) -> dict[str, tuple[str, ...]]:
 
     A new output is allocated where an input lies. If no input is always passed, the first output must be passed.
     """
-    found: dict[str, list[str]] = {}
+    told_by: dict[str, list[str]] = {}
     for name, bound in bound_dims(op).items():
         if bound.tensor and op.tensor(bound.tensor).output:
-            found.setdefault(bound.tensor, []).append(name)
+            told_by.setdefault(bound.tensor, []).append(name)
     required = [t for t in op.tensors if not t.optional]
     for variable in op.dtypes:
         tensors = [t for t in required if t.dtype_name == variable]
         if tensors and all(t.output for t in tensors):
-            found.setdefault(tensors[0].name, []).append(variable)
+            told_by.setdefault(tensors[0].name, []).append(variable)
     if all(t.output for t in required):
-        found.setdefault(required[0].name, [])
-    return {name: tuple(told) for name, told in found.items()}
+        told_by.setdefault(required[0].name, [])
+    return {name: tuple(told) for name, told in told_by.items()}
 
 
-def _read(found: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
+def _read(bound: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
     """Bind dims that are themselves the extent of an axis."""
     for tensor, axis, extent in _axes(tensors):
         if extent.op == "fact":
-            found.setdefault(str(extent.value), BoundDim(tensor=tensor, axis=axis))
+            bound.setdefault(str(extent.value), BoundDim(tensor=tensor, axis=axis))
 
 
-def _solve(found: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
+def _solve(bound: dict[str, BoundDim], tensors: Iterable[Tensor]) -> None:
     """Bind dims that are the only unknown of an extent, as long as there are any."""
     axes = list(_axes(tensors))
     before = -1
-    while before != len(found):
-        before = len(found)
+    while before != len(bound):
+        before = len(bound)
         for tensor, axis, extent in axes:
-            unknown = [name for name in sorted(extent.facts()) if name not in found]
+            unknown = [name for name in sorted(extent.facts()) if name not in bound]
             value = _solved(extent, unknown[0]) if len(unknown) == 1 else None
             if value is not None:
-                found[unknown[0]] = BoundDim(tensor=tensor, axis=axis, value=value)
+                bound[unknown[0]] = BoundDim(tensor=tensor, axis=axis, value=value)
 
 
 def _solved(extent: Expr, name: str) -> Expr | None:

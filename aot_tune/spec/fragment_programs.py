@@ -295,10 +295,10 @@ def step_program(op: OperatorFields, step: Compute) -> Program:
 
 
 def _output(op: OperatorFields, epilogue: Epilogue) -> Tensor:
-    found = [t for t in op.outputs if t.name == epilogue.output]
-    if not found:
+    outputs = [t for t in op.outputs if t.name == epilogue.output]
+    if not outputs:
         raise SpecError(f"operator {op.name!r}: its epilogue writes {epilogue.output!r}, which is not an output")
-    return found[0]
+    return outputs[0]
 
 
 def _of_epilogue(op: OperatorFields, epilogue: Epilogue) -> _Scope:
@@ -316,7 +316,7 @@ def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:
         return step.formula.with_value(before)
     if isinstance(step, AddTensor):
         return before + el.element(step.tensor, *step.axes)
-    found = before
+    after = before
     for choice in op.choices[step.attribute]:
         check_among(
             choice,
@@ -324,8 +324,8 @@ def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:
             f"operator {op.name!r}: the activation {choice!r} of its epilogue is not a function of formulas",
         )
         if choice != "none":
-            found = el.where(el.choice(step.attribute, choice), _ACTIVATIONS[choice](before), found)
-    return found
+            after = el.where(el.choice(step.attribute, choice), _ACTIVATIONS[choice](before), after)
+    return after
 
 
 def check_fragments(op: OperatorFields, where: str) -> None:

@@ -63,8 +63,8 @@ class Drawn:
     @property
     def place(self) -> str:
         """The function's name, with the file and line where it begins."""
-        found = inspect.unwrap(self.function)
-        return f"{found.__qualname__} ({self.file}:{found.__code__.co_firstlineno})"
+        function = inspect.unwrap(self.function)
+        return f"{function.__qualname__} ({self.file}:{function.__code__.co_firstlineno})"
 
 
 def drawn(function: Callable[[Any, Any], Any]) -> Drawn:
@@ -182,10 +182,10 @@ def uniform(low: float, high: float) -> Generator:
 
 def integers(low: ExprLike, high: ExprLike) -> Integers:
     """Integers drawn evenly from [low, high), for any dtype. Bounds may depend on dims: `integers(0, V)`."""
-    found = Integers(as_expr(low, "integers: low"), as_expr(high, "integers: high"))
-    if not found.low.facts() and not found.high.facts() and not found.low.evaluate({}) < found.high.evaluate({}):
+    bounds = Integers(as_expr(low, "integers: low"), as_expr(high, "integers: high"))
+    if not bounds.low.facts() and not bounds.high.facts() and not bounds.low.evaluate({}) < bounds.high.evaluate({}):
         raise SpecError(f"integers({low}, {high}) is empty", why="high is not drawn", fix="give low < high")
-    return found
+    return bounds
 
 
 def permutation() -> Permutation:
@@ -198,10 +198,10 @@ def sorted_offsets(total: ExprLike) -> SortedOffsets:
 
     If there are many segments, some are empty. A row of one element is 0.
     """
-    found = SortedOffsets(as_expr(total, "sorted_offsets: total"))
-    if not found.total.facts() and found.total.evaluate({}) < 0:
+    offsets = SortedOffsets(as_expr(total, "sorted_offsets: total"))
+    if not offsets.total.facts() and offsets.total.evaluate({}) < 0:
         raise SpecError(f"sorted_offsets({total}) ends below 0, where it begins", fix="give the length of all segments")
-    return found
+    return offsets
 
 
 def probabilities() -> Probabilities:

@@ -370,13 +370,13 @@ class Kernel:
         named = {f"target.{n}": v for n, v in target_facts.items()}
         if not all(c.evaluate(named) for c in self.constraints if c.facts() and c.facts() <= named.keys()):
             return
-        found = False
+        has_config = False
         constraints = [_Constraint(self, c, named) for c in self.constraints]
         for config in _space(self):
             if all(c.holds(config) for c in constraints):
-                found = True
+                has_config = True
                 yield config
-        if not found:
+        if not has_config:
             raise SpecError(
                 "its constraints leave no config",
                 why="; ".join(c.key() for c in self.constraints) + f" under target facts {dict(target_facts)}",
@@ -493,12 +493,12 @@ def _guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ..
     names = {f.removeprefix(_PREFIX) for e in stated for f in e.facts() if f.startswith(_PREFIX)}
     if not names:
         return [stated]
-    found: dict[tuple[str, ...], tuple[Expr, ...]] = {}
+    sets: dict[tuple[str, ...], tuple[Expr, ...]] = {}
     for config in _space(kernel, names):
         one = tuple(with_config(kernel, e, config) for e in stated)
-        found.setdefault(tuple(e.key() for e in one), one)
+        sets.setdefault(tuple(e.key() for e in one), one)
     # A Triton function whose configs are not read yet may have any config.
-    return list(found.values()) or [tuple(e for e in stated if not _names_parameters(e))]
+    return list(sets.values()) or [tuple(e for e in stated if not _names_parameters(e))]
 
 
 def may_serve(kernel: Kernel, facts: Facts, *, worthwhile: bool = False) -> bool:

@@ -143,12 +143,12 @@ def _place(error: BaseException, folder: Path) -> str:
 
 def _remedy(error: BaseException) -> str:
     """What to do about an unknown or missing argument of a declaration; empty for other errors."""
-    found = _ARGUMENT.match(str(error)) if isinstance(error, TypeError) else None
-    declared = getattr(aot_tune.spec, found["declaration"], None) if found is not None else None
-    if found is None or not isinstance(declared, type):
+    match = _ARGUMENT.match(str(error)) if isinstance(error, TypeError) else None
+    declared = getattr(aot_tune.spec, match["declaration"], None) if match is not None else None
+    if match is None or not isinstance(declared, type):
         return ""
-    if found["unknown"]:
-        return did_you_mean(found["unknown"], inspect.signature(declared).parameters)
+    if match["unknown"]:
+        return did_you_mean(match["unknown"], inspect.signature(declared).parameters)
     return f"`python -c 'import aot_tune.spec; help(aot_tune.spec.{declared.__name__})'` lists the arguments"
 
 
@@ -158,14 +158,14 @@ def _with_files(operator: Operator, folder: Path) -> Operator:
     for number, tensor in enumerate(tensors):
         if isinstance(tensor.values, FromFile):
             try:
-                found = hashlib.sha256((folder / tensor.values.path).read_bytes()).hexdigest()
+                digest = hashlib.sha256((folder / tensor.values.path).read_bytes()).hexdigest()
             except OSError as error:
                 raise SpecError(
                     f"operator {operator.name!r}: {tensor.values.path} of tensor {tensor.name!r} cannot be read",
                     why=str(error),
                     fix=f"save them by numpy.save below {folder}",
                 ) from error
-            tensors[number] = tensor.with_values(FromFile(tensor.values.path, found))
+            tensors[number] = tensor.with_values(FromFile(tensor.values.path, digest))
     return operator.in_folder(str(folder.resolve()), tensors)
 
 
@@ -208,11 +208,11 @@ def load_operators(
     check_unique_operators(names)
     for name in names:
         check_among(name, folders, f"there is no operator {name!r}")
-    found: dict[str, tuple[Path, Operator]] = {}
+    operators: dict[str, tuple[Path, Operator]] = {}
     gathered = Mistakes() if mistakes is None else mistakes
     for name in sorted(names or folders):
         with gathered.gather():
-            found[name] = folders[name], without_backends(load_operator(folders[name]), exclude)
+            operators[name] = folders[name], without_backends(load_operator(folders[name]), exclude)
     if mistakes is None:
         gathered.tell()
-    return found
+    return operators

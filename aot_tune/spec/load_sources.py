@@ -68,10 +68,10 @@ def package_folder(name: str) -> Path:
         SpecError: when it is not installed.
     """
     try:
-        found = importlib.util.find_spec(name)
+        package = importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        found = None
-    folders = list(found.submodule_search_locations or ()) if found is not None else []
+        package = None
+    folders = list(package.submodule_search_locations or ()) if package is not None else []
     if not folders:
         raise SpecError(
             f"there is no installed package {name!r}",
@@ -90,8 +90,8 @@ def _places(folder: Path) -> list[Path]:
 def _find(path: str, folder: Path, where: str) -> Path:
     places = _places(folder)
     tried = [Path(path)] if Path(path).is_absolute() else [p / path for p in places]
-    found = next((p for p in tried if p.is_file()), None)
-    if found is None:
+    file = next((p for p in tried if p.is_file()), None)
+    if file is None:
         top = places[-1]
         same = (
             sorted(str(p.relative_to(top)) for p in top.rglob(Path(path).name))[:3]
@@ -103,7 +103,7 @@ def _find(path: str, folder: Path, where: str) -> Path:
             why=f"looked below {', '.join(str(p) for p in places)}" if not Path(path).is_absolute() else "",
             fix=f"write {same[0]!r}" if same else "give its path below the project's folder, or an absolute one",
         )
-    return found.resolve()
+    return file.resolve()
 
 
 def _with_paths(kernel: Kernel, folder: Path, where: str) -> Kernel:
@@ -120,14 +120,14 @@ def _with_paths(kernel: Kernel, folder: Path, where: str) -> Kernel:
 def _folder(given: str | PurePath, folder: Path, where: str) -> Path:
     path = Path(given)
     tried = [path] if path.is_absolute() else [p / path for p in _places(folder)]
-    found = next((p for p in tried if p.is_dir()), None)
-    if found is None:
+    directory = next((p for p in tried if p.is_dir()), None)
+    if directory is None:
         raise SpecError(
             f"{where}: there is no include folder {str(given)!r}",
             why=f"looked for {', '.join(map(str, tried))}",
             fix="give its path below the project's folder, or an absolute one",
         )
-    return found.resolve()
+    return directory.resolve()
 
 
 def _library(given: str | PurePath, folder: Path, where: str) -> str | PurePath:
@@ -165,10 +165,10 @@ def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> 
         if name in known or path is None:
             continue
         known.add(name)
-        found = path.read_text(encoding="utf-8-sig", errors="replace")
-        names = included_names(found, in_angles=in_angles)
+        header = path.read_text(encoding="utf-8-sig", errors="replace")
+        names = included_names(header, in_angles=in_angles)
         waiting += [*(str(Path(name).parent / n) for n in names), *names]
-        yield found
+        yield header
 
 
 def _declared(

@@ -92,8 +92,8 @@ def words(text: str) -> frozenset[str]:
 
 def included_names(text: str, *, in_angles: bool = False) -> tuple[str, ...]:
     """The names that a source includes in quotes and, if asked for, in angle brackets."""
-    found = [*_INCLUDE.findall(text), *(_IN_ANGLES.findall(text) if in_angles else ())]
-    return tuple(dict.fromkeys(found))
+    names = [*_INCLUDE.findall(text), *(_IN_ANGLES.findall(text) if in_angles else ())]
+    return tuple(dict.fromkeys(names))
 
 
 def template_names(text: str) -> frozenset[str]:
@@ -107,14 +107,14 @@ def source_functions(text: str) -> list[SourceFunction]:
     """The functions that a source declares or defines outside of classes, in order.
 
     A definition after a declaration of the same name and parameters counts once."""
-    found: list[SourceFunction] = []
+    functions: list[SourceFunction] = []
     for one in _functions(_tokens(text)):
-        same = [f for f in found if f.name == one.name and len(f.parameters) == len(one.parameters)]
+        same = [f for f in functions if f.name == one.name and len(f.parameters) == len(one.parameters)]
         if not same:
-            found.append(one)
+            functions.append(one)
         elif not any(same[0].parameters) and any(one.parameters):
-            found[found.index(same[0])] = one
-    return found
+            functions[functions.index(same[0])] = one
+    return functions
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -122,11 +122,11 @@ def _tokens(text: str) -> list[_Token]:
         lines = "\n" * match[0].count("\n")
         return lines if match["comment"] or match["directive"] is not None else f'""{lines}'
 
-    found, line = [], 1
+    tokens, line = [], 1
     for row in _SKIPPED.sub(blank, text).split("\n"):
-        found += [_Token(t, line) for t in _TOKEN.findall(row)]
+        tokens += [_Token(t, line) for t in _TOKEN.findall(row)]
         line += 1
-    return found
+    return tokens
 
 
 def _functions(tokens: Sequence[_Token]) -> Iterator[SourceFunction]:
@@ -247,10 +247,10 @@ def _default(tokens: Sequence[_Token]) -> str:
     texts = [t.text for t in tokens]
     if "=" not in texts or '"' in texts:
         return ""
-    found = ""
+    default = ""
     for text in texts[texts.index("=") + 1 :]:
-        found += f" {text}" if found[-1:].isidentifier() and text[0].isidentifier() else text
-    return found
+        default += f" {text}" if default[-1:].isidentifier() and text[0].isidentifier() else text
+    return default
 
 
 def _matching(tokens: Sequence[_Token], at: int) -> int:
@@ -370,12 +370,12 @@ class NativeFunction:
 
     def given(self) -> list[tuple[str, NativeArgument]]:
         """What is passed or compiled in, each with its place: arguments, template arguments, macros."""
-        found: list[tuple[str, NativeArgument]] = []
+        rows: list[tuple[str, NativeArgument]] = []
         several = (("argument", self.arguments), ("template argument", self.template), ("macro", self.macros or {}))
         for what, given in several:
-            rows = given.items() if isinstance(given, Mapping) else enumerate(given)
-            found += [(f"{what} {name!r}", one) for name, one in rows]
-        return found
+            pairs = given.items() if isinstance(given, Mapping) else enumerate(given)
+            rows += [(f"{what} {name!r}", one) for name, one in pairs]
+        return rows
 
     def parts(self) -> list[tuple[str, NativeArgument]]:
         """What is given, and all that it is made of."""

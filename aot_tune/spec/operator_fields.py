@@ -157,8 +157,8 @@ class OperatorFields:
 
     def weights_for(self, family: str) -> dict[str, float]:
         """The weights of a family's problems by id; empty if all are equal."""
-        found = {p.id: self.weight(p) for p in self.workload_for(family)}
-        return found if len(set(found.values())) > 1 else {}
+        weights = {p.id: self.weight(p) for p in self.workload_for(family)}
+        return weights if len(set(weights.values())) > 1 else {}
 
     def dtype_choices(self, kernel: Kernel) -> list[dict[str, str]]:
         """The legal dtypes for which a kernel has candidates, each as a dict of variable to dtype."""
@@ -303,11 +303,11 @@ class OperatorFields:
 
         Without `declared`, the dtype is what it would be without the operator's `intermediates`.
         """
-        found = []
+        names = []
         for row in itertools.product(*self.dtypes.values()):
             chosen = dict(zip(self.dtypes, row, strict=True))
-            found.append(narrowest(dtype(chosen.get(t.dtype_name, t.dtype_name)) for t in self.tensors).name)
-        return [self.intermediates if declared and self.intermediates else name for name in found]
+            names.append(narrowest(dtype(chosen.get(t.dtype_name, t.dtype_name)) for t in self.tensors).name)
+        return [self.intermediates if declared and self.intermediates else name for name in names]
 
     def special(self, problem: Problem) -> Tensor | None:
         """The first input that NaN and infinities can be put into, if the problem has it."""

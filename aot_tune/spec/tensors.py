@@ -77,8 +77,8 @@ def narrowest(dtypes: Iterable[DType]) -> DType:
     It is f32 if none is narrower or floating. Floats of 8 bits do not count: values are stored in them, but nobody
     computes in them.
     """
-    found = [d for d in dtypes if d.code in FLOATING and not d.saturates]
-    return min((DTYPES["f32"], *found), key=lambda d: (d.bits, d.fraction))
+    floating = [d for d in dtypes if d.code in FLOATING and not d.saturates]
+    return min((DTYPES["f32"], *floating), key=lambda d: (d.bits, d.fraction))
 
 
 _F32_MAX = 3.4028234663852886e38

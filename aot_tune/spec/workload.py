@@ -109,12 +109,12 @@ def _each_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 def added_up(problems: Iterable[WeightedProblem]) -> tuple[WeightedProblem, ...]:
     """The problems in the order of their first occurrence. The weights of equal problems are added up."""
-    found: dict[str, WeightedProblem] = {}
+    by_id: dict[str, WeightedProblem] = {}
     for one in problems:
-        before = found.get(one.problem.id)
+        before = by_id.get(one.problem.id)
         weight = one.weight if before is None else min(before.weight + one.weight, sys.float_info.max)
-        found[one.problem.id] = WeightedProblem(problem=one.problem, weight=weight)
-    return tuple(found.values())
+        by_id[one.problem.id] = WeightedProblem(problem=one.problem, weight=weight)
+    return tuple(by_id.values())
 
 
 def facts_of(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...]:
@@ -150,7 +150,7 @@ def problem_named(operator: Operator, text: str) -> Problem:
     Raises:
         OptionError: for a text that is not a problem of the operator.
     """
-    found: dict[str, dict[str, object]] = {"strides": {}, "order": {}, "alignment": {}, "attributes": {}, "dtypes": {}}
+    parts: dict[str, dict[str, object]] = {"strides": {}, "order": {}, "alignment": {}, "attributes": {}, "dtypes": {}}
     dims: dict[str, int] = {}
     present: list[str] = []
     choices = {**operator.choices, **operator.dtypes}
@@ -162,14 +162,14 @@ def problem_named(operator: Operator, text: str) -> Problem:
         if kind == "value" and name in operator.dims and value.isdecimal():
             dims[name] = int(value)
         elif kind == "value" and value in choices.get(name, ()):
-            found["dtypes" if name in operator.dtypes else "attributes"][name] = value
+            parts["dtypes" if name in operator.dtypes else "attributes"][name] = value
         elif kind == "present" and name in tensors:
             present.append(name)
         elif kind in ("strides", "order") and name in tensors:
             numbers = value.split(",") if kind == "strides" else list(value)
-            found[kind][name] = tuple(int(n) for n in numbers if n)
+            parts[kind][name] = tuple(int(n) for n in numbers if n)
         elif kind == "alignment" and name in tensors:
-            found[kind][name] = int(value)
+            parts[kind][name] = int(value)
         else:
             raise OptionError(
                 f"{part!r} is not a part of a problem of operator {operator.name!r}",
@@ -180,7 +180,7 @@ def problem_named(operator: Operator, text: str) -> Problem:
             f"{text!r} is not a problem of operator {operator.name!r}",
             fix=f"give each of its dims once, as {' '.join(f'{n}=1' for n in operator.dims)}",
         )
-    return make_problem(present=present, **found, **{n: dims[n] for n in operator.dims})  # type: ignore[arg-type]
+    return make_problem(present=present, **parts, **{n: dims[n] for n in operator.dims})  # type: ignore[arg-type]
 
 
 def normal_problem(operator: Operator, problem: Problem) -> Problem:
@@ -255,13 +255,13 @@ def _drawn(
     most_bytes = _LARGER * max(operator.compulsory_bytes(p) for p in problems)
     shares = [weights.get(p.id, 1.0) for p in problems]
     exist = extents_exist(operator)
-    found: dict[str, Problem] = {}
+    drawn: dict[str, Problem] = {}
     known = {p.id for p in problems}
     for _ in range(_TRIES * count):
-        if len(found) == count:
+        if len(drawn) == count:
             break
         base = draw.choices(problems, shares)[0]
-        keeps = 0.5 if len(found) % 2 == 0 else 0.0
+        keeps = 0.5 if len(drawn) % 2 == 0 else 0.0
         dims = {
             d: n if draw.random() < keeps else _extent(draw, ranges[d], _is_even(d, problems))
             for d, n in base.dims.items()
@@ -270,8 +270,8 @@ def _drawn(
         facts = operator.facts(one)
         small = operator.flops.evaluate(facts) <= most_flops and operator.compulsory_bytes(one) <= most_bytes
         if one.id not in known and small and all_of((*exist, *operator.legal, *operator.expected), facts):
-            found.setdefault(one.id, one)
-    return tuple(found.values())
+            drawn.setdefault(one.id, one)
+    return tuple(drawn.values())
 
 
 def range_of(operator: Operator, dim: str, problems: Sequence[Problem]) -> tuple[int, int]:
