@@ -4,7 +4,7 @@
 #   benchmarks/card.sh FOLDER [tune|installed|again|tests|packages|bench|triton|models|unseen|launchers ...]
 #
 # By default, `tune again tests bench triton`. `installed` takes the place of `tune`: it installs the wheel that WHEEL
-# names, which was built elsewhere, and the tests use its library too.
+# names, which was built elsewhere. The tests use the library of either.
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
 # log of each step, tables and figures. summary.txt has a line for each step with its seconds and status. WORK (default
@@ -45,7 +45,7 @@ gpu_tests() { # gpu_tests OPTION ...: options of pytest; with a copy of the cach
     [ ! -d "$AOT_TUNE_CACHE_DIR/$part" ] || cp -al "$AOT_TUNE_CACHE_DIR/$part" "$work/tests/$part"
   done
   export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} AOT_TUNE_GPU_TEST_CACHE=$work/tests
-  [ -z "${WHEEL:-}" ] || export AOT_TUNE_GPU_TEST_LIBRARY=$package
+  [ ! -d "$package" ] || export AOT_TUNE_GPU_TEST_LIBRARY=$package
   [ ! -d "$work/record" ] || export AOT_TUNE_GPU_TEST_DATABASE=$work/record # not to measure again what tune has measured
   export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
   python -m pytest -p no:cacheprovider "$@"
@@ -79,11 +79,8 @@ step() {
       ;;
     installed) python -m pip install -q --no-index --no-deps --target "$package" "$WHEEL" ;;
     again) wheel "$work/again" AOT_TUNE_MODE=auto ;;
-    tests) # tests that others would disturb run alone, the rest in parallel; functions of packages are a separate step
-      local status=0 rest=(tests/gpu --ignore=tests/gpu/test_packages.py)
-      (gpu_tests "${rest[@]}" -q -s -m alone) || status=1
-      (gpu_tests "${rest[@]}" -v --durations=20 -m 'not alone' -n 3 --dist loadscope) || status=1
-      return $status
+    tests) # functions of packages are a separate step
+      (gpu_tests tests/gpu --ignore=tests/gpu/test_packages.py -v --durations=20 -n 3 --dist loadscope)
       ;;
     packages) (gpu_tests tests/gpu/test_packages.py -v) ;;
     bench)
