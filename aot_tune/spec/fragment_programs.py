@@ -349,21 +349,22 @@ def check_fragments(op: OperatorFields, where: str) -> None:
                 why="references use that name to get the operator's formulas",
                 fix="rename it",
             )
-    for name, one in op.fragments.items():
+    for name, fragment in op.fragments.items():
         with mistakes.gather():
-            _check_fragment(op, where, name, one, arguments | set(op.dims))
+            _check_fragment(op, where, name, fragment, arguments | set(op.dims))
     mistakes.tell()
 
 
-def _check_fragment(op: OperatorFields, where: str, name: str, one: object, taken: set[str]) -> None:
+def _check_fragment(op: OperatorFields, where: str, name: str, fragment: object, taken: set[str]) -> None:
     check_identifier(name, f"{where}: fragment")
     if name == EPILOGUE:
         raise SpecError(f"{where}: a fragment is called {name!r}", fix="declare epilogue=Epilogue(...), or rename it")
-    if not isinstance(one, Fragment):
+    if not isinstance(fragment, Fragment):
         raise SpecError(
-            f"{where}: fragment {name!r} is {str(one)[:60]!r}", fix='write Fragment("q k", formula) with its indices'
+            f"{where}: fragment {name!r} is {str(fragment)[:60]!r}",
+            fix='write Fragment("q k", formula) with its indices',
         )
-    for index, extent in one.indices.items():
+    for index, extent in fragment.indices.items():
         if index in taken:
             raise SpecError(
                 f"{where}: fragment {name!r}: its index {index!r} has the name of an argument or a dim",

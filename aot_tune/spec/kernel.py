@@ -495,8 +495,8 @@ def _guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ..
         return [stated]
     sets: dict[tuple[str, ...], tuple[Expr, ...]] = {}
     for config in _space(kernel, names):
-        one = tuple(with_config(kernel, e, config) for e in stated)
-        sets.setdefault(tuple(e.key() for e in one), one)
+        guards = tuple(with_config(kernel, e, config) for e in stated)
+        sets.setdefault(tuple(e.key() for e in guards), guards)
     # A Triton function whose configs are not read yet may have any config.
     return list(sets.values()) or [tuple(e for e in stated if not _names_parameters(e))]
 
@@ -520,7 +520,7 @@ def check_guard_parameters(kernel: Kernel) -> None:
 
 def _without_config(kernel: Kernel, stated: tuple[Expr, ...], config: Config) -> tuple[Expr, ...]:
     pairs = ((e, with_config(kernel, e, config)) for e in stated)
-    return tuple(one for e, one in pairs if one is e or one.op != "const" or not one.value)
+    return tuple(guard for e, guard in pairs if guard is e or guard.op != "const" or not guard.value)
 
 
 def _space(kernel: Kernel, names: Collection[str] | None = None) -> Iterator[dict[str, ConfigValue]]:

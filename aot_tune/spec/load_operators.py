@@ -114,9 +114,9 @@ def load_operator(folder: Path) -> Operator:
         ) from None
     except SpecError as error:
         mistakes = Mistakes()
-        for one in error.several or (error,):
+        for mistake in error.several or (error,):
             with mistakes.gather():
-                raise SpecError(f"{path}: {one.what}", why=one.why, fix=one.fix) from error
+                raise SpecError(f"{path}: {mistake.what}", why=mistake.why, fix=mistake.fix) from error
         mistakes.tell()
     except (Exception, SystemExit) as error:
         what = f"{path} fails: {type(error).__name__}: {error}"

@@ -51,7 +51,7 @@ def with_sources(operator: Operator, folder: Path) -> Operator:
             _check_macros(kernel, loaded, where)
             kernels[number] = dataclasses.replace(kernels[number], function=loaded)
     mistakes.tell()
-    same = all(one is other for one, other in zip(kernels, operator.kernels, strict=True))
+    same = all(kernel is other for kernel, other in zip(kernels, operator.kernels, strict=True))
     return operator if same else dataclasses.replace(operator, kernels=tuple(kernels))
 
 
@@ -141,14 +141,14 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     folders = (path.parent, *map(Path, kernel.compile.include_directories))
     others = list(_headers(text, folders))
-    every = [f for one in (text, *others) for f in source_functions(one)]
+    every = [f for source in (text, *others) for f in source_functions(source)]
     declared = _declared(function, every, (text, *others), where)
     seen = {w for t in (text, *others) for w in words(t)}
     seen -= {
         n for t in (text, *others) for n in template_names(t)
     }  # a macro with the name of a template's parameter would break the source
-    for one in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
-        seen |= words(one) & set(function.macros or ())
+    for header in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
+        seen |= words(header) & set(function.macros or ())
     top = _project_folder(folder)
     place = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
     return dataclasses.replace(
@@ -237,8 +237,8 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
                 fix="rename the kernel's parameter, or give the macro another name: macros={...}",
             )
     _check_template(kernel, function, where)
-    for what, one in function.parts():
-        _check_part(operator, one, f"{where}: {what}")
+    for what, part in function.parts():
+        _check_part(operator, part, f"{where}: {what}")
     for what, expr in function.expressions():
         _check_facts(
             operator, kernel, expr.facts(), f"{where}: {what}", of_call=not what.startswith(("template", "macro"))
@@ -309,16 +309,18 @@ def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: st
                     why="neither the file nor the headers beside it name it",
                     fix=_near(name, function.seen) or "leave it out of `macros`",
                 )
-    for one in kernel.parameters:
-        if f"parameter.{one.name}" in used or any(f.macros is None and one.name in f.seen for f in functions):
+    for parameter in kernel.parameters:
+        if f"parameter.{parameter.name}" in used or any(
+            f.macros is None and parameter.name in f.seen for f in functions
+        ):
             continue
         places = ", ".join(dict.fromkeys(f.place for f in functions))
         seen = sorted({w for f in functions for w in f.seen})
         raise SpecError(
-            f"{where}: {places} never uses the macro {one.name!r}",
+            f"{where}: {places} never uses the macro {parameter.name!r}",
             why="each parameter of the kernel becomes a macro. This one is in neither the file nor the headers beside "
             "it, and no expression of the launch uses it",
-            fix=_near(one.name, seen)
+            fix=_near(parameter.name, seen)
             or "leave the parameter out. If a header in <> uses the macro, name it in `macros`",
         )
 

@@ -108,12 +108,12 @@ def source_functions(text: str) -> list[SourceFunction]:
 
     A definition after a declaration of the same name and parameters counts once."""
     functions: list[SourceFunction] = []
-    for one in _functions(_tokens(text)):
-        same = [f for f in functions if f.name == one.name and len(f.parameters) == len(one.parameters)]
+    for function in _functions(_tokens(text)):
+        same = [f for f in functions if f.name == function.name and len(f.parameters) == len(function.parameters)]
         if not same:
-            functions.append(one)
-        elif not any(same[0].parameters) and any(one.parameters):
-            functions[functions.index(same[0])] = one
+            functions.append(function)
+        elif not any(same[0].parameters) and any(function.parameters):
+            functions[functions.index(same[0])] = function
     return functions
 
 
@@ -205,10 +205,10 @@ def _template(texts: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str], li
         if angles == 0:
             break
     names, defaulted = [], set()
-    for one in _split([_Token(t, 0) for t in texts[2:end]]):
-        name = _parameter(one)
+    for declaration in _split([_Token(t, 0) for t in texts[2:end]]):
+        name = _parameter(declaration)
         names.append(name)
-        if any(t.text == "=" for t in one):
+        if any(t.text == "=" for t in declaration):
             defaulted.add(name)
     return tuple(names), frozenset(defaulted), list(texts[end + 1 :])
 
@@ -374,7 +374,7 @@ class NativeFunction:
         several = (("argument", self.arguments), ("template argument", self.template), ("macro", self.macros or {}))
         for what, given in several:
             pairs = given.items() if isinstance(given, Mapping) else enumerate(given)
-            rows += [(f"{what} {name!r}", one) for name, one in pairs]
+            rows += [(f"{what} {name!r}", value) for name, value in pairs]
         return rows
 
     def parts(self) -> list[tuple[str, NativeArgument]]:
@@ -383,20 +383,20 @@ class NativeFunction:
 
     def expressions(self) -> list[tuple[str, Expr]]:
         """All expressions in it, each with its purpose."""
-        sizes = [(what, as_expr(one.count)) for what, one in self.parts() if isinstance(one, Buffer)]
-        return [*((what, one) for what, one in self.parts() if isinstance(one, Expr)), *sizes]
+        sizes = [(what, as_expr(part.count)) for what, part in self.parts() if isinstance(part, Buffer)]
+        return [*((what, part) for what, part in self.parts() if isinstance(part, Expr)), *sizes]
 
     def own_parameters(self) -> frozenset[str]:
         """Parameters of the kernel that its template or a `Code` uses. They become no macros."""
-        codes = [one for _, one in self.parts() if isinstance(one, Code)]
-        filled = [one for code in codes for _, one in _parts("", code) if isinstance(one, Expr)]
+        codes = [part for _, part in self.parts() if isinstance(part, Code)]
+        filled = [part for code in codes for _, part in _parts("", code) if isinstance(part, Expr)]
         facts = {fact for expr in filled for fact in expr.facts()}
         taken = self.declared.template if self.declared is not None else ()
         return frozenset(taken) | {f.removeprefix("parameter.") for f in facts if f.startswith("parameter.")}
 
     def buffers(self) -> list[Buffer]:
         """Its buffers, in the order of the arguments."""
-        return [one for _, one in self.parts() if isinstance(one, Buffer)]
+        return [part for _, part in self.parts() if isinstance(part, Buffer)]
 
 
 @dataclass(frozen=True)
@@ -485,11 +485,11 @@ def _parts(what: str, given: NativeArgument) -> Iterator[tuple[str, NativeArgume
     """What is given, and what it is made of: fields of a struct, and values in code, which are compiled in."""
     yield what, given
     if isinstance(given, Struct):
-        for name, one in given.fields.items():
-            yield from _parts(f"{what}: field {name!r}", one)
+        for name, value in given.fields.items():
+            yield from _parts(f"{what}: field {name!r}", value)
     elif isinstance(given, Code):
-        for name, one in given.values.items():
-            yield from _parts(f"macro {name!r} in {what}", one)
+        for name, value in given.values.items():
+            yield from _parts(f"macro {name!r} in {what}", value)
 
 
 def _check(where: str, given: object) -> None:

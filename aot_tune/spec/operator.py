@@ -385,9 +385,9 @@ def _check_tolerance(op: OperatorFields, where: str) -> None:
     given = op.tolerance
     if isinstance(given, Mapping):
         names = {t.name for t in op.outputs}
-        for name, one in given.items():
+        for name, tolerance in given.items():
             check_among(name, names, f"{where}: tolerance names {name!r}, which is not an output")
-            _check_one(op, f"{where}: tolerance of {name!r}", one, [t for t in op.outputs if t.name == name])
+            _check_one(op, f"{where}: tolerance of {name!r}", tolerance, [t for t in op.outputs if t.name == name])
     elif given is not None:
         _check_one(op, f"{where}: tolerance", given, list(op.outputs))
     _check_intermediates(op, where)

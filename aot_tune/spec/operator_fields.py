@@ -166,7 +166,7 @@ class OperatorFields:
         every = (dict(zip(self.dtypes, row, strict=True)) for row in itertools.product(*values))
         facts = {f"dtype.{v}" for v in self.dtypes}
         legal = tuple(c for c in self.legal if c.facts() and c.facts() <= facts)
-        return [one for one in every if all_of(legal, self._dtype_facts(one))]
+        return [chosen for chosen in every if all_of(legal, self._dtype_facts(chosen))]
 
     def _dtype_facts(self, dtypes: Mapping[str, str]) -> dict[str, int]:
         return {f"dtype.{v}": self.dtypes[v].index(name) for v, name in dtypes.items()}
@@ -186,17 +186,17 @@ class OperatorFields:
 
         It is not checked again: that takes long for a large workload, and neither can make it wrong.
         """
-        one = self._with_tensors(tensors)
-        object.__setattr__(one, "folder", folder)
-        return one
+        changed = self._with_tensors(tensors)
+        object.__setattr__(changed, "folder", folder)
+        return changed
 
     def _with_tensors(self: T, tensors: Iterable[Tensor]) -> T:
-        one, given = copy.copy(self), tuple(tensors)
-        object.__setattr__(one, "tensors", given)
-        object.__setattr__(one, "_by_name", {t.name: t for t in given})
-        object.__setattr__(one, "_concrete", {})
-        object.__setattr__(one, "_facts", {})
-        return one
+        changed, given = copy.copy(self), tuple(tensors)
+        object.__setattr__(changed, "tensors", given)
+        object.__setattr__(changed, "_by_name", {t.name: t for t in given})
+        object.__setattr__(changed, "_concrete", {})
+        object.__setattr__(changed, "_facts", {})
+        return changed
 
     def dtype(self, problem: Problem, tensor: Tensor) -> DType:
         """The element type of a tensor on a problem."""

@@ -151,7 +151,7 @@ def check_option(option: object, where: str) -> None:
         raise SpecError(f"{where}: option {option!r}", fix=f"write it as one of {kind.get(option[1], 'definitions')}")
     bare = re.sub(r"\A(?:-Xcompiler|--compiler-options|-Xptxas)[= ]", "", option)
     for pattern, why, fix in _REFUSED:
-        if any(pattern.match(one) for one in bare.split(",")):
+        if any(pattern.match(part) for part in bare.split(",")):
             raise SpecError(f"{where}: option {option!r} is not allowed", why=why, fix=fix)
 
 

@@ -97,10 +97,10 @@ def with_workload(operator: Operator, stated: StatedWorkload, unserved: Mapping[
     known = declared_problems(operator) if stated.beside else []
     workload: dict[str, tuple[Problem, ...]] = {}
     for family in sorted({*(given if isinstance(given, Mapping) else ()), *unserved, ""}):
-        new = (one.problem for one in stated.problems if one.problem.id not in unserved.get(family, ()))
+        new = (w.problem for w in stated.problems if w.problem.id not in unserved.get(family, ()))
         workload[family] = _each_once((*(operator.workload_for(family) if stated.beside else ()), *new))
     weights = added_up([*(WeightedProblem(problem=p) for p in known), *stated.problems])
-    return replace(operator, workload=workload, weights={one.problem.id: one.weight for one in weights})
+    return replace(operator, workload=workload, weights={w.problem.id: w.weight for w in weights})
 
 
 def _each_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -110,10 +110,10 @@ def _each_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 def added_up(problems: Iterable[WeightedProblem]) -> tuple[WeightedProblem, ...]:
     """The problems in the order of their first occurrence. The weights of equal problems are added up."""
     by_id: dict[str, WeightedProblem] = {}
-    for one in problems:
-        before = by_id.get(one.problem.id)
-        weight = one.weight if before is None else min(before.weight + one.weight, sys.float_info.max)
-        by_id[one.problem.id] = WeightedProblem(problem=one.problem, weight=weight)
+    for weighted in problems:
+        before = by_id.get(weighted.problem.id)
+        weight = weighted.weight if before is None else min(before.weight + weighted.weight, sys.float_info.max)
+        by_id[weighted.problem.id] = WeightedProblem(problem=weighted.problem, weight=weight)
     return tuple(by_id.values())
 
 
@@ -266,11 +266,11 @@ def _drawn(
             d: n if draw.random() < keeps else _extent(draw, ranges[d], _is_even(d, problems))
             for d, n in base.dims.items()
         }
-        one = msgspec.structs.replace(base, dims=dims, strides={})
-        facts = operator.facts(one)
-        small = operator.flops.evaluate(facts) <= most_flops and operator.compulsory_bytes(one) <= most_bytes
-        if one.id not in known and small and all_of((*exist, *operator.legal, *operator.expected), facts):
-            drawn.setdefault(one.id, one)
+        shape = msgspec.structs.replace(base, dims=dims, strides={})
+        facts = operator.facts(shape)
+        small = operator.flops.evaluate(facts) <= most_flops and operator.compulsory_bytes(shape) <= most_bytes
+        if shape.id not in known and small and all_of((*exist, *operator.legal, *operator.expected), facts):
+            drawn.setdefault(shape.id, shape)
     return tuple(drawn.values())
 
 
