@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -80,10 +79,8 @@ class Bench(BenchContext):
         self.pool.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.pool.__exit__(kind, error, trace)
+    def __exit__(self, *_error: object) -> None:
+        self.pool.close()
 
     def interrupt(self) -> None:
         """Kill the workers, from another thread. Their requests end with them."""
