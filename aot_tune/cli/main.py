@@ -85,7 +85,7 @@ def _configure(given: argparse.Namespace) -> int:
             author_commands.source_options(given), include_directories=tuple(given.include_directory)
         ),
     )
-    from aot_tune.pipeline.choose_executor import reach_cluster
+    from aot_tune.pipeline.executor import reach_cluster
 
     with ExitStack() as stack:
         log = partial(print, flush=True)

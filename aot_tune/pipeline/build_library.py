@@ -11,17 +11,16 @@ from pathlib import Path
 
 from aot_tune.compile import Variant, toolchain_for
 from aot_tune.database import deciding, told_ties
-from aot_tune.pipeline.choose_executor import executor_of
 from aot_tune.pipeline.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Evidence, share_among_targets
+from aot_tune.pipeline.executor import executor_of
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import evidence_of_what_holds, recorded_evidence
 from aot_tune.pipeline.records.record_writer import save_records
 from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import stand_in, without_wrong
-from aot_tune.pipeline.shipping.finish import choose, finish
-from aot_tune.pipeline.shipping.kept_texts import keep_texts
+from aot_tune.pipeline.shipping.finish import choose, finish, keep_texts
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
 from aot_tune.plan.library_plan import Paths, Plan, read_plan

@@ -1,9 +1,9 @@
-"""What a build needs of other machines: compilers, devices, and benches on them."""
+"""What a build needs of other machines: compilers, devices, and benches on them. AOT_TUNE_EXECUTOR says whether."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from aot_tune.plan.preflight import Machines
 from aot_tune.search.budget import Budget
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["Executor", "MeasuringBench"]
+__all__ = ["Executor", "MeasuringBench", "executor_of", "reach_cluster"]
 
 
 class MeasuringBench(Protocol):
@@ -97,3 +97,30 @@ class Executor(Machines, CompilersElsewhere, Protocol):
         Raises:
             WorkerError: when there is no such bench.
         """
+
+
+def reach_cluster(log: Callable[[str], None]) -> AbstractContextManager[Executor]:
+    """The cluster with all of its devices. It is used while a plan is made.
+
+    Raises:
+        BuildError: when no cluster can be reached, or its nodes have another version of this package.
+    """
+    from aot_tune.pipeline.cluster.ray_executor import ray_executor
+
+    return ray_executor(lambda line: log(f"aot_tune: {line}"))
+
+
+@contextmanager
+def executor_of(plan: Plan, log: Callable[[str], None]) -> Iterator[Executor | None]:
+    """The machines that help this one with a build; None if there are none, as in most builds.
+
+    Raises:
+        BuildError: as `reach_cluster` does.
+    """
+    if plan.options.executor == "local":
+        yield None
+        return
+    from aot_tune.pipeline.cluster.ray_executor import ray_executor
+
+    with ray_executor(log, plan.targets) as executor:
+        yield executor

@@ -14,7 +14,7 @@ from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.shipping.kept_texts import keep_texts
+from aot_tune.pipeline.shipping.finish import keep_texts
 from aot_tune.pipeline.wanted_kernels import kernels_for
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request, make_plan

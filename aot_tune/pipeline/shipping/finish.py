@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import Variant, target_by_name
+from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
 from aot_tune.link import (
     DecisionNode,
     ExpectedTime,
@@ -34,8 +36,46 @@ from aot_tune.spec import Operator, Problem
 from aot_tune.spec.workload import Kind, facts_of, kind_of
 from aot_tune.support.errors import NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
+from aot_tune.support.storage import scratch_folder
 
-__all__ = ["choose", "disturbed", "finish", "least_assuming", "seen_calls", "without_epilogue"]
+__all__ = ["choose", "finish", "keep_texts"]
+
+_SECONDS = 600.0
+
+
+def keep_texts(session: Session, entries: Iterable[Variant]) -> None:
+    """Write the texts of entries below the folder that AOT_TUNE_KEEP names, if it is set.
+
+    Their paths are `<library>/<operator>/<variant>.<ending>`. The compilers run once more for them.
+    """
+    if not session.options.keep:
+        return
+    top = Path(session.options.keep) / session.plan.name
+    wanted = {e.candidate.id: e for e in entries if e.compiled}
+    with ThreadPoolExecutor(max(1, session.jobs_of("nvcc").count)) as threads:
+        try:
+            count = sum(threads.map(lambda entry: _keep(session, top, entry), wanted.values()))
+        except OSError as error:  # this must not end a build
+            session.progress.line(f"AOT_TUNE_KEEP: NOTHING KEPT below {top}: {error.strerror}")
+            return
+    session.progress.line(f"kept {count} files of {len(wanted)} variants below {top} (AOT_TUNE_KEEP)")
+
+
+def _keep(session: Session, top: Path, entry: Variant) -> int:
+    """Write the texts of an entry. Returns how many files these are."""
+    candidate = entry.candidate
+    folder, name = top / candidate.operator, entry.name
+    folder.mkdir(parents=True, exist_ok=True)
+    chain: Toolchain = toolchain_for(candidate.backend, session.environment)
+    with scratch_folder() as scratch:
+        target, rendered = target_by_name(candidate.target), entry.rendered
+        texts = chain.texts(rendered.source, target, Path(scratch), _SECONDS, rendered.compile)
+    texts = {"cu" if candidate.backend == "nvcc" else "cpp": entry.rendered.source.encode(), **texts}
+    for ending, text in texts.items():
+        temporary = folder / f".{name}.{ending}.{os.getpid()}"
+        temporary.write_bytes(text)
+        temporary.replace(folder / f"{name}.{ending}")
+    return len(texts)
 
 
 def choose(session: Session, evidence: Evidence) -> Chosen:
@@ -63,7 +103,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if not survived:
         evidence.nothing_survived()
     facts = {p.id: operator.facts(p) for p in evidence.workload}
-    bare = without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
+    bare = _without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
     survey = _survey_of(evidence)
@@ -73,7 +113,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         guards_of(evidence),
         times=times,
         sizes=sizes,
-        plainer=least_assuming(evidence),
+        plainer=_least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
         survey=survey,
         limits=_limits(session, surveyed=of_enough_shapes(survey, partial(kind_of, operator)) is not None),
@@ -122,7 +162,7 @@ def _survey_of(evidence: Evidence) -> Survey | None:
     )
 
 
-def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
+def _without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
     """The bare forms of problems, without their epilogue, each with its nearest problem.
 
     Bare forms that are problems themselves are left out. A decision tree that does not know the others may send them
@@ -139,7 +179,7 @@ def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[
     return [(bare, one) for _, bare, one in found.values()]
 
 
-def least_assuming(evidence: Evidence) -> dict[str, str]:
+def _least_assuming(evidence: Evidence) -> dict[str, str]:
     """For each candidate with assumptions, the candidate that assumes least and is the same otherwise."""
     found = {}
     assuming = [e.candidate for e in evidence.entries.values() if evidence.operator.kernel(e.candidate.kernel).triton]
@@ -206,7 +246,7 @@ def finish(
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
-            *disturbed(reports),
+            *_disturbed(reports),
         ),
     )
     (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
@@ -227,7 +267,7 @@ def _remarks(session: Session) -> list[str]:
     return left_out + [text for f in session.plan.families if (text := family(f).caution)]
 
 
-def disturbed(reports: Sequence[OperatorReport]) -> list[str]:
+def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:
     """Remarks on other processes that used the device while winners were timed."""
     found = [(r, sum(row.others > 0 for row in r.problems)) for r in reports]
     return [
@@ -306,13 +346,13 @@ def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -
             for e in selection.expected
         ),
         filling_in=tuple(index[c] for c in selection.kept if evidence.fills_in(evidence.entries[c])),
-        seen=seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
+        seen=_seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
         # with records of several devices, no number would be right
         processors=next(iter(processors)) if len(processors) == 1 else 0,
     )
 
 
-def seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) -> tuple[SeenCalls, ...]:
+def _seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) -> tuple[SeenCalls, ...]:
     """For each kind of calls, the range of extents that have times: of measured problems, and of surveyed shapes."""
     operator = evidence.operator
     problems = [*tuned, *(evidence.surveyed.problems.values() if surveyed else ())]

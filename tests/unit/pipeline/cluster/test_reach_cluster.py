@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from aot_tune.pipeline.choose_executor import reach_cluster
+from aot_tune.pipeline.executor import reach_cluster
 from aot_tune.support.errors import BuildError
 
 
