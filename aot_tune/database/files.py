@@ -78,17 +78,11 @@ def load_databases(folder: Path) -> list[OperatorDatabase]:
     Raises:
         DatabaseError: when one cannot be read, or two are of the same operator and device.
     """
-    found: dict[tuple[str, str], Path] = {}
+    known: dict[tuple[str, str], Path] = {}
     databases = []
-    for path in sorted(folder.rglob("*.jsonl"), key=lambda p: p.as_posix()):
-        database = load_database(path)
-        at = (database.operator, database.device.digest)
-        if at in found:
-            raise DatabaseError(
-                f"{path} and {found[at]} hold the same operator and device", fix="merge them, or remove one"
-            )
-        found[at] = path
-        databases.append(database)
+    for path in _files(folder):
+        databases.append(load_database(path))
+        _check_alone(path, databases[-1], known)
     return databases
 
 
@@ -104,7 +98,7 @@ def load_tree(path: Path, *, older: bool = False) -> RecordTree:
             two devices share a folder. Everything is reported at once.
     """
     if path.is_dir():
-        files = sorted((p for p in path.rglob("*.jsonl") if p.is_file()), key=lambda p: p.as_posix())
+        files = _files(path)
         if not files:
             raise DatabaseError(
                 f"{path} holds no records", fix="name a folder that `aot-tune record` wrote, such as tuning"
@@ -144,6 +138,10 @@ def save_tree(tree: RecordTree) -> list[Path]:
     for path in changed:
         save_text(path, texts[path])
     return changed
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.rglob("*.jsonl") if not p.is_dir()), key=lambda p: p.as_posix())
 
 
 def _check_places(tree: RecordTree) -> None:

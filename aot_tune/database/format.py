@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,6 @@ from aot_tune.database.records import (
     OperatorDatabase,
     SurveyedShape,
     canonical_database,
-    half_width,
 )
 from aot_tune.render import Candidate
 from aot_tune.spec import Problem
@@ -145,9 +145,18 @@ def _candidate_line(record: CandidateRecord) -> CandidateLine:
 
 def _measurement_line(m: Measurement) -> MeasurementLine:
     ns = None if m.ns is None else rounded(m.ns)
-    spread = None if m.ns is None else half_width(m.final or m.screen)
+    spread = None if m.ns is None else _half_width(m.final or m.screen)
     fields = {"problem": m.problem.id, "ns": ns, "spread": spread}
     return MeasurementLine(**shared_fields(m, MeasurementLine) | fields)
+
+
+def _half_width(samples: Iterable[float]) -> float:
+    """Half the width between the quartiles, in the unit of the samples. 0 for fewer than two."""
+    values = sorted(samples)
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return rounded((high - low) / 2)
 
 
 def _ordered(value: Any) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline, rounded
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline
 from aot_tune.compile.toolchain import CompileStatus, Object, measured_code
 from aot_tune.database.identity import problem_key
 from aot_tune.render import Candidate, Rendered
@@ -21,7 +20,6 @@ __all__ = [
     "CandidateRecord",
     "OperatorDatabase",
     "SurveyedShape",
-    "half_width",
     "make_database",
 ]
 
@@ -183,15 +181,6 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
         toolchains=_sorted({k: _sorted(v) for k, v in database.toolchains.items()}),
         baselines=_sorted(database.baselines),
     )
-
-
-def half_width(samples: Iterable[float]) -> float:
-    """Half the width between the quartiles, in the unit of the samples. 0 for fewer than two."""
-    values = sorted(samples)
-    if len(values) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return rounded((high - low) / 2)
 
 
 def _check_subject(measurement: Measurement, codes: Mapping[str, str], where: str) -> None:

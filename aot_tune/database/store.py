@@ -75,7 +75,7 @@ class _StoredMeasurement(MeasurementLine, frozen=True, kw_only=True, forbid_unkn
     @property
     def subject(self) -> str:
         """What was measured: a code, or a version of a baseline."""
-        return f"{self.candidate}@{self.code}" if is_baseline(self.candidate) else self.code
+        return self.code if self.code and not is_baseline(self.candidate) else f"{self.candidate}@{self.code}"
 
 
 class _Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
