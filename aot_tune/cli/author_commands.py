@@ -61,9 +61,9 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         add_repeated(parser, f"--{name}", shown, f"{text}; may be repeated")
 
 
-def add_template_roots(parser: Any) -> None:
+def add_template_roots(parser: Any, what: str = "template root") -> None:
     """Add the option for the folders of operators, which may be repeated."""
-    text = "template root, as TEMPLATES of aot_tune_add_library; may be repeated; default: the bundled operators"
+    text = f"{what}, as TEMPLATES of aot_tune_add_library; may be repeated; default: the bundled operators"
     add_repeated(parser, "--templates", "DIR", text)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aot_tune.cli.author_commands import add_repeated
+from aot_tune.cli.author_commands import add_template_roots
 from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator
 from aot_tune.spec.calls import is_empty
@@ -27,6 +27,7 @@ from aot_tune.workloads.workload_records import (
 
 __all__ = ["add_workload"]
 
+_ROOTS = "template root with the operators that the files name"
 _EXAMPLE = """\
 each line of a file is a problem and how much it counts; a trace also says how it was called:
   {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}, "weight": 2}
@@ -65,7 +66,7 @@ def _add_merge(subcommands: Any) -> None:
     )
     _add_files(merge, "traces and workload files")
     _add_output(merge)
-    _add_templates(merge)
+    add_template_roots(merge, _ROOTS)
     merge.set_defaults(run=_merge)
 
 
@@ -81,7 +82,7 @@ def _add_show(subcommands: Any) -> None:
     show.add_argument(
         "--top", type=_positive, metavar="N", help="show only the N most frequent problems of each operator"
     )
-    _add_templates(show)
+    add_template_roots(show, _ROOTS)
     show.set_defaults(run=_show)
 
 
@@ -110,7 +111,7 @@ def _add_coverage(subcommands: Any) -> None:
     coverage.add_argument(
         "--top", type=_positive, default=10, metavar="N", help="list N problems not measured; default: %(default)s"
     )
-    _add_templates(coverage)
+    add_template_roots(coverage, _ROOTS)
     coverage.set_defaults(run=_coverage)
 
 
@@ -179,14 +180,6 @@ def _add_files(parser: Any, what: str) -> None:
 
 def _add_output(parser: Any) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="the file to write; default: standard output")
-
-
-def _add_templates(parser: Any) -> None:
-    text = (
-        "template root with the operators that the files name, as TEMPLATES of aot_tune_add_library; may be repeated; "
-        "default: the bundled operators"
-    )
-    add_repeated(parser, "--templates", "DIR", text)
 
 
 def _positive(text: str) -> int:

@@ -16,7 +16,7 @@ from aot_tune.database.match import missing_problems
 from aot_tune.database.records import OperatorDatabase
 from aot_tune.render import Candidate, resolved
 from aot_tune.spec import Kernel, Operator, Problem, Target
-from aot_tune.spec.kernel import may_serve
+from aot_tune.spec.calls import is_taken
 from aot_tune.spec.workload import survey_shapes
 from aot_tune.support.errors import RenderError, SpecError, ToolchainError, did_you_mean
 
@@ -153,13 +153,7 @@ def with_a_choice(operator: Operator, target: Target) -> list[Problem]:
     A Triton function counts without being read, because it may be for the target.
     """
     kernels = [k for k in operator.kernels if not (k.generic or k.fills_in) and _is_for(k, target)]
-    found = []
-    for problem in operator.workload_for(target.family):
-        facts = operator.facts(problem)
-        given = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
-        if any(given in operator.dtype_choices(k) and may_serve(k, facts, worthwhile=True) for k in kernels):
-            found.append(problem)
-    return found
+    return [p for p in operator.workload_for(target.family) if is_taken(operator, p, kernels, worthwhile=True)]
 
 
 def in_space(operator: Operator, candidate: Candidate) -> bool:

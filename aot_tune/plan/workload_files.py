@@ -13,8 +13,7 @@ import msgspec
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.calls import check_work, is_empty
-from aot_tune.spec.kernel import may_serve
+from aot_tune.spec.calls import check_work, is_empty, is_taken
 from aot_tune.spec.workload import (
     KnownProblems,
     StatedWorkload,
@@ -79,10 +78,8 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def is_served(operator: Operator, problem: Problem, devices: str) -> bool:
     """Whether any kernel for a family of devices takes a problem."""
-    facts = operator.facts(problem)
-    dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
-    kernels = (k for k in operator.kernels if devices in families_of(toolchain_for(k.backend)))
-    return any(dtypes in operator.dtype_choices(k) and may_serve(k, facts) for k in kernels)
+    kernels = [k for k in operator.kernels if devices in families_of(toolchain_for(k.backend))]
+    return is_taken(operator, problem, kernels)
 
 
 @dataclass

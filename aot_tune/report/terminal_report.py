@@ -35,12 +35,12 @@ _COSTS = 0.0005
 _GOOD, _BAD, _NOTE, _QUIET, _NAME = "green", "red", "yellow", "dim", "cyan"
 
 
-def show_report(report: Report, *, failures: int, candidates: bool, console: Console | None = None) -> None:
+def show_report(report: Report, *, failures: int, candidates: bool) -> None:
     """Print a report, with at most this many failures of each operator.
 
-    `console` is the terminal by default. With NO_COLOR or TERM=dumb, only plain text is written.
+    With NO_COLOR or TERM=dumb, only plain text is written.
     """
-    out = console or Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
+    out = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     for part in _parts(report, failures, candidates, out.width):
         out.print(part, soft_wrap=False)
 

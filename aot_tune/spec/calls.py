@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aot_tune.expr.integers import EXTENT, Expr, all_of, dim
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.generators import ROWWISE, Drawn
-from aot_tune.spec.kernel import may_serve
+from aot_tune.spec.kernel import Kernel, may_serve
 from aot_tune.spec.names import check_among
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
@@ -33,6 +33,7 @@ __all__ = [
     "folds",
     "is_empty",
     "is_of_combination",
+    "is_taken",
     "legal_combinations",
     "outputs_to_pass",
     "values_of_fact",
@@ -264,6 +265,13 @@ def _are_alike(op: OperatorFields, problem: Problem, one: str, other: str) -> bo
         and op.strides(problem, first) == op.strides(problem, second)
         and problem.alignment.get(one) == problem.alignment.get(other)
     )
+
+
+def is_taken(op: OperatorFields, problem: Problem, kernels: Iterable[Kernel], *, worthwhile: bool = False) -> bool:
+    """Whether one of these kernels takes a problem; with `worthwhile`, whether it is also worth trying on it."""
+    facts = op.facts(problem)
+    dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in op.dtypes.items()}
+    return any(dtypes in op.dtype_choices(k) and may_serve(k, facts, worthwhile=worthwhile) for k in kernels)
 
 
 def is_of_combination(expr: Expr) -> bool:

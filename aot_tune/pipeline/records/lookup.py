@@ -34,7 +34,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for, left_to_others, tunes
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Problem, Target
-from aot_tune.spec.kernel import may_serve
+from aot_tune.spec.calls import is_taken
 from aot_tune.support.errors import AotTuneError, DatabaseError, RenderError, SpecError
 
 __all__ = [
@@ -312,14 +312,9 @@ def with_a_choice(session: Session, operator: Operator, target: Target) -> list[
     """Problems that a record must have: those on which some kernel is tried whose times decide if it is kept."""
     named = [k for k in kernels_for(session, operator, target) if is_named(session, operator, k) and not k.fills_in]
     kernels = [k for k in named if next(k.configs(target.facts), None) is not None]
-    found = []
     left = left_to_others(session, operator, target, here=False)
-    for problem in (p for p in operator.workload_for(target.family) if p.id not in left):
-        facts = operator.facts(problem)
-        given = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
-        if any(given in operator.dtype_choices(k) and may_serve(k, facts, worthwhile=True) for k in kernels):
-            found.append(problem)
-    return found
+    problems = (p for p in operator.workload_for(target.family) if p.id not in left)
+    return [p for p in problems if is_taken(operator, p, kernels, worthwhile=True)]
 
 
 def _most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
