@@ -15,9 +15,8 @@ from places import GOLDEN as ALL_GOLDEN
 
 from aot_tune.link import DecisionNode, LibrarySpec, OperatorTable, SeenCalls, TargetTable
 from aot_tune.link.dispatch import render_dispatch
-from aot_tune.link.generate import render_header
+from aot_tune.link.generate import render_header, render_module, render_stub
 from aot_tune.link.manifest import render_manifest
-from aot_tune.link.python_module import render_module, render_stub
 from aot_tune.spec import Kernel, Operator, Tensor, dim, problem, stride
 from aot_tune.support.installed_paths import BINDING, RUNTIME
 
