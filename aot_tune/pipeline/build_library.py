@@ -171,18 +171,18 @@ def link_memory_of(session: Session) -> Path | None:
 
 
 def _generics(session: Session, name: str, found: list[Evidence]) -> list[Variant]:
-    """The generic entries of an operator: the measured ones, if there are any."""
-    measured = {e.candidate.id: e for one in found for e in one.entries.values() if e.candidate.generic}
-    entries = session.generic_entries(session.operators[name])
-    return [measured.get(e.candidate.id, e) for e in entries]
+    """The generic variants of an operator: the measured ones, if there are any."""
+    measured = {e.candidate.id: e for one in found for e in one.variants.values() if e.candidate.generic}
+    variants = session.generic_variants(session.operators[name])
+    return [measured.get(e.candidate.id, e) for e in variants]
 
 
 def _kept(
     session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
 ) -> Iterator[Variant]:
-    """The entries of all variants of the library."""
+    """All variants of the library."""
     for name in session.operators:
-        yield from (one.evidence.entries[c] for one in chosen.get(name, ()) for c in one.selection.kept)
+        yield from (one.evidence.variants[c] for one in chosen.get(name, ()) for c in one.selection.kept)
         yield from generics[name]
 
 
@@ -226,23 +226,23 @@ def _compile_kept(
     An operator fails if one of its variants does not compile, or if a strict build gets other code than the recorded.
     """
     every = [one for found in chosen.values() for one in found]
-    kept = [one.evidence.entries[c] for one in every for c in one.selection.kept]
-    always = [entry for entries in generics.values() for entry in entries]
+    kept = [one.evidence.variants[c] for one in every for c in one.selection.kept]
+    always = [variant for variants in generics.values() for variant in variants]
     made = session.compile([*always, *kept], "kept variants", [one.evidence for one in every])
     always, kept = made[: len(always)], made[len(always) :]
     left = iter(always)
-    built = {name: list(itertools.islice(left, len(entries))) for name, entries in generics.items()}
-    for name, generic in ((name, entry) for name, entries in built.items() for entry in entries):
+    built = {name: list(itertools.islice(left, len(variants))) for name, variants in generics.items()}
+    for name, generic in ((name, variant) for name, variants in built.items() for variant in variants):
         with session.failures.of(name):
             _require_generic(session.operators[name], generic)
     shipped = [*always, *(e for e in kept if not e.candidate.generic)]
-    for entry in shipped:
-        with session.failures.of(entry.candidate.operator):
-            if not entry.compiled and not entry.candidate.generic:
-                error = entry.object.error if entry.object else ""
-                raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
-            if entry.rebuilt and session.options.strict:
-                raise _other_code(session, entry)
+    for variant in shipped:
+        with session.failures.of(variant.candidate.operator):
+            if not variant.compiled and not variant.candidate.generic:
+                error = variant.object.error if variant.object else ""
+                raise BuildError(f"kept variant {variant.candidate.label} does not compile here", why=error)
+            if variant.rebuilt and session.options.strict:
+                raise _other_code(session, variant)
     rebuilt = sum(e.rebuilt for e in shipped)
     if rebuilt:
         session.progress.line(
@@ -252,36 +252,36 @@ def _compile_kept(
     return built
 
 
-def _require_generic(operator: Operator, entry: Variant) -> None:
+def _require_generic(operator: Operator, variant: Variant) -> None:
     """Raise BuildError if the generic variant has no object, because some calls would have no variant."""
-    if not entry.compiled:
-        reason = entry.object.error if entry.object is not None else "it was not compiled"
+    if not variant.compiled:
+        reason = variant.object.error if variant.object is not None else "it was not compiled"
         raise BuildError(
             f"operator {operator.name!r}: its generic kernel cannot be compiled",
             why=reason,
-            fix=f"mend {operator.kernel(entry.candidate.kernel).source}; calls would have no answer",
+            fix=f"mend {operator.kernel(variant.candidate.kernel).source}; calls would have no answer",
         )
 
 
-def _toolchain(session: Session, entry: Variant) -> str:
-    """The version of the toolchain that compiles an entry here."""
-    return session.plan.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
+def _toolchain(session: Session, variant: Variant) -> str:
+    """The version of the toolchain that compiles a variant here."""
+    return session.plan.toolchains.get(variant.candidate.backend, {}).get("version", "unknown")
 
 
-def _other_code(session: Session, entry: Variant) -> DatabaseError:
+def _other_code(session: Session, variant: Variant) -> DatabaseError:
     """The error for a strict build's variant whose code is not the recorded one."""
-    what = "device code" if entry.object is not None and entry.object.device else "object"
+    what = "device code" if variant.object is not None and variant.object.device else "object"
     return DatabaseError(
-        f"{entry.candidate.operator}: {entry.candidate.label} compiles to another {what} than the recorded one",
-        why=f"recorded {entry.recorded[:12]}, here {entry.code[:12]} by {_toolchain(session, entry)}",
-        fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or set AOT_TUNE_STRICT=0",
+        f"{variant.candidate.operator}: {variant.candidate.label} compiles to another {what} than the recorded one",
+        why=f"recorded {variant.recorded[:12]}, here {variant.code[:12]} by {_toolchain(session, variant)}",
+        fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, variant)}), or set AOT_TUNE_STRICT=0",
     )
 
 
-def _recorded_toolchain(session: Session, entry: Variant) -> str:
+def _recorded_toolchain(session: Session, variant: Variant) -> str:
     versions = {
-        d.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
+        d.toolchains.get(variant.candidate.backend, {}).get("version", "unknown")
         for d in session.databases
-        if d.candidate(entry.candidate.id) is not None
+        if d.candidate(variant.candidate.id) is not None
     }
     return " or ".join(sorted(versions))

@@ -112,7 +112,7 @@ class _Job(NamedTuple):
     """A candidate, and the check that it runs on."""
 
     function: _Function
-    entry: Variant
+    variant: Variant
     check: Check
 
 
@@ -147,20 +147,20 @@ def _job(function: _Function) -> _Job | None:
     Candidates in bf16 come last: the interpreter keeps bf16 elements as integers, and computes with these integers if a
     kernel does not widen them.
     """
-    operator, _, _, entries = function
-    for entry in sorted(entries, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
-        check = _smallest_check(operator, entry)
+    operator, _, _, variants = function
+    for variant in sorted(variants, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
+        check = _smallest_check(operator, variant)
         if check is not None:
-            return _Job(function, entry, check)
+            return _Job(function, variant, check)
     return None
 
 
-def _smallest_check(operator: Operator, entry: Variant) -> Check | None:
+def _smallest_check(operator: Operator, variant: Variant) -> Check | None:
     """The smallest of an operator's derived checks that a candidate serves, without extents of 1 if possible."""
     served = [
         c
-        for c in derived_checks(operator, entry.requires, special=False)
-        if not c.integers and all_of((*operator.legal, *entry.requires), operator.facts(c.problem))
+        for c in derived_checks(operator, variant.requires, special=False)
+        if not c.integers and all_of((*operator.legal, *variant.requires), operator.facts(c.problem))
     ]
     return min(
         served,
@@ -175,7 +175,7 @@ def _run(session: Session, job: _Job) -> Interpreted:
         folder=str(Path(operator.folder).resolve()),
         kernel=kernel.name,
         target=target.name,
-        config=dict(job.entry.candidate.config),
+        config=dict(job.variant.candidate.config),
         check=job.check,
         inspections=session.plan.inspections,
         roots=[str(root) for root in session.renderer.roots],
@@ -183,7 +183,7 @@ def _run(session: Session, job: _Job) -> Interpreted:
     )
     with scratch_folder() as name:
         answer = _ask(request, session, Path(name))
-    where = job.check.problem.id, job.entry.candidate.label
+    where = job.check.problem.id, job.variant.candidate.label
     return Interpreted(verdict=answer.verdict, problem=where[0], candidate=where[1], text=answer.text)
 
 
@@ -222,13 +222,13 @@ class _Tried:
         first = self.kinds.get(kind) or FailureKind(status=status, candidate=label, name=name, error=error, count=0)
         self.kinds[kind] = msgspec.structs.replace(first, count=first.count + 1)
 
-    def takes(self, entry: Variant) -> None:
+    def takes(self, variant: Variant) -> None:
         """Count an object."""
-        assert entry.object is not None
-        if entry.compiled:
-            self.fit.append(entry)
+        assert variant.object is not None
+        if variant.compiled:
+            self.fit.append(variant)
         else:
-            self.fails(entry.object.status, entry.object.error, entry.candidate)
+            self.fails(variant.object.status, variant.object.error, variant.candidate)
 
 
 def compile_every_candidate(session: Session) -> list[CompiledKernel]:
@@ -239,8 +239,8 @@ def compile_every_candidate(session: Session) -> list[CompiledKernel]:
     tried = [_Tried(operator, kernel, target) for operator, kernel, target in _kernels(session)]
     waiting: list[tuple[_Tried, Variant]] = []
     for one in tried:
-        for entry in _rendered(session, one):
-            waiting.append((one, entry))
+        for variant in _rendered(session, one):
+            waiting.append((one, variant))
             if len(waiting) >= _AT_ONCE:
                 _compile(session, waiting)
                 waiting = []
@@ -326,8 +326,8 @@ def _first_line(error: AotTuneError) -> str:
 
 
 def _compile(session: Session, waiting: Sequence[tuple[_Tried, Variant]]) -> None:
-    owners = {entry.id: one for one, entry in waiting}
-    session.compile([e for _, e in waiting], "compile", ready=lambda entry: owners[entry.id].takes(entry))
+    owners = {variant.id: one for one, variant in waiting}
+    session.compile([e for _, e in waiting], "compile", ready=lambda variant: owners[variant.id].takes(variant))
 
 
 def _outcome(one: _Tried, interpreted: Interpreted | None) -> CompiledKernel:

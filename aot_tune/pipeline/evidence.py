@@ -56,7 +56,7 @@ class Evidence:
 
     operator: Operator
     target: Target
-    entries: dict[str, Variant]
+    variants: dict[str, Variant]
     measurements: Measurements = field(default_factory=dict)
     only: dict[str, frozenset[str]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
@@ -123,14 +123,14 @@ class Evidence:
         fresh = False
         for proposal in proposals:
             name, problems = proposal.variant.id, proposal.only
-            if name in self.entries:
+            if name in self.variants:
                 before = self.only.get(name)
                 problems = None if before is None or problems is None else before | problems
                 if problems == before:
                     continue
             elif proposal.named:
                 self.named.add(name)
-            self.entries.setdefault(name, proposal.variant)
+            self.variants.setdefault(name, proposal.variant)
             self.only.pop(name, None)
             if problems is not None:
                 self.only[name] = problems
@@ -139,24 +139,24 @@ class Evidence:
 
     def has_become(self, candidate: str, made: Object | None) -> None:
         """Take the object that a candidate was compiled to, if it is one of these; None takes that back."""
-        if candidate in self.entries:
-            self.entries[candidate] = msgspec.structs.replace(self.entries[candidate], object=made)
+        if candidate in self.variants:
+            self.variants[candidate] = msgspec.structs.replace(self.variants[candidate], object=made)
 
     def is_recorded_as(self, candidate: str, code: str) -> None:
         """Note the digest of a candidate's code that a database has measured: compiling gives the same code."""
-        self.entries[candidate] = msgspec.structs.replace(self.entries[candidate], recorded=code)
+        self.variants[candidate] = msgspec.structs.replace(self.variants[candidate], recorded=code)
 
-    def now(self, entries: Iterable[Variant]) -> list[Variant]:
+    def now(self, variants: Iterable[Variant]) -> list[Variant]:
         """Some of the candidates, with the objects that they have now."""
-        return [self.entries[e.id] for e in entries]
+        return [self.variants[e.id] for e in variants]
 
     def stand_in(self, candidate: str) -> None:
         """Keep a candidate without a time, for calls of which nothing was measured."""
         self.standing_in.add(candidate)
 
-    def fills_in(self, entry: Variant) -> bool:
+    def fills_in(self, variant: Variant) -> bool:
         """Whether a candidate's kernel fills in, or the candidate stands in for what nobody measured."""
-        return entry.id in self.standing_in or self.operator.kernel(entry.candidate.kernel).fills_in
+        return variant.id in self.standing_in or self.operator.kernel(variant.candidate.kernel).fills_in
 
     @property
     def workload(self) -> tuple[Problem, ...]:
@@ -169,9 +169,9 @@ class Evidence:
         """The weight of each problem, by id; empty if all count the same."""
         return self.operator.weights_for(self.target.family)
 
-    def meant_for(self, entry: Variant, problem: Problem) -> bool:
+    def meant_for(self, variant: Variant, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
-        candidate = entry.candidate
+        candidate = variant.candidate
         if problem.id in self.too_long:
             return False
         only = self.only.get(candidate.id)
@@ -180,36 +180,36 @@ class Evidence:
         known = self._conditions.known(candidate.id, problem)
         if known is not None:
             return known
-        return self.worth_a_try(entry, problem)
+        return self.worth_a_try(variant, problem)
 
-    def worth_a_try(self, entry: Variant, problem: Problem) -> bool:
+    def worth_a_try(self, variant: Variant, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it, whatever was requested."""
-        kernel = self.operator.kernel(entry.candidate.kernel)
-        worthwhile = worthwhile_of(kernel, entry.candidate.config)
-        return self._conditions.hold(entry.candidate.id, (*entry.requires, *worthwhile), problem)
+        kernel = self.operator.kernel(variant.candidate.kernel)
+        worthwhile = worthwhile_of(kernel, variant.candidate.config)
+        return self._conditions.hold(variant.candidate.id, (*variant.requires, *worthwhile), problem)
 
     def tried(self, problem: Problem, among: Iterable[Variant] | None = None) -> list[Variant]:
-        """Compiled candidates that are meant for a problem: of all entries, or of those in `among`."""
-        entries = self.entries.values() if among is None else among
-        return [e for e in entries if e.code and self.meant_for(e, problem)]
+        """Compiled candidates that are meant for a problem: of all variants, or of those in `among`."""
+        variants = self.variants.values() if among is None else among
+        return [e for e in variants if e.code and self.meant_for(e, problem)]
 
     @property
     def unserved(self) -> list[Variant]:
         """Generic variants that serve no problem of the workload, such as those of other dtypes."""
-        generics = [e for e in self.entries.values() if e.candidate.generic and e.compiled]
+        generics = [e for e in self.variants.values() if e.candidate.generic and e.compiled]
         return [e for e in generics if not any(self.meant_for(e, p) for p in self.workload)]
 
     def on(self, problem: Problem | str) -> Row:
         """The measurements on a problem, by candidate."""
         return self.measurements.get(problem if isinstance(problem, str) else problem.id, Row())
 
-    def has(self, entry: Variant, problem: Problem) -> bool:
+    def has(self, variant: Variant, problem: Problem) -> bool:
         """Whether there is a measurement of a candidate on a problem."""
-        return entry.candidate.id in self.on(problem)
+        return variant.candidate.id in self.on(problem)
 
-    def lacks(self, entry: Variant) -> bool:
+    def lacks(self, variant: Variant) -> bool:
         """Whether a measurement is missing on some problem that a candidate is meant for."""
-        return any(self.meant_for(entry, p) and not self.has(entry, p) for p in self.workload)
+        return any(self.meant_for(variant, p) and not self.has(variant, p) for p in self.workload)
 
     def add(self, *measurements: Measurement) -> None:
         """Add measurements. A race's replaces the screen of the same candidate, unless the race left it out."""
@@ -228,7 +228,7 @@ class Evidence:
 
     def add_survey(self, problem: Problem, times: Mapping[str, float], among: Container[str] | None = None) -> None:
         """Add the times in ns of candidates on a shape, of all that are known or of those in `among`."""
-        known = self.entries if among is None else among
+        known = self.variants if among is None else among
         with self._lock:
             self.surveyed = self.surveyed.adding(problem, {c: t for c, t in times.items() if c in known})
 
@@ -236,10 +236,10 @@ class Evidence:
         """On these problems, keep only the surveyed times of these candidates."""
         self.surveyed = self.surveyed.keeping(problems, candidates)
 
-    def is_bound(self, entry: Variant) -> bool:
+    def is_bound(self, variant: Variant) -> bool:
         """Whether a candidate is an algorithm of a vendor's library that was found for single problems."""
-        kernel = self.operator.kernel(entry.candidate.kernel)
-        return kernel.algorithms is not None and not kernel.has(entry.candidate.config, self.target.facts)
+        kernel = self.operator.kernel(variant.candidate.kernel)
+        return kernel.algorithms is not None and not kernel.has(variant.candidate.config, self.target.facts)
 
     def add_screen(self, measurement: Measurement) -> None:
         """Add a screen. The next race on its problem may be about it."""
@@ -263,27 +263,27 @@ class Evidence:
         passed, self.passed_over = self.passed_over, set()
         return passed
 
-    def is_vendors(self, entry: Variant) -> bool:
+    def is_vendors(self, variant: Variant) -> bool:
         """Whether a candidate is an algorithm of a vendor's library."""
-        return self.operator.kernel(entry.candidate.kernel).algorithms is not None
+        return self.operator.kernel(variant.candidate.kernel).algorithms is not None
 
-    def leaves_choice(self, entry: Variant) -> bool:
+    def leaves_choice(self, variant: Variant) -> bool:
         """Whether a candidate lets a vendor's library choose: for the whole of its work, or for one stage."""
-        if self.is_vendors(entry):
-            return not self.is_bound(entry)
+        if self.is_vendors(variant):
+            return not self.is_bound(variant)
         vendors = {k.backend for k in self.operator.kernels if k.algorithms is not None}
-        return not vendors.isdisjoint(self.operator.kernel(entry.candidate.kernel).stages)
+        return not vendors.isdisjoint(self.operator.kernel(variant.candidate.kernel).stages)
 
     def failed(self, candidate: str) -> bool:
         """Whether a candidate did not compile or failed on a problem. Then it is out for all problems."""
-        made = self.entries[candidate].object
+        made = self.variants[candidate].object
         if made is not None and made.status != "ok":
             return True
         return any(fails(row[candidate]) for row in self.measurements.values() if candidate in row)
 
     def unmeasured(self) -> list[Problem]:
         """Problems that only generic variants were timed on, though others are meant for them and did not fail."""
-        tuned = [e for e in self.entries.values() if not e.candidate.generic and not self.failed(e.candidate.id)]
+        tuned = [e for e in self.variants.values() if not e.candidate.generic and not self.failed(e.candidate.id)]
         timed = {p: {e.candidate.id for e in tuned}.intersection(row) for p, row in self.times().items()}
         return [p for p in self.workload if not timed.get(p.id) and any(self.meant_for(e, p) for e in tuned)]
 
@@ -293,7 +293,7 @@ class Evidence:
 
     def times(self) -> Costs:
         """See `times_of`. The times of what failed on some problem do not count."""
-        return times_of(self.measurements, {c for c in self.entries if self.failed(c)})
+        return times_of(self.measurements, {c for c in self.variants if self.failed(c)})
 
     def costs(self) -> Costs:
         """See `costs_of`."""
@@ -301,7 +301,7 @@ class Evidence:
 
     def choice_costs(self) -> Costs:
         """See `choice_costs_of`."""
-        vendors = {c for c, e in self.entries.items() if self.is_vendors(e)}
+        vendors = {c for c, e in self.variants.items() if self.is_vendors(e)}
         return choice_costs_of(self.measurements, self.times(), vendors)
 
 
@@ -316,14 +316,14 @@ class Chosen:
 
 def guards_of(evidence: Evidence) -> Guards:
     """The conditions that hold where a candidate is right, by its id."""
-    return lambda candidate: evidence.entries[candidate].requires
+    return lambda candidate: evidence.variants[candidate].requires
 
 
 def worth_of(evidence: Evidence) -> Guards:
     """The conditions that hold where the kernel of a candidate is meant for a call, by the candidate's id."""
 
     def worth(candidate: str) -> tuple[Expr, ...]:
-        made = evidence.entries[candidate].candidate
+        made = evidence.variants[candidate].candidate
         return worthwhile_of(evidence.operator.kernel(made.kernel), made.config)
 
     return worth
@@ -341,7 +341,7 @@ def share_among_targets(found: Sequence[Evidence]) -> None:
         for evidence in found
         for problem, row in evidence.measurements.items()
         for name in row
-        if is_baseline(name) or (name in evidence.entries and evidence.entries[name].candidate.generic)
+        if is_baseline(name) or (name in evidence.variants and evidence.variants[name].candidate.generic)
     ]
     kept: dict[tuple[str, str, str], Measurement] = {}
     for _, own, key in shared:

@@ -96,12 +96,12 @@ def crash_hint(statuses: Iterable[str]) -> str:
     return " (a `launch` that does not end with `return` crashes, too)" if "crashed" in statuses else ""
 
 
-def again(operator: Operator, entry: Variant, target: str, problem: Problem | None = None) -> str:
+def again(operator: Operator, variant: Variant, target: str, problem: Problem | None = None) -> str:
     """The command that compiles, verifies and times one candidate, on one problem or on all that it serves.
 
     It holds no path of this machine: template roots have only their last part, as in a project's folder.
     """
-    words = ["aot-tune", "try", operator.name, entry.name, "--target", target]
+    words = ["aot-tune", "try", operator.name, variant.name, "--target", target]
     root = Path(operator.folder).parent
     if operator.folder and root.resolve() != bundled_templates().resolve():
         words += ["--templates", root.name]

@@ -21,9 +21,9 @@ def task_of(operator: Operator, problem: Problem) -> Task:
     return Task(operator.name, problem.id, operator.compulsory_bytes(problem))
 
 
-def expected_seconds(operator: Operator, entry: Variant) -> float:
+def expected_seconds(operator: Operator, variant: Variant) -> float:
     """The compile time that a kernel's author states for a candidate."""
-    return operator.kernel(entry.candidate.kernel).compile_seconds
+    return operator.kernel(variant.candidate.kernel).compile_seconds
 
 
 class PendingWork:
@@ -53,18 +53,18 @@ class PendingWork:
         """From now on no estimate is above what this budget has left: that of a target, say."""
         self._budget = budget
 
-    def expect(self, evidences: Iterable[Evidence], entries: Sequence[Variant], *, least_race: float = 0.0) -> None:
-        """State the work on a target: compile and try `entries`, and try all that has an object.
+    def expect(self, evidences: Iterable[Evidence], variants: Sequence[Variant], *, least_race: float = 0.0) -> None:
+        """State the work on a target: compile and try `variants`, and try all that has an object.
 
         Until the first race, races are expected to take `least_race` seconds or more.
         """
-        coming = {e.candidate.id for e in entries}
+        coming = {e.candidate.id for e in variants}
         self._tried, self._screens, self._races = 0, {}, set()
         self._screened.clear()
         self.durations.least_race = least_race
         self._start = self._progress.now()
         for evidence in evidences:
-            subjects = [e for i, e in evidence.entries.items() if e.code or (i in coming and e.object is None)]
+            subjects = [e for i, e in evidence.variants.items() if e.code or (i in coming and e.object is None)]
             for problem in evidence.workload:
                 left = sum(not evidence.has(e, problem) and evidence.meant_for(e, problem) for e in subjects)
                 if left:
@@ -81,11 +81,11 @@ class PendingWork:
         """Compilers start."""
         self._compiling_since = self._progress.now()
 
-    def compiled(self, operator: Operator, entry: Variant) -> None:
+    def compiled(self, operator: Operator, variant: Variant) -> None:
         """A candidate was compiled or came from the cache."""
         with self._lock:
             now = self._progress.now()
-            self.durations.compiled(expected_seconds(operator, entry), now - self._compiling_since)
+            self.durations.compiled(expected_seconds(operator, variant), now - self._compiling_since)
             self._compiling_since = now
 
     def screened(self, task: Task, seconds: float, beside: float | None, note: str) -> None:

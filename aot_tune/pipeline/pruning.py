@@ -49,35 +49,35 @@ NEAR_IN_A_RECORD = 1.05
 The tuning decided by screens. A record has times of races, which heat a device: they are up to 8 % above screens."""
 
 
-def to_compile(evidence: Evidence, entries: Iterable[Variant], unsettled: Collection[str] = ()) -> list[Variant]:
-    """The entries of an operator that are to be compiled now.
+def to_compile(evidence: Evidence, variants: Iterable[Variant], unsettled: Collection[str] = ()) -> list[Variant]:
+    """The variants of an operator that are to be compiled now.
 
-    An entry that follows others is due if one of them was measured, here or in a record, and was among the best. On
+    A variant that follows others is due if one of them was measured, here or in a record, and was among the best. On
     `unsettled` problems that is not known yet, because something better may still come.
     """
     best, groups = _among_the_best(evidence), _groups_of(evidence)
     if unsettled:
-        best = {c for c in best if _problems(evidence, evidence.entries[c]).isdisjoint(unsettled)}
-    return [e for e in entries if _is_due(evidence, _leaders(evidence, e, groups), best)]
+        best = {c for c in best if _problems(evidence, evidence.variants[c]).isdisjoint(unsettled)}
+    return [e for e in variants if _is_due(evidence, _leaders(evidence, e, groups), best)]
 
 
-def awaited(evidence: Evidence, entries: Iterable[Variant]) -> dict[str, float]:
-    """Problem ids that decide whether following entries are compiled, with the seconds that such a compile takes."""
+def awaited(evidence: Evidence, variants: Iterable[Variant]) -> dict[str, float]:
+    """Problem ids that decide whether following variants are compiled, with the seconds that such a compile takes."""
     found: dict[str, float] = {}
     groups = _groups_of(evidence)
-    for entry in entries:
-        seconds = evidence.operator.kernel(entry.candidate.kernel).compile_seconds
-        for leader in _leaders(evidence, entry, groups):
+    for variant in variants:
+        seconds = evidence.operator.kernel(variant.candidate.kernel).compile_seconds
+        for leader in _leaders(evidence, variant, groups):
             found |= {p: max(seconds, found.get(p, 0.0)) for p in _problems(evidence, leader)}
     return found
 
 
-def competes(evidence: Evidence, entry: Variant) -> bool:
-    """Whether the time of an entry decides which others are among the best.
+def competes(evidence: Evidence, variant: Variant) -> bool:
+    """Whether the time of a variant decides which others are among the best.
 
     Calls of a vendor's library do not count: if the library is missing or not wanted, the others must serve.
     """
-    return not evidence.is_vendors(entry)
+    return not evidence.is_vendors(variant)
 
 
 def follows_another(operator: Operator, candidate: Candidate) -> bool:
@@ -90,14 +90,14 @@ def _other_dtypes(follows: Mapping[str, str], dtypes: Mapping[str, str]) -> dict
     return {v: follows.get(d, d) for v, d in dtypes.items()}
 
 
-def _problems(evidence: Evidence, entry: Variant) -> set[str]:
-    return {p.id for p in evidence.workload if evidence.meant_for(entry, p)}
+def _problems(evidence: Evidence, variant: Variant) -> set[str]:
+    return {p.id for p in evidence.workload if evidence.meant_for(variant, p)}
 
 
-def waiting(evidence: Evidence, entries: Iterable[Variant]) -> list[Variant]:
-    """The entries of an operator that wait because their leader has to be measured first."""
+def waiting(evidence: Evidence, variants: Iterable[Variant]) -> list[Variant]:
+    """The variants of an operator that wait because their leader has to be measured first."""
     best, groups = _among_the_best(evidence), _groups_of(evidence)
-    leaders = [(e, _leaders(evidence, e, groups)) for e in entries]
+    leaders = [(e, _leaders(evidence, e, groups)) for e in variants]
     return [
         e
         for e, found in leaders
@@ -105,24 +105,24 @@ def waiting(evidence: Evidence, entries: Iterable[Variant]) -> list[Variant]:
     ]
 
 
-def may_come(evidence: Evidence, entries: Sequence[Variant], unsettled: Collection[str] = ()) -> list[Variant]:
-    """The entries that are not due now, but may become due when more was screened.
+def may_come(evidence: Evidence, variants: Sequence[Variant], unsettled: Collection[str] = ()) -> list[Variant]:
+    """The variants that are not due now, but may become due when more was screened.
 
-    Such an entry waits, directly or through others, for a leader that is compiled or being compiled. The leader is not
-    measured everywhere yet, or one of its problems is `unsettled`. An entry whose leader is never compiled does not
+    Such a variant waits, directly or through others, for a leader that is compiled or being compiled. The leader is not
+    measured everywhere yet, or one of its problems is `unsettled`. A variant whose leader is never compiled does not
     count.
     """
-    groups, left = _groups_of(evidence), {e.id for e in entries}
-    leaders = [(e, _leaders(evidence, e, groups)) for e in entries]
+    groups, left = _groups_of(evidence), {e.id for e in variants}
+    leaders = [(e, _leaders(evidence, e, groups)) for e in variants]
     coming: dict[str, Variant] = {}
     before = -1
     while len(coming) > before:
         before = len(coming)
-        for entry, found in leaders:
-            for leader in found if entry.id not in coming else ():
+        for variant, found in leaders:
+            for leader in found if variant.id not in coming else ():
                 open_ = not _told(evidence, leader) or not _problems(evidence, leader).isdisjoint(unsettled)
                 if leader.id in coming or (open_ and leader.id not in left):
-                    coming[entry.id] = entry
+                    coming[variant.id] = variant
     return list(coming.values())
 
 
@@ -138,7 +138,7 @@ def _told(evidence: Evidence, leader: Variant) -> bool:
 
 def _among_the_best(evidence: Evidence) -> set[str]:
     """Candidates that were among the best on some problem."""
-    own = {c for c, e in evidence.entries.items() if competes(evidence, e)}
+    own = {c for c, e in evidence.variants.items() if competes(evidence, e)}
     best: set[str] = set()
     for row in evidence.costs().values():
         times = {c: t for c, t in row.items() if c in own}
@@ -148,38 +148,42 @@ def _among_the_best(evidence: Evidence) -> set[str]:
 
 
 def _groups_of(evidence: Evidence) -> _Groups:
-    """Groups of entries that differ only in what they assume of a call."""
+    """Groups of variants that differ only in what they assume of a call."""
     found: _Groups = {}
-    for entry in evidence.entries.values():
-        found.setdefault(_key(entry, entry.candidate.dtypes), []).append(entry)
+    for variant in evidence.variants.values():
+        found.setdefault(_key(variant, variant.candidate.dtypes), []).append(variant)
     return found
 
 
-def _key(entry: Variant, dtypes: Mapping[str, str]) -> tuple[object, ...]:
-    c = entry.candidate
+def _key(variant: Variant, dtypes: Mapping[str, str]) -> tuple[object, ...]:
+    c = variant.candidate
     return c.kernel, c.target, tuple(sorted(c.config.items())), tuple(sorted(dtypes.items()))
 
 
-def _leaders(evidence: Evidence, entry: Variant, groups: _Groups) -> list[Variant]:
-    """The leaders of an entry, of which one must succeed before the entry is tried.
+def _leaders(evidence: Evidence, variant: Variant, groups: _Groups) -> list[Variant]:
+    """The leaders of a variant, of which one must succeed before the variant is tried.
 
-    They are the entries in the dtype that its kernel follows, unless a record names it. For code of a
-    Triton function without assumptions, which is kept for other calls, they are also the entries that assume more."""
-    candidate = entry.candidate
-    found = _resembled(evidence, entry, groups) if entry.id not in evidence.named and competes(evidence, entry) else []
+    They are the variants in the dtype that its kernel follows, unless a record names it. For code of a
+    Triton function without assumptions, which is kept for other calls, they are also the variants that assume more."""
+    candidate = variant.candidate
+    found = (
+        _resembled(evidence, variant, groups)
+        if variant.id not in evidence.named and competes(evidence, variant)
+        else []
+    )
     if evidence.operator.kernel(candidate.kernel).triton is not None:
-        same = groups[_key(entry, candidate.dtypes)]
+        same = groups[_key(variant, candidate.dtypes)]
         found += [e for e in same if assumes_less(candidate, e.candidate)]
     return found
 
 
-def _resembled(evidence: Evidence, entry: Variant, groups: _Groups) -> list[Variant]:
-    """The same candidates in the dtype that the entry's kernel follows."""
-    candidate = entry.candidate
+def _resembled(evidence: Evidence, variant: Variant, groups: _Groups) -> list[Variant]:
+    """The same candidates in the dtype that the variant's kernel follows."""
+    candidate = variant.candidate
     if not follows_another(evidence.operator, candidate):
         return []
     wanted = _other_dtypes(evidence.operator.kernel(candidate.kernel).follows, candidate.dtypes)
-    return [e for e in groups.get(_key(entry, wanted), ()) if e.candidate.pins == candidate.pins]
+    return [e for e in groups.get(_key(variant, wanted), ()) if e.candidate.pins == candidate.pins]
 
 
 def rank_of(operator: Operator, problem: Problem) -> int:
@@ -202,7 +206,7 @@ class Resemblances:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence, groups = evidence, _groups_of(evidence)
         self._leaders = {
-            c: [x.candidate.id for x in _resembled(evidence, e, groups)] for c, e in evidence.entries.items()
+            c: [x.candidate.id for x in _resembled(evidence, e, groups)] for c, e in evidence.variants.items()
         }
         self._followers: dict[str, list[str]] = {}
         for follower, leaders in self._leaders.items():
@@ -210,20 +214,22 @@ class Resemblances:
                 self._followers.setdefault(leader, []).append(follower)
         self._bare = {p.id: evidence.operator.without_epilogue(p).id for p in evidence.workload}
 
-    def pass_over(self, problem: Problem, entries: Iterable[Variant], near: float = _NEAR) -> set[str]:
-        """Do not try the entries that were far from the best on a similar problem. Returns their ids.
+    def pass_over(self, problem: Problem, variants: Iterable[Variant], near: float = _NEAR) -> set[str]:
+        """Do not try the variants that were far from the best on a similar problem. Returns their ids.
 
         Calls of a vendor's library are compared with each other, and so are all other candidates. A candidate without a
         time is tried, unless it was passed over on the similar problem.
         """
         best: dict[tuple[str, bool, bool], float] = {}
-        passed = {e.candidate.id for e in entries if self._is_far(e, problem, near, best)}
+        passed = {e.candidate.id for e in variants if self._is_far(e, problem, near, best)}
         self._evidence.pass_over(problem, passed)
         return passed
 
-    def _is_far(self, entry: Variant, problem: Problem, near: float, best: dict[tuple[str, bool, bool], float]) -> bool:
-        own = competes(self._evidence, entry)
-        for like, before, follows in self._likes(entry, problem):
+    def _is_far(
+        self, variant: Variant, problem: Problem, near: float, best: dict[tuple[str, bool, bool], float]
+    ) -> bool:
+        own = competes(self._evidence, variant)
+        for like, before, follows in self._likes(variant, problem):
             took = self._took(like, before)
             if took is None:
                 if before and all((c, like) in self._evidence.passed_over for c in before):
@@ -236,13 +242,13 @@ class Resemblances:
                 return True
         return False
 
-    def _likes(self, entry: Variant, problem: Problem) -> list[tuple[str, list[str], bool]]:
-        """Similar problems, each with the candidates that correspond to the entry there.
+    def _likes(self, variant: Variant, problem: Problem) -> list[tuple[str, list[str], bool]]:
+        """Similar problems, each with the candidates that correspond to the variant there.
 
-        The last value is whether the similarity is by a dtype that the entry's kernel follows."""
-        candidate = entry.candidate
+        The last value is whether the similarity is by a dtype that the variant's kernel follows."""
+        candidate = variant.candidate
         if (
-            candidate.generic or entry.id in self._evidence.named
+            candidate.generic or variant.id in self._evidence.named
         ):  # it is timed wherever it may have to serve, or is named
             return []
         found: list[tuple[str, list[str], bool]] = []
@@ -264,14 +270,14 @@ class Resemblances:
         evidence, found = self._evidence, float("inf")
         for before in evidence.on(like):
             took = self._took(like, [before])
-            if before not in evidence.entries or took is None or took >= found:
+            if before not in evidence.variants or took is None or took >= found:
                 continue
-            here = (evidence.entries[c] for c in (self._followers.get(before, []) if follows else [before]))
+            here = (evidence.variants[c] for c in (self._followers.get(before, []) if follows else [before]))
             if any(self._is_rival(e, own) and evidence.meant_for(e, problem) for e in here):
                 found = took
         return found
 
-    def _is_rival(self, entry: Variant, own: bool) -> bool:
-        coming = bool(entry.code) or (entry.object is None and entry.id in self._evidence.due)
-        right = entry.candidate.id not in self._evidence.broken
-        return coming and right and not entry.candidate.generic and competes(self._evidence, entry) == own
+    def _is_rival(self, variant: Variant, own: bool) -> bool:
+        coming = bool(variant.code) or (variant.object is None and variant.id in self._evidence.due)
+        right = variant.candidate.id not in self._evidence.broken
+        return coming and right and not variant.candidate.generic and competes(self._evidence, variant) == own

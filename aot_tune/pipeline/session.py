@@ -311,7 +311,7 @@ class Session:
         """Whether an operator has a generic variant on the devices of a target."""
         return any(True for _ in self.generics(operator, target))
 
-    def generic_entries(self, operator: Operator, target: Target | None = None) -> list[Variant]:
+    def generic_variants(self, operator: Operator, target: Target | None = None) -> list[Variant]:
         """An operator's rendered generic candidates, for all dtypes: for a target's devices, or for the whole build."""
         found = []
         for kernel, baseline in self.generics(operator, target):
@@ -339,20 +339,20 @@ class Session:
 
     def compile(
         self,
-        entries: Iterable[Variant],
+        variants: Iterable[Variant],
         what: str,
         into: Iterable[Evidence] = (),
         ready: Callable[[Variant], None] | None = None,
         then: Callable[[Variant, Object], Task | None] | None = None,
     ) -> list[Variant]:
-        """Compile the entries without an object. A failed compile is a status of its object.
+        """Compile the variants without an object. A failed compile is a status of its object.
 
         Each object becomes known to the evidence that it goes `into`, and to this session if it is a generic variant's.
-        Then `ready` is called in this thread. If it raises, the compilers are killed, and the other entries get no
-        object. `then` is called before, in any thread. It returns work on the entry's object that is left for another
-        thread. If `what` is empty, nothing is printed. Returns all entries, with their objects.
+        Then `ready` is called in this thread. If it raises, the compilers are killed, and the other variants get no
+        object. `then` is called before, in any thread. It returns work on the variant's object that is left for another
+        thread. If `what` is empty, nothing is printed. Returns all variants, with their objects.
         """
-        given, knowing = list(entries), list(into)
+        given, knowing = list(variants), list(into)
         waiting = sorted({e.id: e for e in given if e.object is None}.values(), key=self._longest_first)
         by_candidate, made = {e.id: e for e in waiting}, dict[str, Object]()
         start = self.progress.now()
@@ -360,21 +360,21 @@ class Session:
         spent, idle, walls = _children_seconds(), _idle_seconds(), list[float]()
 
         def show(p: CompileProgress) -> None:
-            entry = by_candidate[p.candidate]
+            variant = by_candidate[p.candidate]
             if not p.object.cached:
                 walls.append(p.object.seconds)
-                self.spent.add("compilers", entry.candidate.backend, p.object.seconds, entry.candidate.target)
-            self.pending.compiled(self.operators[entry.candidate.operator], entry)
+                self.spent.add("compilers", variant.candidate.backend, p.object.seconds, variant.candidate.target)
+            self.pending.compiled(self.operators[variant.candidate.operator], variant)
             if what:
                 self.progress.count(f"{what}: compiled", p.done, p.total, since=start, most=self.budget.left)
-            known(entry.id, p.object)
+            known(variant.id, p.object)
             try:
                 if ready is not None:
-                    ready(msgspec.structs.replace(entry, object=p.object))
+                    ready(msgspec.structs.replace(variant, object=p.object))
             except BaseException:
-                known(entry.id, None)
+                known(variant.id, None)
                 raise
-            made[entry.id] = p.object
+            made[variant.id] = p.object
 
         def known(candidate: str, new: Object | None) -> None:
             for evidence in knowing:
@@ -398,10 +398,10 @@ class Session:
             self.load.add(_children_seconds() - spent, walls, _idle_seconds() - idle)
         return [msgspec.structs.replace(e, object=made.get(e.id)) if e.object is None else e for e in given]
 
-    def _longest_first(self, entry: Variant) -> float:
+    def _longest_first(self, variant: Variant) -> float:
         """Minus the seconds that a compile takes, as the kernel's author states them."""
-        operator = self.operators[entry.candidate.operator]
-        return -operator.kernel(entry.candidate.kernel).compile_seconds
+        operator = self.operators[variant.candidate.operator]
+        return -operator.kernel(variant.candidate.kernel).compile_seconds
 
 
 def _environment(plan: Plan, paths: Paths) -> dict[str, str]:

@@ -12,7 +12,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
-from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
+from aot_tune.pipeline.scheduling.vendor_candidates import vendor_variants
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.finish import keep_texts
 from aot_tune.pipeline.wanted_kernels import kernels_for
@@ -76,18 +76,18 @@ def try_candidate(
     session = Session(plan, paths, Progress())
     try:
         own = session.operators[operator]
-        wanted, device, entry = _find(session, own, name)
+        wanted, device, variant = _find(session, own, name)
         if source is not None:
-            _write(source, entry.rendered.source)
-        entry = _compiled(session, own, entry)
-        keep_texts(session, [entry])
+            _write(source, variant.rendered.source)
+        variant = _compiled(session, own, variant)
+        keep_texts(session, [variant])
         if device is None:
             raise BuildError(
                 f"there is no device for {wanted.name} here",
                 why="a candidate runs only on a device that it is compiled for",
                 fix="try it on such a machine; `aot-tune doctor` shows what is here",
             )
-        return entry.compiled and _run(session, own, wanted, device, entry, problem)
+        return variant.compiled and _run(session, own, wanted, device, variant, problem)
     finally:
         session.close()
 
@@ -103,9 +103,9 @@ def _write(path: Path, source: str) -> None:
 def _find(session: Session, operator: Operator, name: str) -> tuple[Target, Device | None, Variant]:
     for target in session.targets:
         device = session.device_for(target)
-        for entry in _entries(session, operator, target, device, name):
-            if entry.name == name:
-                return target, device, entry
+        for variant in _variants(session, operator, target, device, name):
+            if variant.name == name:
+                return target, device, variant
     raise BuildError(
         f"operator {operator.name!r} has no candidate {name!r} for {' or '.join(session.plan.targets)}",
         why="a name stands for a kernel's config, target, dtypes and the dims that are constants in it",
@@ -113,18 +113,18 @@ def _find(session: Session, operator: Operator, name: str) -> tuple[Target, Devi
     )
 
 
-def _entries(
+def _variants(
     session: Session, operator: Operator, target: Target, device: Device | None, name: str
 ) -> Iterator[Variant]:
     """The candidates of a target that may have the name."""
     kernel_name = name.rpartition("_")[0]
-    yield from session.generic_entries(operator, target)
+    yield from session.generic_variants(operator, target)
     for kernel in kernels_for(session, operator, target):
         if kernel.name != kernel_name:
             continue
         if kernel.algorithms is not None:  # only the device's library tells these
             if device is not None:
-                yield from vendor_entries(session, operator, target, device)
+                yield from vendor_variants(session, operator, target, device)
             continue
         for config in kernel.configs(target.facts):
             for candidate in candidates_for(operator, kernel, config, target):
@@ -132,28 +132,28 @@ def _entries(
                     yield session.rendered(operator, candidate, target)
 
 
-def _compiled(session: Session, operator: Operator, entry: Variant) -> Variant:
+def _compiled(session: Session, operator: Operator, variant: Variant) -> Variant:
     """Compile a candidate and print the outcome."""
-    name = entry.name
-    print(f"candidate {operator.name}: {name} ({entry.candidate.label}) for {entry.candidate.target}")
-    (entry,) = session.compile([entry], name)
-    if entry.compiled:
-        print(f"object    {entry.made.digest}")
-        print(f"resources {format_resources(entry.made.resources)}")
+    name = variant.name
+    print(f"candidate {operator.name}: {name} ({variant.candidate.label}) for {variant.candidate.target}")
+    (variant,) = session.compile([variant], name)
+    if variant.compiled:
+        print(f"object    {variant.made.digest}")
+        print(f"resources {format_resources(variant.made.resources)}")
     else:
-        print(f"status    {entry.made.status}: {entry.made.error}")
-    return entry
+        print(f"status    {variant.made.status}: {variant.made.error}")
+    return variant
 
 
-def _run(session: Session, operator: Operator, target: Target, device: Device, entry: Variant, problem: str) -> bool:
-    name = entry.name
-    evidence = Evidence(operator, target, {entry.candidate.id: entry})
+def _run(session: Session, operator: Operator, target: Target, device: Device, variant: Variant, problem: str) -> bool:
+    name = variant.name
+    evidence = Evidence(operator, target, {variant.candidate.id: variant})
     problems = (
         [problem_named(operator, problem)]
         if problem
-        else [p for p in evidence.workload if evidence.meant_for(entry, p)]
+        else [p for p in evidence.workload if evidence.meant_for(variant, p)]
     )
-    served = [p for p in problems if all_of(entry.requires, operator.facts(p))]
+    served = [p for p in problems if all_of(variant.requires, operator.facts(p))]
     if not served:
         raise BuildError(
             f"{name} does not serve {problem!r}" if problem else f"{name} serves no problem of the workload",
@@ -161,27 +161,27 @@ def _run(session: Session, operator: Operator, target: Target, device: Device, e
             fix="name a problem that it serves with --problem, such as one of the report's",
         )
     with LazyBench(session, device) as lazy:
-        outcomes = [_one(lazy, operator, entry, p, odd=p in evidence.workload) for p in served]
+        outcomes = [_one(lazy, operator, variant, p, odd=p in evidence.workload) for p in served]
     return all(outcomes)
 
 
-def _one(lazy: LazyBench, operator: Operator, entry: Variant, problem: Problem, *, odd: bool) -> bool:
+def _one(lazy: LazyBench, operator: Operator, variant: Variant, problem: Problem, *, odd: bool) -> bool:
     """Screen a candidate on a problem, with the odd ones too, then time it together with the baselines."""
     bench = lazy.get()
     print(f"problem   {problem.id}")
     try:
-        variant = lazy.linked(entry)
+        linked = lazy.linked(variant)
     except ToolchainError as error:
         print(f"status    failed: {error}")
         return False
     prepared = bench.prepare(operator, problem)
-    found = bench.screen(prepared, variant, tune_checks=odd)
+    found = bench.screen(prepared, linked, tune_checks=odd)
     if found.status == "ok":
-        for raced in bench.race(prepared, [variant]):
-            if raced.candidate == entry.candidate.id and raced.status != "ok":
+        for raced in bench.race(prepared, [linked]):
+            if raced.candidate == variant.candidate.id and raced.status != "ok":
                 found = raced
             elif raced.ns is not None:
-                who = entry.name if raced.candidate == entry.candidate.id else raced.candidate
+                who = variant.name if raced.candidate == variant.candidate.id else raced.candidate
                 print(f"time      {format_time(raced.ns)} {who}")
     _tell(found)
     return found.status == "ok"

@@ -111,7 +111,7 @@ def _written(session: Session, known: Mapping[str, Sequence[Evidence]], out: Pat
     for found in known.values():
         share_among_targets(found)
         for one in found:
-            tried = [c for c, e in one.entries.items() if not e.candidate.generic]
+            tried = [c for c, e in one.variants.items() if not e.candidate.generic]
             if tried and all(map(one.failed, tried)):
                 one.nothing_survived()
     operators = {name: load_operator(Path(session.operators[name].folder)) for name in known}

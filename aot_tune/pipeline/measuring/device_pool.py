@@ -122,14 +122,14 @@ def _probe(evidences: Sequence[Evidence]) -> _Probe | None:
     found: list[tuple[bool, float, str, _Probe]] = []
     for evidence in evidences:
         operator = evidence.operator
-        generics = [e for e in evidence.entries.values() if e.candidate.generic]
+        generics = [e for e in evidence.variants.values() if e.candidate.generic]
         for problem in evidence.workload:
-            for entry in generics:
-                if evidence.meant_for(entry, problem):
+            for variant in generics:
+                if evidence.meant_for(variant, problem):
                     size = max(operator.compulsory_bytes(problem), 1)
                     dense = operator.flops.evaluate(operator.facts(problem)) > _FLOPS_PER_BYTE * size
                     far = abs(math.log(size / _BYTES))
-                    found.append((dense, far, f"{operator.name} {problem.id}", (operator, problem, entry)))
+                    found.append((dense, far, f"{operator.name} {problem.id}", (operator, problem, variant)))
     return min(found, key=lambda f: f[:3])[3] if found else None
 
 
@@ -166,26 +166,26 @@ class BenchLinker:
         """What is known of the operators."""
         return list(self._of.values())
 
-    def after(self, entry: Variant, made: Object) -> Task | None:
+    def after(self, variant: Variant, made: Object) -> Task | None:
         """What links a new object; None if all its screens are known or if there is no object."""
-        wanted = made.status == "ok" and self._lacks(entry, made.code)
-        return partial(self._link, entry, made) if wanted else None
+        wanted = made.status == "ok" and self._lacks(variant, made.code)
+        return partial(self._link, variant, made) if wanted else None
 
-    def all(self, entries: Iterable[Variant]) -> None:
+    def all(self, variants: Iterable[Variant]) -> None:
         """Link compiled candidates."""
-        made = [(e, e.made) for e in entries if e.compiled]
+        made = [(e, e.made) for e in variants if e.compiled]
         with ThreadPoolExecutor(self._session.jobs_of("cxx").count) as pool:
             for done in [pool.submit(self._link, *one) for one in made]:
                 done.result()
 
-    def _lacks(self, entry: Variant, digest: str) -> bool:
-        evidence = self._of[entry.candidate.operator]
-        wanted = (p for p in evidence.workload if evidence.meant_for(entry, p) and not evidence.has(entry, p))
-        return not all(self._pool.knows(evidence.operator, p, entry.candidate.id, digest) for p in wanted)
+    def _lacks(self, variant: Variant, digest: str) -> bool:
+        evidence = self._of[variant.candidate.operator]
+        wanted = (p for p in evidence.workload if evidence.meant_for(variant, p) and not evidence.has(variant, p))
+        return not all(self._pool.knows(evidence.operator, p, variant.candidate.id, digest) for p in wanted)
 
-    def _link(self, entry: Variant, made: Object) -> None:
+    def _link(self, variant: Variant, made: Object) -> None:
         with contextlib.suppress(ToolchainError):
-            self._pool.shared.link(entry.candidate.backend, made, entry.rendered.compile)
+            self._pool.shared.link(variant.candidate.backend, made, variant.rendered.compile)
 
 
 def _nothing() -> Sequence[tuple[int, Job]]:

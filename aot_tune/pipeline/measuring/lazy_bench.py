@@ -184,7 +184,7 @@ class LazyBench:
         if bench is not None:
             bench.interrupt()
 
-    def choose(self, operator: Operator, entries: Sequence[Variant]) -> int:
+    def choose(self, operator: Operator, variants: Sequence[Variant]) -> int:
         """Which of an operator's candidates to try next: the first that no other bench has begun to check.
 
         All devices start with the same candidates. What one finds about them on odd problems holds for all.
@@ -192,17 +192,17 @@ class LazyBench:
         if self.shared.benches == 1:
             return 0
         findings = self.shared.findings
-        return findings.choose(findings.suite(operator.folder, e.code, e.requires) for e in entries)
+        return findings.choose(findings.suite(operator.folder, e.code, e.requires) for e in variants)
 
-    def linked(self, entry: Variant, evidence: Evidence | None = None) -> Variant:
+    def linked(self, variant: Variant, evidence: Evidence | None = None) -> Variant:
         """A candidate whose object is linked for the bench, once. If it is compiled now, the evidence gets the object.
 
         Raises:
             ToolchainError: when the object does not link, or when only a record knows it and it does not compile here.
         """
-        if entry.object is None:  # a record knows it, but not on this problem
-            (entry,) = self.session.compile([entry], "", () if evidence is None else (evidence,))
-        if entry.object is None or not entry.compiled:
-            raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
-        path = self.shared.link(entry.candidate.backend, entry.object, entry.rendered.compile)
-        return msgspec.structs.replace(entry, shared=str(path))
+        if variant.object is None:  # a record knows it, but not on this problem
+            (variant,) = self.session.compile([variant], "", () if evidence is None else (evidence,))
+        if variant.object is None or not variant.compiled:
+            raise ToolchainError(variant.object.error if variant.object is not None else "it was not compiled")
+        path = self.shared.link(variant.candidate.backend, variant.object, variant.rendered.compile)
+        return msgspec.structs.replace(variant, shared=str(path))

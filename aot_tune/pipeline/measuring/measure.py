@@ -46,17 +46,17 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Variant]:
     A race is due if one of them was screened since the last race. A recorded race stands until then.
     """
     row = evidence.on(problem)
-    times = {c: m.ns for c, m in row.items() if c in evidence.entries and m.ns is not None}
+    times = {c: m.ns for c, m in row.items() if c in evidence.variants and m.ns is not None}
     best: list[str] = []
     algorithms = 0
     for c in sorted(times, key=lambda c: (times[c], c)):
         if len(best) == _FINALISTS or (best and times[c] > times[best[0]] * _WITHIN):
             break
-        algorithm = evidence.is_vendors(evidence.entries[c])
+        algorithm = evidence.is_vendors(evidence.variants[c])
         algorithms += algorithm
         if not algorithm or algorithms <= _ALGORITHMS:
             best.append(c)
-    return [evidence.entries[c] for c in best] if evidence.fresh.get(problem.id, set()).intersection(best) else []
+    return [evidence.variants[c] for c in best] if evidence.fresh.get(problem.id, set()).intersection(best) else []
 
 
 def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
@@ -65,11 +65,11 @@ def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
     If another process disturbed some of the screens, a race may be between the wrong candidates. If one of the found
     candidates would first have to be compiled, there are none.
     """
-    row = {c: m for c, m in evidence.on(problem).items() if c in evidence.entries}
+    row = {c: m for c, m in evidence.on(problem).items() if c in evidence.variants}
     raced = [m.ns for m in row.values() if m.final and m.ns is not None]
     others = {c: m.ns for c, m in row.items() if not m.final and m.ns is not None}
     found = {c for c, ns in others.items() if raced and ns * _WITHIN < min(raced)}
-    return found if all(evidence.entries[c].object is not None for c in found) else set()
+    return found if all(evidence.variants[c].object is not None for c in found) else set()
 
 
 def left_undone(evidence: Evidence, limit: str = "the budget") -> str:
@@ -138,9 +138,9 @@ class Measurer:
         """Start the workers without waiting for them. Those that cannot start now start at first use."""
         self._lazy.start()
 
-    def verify(self, entries: Iterable[Variant]) -> None:
+    def verify(self, variants: Iterable[Variant]) -> None:
         """Verify variants that serve no problem of the workload, each once, until the budget or the workers end."""
-        new = [e for e in entries if e.candidate.id not in self._verified]
+        new = [e for e in variants if e.candidate.id not in self._verified]
         self._verified.update(e.candidate.id for e in new)
         if self._verifies:
             self._verifies = verify_early(self._session, self._lazy, new, lambda: self.over)
@@ -168,7 +168,7 @@ class Measurer:
         self,
         evidence: Evidence,
         problem: Problem,
-        entries: Sequence[Variant],
+        variants: Sequence[Variant],
     ) -> None:
         """Screen candidates on a problem and compare them with its best so far, until the budget ends."""
         name, failures = evidence.operator.name, self._session.failures
@@ -177,22 +177,22 @@ class Measurer:
         one = self._one(evidence.operator, problem)
         row = evidence.on(problem).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
-        waiting = list(entries)
+        waiting = list(variants)
         while waiting:
             if problem.id in evidence.too_large:
                 self.spare(evidence.operator, problem, len(waiting))
                 return
-            (entry,) = evidence.now([waiting.pop(self._lazy.choose(evidence.operator, waiting))])
-            if best is not None and self._is_hopeless(evidence, problem, entry, best):
-                evidence.pass_over(problem, [entry.candidate.id])
+            (variant,) = evidence.now([waiting.pop(self._lazy.choose(evidence.operator, waiting))])
+            if best is not None and self._is_hopeless(evidence, problem, variant, best):
+                evidence.pass_over(problem, [variant.candidate.id])
                 self.spare(evidence.operator, problem, 1)
                 continue
             watched = self._watch()
             measurement = None
             with failures.of(name):
-                measurement = self._within(evidence, problem, partial(self._screen, one, evidence, entry, best))
+                measurement = self._within(evidence, problem, partial(self._screen, one, evidence, variant, best))
             if measurement is None and problem.id in evidence.too_large:
-                waiting.append(entry)
+                waiting.append(variant)
                 continue
             if measurement is None or (self.over and not _counts(measurement)):
                 return
@@ -206,11 +206,11 @@ class Measurer:
             beside = None if took.waited else took.whole - own
             self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
 
-    def _is_hopeless(self, evidence: Evidence, problem: Problem, entry: Variant, best: float) -> bool:
+    def _is_hopeless(self, evidence: Evidence, problem: Problem, variant: Variant, best: float) -> bool:
         """Whether a CPU's generic variant was verified on another problem, and would only take long on this one."""
-        if not (entry.candidate.generic and family(self._lazy.device.family).on_host):
+        if not (variant.candidate.generic and family(self._lazy.device.family).on_host):
             return False
-        rows = (row.get(entry.candidate.id) for row in evidence.measurements.values())
+        rows = (row.get(variant.candidate.id) for row in evidence.measurements.values())
         paces = (m.ns / evidence.operator.amount(m.problem) for m in rows if m is not None and m.ns is not None)
         expected = min(paces, default=0.0) * evidence.operator.amount(problem)
         return expected > max(_HOPELESS * best, _LONG)
@@ -219,20 +219,20 @@ class Measurer:
         """Note that `count` candidates are not screened on a problem, although they were expected."""
         self._session.pending.spared(self._one(operator, problem).task, count)
 
-    def probe(self, operator: Operator, problem: Problem, entry: Variant) -> Measurement:
+    def probe(self, operator: Operator, problem: Problem, variant: Variant) -> Measurement:
         """Screen a candidate on this device now. What is known of it, here or from other devices, does not matter.
 
         Raises:
             AotTuneError: when it cannot be linked, or no worker can be started.
         """
-        variant, bench = self._lazy.linked(entry), self._lazy.get()
+        linked, bench = self._lazy.linked(variant), self._lazy.get()
         with bench.alone():
             prepared = bench.prepare(operator, problem)
-            return bench.screen(prepared, variant)
+            return bench.screen(prepared, linked)
 
-    def recall(self, evidence: Evidence, problem: Problem, entry: Variant) -> bool:
+    def recall(self, evidence: Evidence, problem: Problem, variant: Variant) -> bool:
         """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
-        known = self._known(self._one(evidence.operator, problem), entry)
+        known = self._known(self._one(evidence.operator, problem), variant)
         if known is not None:
             evidence.add_screen(known)
         return known is not None
@@ -333,39 +333,39 @@ class Measurer:
             self._problems[key] = _OneProblem(self._lazy, operator, problem, self._store(operator))
         return self._problems[key]
 
-    def _known(self, one: _OneProblem, entry: Variant) -> Measurement | None:
-        known = one.store.find(entry.candidate.id, entry.code, one.problem)
+    def _known(self, one: _OneProblem, variant: Variant) -> Measurement | None:
+        known = one.store.find(variant.candidate.id, variant.code, one.problem)
         self.reused += known is not None
         return known
 
-    def _screen(self, one: _OneProblem, evidence: Evidence, entry: Variant, best: float | None) -> Measurement:
-        known = self._known(one, entry)
+    def _screen(self, one: _OneProblem, evidence: Evidence, variant: Variant, best: float | None) -> Measurement:
+        known = self._known(one, variant)
         if known is not None:
             return known
         bench = self._lazy.get()
         prepared = one.prepared()
         try:
-            variant = self._lazy.linked(entry, evidence)
+            linked = self._lazy.linked(variant, evidence)
         except ToolchainError as error:
-            return bench.measurement(prepared, entry.candidate.id, entry.code, status="failed", reason=error.what)
-        measurement = bench.screen(prepared, variant, best)
+            return bench.measurement(prepared, variant.candidate.id, variant.code, status="failed", reason=error.what)
+        measurement = bench.screen(prepared, linked, best)
         self.measured += 1
         if measurement.lasting:
             one.store.put(measurement)
         return measurement
 
-    def _known_race(self, one: _OneProblem, entries: Sequence[Variant]) -> list[Measurement] | None:
-        subjects = [(e.candidate.id, e.code) for e in entries] + [(f"{BASELINE}{n}", "") for n in one.baselines()]
+    def _known_race(self, one: _OneProblem, variants: Sequence[Variant]) -> list[Measurement] | None:
+        subjects = [(e.candidate.id, e.code) for e in variants] + [(f"{BASELINE}{n}", "") for n in one.baselines()]
         known = one.store.find_race(subjects, one.problem)
         return None if known is None else [m for m in known if not (is_baseline(m.candidate) and m.status == "skipped")]
 
-    def _race(self, one: _OneProblem, evidence: Evidence, entries: list[Variant]) -> list[Measurement]:
-        known = self._known_race(one, entries)
+    def _race(self, one: _OneProblem, evidence: Evidence, variants: list[Variant]) -> list[Measurement]:
+        known = self._known_race(one, variants)
         if known is not None:
             self.reused += len(known)
             return known
-        variants, bench = [self._lazy.linked(e, evidence) for e in entries], self._lazy.get()
-        raced = bench.race(one.prepared(), variants)
+        linked, bench = [self._lazy.linked(e, evidence) for e in variants], self._lazy.get()
+        raced = bench.race(one.prepared(), linked)
         self.measured += len(raced)
         if all(m.lasting and m.status != "skipped" for m in raced):
             names = {f"{BASELINE}{n}" for n in one.baselines()} - {m.candidate for m in raced}

@@ -54,7 +54,7 @@ def verify_shipped(
                 _refuse_bad_generic(operator, generic, [one.evidence for one in found])
         if name in session.failures:
             continue
-        kept = {c: one.evidence.entries[c] for one in found for c in one.selection.kept}
+        kept = {c: one.evidence.variants[c] for one in found for c in one.selection.kept}
         vouched = {m.code for one in found for m in _ok(one.evidence)}
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting += [e for e in shipped.values() if e.code not in vouched]
@@ -90,7 +90,7 @@ def verified_beside(session: Session) -> Iterator[None]:
     generics = list[Variant]()
     for name, operator in session.operators.items() if here else ():
         with session.failures.of(name):
-            generics += session.generic_entries(operator)
+            generics += session.generic_variants(operator)
     generics = [e for e in generics if family(target_by_name(e.candidate.target).family).on_host]
     if not (generics and _measures(session)):
         yield
@@ -112,16 +112,16 @@ def verified_beside(session: Session) -> Iterator[None]:
             raise
 
 
-def verify_early(session: Session, bench: LazyBench, entries: Iterable[Variant], ended: Callable[[], bool]) -> bool:
+def verify_early(session: Session, bench: LazyBench, variants: Iterable[Variant], ended: Callable[[], bool]) -> bool:
     """Verify variants until `ended`. What fails or lacks time is left to `verify_shipped`, which reports it.
 
     Returns whether there were workers.
     """
-    for entry in entries:
+    for variant in variants:
         if ended():
             break
         try:
-            verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
+            verify_variant(session, bench, session.operators[variant.candidate.operator], variant)
         except WorkerError:
             return False  # the next variant would wait for workers as long
         except AotTuneError:
@@ -150,9 +150,9 @@ class _Verifying:
         session, devices = self.session, family(device.family)
         try:
             with LazyBench(session, device, exclusive=not devices.on_host) as bench:  # nothing is timed
-                for entry in itertools.takewhile(lambda _: not ended(), group):
-                    with session.failures.of(entry.candidate.operator):
-                        self._one(bench, entry)
+                for variant in itertools.takewhile(lambda _: not ended(), group):
+                    with session.failures.of(variant.candidate.operator):
+                        self._one(bench, variant)
         except WorkerError as error:
             if (
                 _measures(session)
@@ -165,10 +165,10 @@ class _Verifying:
             count = f"{len(group)} {kind}variant{'s' * (len(group) != 1)}{of}"
             session.progress.line(f"{count} NOT verified on {device.name}: {error}")
 
-    def _one(self, bench: LazyBench, entry: Variant) -> None:
-        candidate = entry.candidate
+    def _one(self, bench: LazyBench, variant: Variant) -> None:
+        candidate = variant.candidate
         try:
-            verify_entry(self.session, bench, self.session.operators[candidate.operator], entry)
+            verify_variant(self.session, bench, self.session.operators[candidate.operator], variant)
         except BuildError as error:
             if candidate.id not in self.needless:
                 raise
@@ -176,10 +176,10 @@ class _Verifying:
             self.session.progress.line(f"LEFT OUT {candidate.label}, for which the generic variant serves: {error}")
 
 
-def _fills_in(operator: Operator, entry: Variant, found: Sequence[Evidence]) -> bool:
-    if any(entry.id in evidence.standing_in for evidence in found):
+def _fills_in(operator: Operator, variant: Variant, found: Sequence[Evidence]) -> bool:
+    if any(variant.id in evidence.standing_in for evidence in found):
         return True
-    return not entry.candidate.generic and operator.kernel(entry.candidate.kernel).fills_in
+    return not variant.candidate.generic and operator.kernel(variant.candidate.kernel).fills_in
 
 
 def _measures(session: Session) -> bool:
@@ -206,21 +206,21 @@ def _refuse_bad_generic(operator: Operator, generic: Variant, found: Sequence[Ev
 
 
 def _by_device(
-    session: Session, entries: Sequence[Variant], filling: Collection[str] = ()
+    session: Session, variants: Sequence[Variant], filling: Collection[str] = ()
 ) -> Iterator[tuple[Device, list[Variant]]]:
     groups: dict[str, tuple[Device, list[Variant]]] = {}
     away: dict[tuple[str, str, str], None] = {}
-    for entry in entries:
-        candidate = entry.candidate
+    for variant in variants:
+        candidate = variant.candidate
         device = session.device_for(target_by_name(candidate.target))
         if device is not None:
-            groups.setdefault(device.digest, (device, []))[1].append(entry)
-        elif entry.id in filling:
+            groups.setdefault(device.digest, (device, []))[1].append(variant)
+        elif variant.id in filling:
             away[candidate.operator, candidate.kernel, candidate.target] = None
-        elif entry.rebuilt:
+        elif variant.rebuilt:
             session.progress.line(
-                f"{entry.candidate.operator}: {entry.candidate.label} is rebuilt and cannot be verified here: "
-                f"no {entry.candidate.target} on this machine"
+                f"{variant.candidate.operator}: {variant.candidate.label} is rebuilt and cannot be verified here: "
+                f"no {variant.candidate.target} on this machine"
             )
     for operator, kernel, target in away:
         session.progress.line(
@@ -230,30 +230,30 @@ def _by_device(
     yield from groups.values()
 
 
-def verify_entry(session: Session, bench: LazyBench, operator: Operator, entry: Variant) -> None:
+def verify_variant(session: Session, bench: LazyBench, operator: Operator, variant: Variant) -> None:
     """Verify one variant on the smallest problem that it serves and on odd ones, unless the store has the result."""
     devices = bench.device.family
-    problem = min(served_by(operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
+    problem = min(served_by(operator, variant, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
     policy = f"verify only, {family(devices).policy().digest}"
     store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
-    found = store.find(entry.candidate.id, entry.code, problem)
+    found = store.find(variant.candidate.id, variant.code, problem)
     if found is None:
         prepared = bench.get().prepare(operator, problem)
-        found = bench.get().verify(prepared, bench.linked(entry))
+        found = bench.get().verify(prepared, bench.linked(variant))
         if found.lasting:
             store.put(msgspec.structs.replace(found, policy=policy))
     if found.status != "ok":
-        kind = "generic kernel" if entry.candidate.generic else f"kept variant {entry.candidate.label}"
+        kind = "generic kernel" if variant.candidate.generic else f"kept variant {variant.candidate.label}"
         raise BuildError(
             f"operator {operator.name!r}: its {kind} fails on '{problem.id}'",
             why=f"{found.status}: {found.reason}",
             fix=f"{'build again when the machine is less busy, else ' * (found.status == 'timeout')}mend the kernel: "
             "nothing that fails is shipped. "
-            f"To try again: {again(operator, entry, entry.candidate.target, found.problem)}",
+            f"To try again: {again(operator, variant, variant.candidate.target, found.problem)}",
         )
 
 
-def served_by(operator: Operator, entry: Variant, devices: str) -> list[Problem]:
+def served_by(operator: Operator, variant: Variant, devices: str) -> list[Problem]:
     """Problems of the workload that a variant serves. There is always one.
 
     If the workload has none in the variant's dtypes, its problems are used in these dtypes. If nothing is worth tuning
@@ -266,5 +266,5 @@ def served_by(operator: Operator, entry: Variant, devices: str) -> list[Problem]
         or operator.checks
         or [c.problem for c in checks_for(operator, (), policy, on_host=on_host)]
     )
-    served = [p for p in workload if all_of(entry.requires, operator.facts(p))]
-    return served or [msgspec.structs.replace(p, dtypes=dict(entry.candidate.dtypes)) for p in workload]
+    served = [p for p in workload if all_of(variant.requires, operator.facts(p))]
+    return served or [msgspec.structs.replace(p, dtypes=dict(variant.candidate.dtypes)) for p in workload]

@@ -135,8 +135,8 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
             policy=family(device.family).policy().digest,
             contract=operator_digest(operator),
             # codes of other targets' candidates count as recorded: the generic variant races on all targets
-            codes={c.id: c.code for c in database.candidates if c.id not in evidence.entries}
-            | {i: e.code for i, e in evidence.entries.items()},
+            codes={c.id: c.code for c in database.candidates if c.id not in evidence.variants}
+            | {i: e.code for i, e in evidence.variants.items()},
         )
         return Known(*match)
     return Known()
@@ -149,8 +149,8 @@ def _note_recorded_objects(session: Session, database: OperatorDatabase, evidenc
     """
     alike, alike_on_device = toolchains_alike(session, database)
     for record in database.candidates:
-        entry = evidence.entries.get(record.id)
-        if entry is None or entry.rendered.digest != record.source:
+        variant = evidence.variants.get(record.id)
+        if variant is None or variant.rendered.digest != record.source:
             continue
         if record.candidate.backend not in (alike_on_device if record.device else alike):
             continue
@@ -160,7 +160,7 @@ def _note_recorded_objects(session: Session, database: OperatorDatabase, evidenc
                 key="",
                 path="",
                 digest="",
-                symbol=entry.rendered.symbol,
+                symbol=variant.rendered.symbol,
                 source=record.source,
                 target=record.candidate.target,
                 status=record.status,
@@ -203,7 +203,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
 
 def _generic_evidence(session: Session, operator: Operator, target: Target) -> Evidence:
     """Evidence of the generic variant only."""
-    generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
+    generic = {e.candidate.id: e for e in session.generic_variants(operator, target)}
     evidence = Evidence(operator, target, generic, brief=target == session.older)
     if not tunes(session, operator, target):
         evidence.leave_out()
@@ -211,7 +211,7 @@ def _generic_evidence(session: Session, operator: Operator, target: Target) -> E
 
 
 def recalled(
-    session: Session, operator: Operator, target: Target, database: OperatorDatabase, entries: dict[str, Variant]
+    session: Session, operator: Operator, target: Target, database: OperatorDatabase, variants: dict[str, Variant]
 ) -> Evidence:
     """The evidence that a database gives for some recorded candidates.
 
@@ -219,12 +219,12 @@ def recalled(
         DatabaseError: when it has a time that is impossible on its device.
     """
     brief = target == session.older
-    evidence = Evidence(operator, target, entries, brief=brief)
+    evidence = Evidence(operator, target, variants, brief=brief)
     workload = {problem_key(p): p for p in evidence.workload}
     for measurement in database.measurements:
-        entry = evidence.entries.get(measurement.candidate)
+        variant = evidence.variants.get(measurement.candidate)
         subject = is_baseline(measurement.candidate) or (
-            entry is not None and evidence.meant_for(entry, measurement.problem)
+            variant is not None and evidence.meant_for(variant, measurement.problem)
         )
         failed = measurement.status not in ("ok", "skipped")  # also on a survey's shape
         if subject and (failed or problem_key(measurement.problem) in workload):
@@ -250,7 +250,7 @@ def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
         own = database.was_made_on(device, policy)
         if own and (database.operator, database.contract) == (operator.name, contract):
             codes = {c.id: c.code for c in database.candidates}
-            same = {name for name, e in evidence.entries.items() if e.code and e.code == codes.get(name)}
+            same = {name for name, e in evidence.variants.items() if e.code and e.code == codes.get(name)}
             for shape in database.survey:
                 evidence.add_survey(shape.problem, shape.ns, same)
 
@@ -378,11 +378,11 @@ def _no_kernel(session: Session, operator: Operator, candidate: Candidate, datab
 def _rendered_again(
     session: Session, operator: Operator, target: Target, database: OperatorDatabase, outdated: _Outdated | None = None
 ) -> dict[str, Variant]:
-    """Entries of the recorded candidates of a target, and of the generic one.
+    """Variants of the recorded candidates of a target, and of the generic one.
 
     Args:
         outdated: gets the candidates whose source is no longer the recorded one, or whose kernel is gone. They get no
-            entry.
+            variant.
 
     Raises:
         AotTuneError: for the first such candidate if `outdated` is None, because its times belong to another kernel.
@@ -412,7 +412,7 @@ def _rendered_again(
             f"{operator.name}: {gone} recorded candidates for {target.name} have configs that their kernels no longer "
             "have: they are not linked"
         )
-    for generic in session.generic_entries(operator, target):
+    for generic in session.generic_variants(operator, target):
         found.setdefault(generic.candidate.id, generic)
     return found
 
@@ -457,7 +457,7 @@ def evidence_of_what_holds(
         return _generic_evidence(session, operator, target), None
     outdated: _Outdated = {}
     found = _most_fitting(session, operator, target)
-    entries = {} if found is None else _rendered_again(session, operator, target, found, outdated)
+    variants = {} if found is None else _rendered_again(session, operator, target, found, outdated)
     database = found if found is None else without(found, outdated)
     missing = missing_problems(database, wanted, target.name)
     reasons = [*_outdated(found, outdated), *_missing(session, operator, target, missing, found)]
@@ -466,7 +466,7 @@ def evidence_of_what_holds(
         if outdated or not evidence.brief:  # records for older CPUs may be incomplete
             evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {'; '.join(reasons)}")
         return evidence, None
-    evidence = recalled(session, operator, target, database, entries)
+    evidence = recalled(session, operator, target, database, variants)
     if outdated or (missing and not evidence.brief):
         served = "; calls of them get a variant that was measured on others, else the generic one" * bool(missing)
         evidence.remark(f"PARTLY TUNED for {target.name}: {'; '.join(reasons)}{served}")

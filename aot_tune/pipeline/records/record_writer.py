@@ -126,7 +126,7 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
 def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
     """A database for each operator and device that something was measured on."""
     for name, found in evidence.items():
-        sources = {e.candidate.id: e.rendered.digest for one in found for e in one.entries.values()}
+        sources = {e.candidate.id: e.rendered.digest for one in found for e in one.variants.values()}
         operator = session.operators[name]
         for device in session.devices:
             database = database_of(session, operator, found, device)
@@ -190,7 +190,7 @@ def database_of(
     The generic variant and the baselines race for several targets, but are kept once.
     """
     own = [e for e in found if session.device_for(e.target) == device]
-    here = {e.candidate.id: e for one in own for e in one.entries.values() if e.object is not None}
+    here = {e.candidate.id: e for one in own for e in one.variants.values() if e.object is not None}
     compiled = [(e.rendered, e.object) for e in here.values() if e.object is not None]
     measurements: dict[tuple[str, str], Measurement] = {}
     for m in (m for one in own for row in one.measurements.values() for m in row.values()):

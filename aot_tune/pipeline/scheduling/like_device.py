@@ -237,7 +237,7 @@ def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: 
     if winner is None:
         return "it says nothing"
     row = evidence.on(problem)
-    times = {c: t for c, t in every.get(problem.id, {}).items() if not evidence.entries[c].candidate.generic}
+    times = {c: t for c, t in every.get(problem.id, {}).items() if not evidence.variants[c].candidate.generic}
     if winner not in times:
         return _without_time(evidence, winner, row)
     best = min(times, key=lambda c: (times[c], c))
@@ -250,7 +250,7 @@ def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: 
 
 
 def _without_time(evidence: Evidence, winner: str, row: Mapping[str, Measurement]) -> str:
-    made = evidence.entries[winner].object if winner in evidence.entries else None
+    made = evidence.variants[winner].object if winner in evidence.variants else None
     if made is not None and made.status != "ok":
         return f"its winner does not compile: {made.error}"
     failed = [m for m in (row.get(winner), *_rows_of(evidence, winner)) if m is not None and m.status != "ok"]

@@ -51,11 +51,13 @@ def tune_older(session: Session, target: Target, pool: DevicePool, tuned: Sequen
     if session.options.mode == "auto":
         for evidence in evidences:
             known_here(session, pool.device, evidence).give(evidence)
-    entries = [e for evidence in evidences for e in evidence.entries.values() if e.object is None and evidence.lacks(e)]
-    session.pending.expect(evidences, entries)
+    variants = [
+        e for evidence in evidences for e in evidence.variants.values() if e.object is None and evidence.lacks(e)
+    ]
+    session.pending.expect(evidences, variants)
     session.progress.line(f"{target.name}, for older CPUs: begins, for {session.turn.left:.0f} s at most")
     tuning = BudgetTuning(session, pool, evidences)
-    tuning.run(entries)
+    tuning.run(variants)
     short = tuning.lacks_time()
     for evidence in evidences:
         if short or evidence.unmeasured():
@@ -76,18 +78,18 @@ def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
     if tuned.left_out or operator.name in session.failures:
         return evidence
     with session.failures.of(operator.name):
-        generics = map(Proposal, session.generic_entries(operator, target))
+        generics = map(Proposal, session.generic_variants(operator, target))
         evidence.try_too([*transferred(session, tuned, target), *generics])
     for row in tuned.measurements.values():
         for name, measurement in row.items():
-            if is_baseline(name) or (name in evidence.entries and evidence.entries[name].candidate.generic):
+            if is_baseline(name) or (name in evidence.variants and evidence.variants[name].candidate.generic):
                 evidence.add(measurement)
     return evidence
 
 
 def transferred(session: Session, tuned: Evidence, target: Target) -> list[Proposal]:
     """Candidates for a target that are most like the winners on another, each for the problems that its model won."""
-    operator, candidates = tuned.operator, {c: e.candidate for c, e in tuned.entries.items()}
+    operator, candidates = tuned.operator, {c: e.candidate for c, e in tuned.variants.items()}
     costs = tuned.choice_costs()
     made = like_winners(session, operator, target, costs, candidates, near=_NEAR, each=_PER_PROBLEM, guesses=1)
     return [Proposal(session.rendered(operator, c, target), frozenset(only)) for c, only in made.values()]

@@ -36,14 +36,14 @@ def _may_compile(session: Session) -> bool:
     return session.turn.allows(max(_KEPT_FOR_RACES * (session.turn.seconds or 0.0), 1e-9))
 
 
-def _when(operator: Operator, entry: Variant) -> tuple[float, bool]:
-    return -expected_seconds(operator, entry), follows_another(operator, entry.candidate)
+def _when(operator: Operator, variant: Variant) -> tuple[float, bool]:
+    return -expected_seconds(operator, variant), follows_another(operator, variant.candidate)
 
 
 class _BackgroundCompiler:
-    """Compiles entries in a thread of its own until `close`: the longest first, and followers last among equals.
+    """Compiles variants in a thread of its own until `close`: the longest first, and followers last among equals.
 
-    If `weight_of` is given, entries of more weight come first. `priority_of` tells the priority of an entry's screens.
+    If `weight_of` is given, those of more weight come first. `priority_of` tells the priority of a variant's screens.
     `waited` are the seconds in which `take` had nothing to return.
     """
 
@@ -51,13 +51,13 @@ class _BackgroundCompiler:
         self,
         session: Session,
         linker: BenchLinker,
-        entries: Sequence[Variant],
+        variants: Sequence[Variant],
         priority_of: Callable[[Variant], Priority],
         weight_of: Callable[[Variant], float] = lambda _: 0.0,
     ) -> None:
         self._session, self._linker, self._priority_of = session, linker, priority_of
         operators = session.operators
-        self._entries = sorted(entries, key=lambda e: (-weight_of(e), *_when(operators[e.candidate.operator], e)))
+        self._variants = sorted(variants, key=lambda e: (-weight_of(e), *_when(operators[e.candidate.operator], e)))
         self._found: queue.Queue[Variant | BaseException | None] = queue.Queue()
         self._stopping, self._ended, self._made = threading.Event(), threading.Event(), set[str]()
         self._most = Priority.NOTHING
@@ -82,7 +82,7 @@ class _BackgroundCompiler:
         return self._most > priority or self._ended.is_set() or self.over
 
     def take(self, *, wait: bool, until: Callable[[], object] = lambda: False) -> list[Variant]:
-        """The entries that became ready since the last call. If there are none and `wait`, wait for the first.
+        """The variants that became ready since the last call. If there are none and `wait`, wait for the first.
 
         The wait also ends when `until` says so.
 
@@ -115,14 +115,14 @@ class _BackgroundCompiler:
         with contextlib.suppress(queue.Empty):
             while True:
                 batch.append(self._found.get_nowait())
-        return [e for e in batch if isinstance(e, Variant)], [e for e in self._entries if e.id not in self._made]
+        return [e for e in batch if isinstance(e, Variant)], [e for e in self._variants if e.id not in self._made]
 
     def _compile(self) -> None:
         last: BaseException | None = None
         try:
             self._session.compile(
-                self._entries,
-                self._entries[0].candidate.target,
+                self._variants,
+                self._variants[0].candidate.target,
                 self._linker.evidence,
                 self._ready,
                 then=self._linker.after,
@@ -133,12 +133,12 @@ class _BackgroundCompiler:
         self._ended.set()
         self._found.put(last)
 
-    def _ready(self, entry: Variant) -> None:
+    def _ready(self, variant: Variant) -> None:
         if self._stopping.is_set():
             raise InterruptedError("the budget has ended, or the build")  # this ends all compiles that wait
-        self._made.add(entry.id)
-        self._found.put(entry)
-        self._most = max(self._most, self._priority_of(entry))
+        self._made.add(variant.id)
+        self._found.put(variant)
+        self._most = max(self._most, self._priority_of(variant))
 
 
 class _Timings:
@@ -157,21 +157,21 @@ def measure_overlapped(
     session: Session,
     pool: DevicePool,
     evidences: Sequence[Evidence],
-    entries: list[Variant],
+    variants: list[Variant],
 ) -> _Timings:
-    """Compile `entries`, screen each on its problems as soon as it is ready, and race when all are screened.
+    """Compile `variants`, screen each on its problems as soon as it is ready, and race when all are screened.
 
-    Other entries have their object already, or a record knows all of them. An entry that follows another waits for it:
-    it is compiled when nothing else is and the problems of its leaders are screened, beside the other screens. If only
+    Other variants have their object already, or a record knows all of them. One that follows another waits for it: it
+    is compiled when nothing else is and the problems of its leaders are screened, beside the other screens. If only
     races tell about its leaders, it is compiled, screened and raced after them.
 
     Several devices time a probe first, while compilers begin. If a budget is too short for all screens, time is left
     to race on the problems that were screened.
     """
     begun = session.progress.now()
-    new = {e.id for e in entries}
-    known = [e for v in evidences for e in v.entries.values() if e.id not in new]
-    tuning = _OverlappedTune(session, pool, evidences, list(entries))
+    new = {e.id for e in variants}
+    known = [e for v in evidences for e in v.variants.values() if e.id not in new]
+    tuning = _OverlappedTune(session, pool, evidences, list(variants))
     if session.turn.seconds is not None:
         tuning.check_devices()
         tuning.vouch_for_generics()
@@ -199,7 +199,7 @@ class _Outlook:
 
 
 class _OverlappedTune:
-    """What is left to compile, screen and race. `left` are entries whose compile has not started.
+    """What is left to compile, screen and race. `left` are variants whose compile has not started.
 
     `generics` are generic variants that were tried on one problem each. For the races in `granted`, screens have
     stopped once.
@@ -218,7 +218,7 @@ class _OverlappedTune:
         self._seen, self._decided, self._outlook = (-1, -1), 0, _Outlook()
 
     def due(self) -> list[Variant]:
-        """The entries among those left that are to be compiled now."""
+        """The variants among those left that are to be compiled now."""
         found: list[Variant] = []
         for evidence in self._evidences:
             mine = self._left_of(evidence)
@@ -258,9 +258,9 @@ class _OverlappedTune:
         for evidence in self._evidences:
             places = [p for p in queued_problems(self._evidences) if p.evidence is evidence]
             places.sort(key=lambda p: (p.evidence.operator.compulsory_bytes(p.problem), p.number))
-            for entry in (e for e in evidence.entries.values() if e.candidate.generic and e.object is not None):
-                served = (p for p in places if evidence.tried(p.problem, [entry]))
-                jobs += [(p.number, partial(_screen_one, p, entry)) for p in itertools.islice(served, 1)]
+            for variant in (e for e in evidence.variants.values() if e.candidate.generic and e.object is not None):
+                served = (p for p in places if evidence.tried(p.problem, [variant]))
+                jobs += [(p.number, partial(_screen_one, p, variant)) for p in itertools.islice(served, 1)]
         self._pool.each(jobs)
         self.verify_unserved()
         self._generics = generics
@@ -423,13 +423,13 @@ class _OverlappedTune:
         self._pool.each(((p.number, partial(_race, p)) for p, _ in races), of=self.queue.operator_of)
 
 
-def _screen_one(place: QueuedProblem, entry: Variant, measurer: Measurer) -> None:
-    if not place.evidence.has(entry, place.problem):
-        measurer.screen(place.evidence, place.problem, [entry])
+def _screen_one(place: QueuedProblem, variant: Variant, measurer: Measurer) -> None:
+    if not place.evidence.has(variant, place.problem):
+        measurer.screen(place.evidence, place.problem, [variant])
 
 
-def _verify(entries: Sequence[Variant], measurer: Measurer) -> None:
-    measurer.verify(entries)
+def _verify(variants: Sequence[Variant], measurer: Measurer) -> None:
+    measurer.verify(variants)
 
 
 def _race(place: QueuedProblem, measurer: Measurer) -> None:
@@ -474,8 +474,8 @@ class _EarlyRaces:
             place.evidence.operator, place.problem, entrants
         )
 
-    def _is_linked(self, entry: Variant) -> bool:
-        return entry.object is not None and self._pool.shared.is_linked(entry.object)
+    def _is_linked(self, variant: Variant) -> bool:
+        return variant.object is not None and self._pool.shared.is_linked(variant.object)
 
     def _race(self, place: QueuedProblem, measurer: Measurer) -> bool:
         raced = not self._called_off()

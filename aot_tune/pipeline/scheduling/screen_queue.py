@@ -69,12 +69,12 @@ class QueuedProblem:
                 taken, self.others = [*taken, *self.others], []
         return taken
 
-    def add(self, entries: Iterable[Variant]) -> None:
-        """Queue those of the entries that were not screened."""
-        for entry in entries:
-            if not self.evidence.has(entry, self.problem):
+    def add(self, variants: Iterable[Variant]) -> None:
+        """Queue those of the variants that were not screened."""
+        for variant in variants:
+            if not self.evidence.has(variant, self.problem):
                 with self._lock:
-                    (self.rivals if competes(self.evidence, entry) else self.others).append(entry)
+                    (self.rivals if competes(self.evidence, variant) else self.others).append(variant)
 
 
 def queued_problems(evidences: Sequence[Evidence], *, weighed: bool = False) -> list[QueuedProblem]:
@@ -109,11 +109,11 @@ class ScreenQueue:
     def __bool__(self) -> bool:
         return any(place.rivals or place.others for place in self._places)
 
-    def add(self, entries: Iterable[Variant]) -> None:
-        """Queue entries with an object for the problems that they are meant for."""
+    def add(self, variants: Iterable[Variant]) -> None:
+        """Queue variants with an object for the problems that they are meant for."""
         by_operator: dict[str, list[Variant]] = {}
-        for entry in entries:
-            by_operator.setdefault(entry.candidate.operator, []).append(entry)
+        for variant in variants:
+            by_operator.setdefault(variant.candidate.operator, []).append(variant)
         for place in self._places if by_operator else ():
             evidence, mine = place.evidence, by_operator.get(place.evidence.operator.name, [])
             place.add(evidence.tried(place.problem, mine) if mine else ())
@@ -123,17 +123,17 @@ class ScreenQueue:
         for place in self._places:
             place.awaited = awaited.get((place.evidence.operator.name, place.problem.id), 0.0)
 
-    def priority_of(self, entry: Variant) -> Priority:
-        """The highest priority that a screen of an entry would have."""
-        own = [p for p in self._places if p.evidence.operator.name == entry.candidate.operator]
-        decides = bool(own) and competes(own[0].evidence, entry)
-        awaited = decides and any(p.awaited > 0.0 and p.evidence.meant_for(entry, p.problem) for p in own)
+    def priority_of(self, variant: Variant) -> Priority:
+        """The highest priority that a screen of a variant would have."""
+        own = [p for p in self._places if p.evidence.operator.name == variant.candidate.operator]
+        decides = bool(own) and competes(own[0].evidence, variant)
+        awaited = decides and any(p.awaited > 0.0 and p.evidence.meant_for(variant, p.problem) for p in own)
         return Priority.DECIDING if awaited else Priority.OTHERS
 
-    def weight_of(self, entry: Variant) -> float:
-        """The weight of all problems that an entry is meant for; 0 if all problems weigh the same."""
-        mine = (p for p in self._places if p.evidence.operator.name == entry.candidate.operator)
-        return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem)) if self._weighs else 0.0
+    def weight_of(self, variant: Variant) -> float:
+        """The weight of all problems that a variant is meant for; 0 if all problems weigh the same."""
+        mine = (p for p in self._places if p.evidence.operator.name == variant.candidate.operator)
+        return math.fsum(p.weight for p in mine if p.evidence.meant_for(variant, p.problem)) if self._weighs else 0.0
 
     def unsettled(self, evidence: Evidence) -> set[str]:
         """Ids of an operator's problems on which rivals wait or a device is at work."""
@@ -192,8 +192,8 @@ class ScreenQueue:
 
     def _resemblances_of(self, evidence: Evidence) -> Resemblances:
         count, found = self._resemblances.get(id(evidence), (0, None))
-        if found is None or count != len(evidence.entries):
-            count, found = len(evidence.entries), Resemblances(evidence)
+        if found is None or count != len(evidence.variants):
+            count, found = len(evidence.variants), Resemblances(evidence)
             self._resemblances[id(evidence)] = count, found
         return found
 
@@ -205,7 +205,7 @@ class ScreenQueue:
                 continue
             passed = evidence.reconsider()
             for place in (p for p in self._places if p.evidence is evidence):
-                mine = (evidence.entries[c] for c, problem in passed if problem == place.problem.id)
+                mine = (evidence.variants[c] for c, problem in passed if problem == place.problem.id)
                 place.add(evidence.tried(place.problem, mine))
 
 
@@ -215,7 +215,7 @@ def _any(_number: int) -> str:
 
 def _fallen(evidence: Evidence) -> int:
     """How many candidates failed or did not compile."""
-    return len(evidence.broken) + sum(e.object is not None and not e.compiled for e in evidence.entries.values())
+    return len(evidence.broken) + sum(e.object is not None and not e.compiled for e in evidence.variants.values())
 
 
 def screen_queued(

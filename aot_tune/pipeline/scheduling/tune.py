@@ -102,7 +102,7 @@ def _begin_budget(session: Session) -> None:
     generics = list[Variant]()
     for name, operator in session.operators.items():
         with session.failures.of(name):
-            generics += session.generic_entries(operator)
+            generics += session.generic_variants(operator)
     session.compile([e for e in generics if e.candidate.backend == "cxx"], "generic")
     kept, left = seconds_after(session), session.budget.left
     told = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
@@ -202,16 +202,16 @@ def _tune_all(
         for evidence in evidences if session.options.mode == "auto" else ():
             recorded += known_here(session, pool.device, evidence).give(evidence)
         mine = {evidence.operator.name: not_known(evidence) for evidence in evidences}
-        entries = [e for own in mine.values() for e in own]
+        variants = [e for own in mine.values() for e in own]
         race = 0.0 if alone else family(target.family).policy().race_ns / 1e9
-        session.pending.expect(evidences, entries, least_race=race)
+        session.pending.expect(evidences, variants, least_race=race)
         if within is not None:
-            within.run(entries)
+            within.run(variants)
         elif alone:
-            one_after_the_other(session, pool, evidences, entries, target)
+            one_after_the_other(session, pool, evidences, variants, target)
         else:
-            with _checks_fitted_beside(session, target, entries if early else ()):
-                _overlapped(session, target, pool, evidences, entries)
+            with _checks_fitted_beside(session, target, variants if early else ()):
+                _overlapped(session, target, pool, evidences, variants)
         for evidence in fresh:
             strategies.tell(evidence)
         step = next_step(
@@ -227,11 +227,11 @@ def _overlapped(
     target: Target,
     pool: DevicePool,
     evidences: list[Evidence],
-    entries: list[Variant],
+    variants: list[Variant],
 ) -> None:
     """Compile and measure at the same time."""
     with ended_with(session.turn, pool.interrupt):
-        timings = measure_overlapped(session, pool, evidences, entries)
+        timings = measure_overlapped(session, pool, evidences, variants)
     session.progress.line(
         f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
         f"both together {timings.wall:.0f} s"
@@ -329,8 +329,8 @@ def _config_costs(evidence: Evidence) -> dict[tuple[str, str], tuple[Config, flo
         for candidate, time in row.items():
             logs.setdefault(candidate, []).append(math.log(time / best))
     found: dict[tuple[str, str], tuple[Config, list[float]]] = {}
-    for name, entry in evidence.entries.items():
-        one = entry.candidate
+    for name, variant in evidence.variants.items():
+        one = variant.candidate
         known = logs.get(name) or ([math.inf] if evidence.failed(name) else [])
         found.setdefault((one.kernel, canonical_digest(one.config)), (one.config, []))[1].extend(known)
     return {
@@ -368,8 +368,8 @@ def ask_for(
         operator, others = evidence.operator, list[Proposal]()
         if operator.name in session.failures:
             continue
-        if not evidence.entries:
-            generics = map(Proposal, session.generic_entries(operator, evidence.target))
+        if not evidence.variants:
+            generics = map(Proposal, session.generic_variants(operator, evidence.target))
             others = [*vendors.proposals(operator), *generics]
         if evidence.try_too((*drawn[operator.name], *others)):
             fresh.append(evidence)
@@ -381,21 +381,21 @@ def _wanted(strategies: _Strategies, openings: Openings, evidence: Evidence, ste
     opening = openings.of(operator.name)
     if opening is None:
         return [Proposal(e) for e in strategies.ask(operator, evidence.target, step)]
-    if not evidence.entries:
+    if not evidence.variants:
         return list(opening.proposals)
     problems = openings.to_search(evidence)
     return [Proposal(e, problems) for e in strategies.ask(operator, evidence.target, step)] if problems else []
 
 
-def next_step(session: Session, entries: list[Variant], begun: float, step: int, most: int) -> int:
+def next_step(session: Session, variants: list[Variant], begun: float, step: int, most: int) -> int:
     """How many configs of each kernel, at `most`, the budget has time for, judged by the last step; 0 for none.
 
-    The last step had `step` configs. It was to compile `entries`, and began when `begun` seconds of the budget were
+    The last step had `step` configs. It was to compile `variants`, and began when `begun` seconds of the budget were
     spent.
     """
     if session.turn.seconds is None:
         return step
-    if entries and all(e.object is None for e in entries):
+    if variants and all(e.object is None for e in variants):
         return 0
     took = max(session.turn.spent - begun, 1e-3)
     return min(most, int(step * session.turn.left / took))
@@ -405,11 +405,11 @@ def one_after_the_other(
     session: Session,
     pool: DevicePool,
     evidences: list[Evidence],
-    entries: list[Variant],
+    variants: list[Variant],
     target: Target,
 ) -> None:
     """Compile everything, then measure everything."""
-    session.compile(entries, target.name, evidences)
+    session.compile(variants, target.name, evidences)
     pool.each((p.number, partial(_measure, p)) for p in queued_problems(evidences))
     pool.each_member(partial(_verify, [e for evidence in evidences for e in evidence.unserved]))
 
@@ -418,28 +418,28 @@ def _measure(queued: QueuedProblem, measurer: Measurer) -> None:
     measurer.measure(queued.evidence, queued.problem)
 
 
-def _verify(entries: list[Variant], measurer: Measurer) -> None:
-    measurer.verify(entries)
+def _verify(variants: list[Variant], measurer: Measurer) -> None:
+    measurer.verify(variants)
 
 
 def not_known(evidence: Evidence) -> list[Variant]:
-    """The entries that must be compiled to be measured.
+    """The variants that must be compiled to be measured.
 
-    If a record knows all of an entry, it is compiled only when it races again or is kept. If an entry follows one that
-    was measured but was not among the best, it is not compiled at all.
+    If a record knows all of a variant, it is compiled only when it races again or is kept. If it follows one that was
+    measured but was not among the best, it is not compiled at all.
     """
-    entries = [
+    variants = [
         e
-        for e in evidence.entries.values()
+        for e in evidence.variants.values()
         if e.object is None and (evidence.lacks(e) or (e.candidate.generic and not e.code))
     ]
-    wanted = {e.id for e in (*to_compile(evidence, entries), *waiting(evidence, entries))}
-    return [e for e in entries if e.id in wanted]
+    wanted = {e.id for e in (*to_compile(evidence, variants), *waiting(evidence, variants))}
+    return [e for e in variants if e.id in wanted]
 
 
 @contextmanager
-def _checks_fitted_beside(session: Session, target: Target, entries: Sequence[Variant]) -> Iterator[None]:
-    """In the block, a thread fits the odd problems on which the entries are verified, in their order.
+def _checks_fitted_beside(session: Session, target: Target, variants: Sequence[Variant]) -> Iterator[None]:
+    """In the block, a thread fits the odd problems on which the variants are verified, in their order.
 
     Benches need them before an object's first screen, and share them. If one fails, that screen reports it.
     """
@@ -447,12 +447,12 @@ def _checks_fitted_beside(session: Session, target: Target, entries: Sequence[Va
     ended = threading.Event()
 
     def fit() -> None:
-        for entry in entries:
-            operator = session.operators[entry.candidate.operator]
+        for variant in variants:
+            operator = session.operators[variant.candidate.operator]
             if ended.is_set():
                 return
             try:
-                session.checks.of(operator, entry.requires, policy, on_host)
+                session.checks.of(operator, variant.requires, policy, on_host)
             except AotTuneError:
                 continue
 

@@ -21,7 +21,7 @@ from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.kernel import may_serve
 from aot_tune.support.errors import AotTuneError
 
-__all__ = ["Vendors", "vendor_entries", "worth_trying"]
+__all__ = ["Vendors", "vendor_variants", "worth_trying"]
 
 ProblemConfig = tuple[Problem, dict[str, ConfigValue]]
 
@@ -87,7 +87,7 @@ class Vendors:
         ]
 
 
-def vendor_entries(session: Session, operator: Operator, target: Target, device: Device) -> list[Variant]:
+def vendor_variants(session: Session, operator: Operator, target: Target, device: Device) -> list[Variant]:
     """Rendered candidates of one operator's vendor kernels. The library is asked now."""
     with Vendors(session, [operator], target, device) as vendors:
         return [p.variant for p in vendors.proposals(operator)]

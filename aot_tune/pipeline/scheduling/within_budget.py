@@ -75,8 +75,8 @@ class _OpenProblem:
 
     def best(self) -> float | None:
         """The best time in ns so far. Generic variants do not count."""
-        row, entries = self.evidence.on(self.problem), self.evidence.entries
-        times = (m.ns for c, m in row.items() if c in entries and not entries[c].candidate.generic)
+        row, variants = self.evidence.on(self.problem), self.evidence.variants
+        times = (m.ns for c, m in row.items() if c in variants and not variants[c].candidate.generic)
         return min((t for t in times if t is not None), default=None)
 
 
@@ -97,13 +97,13 @@ class BudgetTuning:
         self._gains = Gains(self._durations)
         self._costs: dict[str, dict[str, float]] = {}
 
-    def run(self, entries: list[Variant]) -> None:
-        """Compile `entries` and measure them. The best guesses for most problems come first."""
+    def run(self, variants: list[Variant]) -> None:
+        """Compile `variants` and measure them. The best guesses for most problems come first."""
         turn = self._session.turn
-        self._arrive(e for evidence in self._evidences for e in evidence.entries.values() if e.code)
+        self._arrive(e for evidence in self._evidences for e in evidence.variants.values() if e.code)
         self._vouch_for_generics()  # it must be done, and later it would take as long
         with ended_with(turn, self._stop):
-            queue = _in_turn([e for e in entries if e.object is None], self._weight_of)
+            queue = _in_turn([e for e in variants if e.object is None], self._weight_of)
             begun, compiling = turn.spent, 0.0
             while turn.allows(1e-9):
                 task = self._most_gainful()
@@ -132,10 +132,10 @@ class BudgetTuning:
         kill_running()
         self._pool.interrupt()
 
-    def _weight_of(self, entry: Variant) -> float:
-        """The weight of all problems that an entry is meant for. If each weighs 1, it is their number."""
-        mine = (p for p in self._places if p.task.operator == entry.candidate.operator)
-        return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem))
+    def _weight_of(self, variant: Variant) -> float:
+        """The weight of all problems that a variant is meant for. If each weighs 1, it is their number."""
+        mine = (p for p in self._places if p.task.operator == variant.candidate.operator)
+        return math.fsum(p.weight for p in mine if p.evidence.meant_for(variant, p.problem))
 
     def _room(self, first: Variant) -> int:
         """How many candidates like `first` to compile at once, so that there is time to compile and measure them."""
@@ -145,8 +145,8 @@ class BudgetTuning:
         return min(most, int(_COMPILING * self._session.turn.left / each))
 
     def _compile(self, batch: list[Variant]) -> None:
-        def ready(entry: Variant) -> None:
-            if not entry.compiled and not self._session.turn.allows(1e-9):
+        def ready(variant: Variant) -> None:
+            if not variant.compiled and not self._session.turn.allows(1e-9):
                 raise InterruptedError("the budget has ended")
 
         try:
@@ -156,25 +156,25 @@ class BudgetTuning:
         self._session.keep(seconds_after(self._session))
         self._arrive(made)
 
-    def _arrive(self, entries: Iterable[Variant]) -> None:
+    def _arrive(self, variants: Iterable[Variant]) -> None:
         """Queue compiled candidates for their problems. Results that the store knows are taken over at once."""
         by_operator: defaultdict[str, list[Variant]] = defaultdict(list)
-        for entry in entries:
-            by_operator[entry.candidate.operator].append(entry)
+        for variant in variants:
+            by_operator[variant.candidate.operator].append(variant)
         for place in self._places:
-            for entry in place.evidence.tried(place.problem, by_operator[place.task.operator]):
-                if not place.evidence.has(entry, place.problem):
-                    if not self._measurer.recall(place.evidence, place.problem, entry):
-                        place.waiting[entry.candidate.id] = entry
+            for variant in place.evidence.tried(place.problem, by_operator[place.task.operator]):
+                if not place.evidence.has(variant, place.problem):
+                    if not self._measurer.recall(place.evidence, place.problem, variant):
+                        place.waiting[variant.candidate.id] = variant
                     self._costs.pop(place.task.operator, None)
 
     def _vouch_for_generics(self) -> None:
         """Try each generic variant on the smallest problem that it serves, because none is shipped unverified."""
         for place in sorted(self._places, key=lambda p: p.task.size):
-            for entry in [e for e in place.waiting.values() if e.candidate.generic]:
+            for variant in [e for e in place.waiting.values() if e.candidate.generic]:
                 rows = place.evidence.measurements.values()
-                if self._session.turn.allows(1e-9) and not any(entry.candidate.id in row for row in rows):
-                    self._screen(place, entry)
+                if self._session.turn.allows(1e-9) and not any(variant.candidate.id in row for row in rows):
+                    self._screen(place, variant)
         self._measurer.verify(e for evidence in self._evidences for e in evidence.unserved)
 
     def _most_gainful(self, least: float = _LEAST_GAIN) -> Callable[[], None] | None:
@@ -222,11 +222,11 @@ class BudgetTuning:
         chosen = [c for c, e in place.waiting.items() if not e.candidate.generic] or list(place.waiting)
         self._screen(place, place.waiting[most_promising(self._costs[operator], chosen)])
 
-    def _screen(self, place: _OpenProblem, entry: Variant) -> None:
+    def _screen(self, place: _OpenProblem, variant: Variant) -> None:
         before = place.best()
-        del place.waiting[entry.candidate.id]
-        self._measurer.screen(place.evidence, place.problem, [entry])
-        if not entry.candidate.generic and place.evidence.has(entry, place.problem):
+        del place.waiting[variant.candidate.id]
+        self._measurer.screen(place.evidence, place.problem, [variant])
+        if not variant.candidate.generic and place.evidence.has(variant, place.problem):
             self._gains.tried(place.task, before, place.best())
         self._costs.pop(place.task.operator, None)
 
@@ -244,28 +244,28 @@ def _mean_costs(evidence: Evidence) -> dict[str, float]:
     """By candidate, how far it was from the best: the mean natural logarithm over the problems where it has a time."""
     found: dict[str, list[float]] = {}
     for row in evidence.measurements.values():
-        times = {c: m.ns for c, m in row.items() if m.ns is not None and c in evidence.entries}
+        times = {c: m.ns for c, m in row.items() if m.ns is not None and c in evidence.variants}
         for candidate, time in times.items():
             found.setdefault(candidate, []).append(math.log(time / min(times.values())))
     return {c: statistics.fmean(values) for c, values in found.items()}
 
 
-def _in_turn(entries: list[Variant], weight: Callable[[Variant], float]) -> list[Variant]:
-    """The first entries of all kernels, then the second ones, and so on.
+def _in_turn(variants: list[Variant], weight: Callable[[Variant], float]) -> list[Variant]:
+    """The first variants of all kernels, then the second ones, and so on.
 
     In each turn, an operator's kernels come by the `weight` of the problems that they serve. Operators take turns.
     """
     by_kernel: dict[tuple[str, str], list[Variant]] = {}
-    for entry in entries:
-        by_kernel.setdefault((entry.candidate.operator, entry.candidate.kernel), []).append(entry)
+    for variant in variants:
+        by_kernel.setdefault((variant.candidate.operator, variant.candidate.kernel), []).append(variant)
     served = {kernel: weight(found[0]) for kernel, found in by_kernel.items()}
     ranks: dict[tuple[str, str], int] = {}
     for operator in {o for o, _ in by_kernel}:
         mine = sorted((k for k in by_kernel if k[0] == operator), key=lambda k: -served[k])
         ranks |= {kernel: rank for rank, kernel in enumerate(mine)}
     turns = [
-        (turn, ranks[kernel], -served[kernel], entry)
+        (turn, ranks[kernel], -served[kernel], variant)
         for kernel, found in by_kernel.items()
-        for turn, entry in enumerate(found)
+        for turn, variant in enumerate(found)
     ]
-    return [entry for *_, entry in sorted(turns, key=lambda t: t[:3])]
+    return [variant for *_, variant in sorted(turns, key=lambda t: t[:3])]

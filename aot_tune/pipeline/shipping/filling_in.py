@@ -34,19 +34,19 @@ def stand_in(session: Session, found: Sequence[Evidence]) -> None:
         able = [p for p in likely if tuple(p.variant.candidate.dtypes.values()) == dtypes and not _is_out(older, p)]
         best = max(able, key=lambda p: _served(older, p, problems), default=None)
         if best is not None and _served(older, best, problems):
-            if best.variant.id not in older.entries:
+            if best.variant.id not in older.variants:
                 older.try_too([best])
             older.stand_in(best.variant.id)
 
 
 def _is_out(evidence: Evidence, proposal: Proposal) -> bool:
-    return proposal.variant.id in evidence.entries and evidence.failed(proposal.variant.id)
+    return proposal.variant.id in evidence.variants and evidence.failed(proposal.variant.id)
 
 
 def _unreached(evidence: Evidence) -> dict[tuple[str, ...], list[Problem]]:
     """For each choice of dtypes, its problems, if only generic variants were timed on them."""
     operator = evidence.operator
-    timed = {p for p, row in evidence.times().items() if any(not evidence.entries[c].candidate.generic for c in row)}
+    timed = {p for p, row in evidence.times().items() if any(not evidence.variants[c].candidate.generic for c in row)}
     kinds: dict[tuple[str, ...], list[Problem]] = {}
     for problem in evidence.workload:
         kinds.setdefault(tuple(problem.dtypes.get(v, c[0]) for v, c in operator.dtypes.items()), []).append(problem)
@@ -56,7 +56,7 @@ def _unreached(evidence: Evidence) -> dict[tuple[str, ...], list[Problem]]:
 def _served(evidence: Evidence, proposal: Proposal, problems: Sequence[Problem]) -> int:
     """How many of the problems a candidate serves, among those that it is tried on: its model won them."""
     name = proposal.variant.id
-    only = evidence.only.get(name) if name in evidence.entries else proposal.only
+    only = evidence.only.get(name) if name in evidence.variants else proposal.only
     wanted = [p for p in problems if only is None or p.id in only]
     return sum(all_of(proposal.variant.requires, evidence.operator.facts(p)) for p in wanted)
 
@@ -67,15 +67,15 @@ def with_filling_in(session: Session, evidence: Evidence, selection: Selection) 
     Those that are not candidates yet become candidates. Those that failed are left out. If nothing was chosen, there is
     no decision to add them to, unless something stands in: then the decision has no choice.
     """
-    standing = [evidence.entries[c] for c in evidence.entries if c in evidence.standing_in]
+    standing = [evidence.variants[c] for c in evidence.variants if c in evidence.standing_in]
     filling = any(k.fills_in for k in evidence.operator.kernels)
     if not standing and not (selection.kept and filling):
         return selection
     if not selection.kept:
         selection = dataclasses.replace(selection, nodes=(Node(),))
-    entries = [*(_filling_in(session, evidence) if filling else ()), *standing]
-    evidence.try_too(map(Proposal, entries))
-    found = [e.candidate.id for e in entries if not evidence.failed(e.candidate.id)]
+    variants = [*(_filling_in(session, evidence) if filling else ()), *standing]
+    evidence.try_too(map(Proposal, variants))
+    found = [e.candidate.id for e in variants if not evidence.failed(e.candidate.id)]
     return dataclasses.replace(selection, kept=tuple(dict.fromkeys([*selection.kept, *found])))
 
 
@@ -98,6 +98,6 @@ def _filling_in(session: Session, evidence: Evidence) -> list[Variant]:
             continue
         for dtypes in operator.dtype_choices(kernel):
             candidate = candidate_for(operator, kernel, config, target, dtypes=dtypes)
-            known = evidence.entries.get(candidate.id)
+            known = evidence.variants.get(candidate.id)
             found.append(known or session.rendered(operator, candidate, target))
     return found

@@ -43,34 +43,34 @@ __all__ = ["choose", "finish", "keep_texts"]
 _SECONDS = 600.0
 
 
-def keep_texts(session: Session, entries: Iterable[Variant]) -> None:
-    """Write the texts of entries below the folder that AOT_TUNE_KEEP names, if it is set.
+def keep_texts(session: Session, variants: Iterable[Variant]) -> None:
+    """Write the texts of variants below the folder that AOT_TUNE_KEEP names, if it is set.
 
     Their paths are `<library>/<operator>/<variant>.<ending>`. The compilers run once more for them.
     """
     if not session.options.keep:
         return
     top = Path(session.options.keep) / session.plan.name
-    wanted = {e.candidate.id: e for e in entries if e.compiled}
+    wanted = {e.candidate.id: e for e in variants if e.compiled}
     with ThreadPoolExecutor(max(1, session.jobs_of("nvcc").count)) as threads:
         try:
-            count = sum(threads.map(lambda entry: _keep(session, top, entry), wanted.values()))
+            count = sum(threads.map(lambda variant: _keep(session, top, variant), wanted.values()))
         except OSError as error:  # this must not end a build
             session.progress.line(f"AOT_TUNE_KEEP: NOTHING KEPT below {top}: {error.strerror}")
             return
     session.progress.line(f"kept {count} files of {len(wanted)} variants below {top} (AOT_TUNE_KEEP)")
 
 
-def _keep(session: Session, top: Path, entry: Variant) -> int:
-    """Write the texts of an entry. Returns how many files these are."""
-    candidate = entry.candidate
-    folder, name = top / candidate.operator, entry.name
+def _keep(session: Session, top: Path, variant: Variant) -> int:
+    """Write the texts of a variant. Returns how many files these are."""
+    candidate = variant.candidate
+    folder, name = top / candidate.operator, variant.name
     folder.mkdir(parents=True, exist_ok=True)
     chain: Toolchain = toolchain_for(candidate.backend, session.environment)
     with scratch_folder() as scratch:
-        target, rendered = target_by_name(candidate.target), entry.rendered
+        target, rendered = target_by_name(candidate.target), variant.rendered
         texts = chain.texts(rendered.source, target, Path(scratch), _SECONDS, rendered.compile)
-    texts = {"cu" if candidate.backend == "nvcc" else "cpp": entry.rendered.source.encode(), **texts}
+    texts = {"cu" if candidate.backend == "nvcc" else "cpp": variant.rendered.source.encode(), **texts}
     for ending, text in texts.items():
         temporary = folder / f".{name}.{ending}.{os.getpid()}"
         temporary.write_bytes(text)
@@ -89,12 +89,12 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if evidence.brief:
         reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
         costs, times = {p: row for p, row in costs.items() if p in reached}, reached
-    others = [c for c, e in evidence.entries.items() if not e.candidate.generic and not evidence.fills_in(e)]
+    others = [c for c, e in evidence.variants.items() if not e.candidate.generic and not evidence.fills_in(e)]
     survived = not others or not all(evidence.failed(c) for c in others)
     if not survived and session.options.no_survivor == "fail" and not evidence.brief:
         failures = failures_of(evidence)
         alone = "ship only the generic variant with AOT_TUNE_NO_SURVIVOR=generic"
-        works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
+        works = [not evidence.failed(e.candidate.id) for e in evidence.variants.values() if e.candidate.generic]
         raise NoSurvivorError(
             f"operator {operator.name!r} on {evidence.target.name}: no candidate survived",
             why="\n       ".join(_told(failures[:20])),
@@ -105,7 +105,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     bare = _without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
-    sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
+    sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.variants.items() if e.object}
     survey = _survey_of(evidence)
     selection = select(
         costs,
@@ -118,7 +118,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         survey=survey,
         limits=_limits(session, surveyed=of_enough_shapes(survey, partial(kind_of, operator)) is not None),
         kind_of=partial(kind_of, operator),
-        bound=frozenset(c for c, e in evidence.entries.items() if evidence.is_bound(e)),
+        bound=frozenset(c for c, e in evidence.variants.items() if evidence.is_bound(e)),
         weights=evidence.weights,
     )
     return Chosen(evidence, with_filling_in(session, evidence, selection), costs)
@@ -126,7 +126,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
 
 def _any_tuned(evidence: Evidence, candidates: Iterable[str]) -> bool:
     """Whether more than generic variants have times. If there was no time for others, the generic ones have not won."""
-    return any(not evidence.entries[c].candidate.generic for c in candidates)
+    return any(not evidence.variants[c].candidate.generic for c in candidates)
 
 
 def _limits(session: Session, *, surveyed: bool) -> ChoiceLimits:
@@ -146,19 +146,19 @@ def _survey_of(evidence: Evidence) -> Survey | None:
     if not costs:
         return None
     candidates = {c for row in costs.values() for c in row}
-    entries = [evidence.entries[c] for c in candidates]
+    variants = [evidence.variants[c] for c in candidates]
     processors = evidence.surveyed.processors
     return Survey(
         costs=costs,
         facts={name: operator.facts(evidence.surveyed.problems[name]) for name in costs},
         terms=terms_of(
             operator,
-            {e.candidate.id: operator.kernel(e.candidate.kernel).tiling(e.candidate.config) for e in entries},
+            {e.candidate.id: operator.kernel(e.candidate.kernel).tiling(e.candidate.config) for e in variants},
             processors,
         ),
         worth=worth_of(evidence),
-        given=frozenset(e.candidate.id for e in evidence.entries.values() if e.candidate.generic),
-        vendor=frozenset(e.candidate.id for e in entries if evidence.leaves_choice(e)),
+        given=frozenset(e.candidate.id for e in evidence.variants.values() if e.candidate.generic),
+        vendor=frozenset(e.candidate.id for e in variants if evidence.leaves_choice(e)),
     )
 
 
@@ -182,7 +182,7 @@ def _without_epilogue(operator: Operator, problems: Collection[Problem]) -> list
 def _least_assuming(evidence: Evidence) -> dict[str, str]:
     """For each candidate with assumptions, the candidate that assumes least and is the same otherwise."""
     found = {}
-    assuming = [e.candidate for e in evidence.entries.values() if evidence.operator.kernel(e.candidate.kernel).triton]
+    assuming = [e.candidate for e in evidence.variants.values() if evidence.operator.kernel(e.candidate.kernel).triton]
     for candidate in assuming:
         others = (other for other in assuming if assumes_less(other, candidate))
         least = min(others, key=lambda c: (sum(not n.endswith(".bits") for n in c.pins), c.id), default=None)
@@ -301,7 +301,7 @@ def _operator(
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
-                variants.append(evidence.entries[candidate])
+                variants.append(evidence.variants[candidate])
                 best = rooflines.best_of(candidate)
                 shares[variants[-1].name] = best._asdict() if best is not None else {}
         if selection.nodes:
@@ -345,7 +345,7 @@ def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -
             )
             for e in selection.expected
         ),
-        filling_in=tuple(index[c] for c in selection.kept if evidence.fills_in(evidence.entries[c])),
+        filling_in=tuple(index[c] for c in selection.kept if evidence.fills_in(evidence.variants[c])),
         seen=_seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
         # with records of several devices, no number would be right
         processors=next(iter(processors)) if len(processors) == 1 else 0,

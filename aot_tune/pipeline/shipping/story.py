@@ -113,23 +113,23 @@ class Rooflines:
         return sum(candidate in row for row in self._times.values())
 
 
-def _resources_of(entry: Variant) -> dict[str, int]:
+def _resources_of(variant: Variant) -> dict[str, int]:
     """The resources of a candidate's code; empty if it was not compiled."""
-    return entry.object.code_resources if entry.object is not None else {}
+    return variant.object.code_resources if variant.object is not None else {}
 
 
 def _candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[CandidateRow, ...]:
     """The timed candidates, those nearest to the roofline first."""
     rows = []
-    for name, entry in evidence.entries.items():
+    for name, variant in evidence.variants.items():
         count, best = rooflines.timed(name), rooflines.best_of(name)
         if count:
             rows.append(
                 CandidateRow(
-                    name=entry.name,
-                    label=entry.candidate.label,
+                    name=variant.name,
+                    label=variant.candidate.label,
                     problems=count,
-                    resources=_resources_of(entry),
+                    resources=_resources_of(variant),
                     roofline=None if best is None else best.share,
                     where="" if best is None else best.problem,
                 )
@@ -269,11 +269,11 @@ def _picked(one: Chosen, calls: Mapping[str, Facts]) -> dict[str, str | None]:
 
 
 def _name(evidence: Evidence, candidate: str | None) -> str:
-    return _GENERIC if candidate is None else evidence.entries[candidate].name
+    return _GENERIC if candidate is None else evidence.variants[candidate].name
 
 
-def _bytes(entry: Variant) -> int:
-    return entry.object.resources.get("text", 0) if entry.object is not None else 0
+def _bytes(variant: Variant) -> int:
+    return variant.object.resources.get("text", 0) if variant.object is not None else 0
 
 
 def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) -> OperatorReport:
@@ -282,7 +282,7 @@ def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) 
     times, rooflines = evidence.times(), Rooflines(evidence, known)
     rows = tuple(_row(one, p.id, times[p.id], rooflines) for p in evidence.workload if p.id in one.costs)
     wins = Counter(row.picked for row in rows)
-    kept = [evidence.entries[c] for c in selection.kept]
+    kept = [evidence.variants[c] for c in selection.kept]
     kept += [g for g in generics if g.candidate.id not in selection.kept]
     regrets = list(selection.regret.values())
     held_out = list(selection.held_out.values())
@@ -290,8 +290,8 @@ def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) 
     return OperatorReport(
         operator=evidence.operator.name,
         target=evidence.target.name,
-        tried=len(evidence.entries),
-        statuses=dict(sorted(Counter(_worst(evidence, e) for e in evidence.entries.values()).items())),
+        tried=len(evidence.variants),
+        statuses=dict(sorted(Counter(_worst(evidence, e) for e in evidence.variants.values()).items())),
         problems=rows,
         variants=tuple(
             VariantRow(
@@ -357,14 +357,14 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
     measured = evidence.row(problem_id)
     best = min(times, key=lambda c: (times[c], c))
     first = picked(one.selection, problem_id, facts, guards_of(evidence))
-    name = evidence.entries[first].name if first else "generic"
+    name = evidence.variants[first].name if first else "generic"
     held_out = one.selection.held_out.get(problem_id)
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
     ns, raw = times[best], evidence.measurements[problem_id][best]
     share = rooflines.on(problem_id, best)
     return ProblemRow(
         problem=problem_id,
-        winner=evidence.entries[best].name,
+        winner=evidence.variants[best].name,
         ns=ns,
         spread=spread(raw.final or raw.screen),
         picked=name,
@@ -409,15 +409,15 @@ def paired_ratio(winner: Measurement, baselines: Sequence[Measurement]) -> tuple
     return 1 / (1 - gain), error / (1 - gain) ** 2
 
 
-def _measurements_of(evidence: Evidence, entry: Variant) -> list[Measurement]:
-    return [row[entry.candidate.id] for row in evidence.measurements.values() if entry.candidate.id in row]
+def _measurements_of(evidence: Evidence, variant: Variant) -> list[Measurement]:
+    return [row[variant.candidate.id] for row in evidence.measurements.values() if variant.candidate.id in row]
 
 
-def _worst(evidence: Evidence, entry: Variant) -> str:
+def _worst(evidence: Evidence, variant: Variant) -> str:
     """The first status of a candidate that is not ok."""
-    if entry.object is not None and not entry.compiled:
-        return entry.object.status
-    statuses = [m.status for m in _measurements_of(evidence, entry)]
+    if variant.object is not None and not variant.compiled:
+        return variant.object.status
+    statuses = [m.status for m in _measurements_of(evidence, variant)]
     return next((s for s in statuses if s != "ok"), "ok" if statuses else NOT_TRIED)
 
 
@@ -425,17 +425,17 @@ def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
     """Dropped candidates, each with the reason of its first failure and the command that tries it again."""
     found: list[DroppedCandidate] = []
     operator, target = evidence.operator, evidence.target.name
-    for entry in evidence.entries.values():
-        label, made = entry.candidate.label, entry.object
-        if made is not None and not entry.compiled:
-            command = again(operator, entry, target)
+    for variant in evidence.variants.values():
+        label, made = variant.candidate.label, variant.object
+        if made is not None and not variant.compiled:
+            command = again(operator, variant, target)
             found.append(
                 DroppedCandidate(candidate=label, status=made.status, reason=made.error, count=1, again=command)
             )
-        bad = [m for m in _measurements_of(evidence, entry) if m.status != "ok"]
+        bad = [m for m in _measurements_of(evidence, variant) if m.status != "ok"]
         for status in sorted({m.status for m in bad}):
             first, *more = [m for m in bad if m.status == status]
-            command = again(operator, entry, target, first.problem)
+            command = again(operator, variant, target, first.problem)
             count = 1 + len(more)
             found.append(
                 DroppedCandidate(candidate=label, status=status, reason=first.reason, count=count, again=command)
@@ -485,17 +485,17 @@ def _runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) ->
 
 
 def _is_in_race(evidence: Evidence, candidate: str) -> bool:
-    return candidate in evidence.entries and not evidence.failed(candidate)
+    return candidate in evidence.variants and not evidence.failed(candidate)
 
 
 def _runner(evidence: Evidence, candidate: str, measured: Measurement) -> RaceRunner:
     samples = measured.final or measured.screen
     low, high = _quartiles(samples)
-    entry = evidence.entries.get(candidate)
-    vendors = entry is not None and evidence.is_vendors(entry)
+    variant = evidence.variants.get(candidate)
+    vendors = variant is not None and evidence.is_vendors(variant)
     return RaceRunner(
-        name=candidate.removeprefix(BASELINE) if entry is None else entry.name,
-        whose="baseline" if entry is None else "vendor" if vendors else "kernel",
+        name=candidate.removeprefix(BASELINE) if variant is None else variant.name,
+        whose="baseline" if variant is None else "vendor" if vendors else "kernel",
         ns=round(statistics.median(samples), 2),
         low=low,
         high=high,

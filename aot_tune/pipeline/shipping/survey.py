@@ -111,9 +111,9 @@ class _Part:
 
     def _able(self, problem: Problem) -> list[Variant]:
         evidence = self.evidence
-        return [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
+        return [e for e in self.variants() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
 
-    def entries(self) -> list[Variant]:
+    def variants(self) -> list[Variant]:
         """The candidates to time: all, until some are chosen."""
         first = {e.id for e in self.first}
         others = [e for own in self.units.values() for e in own if not self.chosen or e.id in self.chosen]
@@ -149,7 +149,7 @@ class _Part:
         tiles = _tiles(self.evidence, self.units)
         alike = {c: tiles[name] for c, name in able.items() if name in tiles}
         self.chosen = preselect({p: r for p, r in rows.items() if r}, alike, most, weights)
-        self.evidence.keep_surveyed(own, {e.candidate.id for e in (*self.generics, *self.entries())})
+        self.evidence.keep_surveyed(own, {e.candidate.id for e in (*self.generics, *self.variants())})
 
 
 def _parts_of(evidence: Evidence, count: int) -> Iterator[_Part]:
@@ -159,7 +159,7 @@ def _parts_of(evidence: Evidence, count: int) -> Iterator[_Part]:
     for one in evidence.workload:
         own.setdefault(kind_of(operator, operator.facts(one)), []).append(one)
     weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in own.items()}
-    generics = [e for e in evidence.entries.values() if e.candidate.generic and e.code]
+    generics = [e for e in evidence.variants.values() if e.candidate.generic and e.code]
     paces, every = _paces(evidence), _rows(evidence)
     for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
         rows = every.get(kind, {})
@@ -202,7 +202,7 @@ def _rows(evidence: Evidence) -> dict[Kind, Costs]:
     operator, found = evidence.operator, dict[Kind, Costs]()
     kinds = {p.id: kind_of(operator, operator.facts(p)) for p in evidence.workload}
     for problem, row in evidence.choice_costs().items():
-        free = {c: t for c, t in row.items() if not evidence.is_bound(evidence.entries[c])}
+        free = {c: t for c, t in row.items() if not evidence.is_bound(evidence.variants[c])}
         if problem in kinds and free:
             found.setdefault(kinds[problem], {})[problem] = free
     return found
@@ -212,12 +212,12 @@ def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Variant]]:
     """The first units: those that lead on tuned problems, then the next best of each kernel in turn."""
     names, members, kernels = {}, dict[str, list[Variant]](), {}
     timed = {c for row in rows.values() for c in row}
-    for entry in evidence.entries.values():
-        one = entry.candidate
+    for variant in evidence.variants.values():
+        one = variant.candidate
         if one.id in timed and not one.generic and not evidence.failed(one.id):
             name = canonical_digest([one.kernel, one.dtypes, one.config])
             names[one.id], kernels[name] = name, one.kernel
-            members.setdefault(name, []).append(entry)
+            members.setdefault(name, []).append(variant)
     costs = {p: row for p, r in rows.items() if (row := _of_units(r, names))}
     return {name: members[name] for name in scouts(costs, _tiles(evidence, members), kernels)}
 
@@ -251,7 +251,7 @@ def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Variant]]) -> dict[s
 
 def _vendors(evidence: Evidence, problems: Sequence[Problem]) -> list[Variant]:
     """Candidates that leave the choice to a vendor's library, for the current dtypes. Composed ones come last."""
-    able = [e for e in evidence.entries.values() if evidence.leaves_choice(e) and e.code]
+    able = [e for e in evidence.variants.values() if evidence.leaves_choice(e) and e.code]
     found = [e for e in able if any(evidence.worth_a_try(e, p) for p in problems)]
     return sorted(found, key=lambda e: not evidence.is_vendors(e))
 
@@ -387,7 +387,7 @@ class _Surveying:
         """Time a few shapes with all candidates, then the others with the best of these."""
         session = self._session
         into = {id(part.evidence): part.evidence for part in self._parts}.values()
-        session.compile([e for part in self._parts for e in part.entries() if e.object is None], "survey", into)
+        session.compile([e for part in self._parts for e in part.variants() if e.object is None], "survey", into)
         self._begun = session.progress.now()
         with DevicePool(session, devices) as pool:
             pool.each(self._jobs(_turns(self._parts, scouted=True)))
@@ -417,11 +417,11 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
     evidence, operator = part.evidence, part.evidence.operator
     if operator.name in session.failures:
         return
-    entries = part.tried(problem)
+    variants = part.tried(problem)
     store = _store(session, bench, evidence)
-    found = store.find_race([(e.candidate.id, e.code) for e in entries], problem)
+    found = store.find_race([(e.candidate.id, e.code) for e in variants], problem)
     if found is None:
-        found = _timed(session, bench, evidence, problem, entries)
+        found = _timed(session, bench, evidence, problem, variants)
         if found and all(m.lasting for m in found):
             policy = f"survey, {family(bench.device.family).policy().digest}"
             store.put_race([msgspec.structs.replace(m, policy=policy) for m in found])
@@ -433,17 +433,17 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
 
 
 def _timed(
-    session: Session, bench: LazyBench, evidence: Evidence, problem: Problem, entries: Sequence[Variant]
+    session: Session, bench: LazyBench, evidence: Evidence, problem: Problem, variants: Sequence[Variant]
 ) -> list[Measurement]:
-    operator, variants = evidence.operator, []
+    operator, linked = evidence.operator, []
     with session.failures.of(evidence.operator.name):
-        for entry in entries:
+        for variant in variants:
             try:
-                variants.append(bench.linked(entry, evidence))
+                linked.append(bench.linked(variant, evidence))
             except ToolchainError:  # the compile reported it
                 continue
         try:
-            return bench.get().survey(operator, problem, variants)
+            return bench.get().survey(operator, problem, linked)
         except TooLargeError:
             return []  # nobody asked for this shape
         except AotTuneError:

@@ -194,20 +194,20 @@ def plan_checks(
     odd: dict[tuple[str, ...], list[Check]] = {}  # most variants have the same requirements as others
     for name, operator in session.operators.items():
         found = list(chosen.get(name, ()))
-        entries = {e.candidate.id: e for e in generics[name]}
-        entries |= {c: one.evidence.entries[c] for one in found for c in one.selection.kept if c not in entries}
+        variants = {e.candidate.id: e for e in generics[name]}
+        variants |= {c: one.evidence.variants[c] for one in found for c in one.selection.kept if c not in variants}
         contract = operator_digest(operator)
-        for entry in entries.values():
-            candidate = entry.candidate
-            key = (name, candidate.target, *(r.key() for r in entry.requires))
+        for variant in variants.values():
+            candidate = variant.candidate
+            key = (name, candidate.target, *(r.key() for r in variant.requires))
             if key not in odd:
-                odd[key] = _odd(session, operator, entry)
-            checks = (Check(problem=_problem(operator, entry, found)), *odd[key])
+                odd[key] = _odd(session, operator, variant)
+            checks = (Check(problem=_problem(operator, variant, found)), *odd[key])
             shipped.append(
                 _Shipped(
                     operator=name,
                     contract=contract,
-                    variant=entry.name,
+                    variant=variant.name,
                     label=candidate.label,
                     target=candidate.target,
                     checks=checks,
@@ -216,18 +216,18 @@ def plan_checks(
     (directory / _FILE).write_bytes(msgspec.json.encode(shipped))
 
 
-def _odd(session: Session, operator: Operator, entry: Variant) -> list[Check]:
+def _odd(session: Session, operator: Operator, variant: Variant) -> list[Check]:
     """One or two small problems, from those on which the object was verified by itself."""
-    devices = target_by_name(entry.candidate.target).family
+    devices = target_by_name(variant.candidate.target).family
     policy = family(devices).policy()
-    return oddest_checks(session.checks.of(operator, entry.requires, policy, on_host=family(devices).on_host))
+    return oddest_checks(session.checks.of(operator, variant.requires, policy, on_host=family(devices).on_host))
 
 
-def _problem(operator: Operator, entry: Variant, chosen: Sequence[Chosen]) -> Problem:
+def _problem(operator: Operator, variant: Variant, chosen: Sequence[Chosen]) -> Problem:
     """The cheapest problem of the workload that dispatch gives to a variant, or else that the variant serves."""
-    devices = target_by_name(entry.candidate.target).family
-    served = served_by(operator, entry, devices)
-    won = [p for p in served if any(_picked(one, p) == entry.candidate.id for one in chosen)]
+    devices = target_by_name(variant.candidate.target).family
+    served = served_by(operator, variant, devices)
+    won = [p for p in served if any(_picked(one, p) == variant.candidate.id for one in chosen)]
     if family(devices).on_host:
         won = [p for p in won if _is_quick(operator, p)]
     return min(won or served, key=lambda p: (operator.compulsory_bytes(p), p.id))

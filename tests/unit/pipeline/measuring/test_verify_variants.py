@@ -55,7 +55,7 @@ def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise WorkerError("a worker never answered", why="No module named 'torch'")
 
-    monkeypatch.setattr(verification, "verify_entry", fail)
+    monkeypatch.setattr(verification, "verify_variant", fail)
 
 
 @pytest.mark.parametrize("mode", ["replay", "generic"])
@@ -89,7 +89,7 @@ def test_an_operator_fails_by_what_fails_on_one_device_and_the_others_go_on(
         if entry.candidate.target == bad:
             raise BuildError(f"wrong on {bad}")
 
-    monkeypatch.setattr(verification, "verify_entry", verify)
+    monkeypatch.setattr(verification, "verify_variant", verify)
     failures = Failures()
     build("auto", targets=BOTH, failures=failures)
     assert failures.told() == [f"scale: wrong on {bad}"]
@@ -104,7 +104,7 @@ def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
         if entry.candidate.target == "cuda-sm_90a":
             raise BuildError("wrong on 'M=1'")
 
-    monkeypatch.setattr(verification, "verify_entry", verify)
+    monkeypatch.setattr(verification, "verify_variant", verify)
     found, failures, lines = [variant("cuda-sm_90a", False), variant("cuda-sm_80", False)], Failures(), list[str]()
     session: Any = SimpleNamespace(
         failures=failures,
@@ -118,7 +118,7 @@ def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
     rows = {"M=1": {"cuda-sm_90a": SimpleNamespace(status="ok", code="another")}} if measured else {}
     selection = SimpleNamespace(kept=tuple(entries))
     chosen: Any = SimpleNamespace(
-        evidence=SimpleNamespace(entries=entries, measurements=rows, standing_in=()), selection=selection
+        evidence=SimpleNamespace(variants=entries, measurements=rows, standing_in=()), selection=selection
     )
     wrong = verification.verify_shipped(session, {"scale": [chosen]}, {"scale": []})
     assert failures.told() == (["scale: wrong on 'M=1'"] if measured else [])
