@@ -34,6 +34,8 @@ from aot_tune.compile.programs import (
     rule_files,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
+from aot_tune.render.environment import text_templates
+from aot_tune.render.template_functions import CPP
 from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import ToolchainError
@@ -44,7 +46,7 @@ from aot_tune.triton.absent_devices import DEVICES, target_of
 from aot_tune.triton.compile_pool import CompilerDiedError, CompilerSetup, TimedOutError, pool
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.read_declarations import template_roots
-from aot_tune.triton.triton_messages import CompileRequest, DescriptorMap, Image
+from aot_tune.triton.triton_messages import CompileRequest, Image
 
 __all__ = [
     "FUNCTIONS",
@@ -104,34 +106,7 @@ _RESOURCES = 2
 """Raised when more is reported about the resources of code. Then older objects are made again."""
 _TENSOR_MEMORY = 512
 """The columns of tensor memory of a multiprocessor of sm_100."""
-_MOST_AXES = 5
-_TEXT = """\
-#pragma once
-
-namespace kernel {{
-constexpr char name[] = "{name}";
-constexpr unsigned warps = {warps}, warp_size = {warp_size};
-constexpr unsigned ctas = {ctas};
-constexpr unsigned shared = {shared};
-constexpr unsigned long long global_scratch = {global_scratch}, global_scratch_alignment = {global_scratch_alignment};
-constexpr unsigned long long profile_scratch = {profile_scratch}, profile_scratch_alignment = \
-{profile_scratch_alignment};
-constexpr bool cooperative = {cooperative}, pdl = {pdl};
-constexpr bool tma = {tma};
-constexpr bool descriptor_rounding = {descriptor_rounding};
-{descriptors}constexpr unsigned long long image_size = {size};
-}}  // namespace kernel
-
-// The label is not global: many of them meet in a library.
-asm(".pushsection {section},\\"a\\",@progbits\\n"
-    ".balign 16\\n"
-    "aot_tune_kernel_image:\\n"
-    ".incbin \\"{image}\\"\\n"
-    ".byte 0\\n"
-    ".popsection\\n");
-extern "C" __attribute__((visibility("hidden"))) const unsigned char AOT_TUNE_KERNEL_IMAGE[] \
-__asm__("aot_tune_kernel_image");
-"""
+_KERNEL_HEADER = text_templates(CPP).get_template("triton_kernel.h.j2")
 _lock = threading.Lock()
 _made: dict[tuple[str, ...], Path] = {}
 _folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -348,22 +323,7 @@ def _library_digest(folder: Path) -> str:
 
 def kernel_header(image: Image) -> str:
     """The text of `kernel.h`, to follow `launch.h`: what the launcher must know of an image, and the image itself."""
-    values = {name: _literal(getattr(image, name)) for name in image.__struct_fields__ if name != "descriptors"}
-    values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "image": IMAGE, "section": KERNEL_IMAGE}
-    return _TEXT.format(**values)
-
-
-def _literal(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _descriptor(one: DescriptorMap) -> str:
-    block = [*one.block, *([0] * (_MOST_AXES - len(one.block)))]
-    return (
-        f"constexpr launcher::DescriptorMeta descriptor_{one.parameter} = {{{one.swizzle}, {one.element_size}, "
-        f"{one.element_type}, {_literal(one.fp4_padded)}, {len(one.block)}, "
-        f"{{{', '.join(map(str, block))}}}}};\n"
-    )
+    return _KERNEL_HEADER.render(image=image, file=IMAGE, section=KERNEL_IMAGE)
 
 
 def host_flags() -> tuple[str, ...]:
