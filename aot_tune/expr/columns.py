@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.expr.array_values import divided
-from aot_tune.expr.integers import FUNCTIONS, Expr, Facts, compiled
+from aot_tune.expr.integers import FUNCTIONS, Expr, Facts, python_function
 
 __all__ = ["Calls"]
 
@@ -63,7 +63,7 @@ class Calls:
 
     def values(self, expr: Expr) -> NDArray[np.int64]:
         """The value of an expression for each call. A quotient by zero is 0."""
-        found = np.asarray(compiled(expr, _FUNCTIONS)(self), dtype=np.int64)
+        found = np.asarray(python_function(expr, _FUNCTIONS)(self), dtype=np.int64)
         return found if found.shape else np.full(len(self), found)
 
     def hold(self, conditions: Iterable[Expr]) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from typing import Protocol
 from aot_tune.expr.array_values import LARGEST_INTEGER
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program, expanded
 
-__all__ = ["ArgumentTexts", "Dialect", "Elements", "statements"]
+__all__ = ["ArgumentTexts", "Dialect", "Elements", "cpp_statements"]
 
 _TEXTS = {
     "and": "{a} && {b}",
@@ -104,7 +104,7 @@ class Elements:
     count: str | None = None
 
 
-def statements(name: str, program: Program, arguments: ArgumentTexts, dialect: Dialect, at: Elements) -> list[str]:
+def cpp_statements(name: str, program: Program, arguments: ArgumentTexts, dialect: Dialect, at: Elements) -> list[str]:
     """Statements that put a formula's result into its variable; they stand in braces of their own.
 
     Names begin with `aot_` and the formula's, so that those of two formulas never meet.

@@ -30,8 +30,7 @@ __all__ = [
     "as_expr",
     "attribute",
     "ceildiv",
-    "checked",
-    "compiled",
+    "checked_cpp",
     "deciding",
     "device",
     "dim",
@@ -43,6 +42,7 @@ __all__ = [
     "next_power_of_2",
     "parameter",
     "present",
+    "python_function",
     "stride",
     "target",
     "where",
@@ -85,7 +85,14 @@ _CPP = {
 EXTENT = ".extent"
 """The fact for an axis' extent, in the expression that a dim is solved to. No dim has such a name."""
 
-_CHECKED = {"+": "plus", "-": "minus", "*": "times", "//": "quotient", "%": "remainder"}
+_CHECKED = {
+    "+": "aot_tune::plus({}, {}, &undefined_)",
+    "-": "aot_tune::minus({}, {}, &undefined_)",
+    "*": "aot_tune::times({}, {}, &undefined_)",
+    "//": "aot_tune::quotient({}, {}, &undefined_)",
+    "%": "aot_tune::remainder({}, {}, &undefined_)",
+}
+"""The same as functions of runtime/arithmetic.h, which are defined whatever a caller passes."""
 
 deciding: ContextVar[Callable[[Expr], bool] | None] = ContextVar("deciding", default=None)
 """Receives an expression that is used as a Python condition while a function is traced; see `expr.trace`."""
@@ -219,7 +226,7 @@ class Expr(ExprNode):
             SpecError: when a fact is missing, or a divisor is zero.
         """
         if self._function is None:
-            self._function = compiled(self)
+            self._function = python_function(self)
         try:
             return int(self._function(facts))
         except KeyError as missing:
@@ -283,16 +290,12 @@ def is_plain(expr: Expr) -> bool:
     return expr.op not in _CHECKED and all(map(is_plain, expr.args))
 
 
-def checked(expr: Expr, name: Callable[[str], str], undefined: str = "undefined_") -> str:
-    """The expression as C++ that sets the bool `undefined` if there is no value. `name` prints a fact.
-
-    It uses the functions of runtime/arithmetic.h, which are defined whatever a caller passes.
-    """
-    checks = {op: f"aot_tune::{function}({{}}, {{}}, &{undefined})" for op, function in _CHECKED.items()}
-    return expr.cpp(name, {**_CPP, **checks})
+def checked_cpp(expr: Expr, name: Callable[[str], str]) -> str:
+    """The expression as C++ that sets the bool `undefined_` if there is no value. `name` prints a fact."""
+    return expr.cpp(name, {**_CPP, **_CHECKED})
 
 
-def compiled(expr: Expr, functions: Mapping[str, Callable[..., Any]] = FUNCTIONS) -> Function:
+def python_function(expr: Expr, functions: Mapping[str, Callable[..., Any]] = FUNCTIONS) -> Function:
     """A function of facts that computes the expression. Each node becomes a closure.
 
     It raises KeyError if a fact is missing, and ZeroDivisionError if a divisor is zero.
@@ -303,7 +306,7 @@ def compiled(expr: Expr, functions: Mapping[str, Callable[..., Any]] = FUNCTIONS
     if expr.op == "fact":
         name = str(expr.value)
         return lambda facts: facts[name]
-    parts = [compiled(a, functions) for a in expr.args]
+    parts = [python_function(a, functions) for a in expr.args]
     if expr.op == "where" and "where" not in functions:
         condition, yes, no = parts
         return lambda facts: yes(facts) if condition(facts) else no(facts)

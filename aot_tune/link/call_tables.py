@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aot_tune.expr.integers import EXTENT, checked, is_plain
+from aot_tune.expr.integers import EXTENT, checked_cpp, is_plain
 from aot_tune.link.library_records import LibrarySpec
 from aot_tune.link.signature import c_string, render_template, xla_families
 from aot_tune.render.template_functions import scalar_type
@@ -125,7 +125,7 @@ def _shape(op: Operator) -> str:
     for i, tensor in enumerate(op.tensors):
         lines.append(f"      case {i}:")
         for axis, extent in enumerate(tensor.shape):
-            value = checked(extent, lambda fact: f"dims[{place[fact]}]")
+            value = checked_cpp(extent, lambda fact: f"dims[{place[fact]}]")
             lines.append(f"        extents[{axis}] = {value};")
             lines += [] if is_plain(extent) else [f"        if (undefined_) extents[{axis}] = -1;"]
         lines.append("        break;")
@@ -153,7 +153,7 @@ def _bind(op: Operator) -> str:
             lines.append(f"    {to} = static_cast<int64_t>({scalars[one.scalar]});")
         else:
             read = f"t[{index[one.tensor]}]->shape[{one.axis}]"
-            value = checked(one.value, lambda fact, read=read: read if fact == EXTENT else f"dims[{place[fact]}]")  # type: ignore[misc]
+            value = checked_cpp(one.value, lambda fact, read=read: read if fact == EXTENT else f"dims[{place[fact]}]")  # type: ignore[misc]
             lines.append(f"    {to} = {value};")
         if not one.plain:
             lines.append(f"    if (undefined_) {to} = 0;")

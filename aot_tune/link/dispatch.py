@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from aot_tune.compile import Variant
-from aot_tune.expr.integers import EXTENT, checked, is_plain
+from aot_tune.expr.integers import EXTENT, checked_cpp, is_plain
 from aot_tune.link.decision import fact_printer, render_decisions, render_generic_of, render_refusals
 from aot_tune.link.library_records import LibrarySpec, OperatorTable, SeenCalls, TargetTable, family_facts
 from aot_tune.link.measured_problems import number_of, same_choices
@@ -353,7 +353,7 @@ def _is_empty(tensor: str, index: int, optional: bool, absent: str) -> str:
 
 
 def _extent_check(tensor: str, index: int, axis: int, extent: Expr, optional: bool) -> list[str]:
-    wanted = checked(extent, lambda fact: f"c_.d_{fact}")
+    wanted = checked_cpp(extent, lambda fact: f"c_.d_{fact}")
     here = f"{tensor} != nullptr && " if optional else ""
     got = f"{tensor}->shape[{axis}]"
     if not is_plain(extent):
@@ -384,8 +384,8 @@ def _read_dim(op: Operator, name: str, bound: BoundDim) -> list[str]:
         return [f"  c_.d_{name} = {read};"]
     index = [t.name for t in op.tensors].index(bound.tensor)
     symbol = c_string(op.tensor(bound.tensor).shape[bound.axis].key())
-    value = checked(bound.value, lambda fact: read if fact == EXTENT else f"c_.d_{fact}")
-    back = checked(op.tensor(bound.tensor).shape[bound.axis], lambda fact: f"c_.d_{fact}")
+    value = checked_cpp(bound.value, lambda fact: read if fact == EXTENT else f"c_.d_{fact}")
+    back = checked_cpp(op.tensor(bound.tensor).shape[bound.axis], lambda fact: f"c_.d_{fact}")
     return [
         "  {",
         "    bool undefined_ = false;",
@@ -463,7 +463,7 @@ def _legal(op: Operator) -> str:
             lines.append(f"  if (!{condition.cpp(fact)})")
         else:
             lines.append("  undefined_ = false;")
-            lines.append(f"  if (!{checked(condition, fact)} || undefined_)")
+            lines.append(f"  if (!{checked_cpp(condition, fact)} || undefined_)")
         found = ", ".join(_found(op, name) for name in sorted(condition.facts()))
         told = f"AOT_TUNE_ERROR_{_code(condition)}, {c_string(condition.key())}, {c_string(_hint(condition))}"
         lines.append(f"    return not_legal(kOperator, {told}, {{{found}}});")

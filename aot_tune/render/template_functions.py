@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar
 
-from aot_tune.expr.cpp_statements import Dialect, Elements, statements
+from aot_tune.expr.cpp_statements import Dialect, Elements, cpp_statements
 from aot_tune.expr.formulas import Program
 from aot_tune.render.environment import Hooks
 from aot_tune.spec import Activate, AddTensor, Compute, Expr, Operator, Scalar, Tensor
@@ -468,7 +468,7 @@ class CxxFunctions:
         return lambda indices, variable: " ".join(self._compute(step, indices, variable))
 
     def _statements(self, name: str, program: Program, at: Elements) -> list[str]:
-        return statements(name, program, self, self._dialect(), at)
+        return cpp_statements(name, program, self, self._dialect(), at)
 
     def _real(self) -> str:
         """The type of floats that formulas are computed in: that of f64 where the operator has such a tensor."""

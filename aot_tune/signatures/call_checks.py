@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from aot_tune.expr.integers import EXTENT, FUNCTIONS, Expr, compiled
+from aot_tune.expr.integers import EXTENT, FUNCTIONS, Expr, python_function
 from aot_tune.signatures.operator_signature import OperatorSignature, TensorSignature
 
 __all__ = ["CallChecks"]
@@ -144,6 +144,6 @@ class CallChecks:
 
     def _value(self, expression: Expr, facts: Mapping[str, Any], tensor: str) -> Any:
         try:
-            return compiled(expression, self.functions)(facts)
+            return python_function(expression, self.functions)(facts)
         except ZeroDivisionError:
             raise self.value_error(f"{self.op.name}: an extent of tensor '{tensor}' divides by zero") from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from aot_tune.expr.array_values import evaluate
+from aot_tune.expr.array_values import evaluate_program
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Builder, Formula, Instruction, Program, pruned, shown
 from aot_tune.expr.integers import Expr
 from aot_tune.spec import elementwise as el
@@ -385,7 +385,7 @@ def bind_fragments(op: OperatorFields, problem: Problem, xp: Any, call: SimpleNa
     arguments = SimpleNamespace(**vars(call))  # not `call`: it would own itself, and outlive its last user
 
     def apply(name: str, value: Any, /, **indices: Any) -> Any:
-        return evaluate(program_of(op, name), xp, arguments, value, op.choices, problem.dims, indices or None)
+        return evaluate_program(program_of(op, name), xp, arguments, value, op.choices, problem.dims, indices or None)
 
     if op.fragments:
         call.fragment = apply

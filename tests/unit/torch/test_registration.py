@@ -11,13 +11,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from aot_tune.expr.integers import FUNCTIONS, compiled
+from aot_tune.expr.integers import FUNCTIONS, python_function
 from aot_tune.spec import Expr, ceildiv, dims, maximum, minimum, next_power_of_2, where
 
 
 def extent_of(expression: Expr, facts: Mapping[str, Any]) -> Any:
     """The value as a traced call computes it."""
-    return compiled(expression, {**FUNCTIONS, "min": torch.sym_min, "max": torch.sym_max})(facts)
+    return python_function(expression, {**FUNCTIONS, "min": torch.sym_min, "max": torch.sym_max})(facts)
 
 
 M, N, K = dims("M N K")
