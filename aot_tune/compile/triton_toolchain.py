@@ -106,7 +106,7 @@ _RESOURCES = 2
 """Raised when more is reported about the resources of code. Then older objects are made again."""
 _TENSOR_MEMORY = 512
 """The columns of tensor memory of a multiprocessor of sm_100."""
-_KERNEL_HEADER = text_templates(CPP).get_template("triton_kernel.h.j2")
+_TEMPLATES = text_templates(CPP)
 _lock = threading.Lock()
 _made: dict[tuple[str, ...], Path] = {}
 _folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -323,7 +323,7 @@ def _library_digest(folder: Path) -> str:
 
 def kernel_header(image: Image) -> str:
     """The text of `kernel.h`, to follow `launch.h`: what the launcher must know of an image, and the image itself."""
-    return _KERNEL_HEADER.render(image=image, file=IMAGE, section=KERNEL_IMAGE)
+    return _TEMPLATES.get_template("triton_kernel.h.j2").render(image=image, file=IMAGE, section=KERNEL_IMAGE)
 
 
 def host_flags() -> tuple[str, ...]:

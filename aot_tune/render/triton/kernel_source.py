@@ -36,7 +36,7 @@ from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 __all__ = ["render_triton"]
 
 _HEADERS = {"hip": "launcher_hip.h"}
-_TEMPLATE = text_templates(CPP).get_template("triton_launcher.cpp.j2")
+_TEMPLATES = text_templates(CPP)
 INTEGERS = {
     "i1": "uint8_t",
     "u1": "uint8_t",
@@ -413,7 +413,7 @@ class _Writer:
         names, declared = op.arguments, parameters(op)
         computed = any(p.expr is not None or p.argument.kind in ("scalar", "quotient") for p in launch.parameters)
         described = [f"launcher::descriptor_parameters({self._rank(p)})" for p in self.descriptors]
-        return _TEMPLATE.render(
+        return _TEMPLATES.get_template("triton_launcher.cpp.j2").render(
             tensor=TENSOR,
             header=_HEADERS.get(launch.family, "launcher.h"),
             symbol=SYMBOL,
