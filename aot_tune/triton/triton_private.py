@@ -35,8 +35,7 @@ from triton.runtime.errors import PTXASError
 from triton.runtime.jit import JITCallable, JITFunction, KernelInterface
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from aot_tune.render.triton.fragment_source import TritonFragment, function_source
-from aot_tune.render.triton.recipe import Recipe, as_data, of_data
+from aot_tune.render.triton.recipe import Recipe, TritonFragment, as_data, function_source, of_data
 from aot_tune.spec import Expr, KernelParameter, next_power_of_2
 from aot_tune.support.errors import SpecError, ToolchainError
 from aot_tune.triton.absent_devices import DeviceFacts

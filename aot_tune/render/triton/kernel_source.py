@@ -15,9 +15,8 @@ from aot_tune.render.candidate import Candidate
 from aot_tune.render.environment import Hooks, text_templates
 from aot_tune.render.template_functions import CPP, SYMBOL, TENSOR, CxxFunctions, parameters
 from aot_tune.render.triton.binding import Argument, bind, inspection_of
-from aot_tune.render.triton.fragment_source import fragment_data
 from aot_tune.render.triton.grid import grid_values, print_expr, trace_grid
-from aot_tune.render.triton.recipe import Recipe, as_data, of_data, with_recipe
+from aot_tune.render.triton.recipe import Recipe, as_data, fragment_data, of_data, with_recipe
 from aot_tune.spec import (
     AMD_OPTIONS,
     OPTIONS,

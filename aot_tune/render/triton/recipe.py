@@ -1,20 +1,72 @@
-"""What a Triton candidate is compiled from: the contract between the renderer and the toolchain."""
+"""What a Triton candidate is compiled from: the contract between the renderer and the toolchain.
+
+A recipe holds fragments of the operator, too, each with the text of the Triton function that it becomes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any
 
 import msgspec
 
-from aot_tune.render.triton.fragment_source import TritonFragment
+from aot_tune.expr.formulas import FLOAT, NAMES, Instruction, Program, expanded
+from aot_tune.expr.triton_statements import NATIVE, Operand, triton_statements
+from aot_tune.spec import Expr, Operator
+from aot_tune.spec.fragment_programs import program_of
 from aot_tune.support.errors import RenderError
 
-__all__ = ["Recipe", "as_data", "identity_of", "of_data", "read_recipe", "with_recipe"]
+__all__ = [
+    "Recipe",
+    "TritonFragment",
+    "TritonOperand",
+    "as_data",
+    "fragment_data",
+    "function_source",
+    "identity_of",
+    "of_data",
+    "parameters_of",
+    "read_recipe",
+    "with_recipe",
+]
 
 _BEGIN, _END = "/* triton\n", "\n*/\n"
 _NUMBER = "number"
 """The key of a number that JSON cannot hold, as text: it would make null of an infinity."""
+_OPS = {name: op for op, name in NAMES.items()}
+_TAKEN = frozenset(("float", "tl", "triton"))
+_EXTENTS = ("+", "-", "*", "//", "%")
+
+
+class TritonOperand(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that a fragment reads: extents as `Expr.data`; `wide` says that its integers have 64 bits."""
+
+    shape: list[Any]
+    optional: bool = False
+    wide: bool = False
+
+
+class TritonFragment(msgspec.Struct, frozen=True, kw_only=True):
+    """A fragment in a recipe: instructions are op, value (a float as text), type, operands, and which are trusted.
+
+    `digest` is that of its function's text: what is compiled is told apart by it, also where these instructions come to
+    be written otherwise.
+    """
+
+    name: str
+    indices: list[str]
+    instructions: list[tuple[str, Any, str, list[int], list[bool]]]
+    tensors: dict[str, TritonOperand] = {}
+    digest: str = ""
+
+    def program(self) -> Program:
+        """The program that it is of."""
+        found = []
+        for op, value, kind, args, trusted in self.instructions:
+            constant = float.fromhex(value) if op == "constant" and kind == FLOAT else value
+            found.append(Instruction(_OPS.get(op, op), constant, tuple(args), kind, tuple(trusted)))
+        return Program(tuple(found), tuple(self.indices))
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,3 +141,66 @@ def read_recipe(source: str) -> Recipe:
     if not source.startswith(_BEGIN) or _END not in source:
         raise ValueError("the source begins with no recipe of a Triton function")
     return msgspec.json.decode(source[len(_BEGIN) :].partition(_END)[0], type=Recipe)
+
+
+def fragment_data(op: Operator, name: str) -> TritonFragment:
+    """A fragment of an operator, or its epilogue, without the functions that Triton does not have.
+
+    Raises:
+        SpecError: when there is none of that name.
+        RenderError: when it reads a tensor whose extents Triton functions are not told.
+    """
+    program = expanded(program_of(op, name), NATIVE)
+    tensors = {}
+    for tensor in map(op.tensor, program.names("element")):
+        for extent in tensor.shape:
+            _check_extent(extent, f"operator {op.name!r}: fragment {name!r} reads {tensor.name!r}")
+        shape, wide = [e.data() for e in tensor.shape], tensor.dtype.name in ("i64", "u32", "u64")
+        tensors[tensor.name] = TritonOperand(shape=shape, optional=tensor.optional, wide=wide)
+    listed = []
+    for one in program.instructions:
+        value = one.value.hex() if isinstance(one.value, float) else one.value
+        listed.append((NAMES.get(one.op, one.op), value, one.kind, list(one.args), list(one.trusted)))
+    indices = [f"i{i}" if i.isdigit() else i for i in program.indices]
+    renamed = [(o, f"i{v}" if o == "index" and str(v).isdigit() else v, k, a, t) for o, v, k, a, t in listed]
+    found = TritonFragment(name=name, indices=indices, instructions=renamed, tensors=tensors)
+    for taken in sorted({name, *indices, *parameters_of(found)} & _TAKEN):
+        raise RenderError(
+            f"operator {op.name!r}: fragment {name!r} is a function of Triton, where {taken!r} is something else",
+            fix="rename what is called so",
+        )
+    return msgspec.structs.replace(found, digest=hashlib.sha256(function_source(found).encode()).hexdigest())
+
+
+def _check_extent(extent: Expr, what: str) -> None:
+    if extent.op not in ("const", "fact", *_EXTENTS):
+        raise RenderError(
+            f"{what}, which has the extent {extent.key()}",
+            why="the function compares indices with extents, which it is passed as dims",
+            fix="make that extent a dim of its own",
+        )
+    for one in extent.args:
+        _check_extent(one, what)
+
+
+def function_source(fragment: TritonFragment) -> str:
+    """The text of a module that defines the fragment as a @triton.jit function of its name."""
+    operands = {
+        name: Operand([Expr.of(extent).key() for extent in one.shape], one.optional, one.wide)
+        for name, one in fragment.tensors.items()
+    }
+    parameters = ", ".join(["aot_value", *fragment.indices, *parameters_of(fragment)])
+    head = f"import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef {fragment.name}({parameters}):\n"
+    return head + "".join(f"    {line}\n" for line in triton_statements(fragment.program(), operands))
+
+
+def parameters_of(fragment: TritonFragment) -> list[str]:
+    """What the function takes behind the value and the indices, as keywords: pointers, strides, numbers of the call."""
+    program, dims = fragment.program(), dict.fromkeys(fragment.program().names("dim"))
+    for operand in fragment.tensors.values():
+        dims |= dict.fromkeys(sorted(f for e in operand.shape for f in Expr.of(e).facts()))
+    passed = []
+    for name, operand in fragment.tensors.items():
+        passed += [name, *(f"stride_{name}_{axis}" for axis in range(len(operand.shape)))]
+    present = [n for n in program.names("present") if n not in fragment.tensors]
+    return [*passed, *present, *program.names("scalar"), *program.names("attribute"), *dims]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from places import ROOT
 
-from aot_tune.render.triton.fragment_source import fragment_data, parameters_of
+from aot_tune.render.triton.recipe import fragment_data, parameters_of
 from aot_tune.spec import Operator, elementwise, problem
 from aot_tune.spec.fragment_programs import bind_fragments
 from aot_tune.spec.load_operators import load_operator

@@ -15,7 +15,7 @@ from places import SHARED
 from rows_on_host import DLTensor
 
 from aot_tune.expr.formulas import Formula, as_formula
-from aot_tune.render.triton.fragment_source import TritonFragment, parameters_of
+from aot_tune.render.triton.recipe import TritonFragment, parameters_of
 from aot_tune.spec import (
     Attribute,
     Fragment,

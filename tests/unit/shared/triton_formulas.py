@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from formulas import MODES, SIZES, FormulaCall, triton_kernel
 
-from aot_tune.render.triton.fragment_source import TritonFragment, parameters_of
+from aot_tune.render.triton.recipe import TritonFragment, parameters_of
 from aot_tune.triton.triton_private import fragment_function
 
 BLOCK = (4, 8)

@@ -19,7 +19,7 @@ from triton_installed import EACH_TRITON, ONE_TRITON, ask, chain
 
 from aot_tune.compile import target_by_name
 from aot_tune.render import Rendered, Renderer, candidates_for
-from aot_tune.render.triton.fragment_source import TritonFragment, fragment_data
+from aot_tune.render.triton.recipe import TritonFragment, fragment_data
 from aot_tune.spec import (
     Activate,
     AddTensor,
